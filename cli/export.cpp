@@ -46,7 +46,7 @@ at::ScalarType dtype_of(const ModelConfig& config) {
 std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::string>& adapters) {
   const std::string& model = config.model_name_or_path;
   if (!config.chat_template.empty())
-    return saved_chat(config, stage_of(config), Tokenizer::load(model));
+    return saved_chat(config, stage_of(config), Tokenizer::load(model), this_moment());
   const auto has_tokenizer = [](const std::string& folder) {
     return std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json");
   };

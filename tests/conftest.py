@@ -228,9 +228,9 @@ def write_config(settings):
 
 
 class Running:
-    """`longspan train` on one or several ranks, each a process of its own."""
+    """`longspan train` on one or several ranks, each a process of its own. `own`: variables of each rank."""
 
-    def __init__(self, settings, num_ranks=1, preexec=None, program=PROGRAM, **variables):
+    def __init__(self, settings, num_ranks=1, preexec=None, program=PROGRAM, own=None, **variables):
         config = write_config(settings | keys_for(num_ranks))
         self.output_dir = pathlib.Path(settings["output_dir"])
         environment = dict(os.environ, OMP_NUM_THREADS="1") | gpus_for(num_ranks) | variables
@@ -244,6 +244,8 @@ class Running:
         self.logs, self.ranks = [], []
         for rank in range(num_ranks):
             place = dict(RANK=str(rank), LOCAL_RANK=str(rank)) if num_ranks > 1 else {}
+            if own:
+                place |= own[rank]
             self.logs.append(config.with_suffix(f".{rank}.log"))
             with open(self.logs[-1], "w") as log:
                 self.ranks.append(

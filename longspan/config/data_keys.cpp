@@ -1,11 +1,42 @@
 // Keys: data sets and rows.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/stages/stage.h"
 
 namespace longspan::key_tables {
+namespace {
+
+/// Further names of LLaMA-Factory's templates, as of its release 0.9.5.
+std::vector<std::string_view> other_templates() {
+  std::string_view left =
+      "alpaca bailing bailing_v2 breeze chatglm3 chatml_de cohere cpm4 dbrx deepseek hy3 "
+      "deepseekcoder dots_ocr ernie ernie_nothink ernie_vl exaone falcon falcon_h1 fewshot "
+      "gemma3n gemma4 gemma4n glm4v glm4_5v glm_ocr glm4_7 granite3 granite3_vision "
+      "granite4 index hunyuan hunyuan_small intern2 intern_vl intern_s1 keye_vl kimi_vl "
+      "lfm2 lfm2_vl llama2_zh llama4 mllama moonlight llava llava_next llava_next_llama3 "
+      "llava_next_mistral llava_next_qwen llava_next_yi llava_next_video "
+      "llava_next_video_mistral llava_next_video_yi mimo mimo_v2 mimo_vl minicpm_v "
+      "minicpm_v_4_6 minicpm_o minimax1 minimax2 ministral ministral3 olmo openchat "
+      "openchat-3.6 opencoder paligemma paligemma_chat phi_small pixtral qwen2_audio "
+      "qwen2_omni qwen3_omni qwen3_omni_nothink qwen2_vl qwen3_vl qwen3_vl_nothink qwen3_6 "
+      "sailor seed_coder seed_oss smollm smollm2 solar starchat telechat2 vicuna "
+      "video_llava xuanyuan yi yi_vl youtu youtu_vl yuan zephyr aeva";
+  std::vector<std::string_view> names;
+  while (!left.empty()) {
+    const size_t end = std::min(left.find(' '), left.size());
+    names.push_back(left.substr(0, end));
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  return names;
+}
+
+}  // namespace
 
 KeySection data_keys() {
   using C = Config;
@@ -19,6 +50,16 @@ KeySection data_keys() {
       number("val_size", &C::val_size, kNamed, 0,
              "Rows of `dataset` that become the validation split: a share below 1, or a count.",
              kMostSteps);
+  Key chat_template = choice(
+      "template", &C::chat_template, kNamed,
+      {"qwen",     "qwen3", "qwen3_nothink", "llama3",          "mistral",   "chatml",
+       "default",  "empty", "qwen3_5",       "qwen3_5_nothink", "glm4",      "glmz1",
+       "glm4_moe", "gemma", "gemma2",        "gemma3",          "deepseek3", "deepseekr1",
+       "gpt_oss",  "phi",   "phi4",          "phi4_mini",       "llama2",    "mistral_small"},
+      "How a conversation becomes text. Left out: the model's own chat_template.",
+      other_templates());
+  chat_template.unsupported_remedy =
+      "leave template out, and the model's own chat_template is used";
   static const std::string packing_help =
       fmt::format("Fill each row with documents up to cutoff_len; left out: for stage {}.",
                   enumerated(names_of_stages_that([](const Stage& stage) { return stage.packs; })));
@@ -26,12 +67,7 @@ KeySection data_keys() {
       "Data",
       {dataset, eval_dataset,
        plain("dataset_dir", &C::dataset_dir, kFree, "The folder that holds dataset_info.json."),
-       choice("template", &C::chat_template, kNamed,
-              {"qwen", "qwen3", "qwen3_nothink", "llama3", "mistral", "chatml", "default", "empty"},
-              "How a conversation becomes text. Left out: the model's own chat_template.",
-              {"alpaca", "deepseek3", "gemma", "gemma3", "llama2", "llama4", "phi4", "qwen3_5",
-               "qwen3_vl", "qwen2_vl", "vicuna", "zephyr", "deepseekr1", "gpt_oss", "glm4", "yi",
-               "fewshot"}),
+       chat_template,
        number("cutoff_len", &C::cutoff_len, kNamed, 1,
               "Tokens of a row; longer ones are cut turn by turn.", kMostTokens),
        number("max_samples", &C::max_samples, kNamed, 1, "At most so many rows of each dataset.",

@@ -30,9 +30,10 @@ std::set<int32_t> ends_of(const Tokenizer& tokenizer, const TurnEncoder& encoder
 void ChatReport::add(const std::vector<Turn>& turns, bool trains_all_answers,
                      const std::set<int32_t>& ends, const Tokenizer& tokenizer) {
   if (turns.empty()) return;
-  const bool open_last = !has_end(turns.back(), ends, tokenizer);
+  const bool open_last = !ends.empty() && !has_end(turns.back(), ends, tokenizer);
   const bool open_earlier =
-      trains_all_answers && std::any_of(turns.begin(), turns.end() - 1, [&](const Turn& turn) {
+      !ends.empty() && trains_all_answers &&
+      std::any_of(turns.begin(), turns.end() - 1, [&](const Turn& turn) {
         return !has_end(turn, ends, tokenizer);
       });
   const bool lost = std::ranges::any_of(turns, &Turn::lost_thoughts);

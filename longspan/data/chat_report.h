@@ -16,7 +16,7 @@ namespace longspan {
 class ChatReport {
  public:
   /// A chat in which all answers are trained, or the last alone. `ends`: tokens by which generation
-  /// stops.
+  /// stops; empty: the answers have ends that are not in the turns.
   void add(const std::vector<Turn>& turns, bool trains_all_answers, const std::set<int32_t>& ends,
            const Tokenizer& tokenizer);
 

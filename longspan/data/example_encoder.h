@@ -8,6 +8,7 @@
 
 #include "longspan/data/dataset.h"
 #include "longspan/data/example.h"
+#include "longspan/text/moment.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -59,11 +60,12 @@ struct EncodedExamples {
 ///   sft      answers are trained (train_on_prompt, mask_history); packed best-fit by length.
 ///   dpo, rm  documents {chosen, rejected}; answers are trained.
 ///   kto      documents {answer, answer of the row before}; answers are trained.
-/// Example i is row i unless rows were packed, left out by on_bad_row: skip, or (pt) empty. Throws
-/// UserError: a token id of at least `vocab_size` (the model's), kto with one row, and unless
-/// on_bad_row is skip rows of which nothing is trained, or which the template refuses.
+/// `moment`: of the run, which the model's own chat template may write into rows. Example i is row
+/// i unless rows were packed, left out by on_bad_row: skip, or (pt) empty. Throws UserError: a
+/// token id of at least `vocab_size` (the model's), kto with one row, and unless on_bad_row is skip
+/// rows of which nothing is trained, or which the template refuses.
 EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
                                 const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
-                                int64_t vocab_size = INT64_MAX);
+                                const Moment& moment, int64_t vocab_size = INT64_MAX);
 
 }  // namespace longspan

@@ -37,7 +37,7 @@ class Rows {
     row.source = "rows, row " + std::to_string(rows.size());
   }
   EncodedExamples encode(int64_t vocab_size = INT64_MAX) const {
-    return encode_examples(config, stage_of(config), tokenizer, rows, vocab_size);
+    return encode_examples(config, stage_of(config), tokenizer, rows, this_moment(), vocab_size);
   }
   std::string complaint(int64_t vocab_size = INT64_MAX) const {
     try {

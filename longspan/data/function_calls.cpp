@@ -138,4 +138,19 @@ std::string read_tools(const ordered_json& tools, const std::string& place) {
   return python_json(whole);
 }
 
+std::vector<std::pair<std::string, std::string>> argument_texts(const FunctionCall& call,
+                                                                const std::string& place) {
+  const ordered_json arguments = try_parse_ordered_json(call.arguments).value_or(nullptr);
+  if (!arguments.is_object()) {
+    throw RowError(fmt::format(
+        "{}: the arguments of {} must be a JSON object, of which this template writes each one",
+        place, call.name));
+  }
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const auto& [key, value] : arguments.items()) {
+    texts.emplace_back(key, value.is_string() ? value.get<std::string>() : python_json(value));
+  }
+  return texts;
+}
+
 }  // namespace longspan

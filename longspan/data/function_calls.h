@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/data/conversation.h"
@@ -32,6 +33,11 @@ std::string read_tools(const nlohmann::ordered_json& tools, const std::string& p
 
 /// JSON as Python's json.dumps(ensure_ascii=False) writes it.
 std::string python_json(const nlohmann::ordered_json& value);
+/// The arguments one by one, by name: texts as they are, other values as in `arguments`. Throws
+/// RowError with `place` where the arguments are no object.
+std::vector<std::pair<std::string, std::string>> argument_texts(const FunctionCall& call,
+                                                                const std::string& place);
+
 /// A JSON string with Python's escapes.
 std::string python_json_string(const std::string& text);
 

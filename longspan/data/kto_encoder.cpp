@@ -9,10 +9,11 @@
 namespace longspan {
 
 EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const auto turns = make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer);
+  const auto turns =
+      make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer, encoding.moment);
   std::vector<int64_t> lengths(rows.size());
   const auto encode = [&](const Conversation& row, std::string_view what, int64_t* length) {
-    Turn turn = question_and_answer(encoding.turns_of(*turns, row));
+    Turn turn = encoding.question_and_answer(*turns, row);
     const int64_t source = std::ssize(turn.source), target = std::ssize(turn.target);
     if (length != nullptr) *length = source + target;
     Sample sample = answered(std::move(turn), fit_turn(source, target, encoding.config.cutoff_len));

@@ -24,8 +24,9 @@ namespace {
 using nlohmann::ordered_json;
 
 /// As in transformers: absent tools and documents are None, special tokens are given by name.
-ordered_json template_variables(const Tokenizer& tokenizer) {
-  ordered_json variables = {{"tools", nullptr}, {"documents", nullptr}};
+ordered_json template_variables(const Tokenizer& tokenizer, const Moment& moment) {
+  ordered_json variables = {
+      {"tools", nullptr}, {"documents", nullptr}, {"strftime_now", moment.text}};
   const auto add = [&](const char* name, const std::optional<std::string>& token) {
     if (token) variables[name] = *token;
   };
@@ -52,7 +53,7 @@ std::string fitting_templates(const Tokenizer& tokenizer) {
 class ModelTemplate : public TurnEncoder {
  public:
   ModelTemplate(const Tokenizer& tokenizer, const std::optional<std::string>& default_system,
-                bool enable_thinking)
+                bool enable_thinking, const Moment& moment)
       : tokenizer_(tokenizer), default_system_(default_system.value_or("")) {
     if (!tokenizer.chat_template()) {
       throw UserError(fmt::format(
@@ -60,7 +61,7 @@ class ModelTemplate : public TurnEncoder {
           fitting_templates(tokenizer)));
     }
     chat_template_ = *tokenizer.chat_template();
-    variables_ = template_variables(tokenizer);
+    variables_ = template_variables(tokenizer, moment);
     // Templates take an absent enable_thinking for true.
     if (!enable_thinking) variables_["enable_thinking"] = false;
     turn_ends_ = ends_of_template();
@@ -88,6 +89,7 @@ class ModelTemplate : public TurnEncoder {
       const Message& answer = conversation.messages[message - first];
       Turn& turn = turns[i];
       turn.lost_thoughts = chat.lost_thoughts(message);
+      turn.is_trained = answer.is_trained;
       if (!answer.is_trained) std::ranges::fill(turn.target_labels, int32_t{kIgnoreLabel});
     }
     const bool ends_with_answer = !answers.empty() && is_answer(conversation.messages.back().role);
@@ -290,8 +292,8 @@ class ModelTemplate : public TurnEncoder {
 
 std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
                             const std::optional<std::string>& eos_token,
-                            const Conversation& conversation) {
-  ordered_json variables = template_variables(tokenizer);
+                            const Conversation& conversation, const Moment& moment) {
+  ordered_json variables = template_variables(tokenizer, moment);
   if (eos_token) variables["eos_token"] = *eos_token;
   variables["messages"] = ordered_json::array();
   for (const Message& message : conversation.messages) {
@@ -304,8 +306,8 @@ std::string rendered_prompt(const std::string& chat_template, const Tokenizer& t
 
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 bool enable_thinking) {
-  return std::make_unique<ModelTemplate>(tokenizer, default_system, enable_thinking);
+                                                 bool enable_thinking, const Moment& moment) {
+  return std::make_unique<ModelTemplate>(tokenizer, default_system, enable_thinking, moment);
 }
 
 }  // namespace longspan

@@ -18,28 +18,42 @@ namespace longspan {
 
 namespace {
 
-std::string written_calls(const CallFormat& format, const std::vector<FunctionCall>& calls) {
+std::string written_calls(const CallFormat& format, const std::vector<FunctionCall>& calls,
+                          const std::string& place) {
+  using enum CallFormat::Brackets;
+  if (format.brackets == kOneCall && calls.size() > 1) {
+    throw RowError(
+        fmt::format("{}: the template writes one function call to an answer, and here are {}",
+                    place, calls.size()));
+  }
   std::string text;
   for (const FunctionCall& call : calls) {
     if (!text.empty()) text += format.between;
     text += format.before_name;
     text += format.quotes_name ? python_json_string(call.name) : call.name;
     text += format.before_arguments;
-    text += call.arguments;
+    if (format.before_key.empty()) {
+      text += call.arguments;
+    } else {
+      for (const auto& [key, value] : argument_texts(call, place)) {
+        text += fmt::format("{}{}{}{}{}", format.before_key, key, format.before_value, value,
+                            format.after_value);
+      }
+    }
     text += format.after;
   }
-  using enum CallFormat::Brackets;
   const bool brackets =
       format.brackets == kAll || (format.brackets == kOfSeveral && calls.size() != 1);
   return brackets ? fmt::format("[{}]", text) : text;
 }
 
 /// An answer without the thoughts before it.
-std::string without_thoughts(std::string text) {
-  for (size_t begin = 0; (begin = text.find(kThoughtsBegin, begin)) != std::string::npos;) {
-    const size_t end = text.find(kThoughtsClose, begin + kThoughtsBegin.size());
+std::string without_thoughts(const Format& format, std::string text) {
+  const std::string_view open = format.thoughts_begin, close = format.thoughts_close;
+  for (size_t begin = 0; (begin = text.find(open, begin)) != std::string::npos;) {
+    const size_t end = text.find(close, begin + open.size());
     if (end == std::string::npos) break;
-    text.erase(begin, end + kThoughtsClose.size() - begin);
+    text.erase(begin, end + close.size() - begin);
   }
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
@@ -76,7 +90,9 @@ class NamedTemplate : public TurnEncoder {
       : format_(format),
         tokenizer_(tokenizer),
         default_system_(default_system.value_or(std::string(format.default_system))),
-        thinking_(thinking) {
+        thinking_(thinking),
+        no_thoughts_(no_thoughts(format)),
+        marks_(marks_of_thoughts(format)) {
     for (std::string_view token : format.tokens) {
       if (!tokenizer.id_of(token)) {
         throw UserError(fmt::format(
@@ -88,6 +104,7 @@ class NamedTemplate : public TurnEncoder {
     if (tokenizer.bos_token()) bos_ = tokenizer.id_of(*tokenizer.bos_token());
     if (tokenizer.eos_token()) eos_ = tokenizer.id_of(*tokenizer.eos_token());
     const bool needs_eos =
+        format.ends_once ||
         std::ranges::find(format.assistant, Piece::kEos, &Piece::kind) != format.assistant.end();
     if (needs_eos && !eos_) {
       throw UserError(fmt::format(
@@ -142,6 +159,7 @@ class NamedTemplate : public TurnEncoder {
              turn.source);
       append_answer(answer, message == end, place, turn);
       turn.target_labels = turn.target;
+      turn.is_trained = answer.is_trained;
       if (!answer.is_trained) {
         std::ranges::fill(turn.target_labels, static_cast<int32_t>(kIgnoreLabel));
       }
@@ -163,11 +181,16 @@ class NamedTemplate : public TurnEncoder {
     return ids;
   }
 
+  std::optional<int32_t> last_end() const override {
+    return format_.ends_once ? eos_ : std::nullopt;
+  }
+
   std::vector<int32_t> turn_ends() const override {
     std::vector<int32_t> ends;
     for (const std::string_view word : format_.stop_words) {
       if (const auto id = tokenizer_.id_of(word)) ends.push_back(*id);
     }
+    if (format_.ends_once && eos_) return with_end(std::move(ends), *eos_);
     for (const Piece& piece : format_.assistant) {
       if (piece.kind == Piece::kEos && eos_) return with_end(std::move(ends), *eos_);
       const size_t content = piece.text.find(kContent);
@@ -237,16 +260,18 @@ class NamedTemplate : public TurnEncoder {
           place, format_.name));
     }
     const std::string thoughts =
-        fmt::format("{}{}{}", kThoughtsBegin, answer.thoughts, kThoughtsClose);
+        fmt::format("{}{}{}", format_.thoughts_begin, answer.thoughts, format_.thoughts_close);
     if (answer.content.starts_with(thoughts)) return answer.content;
-    if (answer.content.find(kThoughts) == std::string::npos &&
-        answer.content.find(kThoughtsEnd) == std::string::npos) {
-      return thoughts + answer.content;
-    }
+    if (!has_marks(answer.content)) return thoughts + answer.content;
     throw RowError(
-        fmt::format("{}an answer has thoughts in its text ({} or {}), and other ones beside it "
+        fmt::format("{}an answer has thoughts in its text ({}), and other ones beside it "
                     "(reasoning_content). Keep one of the two.",
-                    place, kThoughts, kThoughtsEnd));
+                    place, fmt::join(marks_, " or ")));
+  }
+
+  bool has_marks(const std::string& content) const {
+    return std::ranges::any_of(
+        marks_, [&](const std::string& mark) { return content.find(mark) != std::string::npos; });
   }
 
   void append_answer(const Message& answer, bool is_last, const std::string& place,
@@ -254,19 +279,18 @@ class NamedTemplate : public TurnEncoder {
     std::string content = with_thoughts(answer, place);
     if (format_.thinks) {
       const bool keeps_thoughts = is_last || !thinking_.last_answer_only;
-      if (!thinking_.enabled || !keeps_thoughts) content = without_thoughts(content);
-      const bool has_thoughts = content.find(kThoughts) != std::string::npos ||
-                                content.find(kThoughtsEnd) != std::string::npos;
+      if (!thinking_.enabled || !keeps_thoughts) content = without_thoughts(format_, content);
+      const bool has_thoughts = has_marks(content);
       // An empty thought is given with the question where answers are not to think.
       if (keeps_thoughts && !has_thoughts) {
-        append({{Piece::kText, kNoThoughts}}, "", thinking_.enabled ? turn.target : turn.source);
+        append({{Piece::kText, no_thoughts_}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
     const bool calls = !answer.calls.empty();
     if (calls) {
       // The thoughts' end is a break of its own.
-      if (!content.empty() && !content.ends_with(kThoughtsClose)) content += '\n';
-      content += written_calls(format_.calls, answer.calls);
+      if (!content.empty() && !content.ends_with(format_.thoughts_close)) content += '\n';
+      content += written_calls(format_.calls, answer.calls, place);
     }
     append(calls && !format_.function.empty() ? format_.function : format_.assistant, content,
            turn.target);
@@ -288,6 +312,8 @@ class NamedTemplate : public TurnEncoder {
   Tokenizer tokenizer_;
   std::string default_system_;
   Thinking thinking_;
+  std::string no_thoughts_;
+  std::vector<std::string> marks_;
   std::optional<int32_t> bos_, eos_;
 };
 
@@ -314,9 +340,9 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage) {
 }
 
 std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
-                                               const Tokenizer& tokenizer) {
+                                               const Tokenizer& tokenizer, const Moment& moment) {
   if (config.chat_template.empty()) {
-    return make_model_template(tokenizer, config.default_system, config.enable_thinking);
+    return make_model_template(tokenizer, config.default_system, config.enable_thinking, moment);
   }
   return make_named_template(config.chat_template, tokenizer, config.default_system,
                              thinking_of(config, stage));

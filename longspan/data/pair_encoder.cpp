@@ -7,7 +7,8 @@
 namespace longspan {
 
 EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const auto turns = make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer);
+  const auto turns =
+      make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer, encoding.moment);
   std::vector<Example> examples(rows.size());
   struct Lengths {
     int64_t all, longest;
@@ -16,8 +17,8 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
   const auto encode = [&](int64_t i) {
     Conversation other = rows[i];
     other.messages.back() = *rows[i].rejected;
-    Turn chosen = question_and_answer(encoding.turns_of(*turns, rows[i]));
-    Turn rejected = question_and_answer(encoding.turns_of(*turns, other));
+    Turn chosen = encoding.question_and_answer(*turns, rows[i]);
+    Turn rejected = encoding.question_and_answer(*turns, other);
     // Whether a question ends with empty thoughts may hang on the answer; the chosen one's counts.
     if (!encoding.config.chat_template.empty()) rejected.source = chosen.source;
     // The longer answer says how much of the question stays, so that both keep the same question.

@@ -175,7 +175,7 @@ class JinjaWriter {
     line(fmt::format("if loop.last and add_generation_prompt and {}",
                      thinking_.enabled ? "enable_thinking is defined and not enable_thinking"
                                        : "not (enable_thinking is defined and enable_thinking)"));
-    print(jinja_text(kNoThoughts));
+    print(jinja_text(no_thoughts(format_)));
     line("endif");
   }
 
@@ -192,24 +192,26 @@ class JinjaWriter {
         strip_thoughts();
         if (!strips_all) line("endif");
       }
-      line(fmt::format(
-          "set thinks_nothing = {}'<think>' not in content and '</think>' not in content",
-          thinking_.last_answer_only ? "is_last and " : ""));
+      const std::vector<std::string> marks = marks_of_thoughts(format_);
+      line(fmt::format("set thinks_nothing = {}{} not in content and {} not in content",
+                       thinking_.last_answer_only ? "is_last and " : "", jinja_text(marks[0]),
+                       jinja_text(marks[1])));
     }
     line("if message['tool_calls']");
     calls();
     // The thoughts' end is a break of its own.
     line(fmt::format("if content{}",
-                     format_.thinks ? fmt::format(" and content[-{}:] != {}", kThoughtsClose.size(),
-                                                  jinja_text(kThoughtsClose))
-                                    : ""));
+                     format_.thinks
+                         ? fmt::format(" and content[-{}:] != {}", format_.thoughts_close.size(),
+                                       jinja_text(format_.thoughts_close))
+                         : ""));
     line("set content = content + '\\n'");
     line("endif");
     line("set content = content + written.calls");
     line("endif");
     if (format_.thinks) {
       line("if thinks_nothing");
-      line(fmt::format("set content = {} + content", jinja_text(kNoThoughts)));
+      print(jinja_text(no_thoughts(format_)));
       line("endif");
     }
     if (format_.function.empty()) {
@@ -227,9 +229,11 @@ class JinjaWriter {
   void thoughts() {
     line("if message['reasoning_content']");
     if (format_.thinks) {
-      line("if '<think>' not in content and '</think>' not in content");
+      const std::vector<std::string> marks = marks_of_thoughts(format_);
+      line(fmt::format("if {} not in content and {} not in content", jinja_text(marks[0]),
+                       jinja_text(marks[1])));
       line(fmt::format("set content = {} + message['reasoning_content'] + {} + content",
-                       jinja_text(kThoughtsBegin), jinja_text(kThoughtsClose)));
+                       jinja_text(format_.thoughts_begin), jinja_text(format_.thoughts_close)));
       line("endif");
     } else {
       print(fmt::format("raise_exception('template {} has no place for thoughts')", format_.name));
@@ -245,10 +249,19 @@ class JinjaWriter {
     line("for call in message['tool_calls']");
     line("set function = call['function'] or call");
     line("set arguments = function['arguments']");
-    line("if arguments is not string");
-    line("set arguments = arguments | tojson");
-    line("endif");
     const CallFormat& format = format_.calls;
+    if (format.brackets == CallFormat::Brackets::kOneCall) {
+      line("if not loop.first");
+      print("raise_exception('the chat template writes one function call to an answer')");
+      line("endif");
+    }
+    if (format.before_key.empty()) {
+      line("if arguments is not string");
+      line("set arguments = arguments | tojson");
+      line("endif");
+    } else {
+      write_each_argument(format);
+    }
     const std::string after =
         format.after.empty() ? "" : fmt::format(" + {}", jinja_text(format.after));
     line("if not loop.first");
@@ -259,15 +272,33 @@ class JinjaWriter {
         jinja_text(format.before_name), format.quotes_name ? " | tojson" : "",
         jinja_text(format.before_arguments), after));
     line("endfor");
-    if (format.brackets == CallFormat::Brackets::kNone) return;
-    const bool only_several = format.brackets == CallFormat::Brackets::kOfSeveral;
+    using enum CallFormat::Brackets;
+    if (format.brackets == kNone || format.brackets == kOneCall) return;
+    const bool only_several = format.brackets == kOfSeveral;
     if (only_several) line("if message['tool_calls'] | length > 1");
     line("set written.calls = '[' + written.calls + ']'");
     if (only_several) line("endif");
   }
 
+  void write_each_argument(const CallFormat& format) {
+    line("if arguments is string");
+    print("raise_exception('the arguments of a function call must be an object, not text')");
+    line("endif");
+    line("set each = namespace(text='')");
+    line("for key, value in arguments.items()");
+    line("if value is not string");
+    line("set value = value | tojson");
+    line("endif");
+    line(fmt::format("set each.text = each.text + {} + key + {} + value + {}",
+                     jinja_text(format.before_key), jinja_text(format.before_value),
+                     jinja_text(format.after_value)));
+    line("endfor");
+    line("set arguments = each.text");
+  }
+
   void strip_thoughts() {
-    const std::string open = jinja_text(kThoughtsBegin), close = jinja_text(kThoughtsClose);
+    const std::string open = jinja_text(format_.thoughts_begin),
+                      close = jinja_text(format_.thoughts_close);
     line("set kept = namespace(text='')");
     line(fmt::format("for part in content.split({})", close));
     line("if loop.last");
@@ -308,12 +339,13 @@ std::vector<int32_t> prompt_ids(const TurnEncoder& encoder, const Conversation& 
 
 /// Does a chat template give the same prompts as one of the encoders?
 bool renders_prompts_of(const std::string& chat_template, const Tokenizer& tokenizer,
-                        const std::optional<std::string>& eos, const TurnEncoder& encoder) {
+                        const std::optional<std::string>& eos, const TurnEncoder& encoder,
+                        const Moment& moment) {
   try {
     return std::ranges::all_of(samples_of_chats(), [&](const Conversation& chat) {
       Conversation asked = chat;
       asked.messages.pop_back();
-      const std::string text = rendered_prompt(chat_template, tokenizer, eos, asked);
+      const std::string text = rendered_prompt(chat_template, tokenizer, eos, asked, moment);
       return tokenizer.encode(text) == prompt_ids(encoder, chat);
     });
   } catch (const UserError&) {
@@ -329,10 +361,10 @@ std::optional<SavedChat::Token> token_of(const Tokenizer& tokenizer,
 
 /// The ends of answers by the model's own template that its folder does not name.
 std::optional<SavedChat> ends_of_own_template(const DataSettings& config, const Stage& stage,
-                                              const Tokenizer& tokenizer) {
+                                              const Tokenizer& tokenizer, const Moment& moment) {
   if (!tokenizer.chat_template() || parts_of(stage.rows).text) return std::nullopt;
   SavedChat chat;
-  for (const int32_t id : make_turn_encoder(config, stage, tokenizer)->turn_ends()) {
+  for (const int32_t id : make_turn_encoder(config, stage, tokenizer, moment)->turn_ends()) {
     if (!tokenizer.end_tokens().contains(id)) chat.stop_ids.push_back(id);
   }
   return chat.stop_ids.empty() ? std::nullopt : std::optional(chat);
@@ -349,8 +381,8 @@ SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to) {
 }
 
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
-                                    const Tokenizer& tokenizer) {
-  if (config.chat_template.empty()) return ends_of_own_template(config, stage, tokenizer);
+                                    const Tokenizer& tokenizer, const Moment& moment) {
+  if (config.chat_template.empty()) return ends_of_own_template(config, stage, tokenizer, moment);
   const Format& format = template_format(config.chat_template);
   SavedChat chat;
   std::optional<std::string> eos = tokenizer.eos_token();
@@ -379,10 +411,11 @@ std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& sta
                                             *own
                                       : *own;
     const auto fits = [&](const TurnEncoder& prompts) {
-      return renders_prompts_of(candidate, tokenizer, eos, prompts);
+      return renders_prompts_of(candidate, tokenizer, eos, prompts, moment);
     };
     if (fits(*encoder) || (format.thinks && fits(*chatting))) {
-      if (candidate != *own) chat.chat_template = candidate;
+      // AutoTokenizer does not read a processor's.
+      if (candidate != *own || tokenizer.has_processor_template()) chat.chat_template = candidate;
       return chat;
     }
   }

@@ -6,6 +6,7 @@
 #include "longspan/config/choices.h"
 #include "longspan/config/data_settings.h"
 #include "longspan/data/bad_rows.h"
+#include "longspan/config/user_error.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/stage.h"
@@ -31,10 +32,11 @@ TurnLengths fit_turn(int64_t source, int64_t target, int64_t budget) {
 namespace {
 
 /// Conversation -> sample: cut turn by turn, the first ones (mask_history: the last) before others.
-Sample encode_turns(std::vector<Turn> parts, const DataSettings& config) {
+Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
+                    const std::optional<int32_t>& last_end) {
   // The last turn is the one that is trained: it gets its tokens first.
   if (config.mask_history) std::ranges::reverse(parts);
-  int64_t length = 0;
+  int64_t length = last_end ? 1 : 0;
   size_t num_kept = 0;
   for (Turn& turn : parts) {
     if (length >= config.cutoff_len) break;
@@ -56,6 +58,8 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config) {
   sample.input_ids.reserve(length);
   sample.labels.reserve(length);
   for (const Turn& turn : parts) {
+    // Of the turn that was encoded first, which need not be the conversation's first.
+    const bool is_first = &turn == (config.mask_history ? &parts.back() : &parts.front());
     const auto append = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
       to.insert(to.end(), from.begin(), from.end());
     };
@@ -64,9 +68,19 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config) {
     if (config.train_on_prompt) {
       append(sample.labels, turn.source);
     } else {
-      sample.labels.resize(sample.labels.size() + turn.source.size(), kIgnoreLabel);
+      const size_t begin = sample.labels.size();
+      sample.labels.resize(begin + turn.source.size(), kIgnoreLabel);
+      // It ends the answer before.
+      const bool ends_answer = &turn == &parts.front() || (&turn - 1)->is_trained;
+      if (last_end && !is_first && ends_answer && !turn.source.empty()) {
+        sample.labels[begin] = *last_end;
+      }
     }
     append(sample.labels, turn.target_labels);
+  }
+  if (last_end) {
+    sample.input_ids.push_back(*last_end);
+    sample.labels.push_back(parts.back().is_trained ? *last_end : kIgnoreLabel);
   }
   return sample;
 }
@@ -95,11 +109,18 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
                                    const std::vector<Conversation>& rows, CutReport& cut) {
   std::vector<Sample> samples(rows.size());
   std::vector<int64_t> lengths(rows.size());
+  const std::optional<int32_t> last_end = turns.last_end();
+  if (last_end && encoding.config.train_on_prompt) {
+    throw UserError(fmt::format(
+        "template: {} ends answers with the next prompt's first token, which train_on_prompt: true "
+        "would train twice. Remove one of the two.",
+        encoding.config.chat_template));
+  }
   const auto encode = [&](int64_t i) {
     require_no_contradiction(encoding.config, rows[i]);
     std::vector<Turn> parts = encoding.turns_of(turns, rows[i]);
-    lengths[i] = num_tokens(parts);
-    samples[i] = encode_turns(std::move(parts), encoding.config);
+    lengths[i] = num_tokens(parts) + (last_end ? 1 : 0);
+    samples[i] = encode_turns(std::move(parts), encoding.config, last_end);
     encoding.require_trained(samples[i], rows[i].source, "the row");
   };
   std::vector<Sample> good;
@@ -114,7 +135,7 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
 
 EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows) {
   const DataSettings& config = encoding.config;
-  const auto turns = make_turn_encoder(config, encoding.stage, encoding.tokenizer);
+  const auto turns = make_turn_encoder(config, encoding.stage, encoding.tokenizer, encoding.moment);
   CutReport cut;
   std::vector<Sample> samples = encode_samples(encoding, *turns, rows, cut);
   EncodedExamples encoded;

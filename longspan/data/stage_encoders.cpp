@@ -54,7 +54,10 @@ std::vector<Turn> Encoding::turns_of(const TurnEncoder& turns,
                                      const Conversation& conversation) const {
   std::vector<Turn> parts = turns.turns(conversation);
   const bool trains_all = stage.trains_all_answers && !config.mask_history;
-  chats.add(parts, trains_all, ends_of(tokenizer, turns), tokenizer);
+  // Such a template's ends are added later.
+  const bool ends_later = turns.last_end().has_value();
+  chats.add(parts, trains_all, ends_later ? std::set<int32_t>() : ends_of(tokenizer, turns),
+            tokenizer);
   return parts;
 }
 
@@ -69,6 +72,16 @@ Turn question_and_answer(std::vector<Turn> parts) {
   }
   whole.target = std::move(parts.back().target);
   whole.target_labels = std::move(parts.back().target_labels);
+  return whole;
+}
+
+Turn Encoding::question_and_answer(const TurnEncoder& turns,
+                                   const Conversation& conversation) const {
+  Turn whole = longspan::question_and_answer(turns_of(turns, conversation));
+  if (const std::optional<int32_t> end = turns.last_end()) {
+    whole.target.push_back(*end);
+    whole.target_labels.push_back(*end);
+  }
   return whole;
 }
 

@@ -23,6 +23,7 @@ struct Encoding {
   const DataSettings& config;
   const Stage& stage;
   const Tokenizer& tokenizer;
+  const Moment& moment;  // of the run
   int64_t vocab_size;
   BadRows& bad;
   ChatReport& chats;
@@ -32,6 +33,8 @@ struct Encoding {
   std::vector<int64_t> good_rows(int64_t num_rows, const std::function<void(int64_t)>& work) const;
   /// The conversation's turns, which the report counts.
   std::vector<Turn> turns_of(const TurnEncoder& turns, const Conversation& conversation) const;
+  /// The conversation as one question and its last answer, with its end; counted too.
+  Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation) const;
   /// Throws UserError naming the row when the model has no embedding for a token.
   void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
   /// The same, and throws RowError naming the row and `what` of it ("the row", "the chosen
@@ -55,7 +58,7 @@ std::vector<std::vector<int64_t>> best_fit(const std::vector<int64_t>& lengths, 
 /// do not see each other; else one document, with position_restarts.
 EncodedExamples pack_samples(std::vector<Sample> samples, int64_t row_length, bool neat);
 
-/// A conversation as one question and its last answer.
+/// Turns as one question and its last answer.
 Turn question_and_answer(std::vector<Turn> turns);
 
 /// An example of one document.

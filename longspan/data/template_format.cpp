@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
@@ -49,20 +50,204 @@ constexpr ToolFormat kMistralTools{.before = "[AVAILABLE_TOOLS] [",
                                    .between = ", ",
                                    .after = "][/AVAILABLE_TOOLS]"};
 constexpr std::string_view kBetweenQwenResults = "\n</tool_response>\n<tool_response>\n";
+constexpr CallFormat kGlm4Calls{.before_name = "",
+                                .before_arguments = "\n",
+                                .after = "",
+                                .quotes_name = false,
+                                .between = "",
+                                .brackets = CallFormat::Brackets::kOneCall};
+constexpr CallFormat kGlm4MoeCalls{.before_name = "\n<tool_call>",
+                                   .before_arguments = "",
+                                   .after = "",
+                                   .quotes_name = false,
+                                   .between = "\n",
+                                   .before_key = "\n<arg_key>",
+                                   .before_value = "</arg_key>\n<arg_value>",
+                                   .after_value = "</arg_value>"};
+constexpr CallFormat kQwen35Calls{.before_name = "<tool_call>\n<function=",
+                                  .before_arguments = ">",
+                                  .after = "\n</function>\n</tool_call>",
+                                  .quotes_name = false,
+                                  .between = "\n",
+                                  .before_key = "\n<parameter=",
+                                  .before_value = ">\n",
+                                  .after_value = "\n</parameter>"};
 
 Frame text(std::string_view frame) { return {{Piece::kText, frame}}; }
 
+Frame ended(std::string_view frame) { return {{Piece::kText, frame}, {Piece::kEos}}; }
+
+/// Under another name, with other parts.
+Format like(Format format, std::string_view name, const std::function<void(Format&)>& change) {
+  format.name = name;
+  change(format);
+  return format;
+}
+
+/// Families that differ from one another in a part or two.
+std::vector<Format> formats_of_families() {
+  const Format glm4 = {.name = "glm4",
+                       .prefix = text("[gMASK]<sop>"),
+                       .system = text("<|system|>\n{{content}}"),
+                       .user = text("<|user|>\n{{content}}<|assistant|>"),
+                       .assistant = text("\n{{content}}"),
+                       .observation = text("<|observation|>\n{{content}}<|assistant|>"),
+                       .default_system = "",
+                       .calls = kGlm4Calls,
+                       .tokens = {"[gMASK]", "<sop>", "<|user|>", "<|assistant|>"},
+                       .function = text("{{content}}"),
+                       .generation = "<|assistant|>",
+                       .stop_words = {"<|user|>", "<|observation|>"},
+                       .ends_once = true};
+  const Format gemma = {
+      .name = "gemma",
+      .prefix = {{Piece::kBos}},
+      .system = text("{{content}}\n\n"),
+      .user = text("<start_of_turn>user\n{{content}}<end_of_turn>\n<start_of_turn>model\n"),
+      .assistant = text("{{content}}<end_of_turn>\n"),
+      .observation = text("<start_of_turn>tool\n{{content}}<end_of_turn>\n<start_of_turn>model\n"),
+      .default_system = "",
+      .calls = kActionCalls,
+      .tokens = {"<start_of_turn>", "<end_of_turn>"},
+      .end_of_text = "<end_of_turn>",
+      .generation = "<start_of_turn>model\n",
+      .stop_words = {"<end_of_turn>"},
+      .replaces_eos = true,
+      .system_in_question = true};
+  const Format deepseek3 = {.name = "deepseek3",
+                            .prefix = {{Piece::kBos}},
+                            .system = text("{{content}}"),
+                            .user = text("<｜User｜>{{content}}<｜Assistant｜>"),
+                            .assistant = ended("{{content}}"),
+                            .observation = text("<｜User｜>{{content}}<｜Assistant｜>"),
+                            .default_system = "",
+                            .calls = kActionCalls,
+                            .tokens = {"<｜User｜>", "<｜Assistant｜>"},
+                            .generation = "<｜Assistant｜>"};
+  const Frame llama2_question = {{Piece::kBos}, {Piece::kText, "[INST] {{content}} [/INST]"}};
+  const auto thinks = [](Format& format) { format.thinks = true; };
+  return {
+      glm4,
+      like(glm4, "glmz1", thinks),
+      like(glm4, "glm4_moe",
+           [](Format& format) {
+             format.thinks = true;
+             format.calls = kGlm4MoeCalls;
+           }),
+      gemma,
+      like(gemma, "gemma2",
+           [](Format& format) {
+             format.stop_words = {"<eos>", "<end_of_turn>"};
+             format.end_of_text = {};
+             format.replaces_eos = false;
+             format.ends_once = true;
+           }),
+      like(gemma, "gemma3", [](Format&) {}),
+      deepseek3,
+      like(deepseek3, "deepseekr1", thinks),
+      {.name = "gpt_oss",
+       .prefix = {},
+       .system = text("<|start|>system<|message|>{{content}}<|end|>"),
+       .user = text("<|start|>user<|message|>{{content}}<|end|><|start|>assistant"),
+       .assistant = text("{{content}}"),
+       .observation = text("<|start|>user<|message|>{{content}}<|end|><|start|>assistant"),
+       .default_system = "You are ChatGPT, a large language model trained by OpenAI.",
+       .calls = kActionCalls,
+       .tokens = {"<|start|>", "<|message|>", "<|end|>", "<|channel|>"},
+       .generation = "<|start|>assistant",
+       .thinks = true,
+       .thoughts_begin = "<|channel|>analysis<|message|>",
+       .thoughts_close = "<|end|><|start|>assistant<|channel|>final<|message|>",
+       .ends_once = true},
+      {.name = "phi",
+       .prefix = {},
+       .system = text("<|system|>\n{{content}}<|end|>\n"),
+       .user = text("<|user|>\n{{content}}<|end|>\n<|assistant|>\n"),
+       .assistant = text("{{content}}<|end|>\n"),
+       .observation = text("<|user|>\n{{content}}<|end|>\n<|assistant|>\n"),
+       .default_system = "",
+       .calls = kActionCalls,
+       .tokens = {"<|user|>", "<|assistant|>", "<|end|>"},
+       .end_of_text = "<|end|>",
+       .generation = "<|assistant|>\n",
+       .stop_words = {"<|end|>"},
+       .replaces_eos = true},
+      {.name = "phi4",
+       .prefix = {},
+       .system = text("<|im_start|>system<|im_sep|>{{content}}<|im_end|>"),
+       .user =
+           text("<|im_start|>user<|im_sep|>{{content}}<|im_end|><|im_start|>assistant<|im_sep|>"),
+       .assistant = text("{{content}}<|im_end|>"),
+       .observation =
+           text("<|im_start|>user<|im_sep|>{{content}}<|im_end|><|im_start|>assistant<|im_sep|>"),
+       .default_system = "",
+       .calls = kActionCalls,
+       .tokens = {"<|im_start|>", "<|im_sep|>", "<|im_end|>"},
+       .end_of_text = "<|im_end|>",
+       .generation = "<|im_start|>assistant<|im_sep|>",
+       .stop_words = {"<|im_end|>"},
+       .replaces_eos = true},
+      {.name = "phi4_mini",
+       .prefix = {},
+       .system = text("<|system|>{{content}}<|end|>"),
+       .user = text("<|user|>{{content}}<|end|><|assistant|>"),
+       .assistant = text("{{content}}<|end|>"),
+       .observation = text("<|user|>{{content}}<|end|><|assistant|>"),
+       .default_system = "",
+       .calls = kActionCalls,
+       .tokens = {"<|user|>", "<|assistant|>", "<|end|>"},
+       .end_of_text = "<|end|>",
+       .generation = "<|assistant|>",
+       .stop_words = {"<|end|>"},
+       .replaces_eos = true},
+      {.name = "llama2",
+       .prefix = {},
+       .system = text("<<SYS>>\n{{content}}\n<</SYS>>\n\n"),
+       .user = llama2_question,
+       .assistant = ended("{{content}}"),
+       .observation = llama2_question,
+       .default_system = "",
+       .calls = kActionCalls,
+       .tokens = {},
+       .system_in_question = true},
+      {.name = "mistral_small",
+       .prefix = {{Piece::kBos}},
+       .system = text("[SYSTEM_PROMPT]{{content}}[/SYSTEM_PROMPT]"),
+       .user = text("[INST]{{content}}[/INST]"),
+       .assistant = ended("{{content}}"),
+       .observation = text("[TOOL_RESULTS]{\"content\": {{content}}}[/TOOL_RESULTS]"),
+       .default_system = "",
+       .calls = kMistralCalls,
+       .tokens = {"[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
+       .function = ended("[TOOL_CALLS]{{content}}")}};
+}
+
 }  // namespace
 
-const std::vector<Format>& template_formats() {
-  static const Frame chatml_system = text("<|im_start|>system\n{{content}}<|im_end|>\n");
-  static const Frame chatml_user =
+std::string no_thoughts(const Format& format) {
+  return std::string(format.thoughts_begin) + std::string(format.thoughts_close);
+}
+
+std::vector<std::string> marks_of_thoughts(const Format& format) {
+  std::vector<std::string> marks;
+  for (const std::string_view mark : {format.thoughts_begin, format.thoughts_close}) {
+    const size_t begin = mark.find_first_not_of('\n'), end = mark.find_last_not_of('\n');
+    marks.emplace_back(mark.substr(begin, end + 1 - begin));
+  }
+  return marks;
+}
+
+namespace {
+
+std::vector<Format> make_formats() {
+  const Frame chatml_system = text("<|im_start|>system\n{{content}}<|im_end|>\n");
+  const Frame chatml_user =
       text("<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n");
-  static const Frame chatml_assistant = text("{{content}}<|im_end|>\n");
-  static const Frame qwen_observation = text(
+  const Frame chatml_assistant = text("{{content}}<|im_end|>\n");
+  const Frame qwen_observation = text(
       "<|im_start|>user\n<tool_response>\n{{content}}\n</tool_response><|im_end|>\n"
       "<|im_start|>assistant\n");
-  static const std::vector<Format> all = {
+  std::vector<Format> all = {
       {.name = "qwen",
        .prefix = {},
        .system = chatml_system,
@@ -184,6 +369,22 @@ const std::vector<Format>& template_formats() {
        .calls = kActionCalls,
        .tokens = {}},
   };
+  const auto called = [&all](std::string_view name) {
+    return *std::ranges::find(all, name, &Format::name);
+  };
+  for (const char* name : {"qwen3", "qwen3_nothink"}) {
+    const std::string_view of_next =
+        name == std::string_view("qwen3") ? "qwen3_5" : "qwen3_5_nothink";
+    all.push_back(like(called(name), of_next, [](Format& format) { format.calls = kQwen35Calls; }));
+  }
+  for (Format& format : formats_of_families()) all.push_back(std::move(format));
+  return all;
+}
+
+}  // namespace
+
+const std::vector<Format>& template_formats() {
+  static const std::vector<Format> all = make_formats();
   return all;
 }
 

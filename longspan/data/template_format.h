@@ -9,21 +9,23 @@ namespace longspan {
 
 inline constexpr std::string_view kContent = "{{content}}";
 
-/// Thoughts before an answer: what marks them, and empty ones.
+/// What marks thoughts before an answer.
 inline constexpr std::string_view kThoughts = "<think>", kThoughtsEnd = "</think>";
 inline constexpr std::string_view kThoughtsBegin = "<think>\n", kThoughtsClose = "\n</think>\n\n";
-inline constexpr std::string_view kNoThoughts = "<think>\n\n</think>\n\n";
 
 /// How the function calls of an answer are written: each one's name and arguments between these
 /// texts.
 struct CallFormat {
-  /// Which lists of calls have brackets around them.
-  enum class Brackets { kNone, kOfSeveral, kAll };
+  /// Which lists of calls have brackets around them; or are there none, but only one call?
+  enum class Brackets { kNone, kOfSeveral, kAll, kOneCall };
 
   std::string_view before_name, before_arguments, after;
   bool quotes_name = true;   // the name is a JSON string
   std::string_view between;  // two calls
   Brackets brackets = Brackets::kNone;
+  // Around each argument's name, and between it and its value; empty: arguments are one JSON
+  // object.
+  std::string_view before_key = {}, before_value = {}, after_value = {};
 };
 
 /// How tools are told to the model: behind the system text, a JSON of each.
@@ -57,11 +59,19 @@ struct Format {
   bool replaces_eos = false;
   bool system_in_question = false;  // the system message is part of the first question's text
   bool thinks = false;              // each trained answer begins with its thoughts
+  std::string_view thoughts_begin = kThoughtsBegin, thoughts_close = kThoughtsClose;
+  // An end token follows the last answer alone. That the next turn's first token stands in its
+  // place after the others is trained there, with the end token as its label. (efficient_eos)
+  bool ends_once = false;
   // What a user is told who takes it for a model that thinks, of this model_type, by mistake; and
   // who takes it for one whose tokenizer has no thoughts.
   std::string_view mistaken_for = {}, mistake = {};
   std::string_view without_thoughts = {};
 };
+
+/// Empty thoughts; and the two marks without white space around them.
+std::string no_thoughts(const Format& format);
+std::vector<std::string> marks_of_thoughts(const Format& format);
 
 /// All of them.
 const std::vector<Format>& template_formats();

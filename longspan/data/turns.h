@@ -10,6 +10,7 @@
 
 #include "longspan/data/conversation.h"
 #include "longspan/data/ignore_label.h"
+#include "longspan/text/moment.h"
 #include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"
 
@@ -22,6 +23,7 @@ struct Stage;
 /// not to be trained (a tail of the conversation without an answer).
 struct Turn {
   std::vector<int32_t> source, target, target_labels;
+  bool is_trained = true;      // false: the row asks for no labels of the answer
   bool lost_thoughts = false;  // the template leaves the answer's thoughts out
   bool added_end = false;      // the last token is not of the template
 };
@@ -41,6 +43,9 @@ class TurnEncoder {
   /// The tokens that end an answer: the one that the template writes behind it, or the markers of
   /// the next message where it writes none. Empty where these are no special tokens.
   virtual std::vector<int32_t> turn_ends() const = 0;
+  /// A token that is to be added after the last turn, and is the label of the first token of each
+  /// turn but the first; nullopt: none.
+  virtual std::optional<int32_t> last_end() const { return std::nullopt; }
 };
 
 /// The tokens by which generation stops: those of the model's folder and those of the template.
@@ -69,15 +74,15 @@ std::vector<std::string> named_templates();
 /// The model's own chat_template. The tokens of a conversation are those of transformers'
 /// apply_chat_template; where it writes nothing behind the last answer, an end token is added. An
 /// answer is what {% generation %} marks, where the template does; otherwise it lies between the
-/// generation prompt and the token by which generation stops. Throws UserError when the tokenizer
-/// has no chat_template.
+/// generation prompt and the token by which generation stops. `moment`: of its strftime_now.
+/// Throws UserError when the tokenizer has no chat_template.
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 bool enable_thinking);
+                                                 bool enable_thinking, const Moment& moment);
 
 /// The encoder that the configuration asks for: of its named template, else of the model's own.
 std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
-                                               const Tokenizer& tokenizer);
+                                               const Tokenizer& tokenizer, const Moment& moment);
 
 /// How the stage trains thoughts.
 Thinking thinking_of(const DataSettings& config, const Stage& stage);
@@ -88,7 +93,7 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage);
 /// stays where it gives the same prompts. Without a named template: the tokens that end an answer
 /// and that the model's files do not name; nullopt where there are none.
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
-                                    const Tokenizer& tokenizer);
+                                    const Tokenizer& tokenizer, const Moment& moment);
 
 /// What one tokenizer says of chats that the other does not, in tokens that both have.
 SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
@@ -97,7 +102,7 @@ SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
 /// that ends with a question; `eos_token` is the tokenizer's then. Throws UserError.
 std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
                             const std::optional<std::string>& eos_token,
-                            const Conversation& conversation);
+                            const Conversation& conversation, const Moment& moment);
 
 /// Stage pt: the token that ends a text, as text. LLaMA-Factory's rule: the one that ends a turn of
 /// the named template (for llama3 <|end_of_text|> instead), else the tokenizer's eos_token. Throws

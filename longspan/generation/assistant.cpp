@@ -195,7 +195,8 @@ std::unique_ptr<TurnEncoder> chat_of(const AssistantRequest& request, const Toke
                                {request.enable_thinking, /*last_answer_only=*/true});
   }
   if (!tokenizer.chat_template()) return nullptr;
-  return make_model_template(tokenizer, request.default_system, request.enable_thinking);
+  return make_model_template(tokenizer, request.default_system, request.enable_thinking,
+                             this_moment());
 }
 
 std::string described(int64_t num_parameters) {

@@ -13,6 +13,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
+#include "longspan/text/moment.h"
 
 namespace longspan {
 namespace {
@@ -47,6 +48,11 @@ Settings settings_from(const Json& json) {
   return settings;
 }
 
+std::string moment_in(const Json& json) {
+  const std::string text = json.value("moment", "");
+  return text.empty() ? text : moment_from(text).text;
+}
+
 Json json_of(const RunIdentity& identity) {
   return {{"stage", identity.stage},
           {"finetuning_type", identity.finetuning_type},
@@ -56,6 +62,7 @@ Json json_of(const RunIdentity& identity) {
           {"rows_per_step", identity.rows_per_step},
           {"seed", identity.seed},
           {"shuffled", identity.shuffled},
+          {"moment", identity.moment},
           {"rope_scaling", identity.rope_scaling},
           {"settings", json_of(identity.settings)},
           {"contents", json_of_contents(identity.contents)}};
@@ -70,6 +77,7 @@ RunIdentity identity_from(const Json& json) {
           .rows_per_step = count_from(json, "rows_per_step"),
           .seed = whole_number(json.at("seed"), "seed"),
           .shuffled = json.at("shuffled"),
+          .moment = moment_in(json),
           .rope_scaling = json.value("rope_scaling", ""),
           .settings = settings_from(json.value("settings", Json::object())),
           .contents = contents_from(json.value("contents", Json::array()))};

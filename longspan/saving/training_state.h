@@ -25,6 +25,9 @@ struct RunIdentity {
   int64_t rows_per_step = 0;  // of all processes, accumulated
   int64_t seed = 0;
   bool shuffled = true;
+  // What strftime_now wrote into the rows (text/moment.h), which a resumed run writes again. It is
+  // compared by the rows alone. Empty: the checkpoint does not say.
+  std::string moment;
   // "none" or how rotary positions are stretched; empty: the checkpoint does not say.
   std::string rope_scaling;
   // The keys of the run, and the files that it depends on. Empty: the checkpoint does not say.

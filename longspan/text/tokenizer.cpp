@@ -144,7 +144,11 @@ std::optional<std::string> Tokenizer::unk_token() const { return impl_->known("u
 const std::set<int32_t>& Tokenizer::end_tokens() const { return impl_->end_tokens; }
 bool Tokenizer::adds_bos_token() const { return impl_->info.contains("add_bos_token"); }
 std::optional<std::string> Tokenizer::chat_template() const {
-  return impl_->known("chat_template");
+  const auto own = impl_->known("chat_template");
+  return own ? own : impl_->known("processor_template");
+}
+bool Tokenizer::has_processor_template() const {
+  return impl_->info.contains("processor_template");
 }
 
 void train_byte_level_bpe(const std::vector<std::string>& text_files, int64_t vocab_size,

@@ -24,7 +24,8 @@ class Tokenizer {
  public:
   /// What it is made of, in its folder. All but the first may be missing.
   static constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json",
-                                           "special_tokens_map.json", "chat_template.jinja"};
+                                           "special_tokens_map.json", "chat_template.jinja",
+                                           "chat_template.json"};
   /// Reads tokenizer.json and tokenizer_config.json of a folder. Throws UserError naming the file.
   static Tokenizer load(const std::string& folder);
 
@@ -49,8 +50,11 @@ class Tokenizer {
   const std::set<int32_t>& end_tokens() const;
   /// Whether tokenizer_config.json says add_bos_token: true.
   bool adds_bos_token() const;
-  /// tokenizer_config.json's chat_template, or chat_template.jinja; nullopt when there is none.
+  /// The one that transformers' AutoTokenizer finds: of chat_template.jinja, else of
+  /// tokenizer_config.json. Else that of chat_template.json, which only AutoProcessor reads;
+  /// nullopt when there is none.
   std::optional<std::string> chat_template() const;
+  bool has_processor_template() const;  // of chat_template.json, and no other
 
  private:
   struct Impl;

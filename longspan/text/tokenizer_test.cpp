@@ -114,6 +114,23 @@ TEST_CASE("tokenizer: named templates, token objects, a template file") {
   CHECK(Tokenizer::load(tokenizer.string()).chat_template() == "J");
 }
 
+TEST_CASE("tokenizer: a processor's template counts where the tokenizer has none") {
+  testing::TemporaryFolder folder;
+  const std::string tokenizer = trained(folder);
+  const std::string config = tokenizer + "/tokenizer_config.json";
+  std::ofstream(tokenizer + "/chat_template.json") << R"({"chat_template": "P"})";
+  std::ofstream(config) << R"({"chat_template": "D"})";
+  CHECK(Tokenizer::load(tokenizer).chat_template() == "D");
+  CHECK_FALSE(Tokenizer::load(tokenizer).has_processor_template());
+  std::ofstream(config) << "{}";
+  CHECK(Tokenizer::load(tokenizer).chat_template() == "P");
+  CHECK(Tokenizer::load(tokenizer).has_processor_template());
+  std::ofstream(tokenizer + "/chat_template.json") << R"({"chat_template": 7})";
+  CHECK_THROWS_WITH_AS(Tokenizer::load(tokenizer),
+                       doctest::Contains("chat_template.json has no text \"chat_template\""),
+                       UserError);
+}
+
 TEST_CASE("tokenizer: a byte order mark is no part of a file, here as elsewhere") {
   testing::TemporaryFolder folder;
   const std::string mark = "\xef\xbb\xbf";

@@ -41,11 +41,11 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
   return claim;
 }
 
-RunData read_same_data(const Config& config, const RunPlan& plan, Workers& workers,
-                       Console& console) {
+RunData read_same_data(const Config& config, const RunPlan& plan, const Moment& moment,
+                       Workers& workers, Console& console) {
   RunData data;
   all_or_none_patiently(workers.world(), workers.notices(),
-                        [&] { data = read_data(config, plan.model, console); });
+                        [&] { data = read_data(config, plan.model, moment, console); });
   require_same_data(workers.world(), data);
   return data;
 }
@@ -77,10 +77,14 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     Console console(/*silent=*/!workers.is_main(), /*shows_progress=*/!config.disable_tqdm);
     const Launch launch = find_launch(config, workers.where(), workers.world());
     const std::unique_ptr<OutputClaim> claim = claim_folders(config, workers, launch);
-    const RunData data = read_same_data(config, plan, workers, console);
+    RunStart start;
+    start.launch = launch;
+    start.resumed = find_resume_point(config, workers.world(), workers.notices(), launch, console);
+    const Moment moment = moment_of_run(workers.world(), start.resumed);
+    const RunData data = read_same_data(config, plan, moment, workers, console);
     RunModel model(config, plan, workers);
-    RunStart start = find_run_start(config, workers.mesh(), plan.model, model.trained(), data,
-                                    launch, workers.notices(), console);
+    complete_run_start(config, workers.mesh(), plan.model, model.trained(), data, moment,
+                       workers.notices(), console, start);
     prepare_folders(config, workers, launch);
     host.begin_steps();
     if (!model.prepare_training(data, host, console)) {

@@ -21,7 +21,18 @@
 
 namespace longspan {
 
-RunData read_data(const Config& config, const ModelConfig& model, Console& console) {
+namespace {
+
+/// Do rows depend on the moment of the run?
+bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
+  const std::optional<std::string> own = tokenizer.chat_template();
+  return config.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;
+}
+
+}  // namespace
+
+RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
+                  Console& console) {
   RunData data;
   const ModelConfig own = load_model_config(config.model_name_or_path);
   const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
@@ -34,12 +45,18 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
   const Stage& stage = stage_of(config);
   const RunRows rows = read_run_rows(config, stage, config.seed);
-  EncodedExamples train =
-                      encode_examples(config, stage, tokenizer, rows.train, model.spec.vocab_size),
-                  eval;
-  if (!rows.eval.empty())
-    eval = encode_examples(config, stage, tokenizer, rows.eval, model.spec.vocab_size);
-  data.chat = saved_chat(config, stage, tokenizer);
+  const auto encoded_from = [&](const std::vector<Conversation>& some) {
+    return encode_examples(config, stage, tokenizer, some, moment, model.spec.vocab_size);
+  };
+  EncodedExamples train = encoded_from(rows.train), eval;
+  if (!rows.eval.empty()) eval = encoded_from(rows.eval);
+  if (writes_moment(config, tokenizer)) {
+    console.say(
+        fmt::format("The model's chat template asks for the date (strftime_now): in every row of "
+                    "this run, also where it is resumed, that is {}.",
+                    moment.text));
+  }
+  data.chat = saved_chat(config, stage, tokenizer, moment);
   if (!train.examples.empty()) {
     console.say(fmt::format("The first training example:\n{}\n",
                             describe_example(train.examples.front(), config.stage, tokenizer)));
@@ -50,7 +67,8 @@ RunData read_data(const Config& config, const ModelConfig& model, Console& conso
   };
   for (const std::string& note : rows.notes) warn(note);
   warn(hint_at_template(config, model, tokenizer));
-  if (data.chat) warn(hint_at_joined_messages(config, stage, *data.chat, tokenizer, rows.train));
+  if (data.chat)
+    warn(hint_at_joined_messages(config, stage, *data.chat, tokenizer, rows.train, moment));
   for (const EncodedExamples* encoded : {&train, &eval}) {
     for (const std::string& note : encoded->chats) console.say(note);
     warn(encoded->left_out);

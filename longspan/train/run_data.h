@@ -9,6 +9,7 @@
 #include "longspan/data/example_set.h"
 #include "longspan/models/model_config.h"
 #include "longspan/report/console.h"
+#include "longspan/text/moment.h"
 #include "longspan/text/saved_chat.h"
 
 namespace longspan {
@@ -21,8 +22,9 @@ struct RunData {
 };
 
 /// Reads and encodes the data sets. Says what one example looks like, what was cut or left out, and
-/// what looks like a mistake. Throws UserError.
-RunData read_data(const Config& config, const ModelConfig& model, Console& console);
+/// what looks like a mistake. `moment`: of the run. Throws UserError.
+RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
+                  Console& console);
 
 /// A hash of all tokens, labels, columns, positions and verdicts, in order.
 std::string fingerprint_of(const ExampleSet& examples);

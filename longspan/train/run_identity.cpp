@@ -50,7 +50,7 @@ Settings settings_of(const Config& config, const std::optional<LoraShape>& lora)
 }  // namespace
 
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data) {
+                        const TrainedModel& trained, const RunData& data, const Moment& moment) {
   return {.stage = config.stage,
           .finetuning_type = config.finetuning_type,
           .trained = fingerprint_of(trained.all),
@@ -63,6 +63,7 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfi
               "gradient_accumulation_steps)"),
           .seed = config.seed,
           .shuffled = !config.disable_shuffling,
+          .moment = moment.text,
           .rope_scaling = text_of(model),
           .settings = settings_of(config, trained.lora),
           .contents = {}};

@@ -14,6 +14,6 @@ struct Config;
 /// The identity of this start, but for the contents of files, which are read later. `model`: with
 /// rope_scaling, as it is trained.
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data);
+                        const TrainedModel& trained, const RunData& data, const Moment& moment);
 
 }  // namespace longspan

@@ -7,25 +7,32 @@
 
 namespace longspan {
 
-RunStart find_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Launch& launch,
-                        Notices& notices, Console& console) {
-  RunStart start;
-  start.launch = launch;
-  start.identity = identity_of(config, mesh, model, trained, data);
-  start.resumed = find_resume_point(config, mesh.world, notices, launch, console);
+Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed) {
+  std::string mine;
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
+    const std::string kept = resumed ? resumed->state.identity.moment : "";
+    mine =
+        !kept.empty() ? kept : (resumed ? moment_at(resumed->state.saved_at) : this_moment()).text;
+  });
+  return {world.gather_text(mine)[0]};
+}
+
+void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
+                        const TrainedModel& trained, const RunData& data, const Moment& moment,
+                        Notices& notices, Console& console, RunStart& start) {
+  start.identity = identity_of(config, mesh, model, trained, data, moment);
   // Where no state is kept, nobody will ask what the files were.
-  if (!start.resumed && config.save_only_model) return start;
+  if (!start.resumed && config.save_only_model) return;
   const RunIdentity then = start.resumed ? start.resumed->state.identity : RunIdentity();
   start.identity.contents = read_contents(config, mesh.world, notices, then.contents, console);
-  if (!start.resumed) return start;
+  if (!start.resumed) return;
   all_or_none(mesh.world, [&] {
     require_same_run(start.resumed->folder, then, start.identity,
                      config.per_device_train_batch_size * mesh.data.size());
   });
   start.changes = changes_since(start.resumed->folder, then, start.identity,
                                 start.resumed->state.totals.progress.step + 1);
-  return start;
 }
 
 }  // namespace longspan

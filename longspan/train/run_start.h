@@ -11,6 +11,7 @@
 #include "longspan/saving/launch.h"
 #include "longspan/saving/resume.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/text/moment.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/trained_model.h"
 
@@ -28,10 +29,15 @@ struct RunStart {
   std::string folder() const { return resumed ? resumed->folder : ""; }
 };
 
-/// `model`: with rope_scaling, as it is trained. Collective. Throws as all_or_none where no
-/// checkpoint can be resumed from, or where it is another run's.
-RunStart find_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Launch& launch,
-                        Notices& notices, Console& console);
+/// The moment of the run, which rank 0 names: that of the checkpoint, else now. A checkpoint of an
+/// earlier version names none; the time when it was saved stands for it. Collective.
+Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
+
+/// `start`: with its launch and the checkpoint, if any. `model`: with rope_scaling, as it is
+/// trained. `moment`: of the rows. Collective. Throws as all_or_none where the checkpoint is
+/// another run's.
+void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
+                        const TrainedModel& trained, const RunData& data, const Moment& moment,
+                        Notices& notices, Console& console, RunStart& start);
 
 }  // namespace longspan

@@ -42,7 +42,7 @@ typedef struct LsrTokenizer LsrTokenizer;
 LsrStatus lsr_tokenizer_load(LsrView folder, LsrTokenizer** tokenizer, LsrString* error);
 void lsr_tokenizer_free(LsrTokenizer* tokenizer);
 /* JSON object: vocab_size, and bos_token, eos_token, pad_token, unk_token, chat_template where
- * they are known. */
+ * they are known; processor_template (of chat_template.json) where chat_template is not. */
 LsrStatus lsr_tokenizer_info(const LsrTokenizer* tokenizer, LsrString* json, LsrString* error);
 /* Fills ids[0 .. num_texts). On failure nothing is to be freed. */
 LsrStatus lsr_tokenizer_encode(const LsrTokenizer* tokenizer, const LsrView* texts,

@@ -10,7 +10,8 @@ use serde_json::{Map, Value as Json};
 
 use crate::budget::{self, Bounds, Spent};
 use crate::generation_blocks::{take_marks, Marks};
-use crate::template_guards::{add_filter, emit, install, method, strftime_now};
+use crate::moment::{strftime, Moment};
+use crate::template_guards::{add_filter, emit, install, method};
 use crate::{json, python, python_methods, template_code, template_scan, template_values};
 use crate::{Result, UserError};
 
@@ -82,7 +83,6 @@ fn environment() -> Environment<'static> {
     env.add_test("sequence", is_sequence);
     env.add_test("iterable", is_iterable);
     env.add_function("raise_exception", raise_exception);
-    env.add_function("strftime_now", strftime_now);
     env
 }
 
@@ -145,9 +145,19 @@ fn explain(error: Error) -> UserError {
     UserError(format!("Chat template{line}: {what}"))
 }
 
+/// The variable that gives the function of this name its moment.
+const MOMENT: &str = "strftime_now";
+
+fn take_moment(variables: &mut Map<String, Json>) -> Result<Option<Moment>> {
+    let Some(given) = variables.remove(MOMENT) else { return Ok(None) };
+    let moment = given.as_str().and_then(|text| text.parse::<Moment>().ok());
+    moment.map(Some).ok_or_else(|| UserError(format!("{given} is no date and time (ISO 8601)")))
+}
+
 pub fn render(source: &str, variables_json: &str) -> Result<Rendered> {
     let mut variables: Map<String, Json> = json::parse(variables_json)
         .map_err(|e| UserError(format!("Chat template variables are no JSON object: {}", e.what)))?;
+    let moment = take_moment(&mut variables)?;
     if let Some(Json::Array(messages)) = variables.get_mut("messages") {
         messages.iter_mut().for_each(alias_reasoning);
     }
@@ -157,7 +167,10 @@ pub fn render(source: &str, variables_json: &str) -> Result<Rendered> {
     {
         variables.entry(name).or_insert(value);
     }
-    let template = compiled(source)?;
+    let mut template = compiled(source)?;
+    template
+        .environment
+        .add_function(MOMENT, move |format: &str| strftime(moment.as_ref(), format));
     let marks = if template.has_generation {
         let marks = Marks::absent_from(&[source, variables_json]);
         variables.insert(BEGIN_MARK.into(), marks.begin.clone().into());

@@ -9,6 +9,7 @@ mod generation_blocks;
 mod held_memory;
 mod json;
 mod line_editor;
+mod moment;
 mod plot;
 mod progress;
 mod python;

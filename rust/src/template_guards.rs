@@ -1,7 +1,6 @@
 //! The operators, filters, tests and methods of chat templates within the bounds of a rendering:
 //! what they read is spent before they run, and what multiplies is refused before it is allocated.
 
-use std::fmt::Write;
 
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{filters, tests, AutoEscape, Environment, Error, Output, State};
@@ -375,13 +374,4 @@ pub fn emit(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Er
     let text = joined(&[value])?;
     budget::text(text.len())?;
     out.write_str(&text).map_err(Error::from)
-}
-
-/// strftime_now of transformers.
-pub fn strftime_now(format: &str) -> Result<String, Error> {
-    make(format.len().saturating_mul(APART))?;
-    let mut text = String::new();
-    write!(text, "{}", chrono::Local::now().format(format))
-        .map_err(|_| error(format!("strftime_now: no such format: {format}")))?;
-    Ok(text)
 }

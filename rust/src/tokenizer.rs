@@ -15,6 +15,8 @@ pub struct HfTokenizer {
     tokenizer: Tokenizer,
     config: Map<String, Json>,
     chat_template: Option<String>,
+    /// Where the tokenizer has none.
+    processor_template: Option<String>,
 }
 
 /// The classes of transformers that do not take tokenizer.json's pipeline but bring their own.
@@ -215,20 +217,38 @@ fn add_missing_tokens(tokenizer: &mut Tokenizer, config: &Map<String, Json>) {
     }
 }
 
-/// chat_template.jinja, else the config's own: a string, or named ones of which "default" is taken.
+/// A template, or of named ones the default one.
+fn default_template(json: &Json) -> Option<String> {
+    let text = |json: &Json| json.as_str().map(str::to_string);
+    match json {
+        Json::Array(named) => named
+            .iter()
+            .find(|entry| entry["name"] == "default")
+            .and_then(|entry| text(&entry["template"])),
+        Json::Object(named) => named.get("default").and_then(text),
+        other => text(other),
+    }
+}
+
+/// As AutoTokenizer finds it: in a file of its own, else in the config.
 fn chat_template(folder: &Path, config: &Map<String, Json>) -> Result<Option<String>> {
     if let Some(text) = files::read_text_if_there(&folder.join("chat_template.jinja"), MAX_FILE)? {
         return Ok(Some(text));
     }
-    let text = |json: &Json| json.as_str().map(str::to_string);
-    Ok(match config.get("chat_template") {
-        Some(Json::Array(named)) => named
-            .iter()
-            .find(|entry| entry["name"] == "default")
-            .and_then(|entry| text(&entry["template"])),
-        Some(Json::Object(named)) => named.get("default").and_then(text),
-        other => other.and_then(text),
-    })
+    Ok(config.get("chat_template").and_then(default_template))
+}
+
+/// The file that processors of transformers had before chat_template.jinja.
+fn processor_template(folder: &Path) -> Result<Option<String>> {
+    let path = folder.join("chat_template.json");
+    let Some(file) = read_object(path.clone())? else { return Ok(None) };
+    match file.get("chat_template").and_then(default_template) {
+        Some(template) => Ok(Some(template)),
+        None => Err(UserError(format!(
+            "{} has no text \"chat_template\". Put the model's own file there, or remove it.",
+            path.display()
+        ))),
+    }
 }
 
 impl HfTokenizer {
@@ -289,7 +309,11 @@ impl HfTokenizer {
             Ok(tokenizer)
         })?;
         let chat_template = chat_template(folder, &config)?;
-        Ok(HfTokenizer { path, tokenizer, config, chat_template })
+        let processor_template = match chat_template {
+            Some(_) => None,
+            None => processor_template(folder)?,
+        };
+        Ok(HfTokenizer { path, tokenizer, config, chat_template, processor_template })
     }
 
     pub fn info(&self) -> Json {
@@ -303,8 +327,13 @@ impl HfTokenizer {
         if self.config.get("add_bos_token") == Some(&Json::Bool(true)) {
             info.insert("add_bos_token".into(), true.into());
         }
-        if let Some(template) = &self.chat_template {
-            info.insert("chat_template".into(), template.clone().into());
+        for (name, template) in [
+            ("chat_template", &self.chat_template),
+            ("processor_template", &self.processor_template),
+        ] {
+            if let Some(template) = template {
+                info.insert(name.into(), template.clone().into());
+            }
         }
         Json::Object(info)
     }

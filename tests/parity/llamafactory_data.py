@@ -1,0 +1,71 @@
+"""LLaMA-Factory's own templates and encoders, of its wheel, which is fetched once. The rest of it, which wants many
+packages, is left out: logging, and what makes tokens of pictures."""
+
+import enum
+import importlib
+import logging
+import subprocess
+import sys
+import types
+import zipfile
+
+from conftest import BUILD
+from shared import locked
+
+CACHE = BUILD / "test-data" / "llamafactory"
+VERSION = "0.9.5"  # of which template_format.h speaks
+
+
+def fetch():
+    folder = CACHE / VERSION
+    if not folder.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with locked(CACHE):
+            if not folder.exists():
+                subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", CACHE,
+                                f"llamafactory=={VERSION}"], check=True)
+                partial = CACHE / "partial"
+                with zipfile.ZipFile(next(CACHE.glob("*.whl"))) as wheel:
+                    wheel.extractall(partial, [name for name in wheel.namelist() if name.startswith("llamafactory/data/")])
+                partial.rename(folder)
+    return folder / "llamafactory"
+
+
+class Role(str, enum.Enum):
+    USER, ASSISTANT, SYSTEM, FUNCTION, OBSERVATION = "user", "assistant", "system", "function", "observation"
+
+
+class TextOnly:
+    def process_messages(self, messages, *_):
+        return messages
+
+    def process_token_ids(self, ids, labels, *_):
+        return ids, labels
+
+
+def module(name, **content):
+    made = types.ModuleType(name)
+    for key, value in content.items():
+        setattr(made, key, value)
+    sys.modules[name] = made
+
+
+class Logger(logging.Logger):
+    def info_rank0(self, *_):
+        pass
+
+    warning_rank0 = info_rank0
+
+
+def load():
+    """The modules template and processor.supervised, .pairwise."""
+    folder = fetch()
+    module("llamafactory", __path__=[str(folder)])
+    module("llamafactory.extras", __path__=[], logging=types.SimpleNamespace(get_logger=Logger))
+    module("llamafactory.extras.constants", IGNORE_INDEX=-100)
+    module("llamafactory.data", __path__=[str(folder / "data")])
+    module("llamafactory.data.data_utils", Role=Role, SLOTS=list)
+    module("llamafactory.data.mm_plugin", get_mm_plugin=lambda *_, **__: TextOnly())
+    module("llamafactory.data.processor", __path__=[str(folder / "data" / "processor")])
+    return [importlib.import_module(f"llamafactory.data.{name}")
+            for name in ("template", "processor.supervised", "processor.pairwise")]
