@@ -35,11 +35,12 @@ Ending ending_of(const LocatedChat& chat, const EncodedText& tokens, size_t mess
     ending.rest = tokens.end[i];
     return ending;
   }
-  // White space at the end of the text is the answer's.
-  while (ending.rest < ending.limit && stripped(chat.text().substr(ending.rest, 1)).empty()) {
-    ++ending.rest;
-  }
   return ending;
+}
+
+bool is_space(std::string_view text, const EncodedText& tokens, size_t token) {
+  const size_t begin = tokens.begin[token];
+  return stripped(text.substr(begin, tokens.end[token] - begin)).empty();
 }
 
 }  // namespace
@@ -63,21 +64,23 @@ std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedTex
     spans.push_back(endings.back().answer);
   }
   const std::string_view text = chat.text();
+  const auto common = [](std::string_view a, std::string_view b) {
+    return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  };
   const auto rest_of = [&](const Ending& ending) {
     return text.substr(ending.rest, ending.limit - ending.rest);
   };
-  const auto is_space = [&](size_t token) {
-    const size_t begin = tokens.begin[token];
-    return stripped(text.substr(begin, tokens.end[token] - begin)).empty();
-  };
   for (size_t i = 0; i < spans.size(); ++i) {
     const Ending &ending = endings[i], &last = endings.back();
-    if (ending.stops != last.stops) continue;
-    const std::string_view rest = rest_of(ending);
-    const size_t common = std::ranges::mismatch(rest, rest_of(last)).in1 - rest.begin();
     size_t& end = spans[i].end;
-    const size_t most = tokens_up_to(tokens, end, ending.rest + common);
-    while (end < most && (!ending.stops || is_space(end))) ++end;
+    if (!ending.stops) {
+      const size_t same = common(rest_of(ending), chat.ending_alone(answers[i]));
+      end = std::max(end, tokens_up_to(tokens, end, ending.rest + same));
+    } else if (last.stops) {
+      const size_t most =
+          tokens_up_to(tokens, end, ending.rest + common(rest_of(ending), rest_of(last)));
+      while (end < most && is_space(text, tokens, end)) ++end;
+    }
   }
   return spans;
 }

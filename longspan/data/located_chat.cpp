@@ -195,6 +195,18 @@ size_t LocatedChat::begin_of_answer(size_t message) const {
   return begin;
 }
 
+std::string LocatedChat::ending_alone(size_t message) const {
+  ordered_json chat = ordered_json::array();
+  for (size_t i = 0; i <= message; ++i) chat.push_back(marked_->messages()[i]);
+  std::vector<MarkPlace> marks;
+  const std::string text =
+      marked_->without_marks(render_(chat, /*generation_prompt=*/false).text, marks);
+  const auto last = std::find_if(marks.rbegin(), marks.rend(), [&](const MarkPlace& mark) {
+    return marked_->texts()[mark.text].message == message;
+  });
+  return last == marks.rend() ? "" : text.substr(last->byte);
+}
+
 std::string LocatedChat::name_of_message(size_t message) const {
   return fmt::format("message {} ({})", message + 1,
                      messages_[message].at("role").get<std::string>());

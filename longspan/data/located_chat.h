@@ -47,6 +47,8 @@ class LocatedChat {
   /// The first byte of an answer: behind the text that the generation prompt puts before it, as far
   /// as the rendering has the same text there. Throws RowError where they have nothing in common.
   size_t begin_of_answer(size_t message) const;
+  /// The text behind those of an answer where the chat ends with it.
+  std::string ending_alone(size_t message) const;
 
  private:
   bool mark(const std::vector<bool>& marked);
