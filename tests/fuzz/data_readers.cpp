@@ -77,7 +77,10 @@ constexpr Way kWays[] = {
              "columns": {"messages": "m", "chosen": "c", "rejected": "n", "system": "s"})"},
     {"kto", R"("columns": {"prompt": "p", "response": "r", "kto_tag": "k"})"},
     {"kto", R"("formatting": "sharegpt", "columns": {"messages": "m", "kto_tag": "k"})"},
-    {"sft", R"("num_samples": 3)"}};
+    {"sft", R"("num_samples": 3)"},
+    {"sft", R"("formatting": "openai")"},
+    {"dpo", R"("ranking": true, "formatting": "openai",
+              "columns": {"messages": "m", "chosen": "c", "rejected": "n", "tools": "t"})"}};
 
 /// The rows of a run, as one of kWays reads them.
 Config config_of(const Way& way, const Folder& folder, const std::string& ending,
