@@ -66,6 +66,10 @@ TEST_CASE("sharegpt: default tags, OpenAI's tags, system message or column, obse
   folder.write("d.json", R"([{"messages": [{"role": "system", "content": "s"},
     {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}])");
   CHECK(flat(folder.rows()) == Texts{"s=s;u=a;a=b;"});
+  // An empty one is there, for templates that have a default.
+  folder.write("d.json", R"([{"messages": [{"role": "system", "content": ""},
+    {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}])");
+  CHECK(flat(folder.rows()) == Texts{"s=;u=a;a=b;"});
 }
 
 TEST_CASE(
@@ -172,13 +176,15 @@ TEST_CASE("rows: what is wrong is said, with file and row") {
   }
   CHECK_SAYS(row(R"([{"instruction": "a", "output": 3}])"), "output is not text but number");
   const std::string wrong = row(R"([{"question": "a", "answer": "b"}])");
-  CHECK_SAYS(wrong, "there is no column output; the row has: answer, question");
+  CHECK_SAYS(wrong, "there is no column output; the row has: question, answer");
   CHECK_SAYS(wrong, R"("columns":{"prompt":"question","response":"answer"})");
   CHECK_SAYS(row(R"([{"question": "a", "output": "b"}])"), "no row has a column instruction");
-  CHECK_SAYS(
-      row(R"([{"messages": [{"role": "user", "content": "a"},
+  CHECK_SAYS(row(R"([{"messages": [{"role": "user", "content": "a"},
                                    {"role": "assistant", "content": "b"}]}])"),
-      R"("formatting":"sharegpt","columns":{"messages":"messages"},"tags":{"role_tag":"role")");
+             R"("formatting":"openai","columns":{"messages":"messages"}})");
+  CHECK_SAYS(
+      row(R"([{"messages": [{"role": "human", "content": "a"}], "tools": "[]"}])"),
+      R"("formatting":"sharegpt","columns":{"messages":"messages","tools":"tools"},"tags":{"role_tag":"role")");
 }
 
 TEST_CASE("sharegpt rows: what is wrong is said") {
