@@ -151,7 +151,7 @@ def test_prompts_are_those_of_training(name, template, ends, lead, keys, real_mo
         chat = [{"role": role, "content": "x"} for role in roles]
         return tokenizer.apply_chat_template(chat, tokenize=False, **more)
     asks = text_of(["user"], add_generation_prompt=True)[len(text_of(["user"])):]
-    for roles in (["user", "user"], ["user", "assistant", "tool"]):
+    for roles in (["user", "user"], ["user", "assistant", "user", "user"]):
         longer, shorter = text_of(roles), text_of(roles[:-1])
         assert longer.startswith(shorter) and (not asks or not longer[len(shorter):].startswith(asks))
         assert text_of(roles, add_generation_prompt=True) == longer + asks
