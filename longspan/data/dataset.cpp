@@ -90,7 +90,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   };
   for (const std::string& file : entry.files) {
     if (!wants_more()) break;
-    for_each_ordered_row(file, unwraps_data(entry.columns), {take, refuse});
+    for_each_row(file, unwraps_data(entry.columns), {take, refuse});
   }
   const int64_t num_rows = std::ssize(rows) + bad.count();
   if (num_rows == 0) {

@@ -150,7 +150,7 @@ TEST_CASE("rows of pairs, verdicts and texts: what is wrong is said, with file a
   CHECK_SAYS(complaint("dpo", pairs, R"([{"p": "a", "c": null, "r": "d"}])"), "c is null");
   const std::string wrong =
       complaint("dpo", pairs, R"([{"question": "a", "chosen": "b", "rejected": "d"}])");
-  CHECK_SAYS(wrong, "there is no column c; the row has: chosen, question, rejected");
+  CHECK_SAYS(wrong, "there is no column c; the row has: question, chosen, rejected");
   CHECK_SAYS(
       wrong,
       R"("ranking":true,"columns":{"prompt":"question","chosen":"chosen","rejected":"rejected"})");

@@ -55,9 +55,10 @@ TEST_CASE("sharegpt: default tags, OpenAI's tags, system message or column, obse
   folder.write("d.json", R"([
     {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "sys": "s"},
     {"conversations": [{"from": "system", "value": "t"}, {"from": "human", "value": "a"},
-                       {"from": "function_call", "value": "f"}, {"from": "observation", "value": "o"},
+                       {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}"},
+                       {"from": "observation", "value": "o"},
                        {"from": "gpt", "value": "b"}], "sys": "s"}])");
-  CHECK(flat(folder.rows()) == Texts{"s=s;u=a;a=b;", "s=t;u=a;f=f;o=o;a=b;"});
+  CHECK(flat(folder.rows()) == Texts{"s=s;u=a;a=b;", "s=t;u=a;a=;o=o;a=b;"});
 
   folder.info(std::string(R"({"file_name": "d.json", "formatting": "sharegpt",
                               "columns": {"messages": "messages"}, )") +
@@ -65,6 +66,10 @@ TEST_CASE("sharegpt: default tags, OpenAI's tags, system message or column, obse
   folder.write("d.json", R"([{"messages": [{"role": "system", "content": "s"},
     {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}])");
   CHECK(flat(folder.rows()) == Texts{"s=s;u=a;a=b;"});
+  // An empty one is there, for templates that have a default.
+  folder.write("d.json", R"([{"messages": [{"role": "system", "content": ""},
+    {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}])");
+  CHECK(flat(folder.rows()) == Texts{"s=;u=a;a=b;"});
 }
 
 TEST_CASE(
@@ -140,7 +145,7 @@ TEST_CASE("dataset_info.json: what is wrong is said") {
   };
   CHECK_SAYS(entry(R"("ranking": true)"), "ranking: true is for pairs of answers");
   CHECK_SAYS(entry(R"("hf_hub_url": "a/b")"), "hf_hub_url is known but not supported");
-  CHECK_SAYS(entry(R"("formatting": "openai")"), "use sharegpt with tags");
+  CHECK_SAYS(entry(R"("formatting": "chatml")"), "wanted is alpaca, sharegpt or openai");
   CHECK_SAYS(entry(R"("split": "test")"), "only train");
   CHECK_SAYS(entry(R"("colums": {})"), "the nearest known key is columns");
   CHECK_SAYS(entry(R"("columns": {"images": "i"})"), "images is known but not supported");
@@ -171,13 +176,15 @@ TEST_CASE("rows: what is wrong is said, with file and row") {
   }
   CHECK_SAYS(row(R"([{"instruction": "a", "output": 3}])"), "output is not text but number");
   const std::string wrong = row(R"([{"question": "a", "answer": "b"}])");
-  CHECK_SAYS(wrong, "there is no column output; the row has: answer, question");
+  CHECK_SAYS(wrong, "there is no column output; the row has: question, answer");
   CHECK_SAYS(wrong, R"("columns":{"prompt":"question","response":"answer"})");
   CHECK_SAYS(row(R"([{"question": "a", "output": "b"}])"), "no row has a column instruction");
-  CHECK_SAYS(
-      row(R"([{"messages": [{"role": "user", "content": "a"},
+  CHECK_SAYS(row(R"([{"messages": [{"role": "user", "content": "a"},
                                    {"role": "assistant", "content": "b"}]}])"),
-      R"("formatting":"sharegpt","columns":{"messages":"messages"},"tags":{"role_tag":"role")");
+             R"("formatting":"openai","columns":{"messages":"messages"}})");
+  CHECK_SAYS(
+      row(R"([{"messages": [{"role": "human", "content": "a"}], "tools": "[]"}])"),
+      R"("formatting":"sharegpt","columns":{"messages":"messages","tools":"tools"},"tags":{"role_tag":"role")");
 }
 
 TEST_CASE("sharegpt rows: what is wrong is said") {
@@ -200,9 +207,9 @@ TEST_CASE("sharegpt rows: what is wrong is said") {
       row("[" + user + R"(, {"from": "critic", "value": "b"}])"),
       "its from is \"critic\"; dataset d knows human, gpt, observation, function_call, system");
   CHECK_SAYS(row(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])"),
-             "has no from; it has: content, role");
+             "has no from; it has: role, content");
   CHECK_SAYS(row("[" + user + R"(, {"from": "gpt", "value": null}])"), "value is null");
-  CHECK_SAYS(row("[" + user + R"(, {"from": "gpt", "value": ["b"]}])"), "value is not text");
+  CHECK_SAYS(row("[" + user + R"(, {"from": "gpt", "value": 3}])"), "value is not text");
   CHECK_SAYS(row("\"text\""), "conversations is not a list of messages");
 }
 

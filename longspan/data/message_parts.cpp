@@ -41,8 +41,8 @@ class PartsReader {
     for (FunctionCall& call : calls()) read.calls.push_back(std::move(call));
     read.is_trained = is_trained();
     if (speaker_.role == Role::kObservation) {
-      read.name = text("name");
-      read.call_id = text("tool_call_id");
+      read.name = text("name", beside("name"));
+      read.call_id = text("tool_call_id", beside("tool_call_id"));
       known.insert(known.end(), {"name", "tool_call_id"});
     }
     unread_.add(message_, known, "message");
@@ -54,14 +54,18 @@ class PartsReader {
     throw RowError(fmt::format("{}: {}", place_, problem));
   }
 
+  /// The value of a key beside the role and the text, which may be called as it is.
+  const ordered_json* beside(const std::string& key) const {
+    return key == keys_.role || key == keys_.content ? nullptr : value_of(message_, key);
+  }
+
   void require_answer(const std::string& key) const {
     if (is_answer(speaker_.role)) return;
     fail(fmt::format("{} stands in a message of the {}'s; it belongs to answers", key,
                      name_of(speaker_.role)));
   }
 
-  std::string text(const std::string& key) const {
-    const ordered_json* const value = value_of(message_, key);
+  std::string text(const std::string& key, const ordered_json* value) const {
     if (value == nullptr) return "";
     if (!value->is_string()) fail(fmt::format("{} is not text but {}", key, value->type_name()));
     return value->get<std::string>();
@@ -73,7 +77,7 @@ class PartsReader {
       if (calls_tools(message_)) return "";
       fail(fmt::format("{} is null, not text", keys_.content));
     }
-    if (!content->is_array()) return text(keys_.content);
+    if (!content->is_array()) return text(keys_.content, content);
     std::string joined;
     for (size_t i = 0; i < content->size(); ++i) joined += text_of_part((*content)[i], i + 1);
     return joined;
@@ -99,7 +103,7 @@ class PartsReader {
   std::string thoughts() const {
     std::string thoughts, said_by;
     for (const char* key : kThoughtKeys) {
-      const std::string given = text(key);
+      const std::string given = text(key, beside(key));
       if (given.empty()) continue;
       require_answer(key);
       if (!said_by.empty() && given != thoughts) {
@@ -131,8 +135,8 @@ class PartsReader {
   }
 
   std::vector<FunctionCall> calls() const {
-    const ordered_json* const several = value_of(message_, "tool_calls");
-    const ordered_json* const one = value_of(message_, "function_call");
+    const ordered_json* const several = beside("tool_calls");
+    const ordered_json* const one = beside("function_call");
     // Rows of one table have each column: one without calls holds an empty list.
     const bool has_several = several != nullptr && !(several->is_array() && several->empty());
     if (!has_several && one == nullptr) return {};
@@ -147,14 +151,14 @@ class PartsReader {
   /// OpenAI's weight and axolotl's train.
   bool is_trained() const {
     std::optional<bool> trained;
-    if (const ordered_json* const weight = value_of(message_, "weight")) {
+    if (const ordered_json* const weight = beside("weight")) {
       if (*weight != 0 && *weight != 1) {
         fail(fmt::format("weight is {}; wanted is 0 (not trained) or 1",
                          shortened(weight->dump(), 60)));
       }
       trained = *weight == 1;
     }
-    if (const ordered_json* const train = value_of(message_, "train")) {
+    if (const ordered_json* const train = beside("train")) {
       if (!train->is_boolean()) {
         fail(fmt::format("train is {}; wanted is true or false, without quotes",
                          shortened(train->dump(), 60)));

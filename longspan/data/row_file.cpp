@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "longspan/config/user_error.h"
@@ -16,42 +15,22 @@ namespace longspan {
 
 namespace {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf", kWhiteSpace = " \t\r\n";
 
-template <typename Json>
-Json parsed(std::string_view text, const std::string& path, int64_t line = 1) {
-  if constexpr (std::is_same_v<Json, json>) {
-    return parse_json(text, path, line);
-  } else {
-    return parse_ordered_json(text, path, line);
-  }
-}
-
-template <typename Json>
-std::optional<Json> try_parsed(std::string_view text) {
-  if constexpr (std::is_same_v<Json, json>) {
-    return try_parse_json(text);
-  } else {
-    return try_parse_ordered_json(text);
-  }
-}
-
 /// A row, or why it is none.
-template <typename Json>
-bool hand_over(const Json& row, const std::string& place, const RowTakerOf<Json>& taker) {
+bool hand_over(const ordered_json& row, const std::string& place, const RowTaker& taker) {
   if (row.is_object()) return taker.take(row, place);
   return taker.refuse(
       fmt::format("{}: wanted is an object with columns, found {}", place, row.type_name()));
 }
 
-template <typename Json>
 bool parse_and_hand_over(std::string_view text, const std::string& path, int64_t line,
-                         const RowTakerOf<Json>& taker) {
-  Json row;
+                         const RowTaker& taker) {
+  ordered_json row;
   try {
-    row = parsed<Json>(text, path, line);
+    row = parse_ordered_json(text, path, line);
   } catch (const UserError& error) {
     return taker.refuse(error.what());
   }
@@ -86,16 +65,14 @@ bool next_line(LineReader& lines, std::string& line) {
 }
 
 /// Lines end with a line feed, a carriage return or both, as in Python.
-template <typename Json>
-bool for_each_line_of_text(LineReader& lines, const std::string& path,
-                           const RowTakerOf<Json>& taker) {
+bool for_each_line_of_text(LineReader& lines, const std::string& path, const RowTaker& taker) {
   int64_t number = 0;
   const auto take_line = [&](const std::string& line) {
     const std::string place = fmt::format("{}, line {}", path, ++number);
-    const Json row = Json::object({{"text", line}});
+    const ordered_json row = ordered_json::object({{"text", line}});
     try {
       row.dump();  // throws when the text is not UTF-8
-    } catch (const json::type_error&) {
+    } catch (const ordered_json::type_error&) {
       return taker.refuse(fmt::format("{}: this is not UTF-8 text", place));
     }
     return taker.take(row, place);
@@ -114,8 +91,7 @@ bool for_each_line_of_text(LineReader& lines, const std::string& path,
   return true;
 }
 
-template <typename Json>
-bool for_each_element(const Json& rows, const std::string& path, const RowTakerOf<Json>& taker) {
+bool for_each_element(const ordered_json& rows, const std::string& path, const RowTaker& taker) {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!hand_over(rows[i], fmt::format("{}, row {}", path, i + 1), taker)) return false;
   }
@@ -143,19 +119,18 @@ size_t end_of_object(std::string_view text, size_t begin) {
 }
 
 /// {"data": [rows]}: the rows; nullptr where the object is something else.
-template <typename Json>
-const Json* list_in(const Json& object) {
+const ordered_json* list_in(const ordered_json& object) {
   if (!object.is_object()) return nullptr;
   const auto data = object.find("data");
-  const bool is_list = data != object.end() && data->is_array() && !data->empty() &&
-                       std::ranges::all_of(*data, [](const Json& row) { return row.is_object(); });
+  const bool is_list =
+      data != object.end() && data->is_array() && !data->empty() &&
+      std::ranges::all_of(*data, [](const ordered_json& row) { return row.is_object(); });
   return is_list ? &*data : nullptr;
 }
 
 /// Objects one after the other, each over as many lines as it likes.
-template <typename Json>
 bool for_each_object(std::string_view text, const std::string& path, bool unwraps_data,
-                     const RowTakerOf<Json>& taker) {
+                     const RowTaker& taker) {
   int64_t line = 1;
   bool is_first = true;
   for (size_t at = 0, counted = 0;;) {
@@ -168,8 +143,8 @@ bool for_each_object(std::string_view text, const std::string& path, bool unwrap
     const bool is_all = is_first && is_blank(text.substr(end));
     is_first = false;
     if (is_all && unwraps_data) {
-      const std::optional<Json> whole = try_parsed<Json>(object);
-      const Json* const rows = whole ? list_in(*whole) : nullptr;
+      const std::optional<ordered_json> whole = try_parse_ordered_json(object);
+      const ordered_json* const rows = whole ? list_in(*whole) : nullptr;
       if (rows != nullptr) return for_each_element(*rows, path, taker);
     }
     if (!parse_and_hand_over(object, path, line, taker)) return false;
@@ -197,10 +172,7 @@ void refuse_utf16(const std::string& path) {
       path, name, name, path));
 }
 
-namespace {
-
-template <typename Json>
-bool for_each_row_as(const std::string& path, bool unwraps_data, const RowTakerOf<Json>& taker) {
+bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker) {
   InputFile file(path, "dataset");
   refuse_utf16(path);
   const char first = first_letter(file);
@@ -208,7 +180,7 @@ bool for_each_row_as(const std::string& path, bool unwraps_data, const RowTakerO
   LineReader lines(std::move(file), kAnySize);
   if (path.ends_with(".txt")) return for_each_line_of_text(lines, path, taker);
   if (first == '[') {
-    const Json rows = parsed<Json>(read_text_file(path, "dataset", kAnySize), path);
+    const ordered_json rows = parse_ordered_json(read_text_file(path, "dataset", kAnySize), path);
     return for_each_element(rows, path, taker);
   }
   if (first == '{' && !has_an_object_a_line(lines)) {
@@ -220,17 +192,6 @@ bool for_each_row_as(const std::string& path, bool unwraps_data, const RowTakerO
     if (!parse_and_hand_over(line, path, lines.number(), taker)) return false;
   }
   return true;
-}
-
-}  // namespace
-
-bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker) {
-  return for_each_row_as(path, unwraps_data, taker);
-}
-
-bool for_each_ordered_row(const std::string& path, bool unwraps_data,
-                          const OrderedRowTaker& taker) {
-  return for_each_row_as(path, unwraps_data, taker);
 }
 
 }  // namespace longspan

@@ -8,26 +8,21 @@
 namespace longspan {
 
 /// Takes the rows of a file. Reading stops when one of the two returns false.
-template <typename Json>
-struct RowTakerOf {
+struct RowTaker {
   /// A row and its place ("rows.json, row 3", "rows.jsonl, line 17").
-  std::function<bool(const Json&, const std::string&)> take;
+  std::function<bool(const nlohmann::ordered_json&, const std::string&)> take;
   /// Takes the place of a row that is broken JSON, no object or not UTF-8, and the reason.
   std::function<bool(const std::string&)> refuse;
 };
-using RowTaker = RowTakerOf<nlohmann::json>;
-using OrderedRowTaker = RowTakerOf<nlohmann::ordered_json>;
 
-/// Hands over the rows of a file, in order. Returns false where the reader stopped it. The file
-/// holds
+/// Hands over the rows of a file, in order; a row's columns are in the file's order. Returns false
+/// where the reader stopped it. The file holds
 ///   [{...}, {...}]             a list
 ///   {...}                      an object a line, read line by line; or objects over several lines
 ///   {"data": [{...}, ...]}     the list in that one object, where `unwraps_data`
 ///   text (.txt)                each line, also an empty one, is a row {"text": the line}
 /// Throws UserError: a list that is broken JSON (file and line), UTF-16.
 bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker);
-/// The same with the columns in the file's order; reads each row twice.
-bool for_each_ordered_row(const std::string& path, bool unwraps_data, const OrderedRowTaker& taker);
 
 /// Throws UserError when a file begins as UTF-16 or UTF-32 does; one that cannot be read passes.
 void refuse_utf16(const std::string& path);

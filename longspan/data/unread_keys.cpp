@@ -31,11 +31,11 @@ void UnreadKeys::add(const nlohmann::ordered_json& object, const std::vector<std
 }
 
 void UnreadKeys::add(const std::string& key, std::string_view what, int64_t count) {
-  const auto known = std::ranges::find_if(
-      keys_, [&](const Key& other) { return other.name == key && other.what == what; });
-  if (known != keys_.end()) {
-    known->count += count;
+  const std::string both = fmt::format("{}\n{}", what, key);
+  if (const auto place = places_.find(both); place != places_.end()) {
+    keys_[place->second].count += count;
   } else if (keys_.size() < kMostKeys) {
+    places_.emplace(both, keys_.size());
     keys_.push_back({key, std::string(what), count});
   }
 }

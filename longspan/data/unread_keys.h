@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace longspan {
@@ -28,7 +27,8 @@ class UnreadKeys {
     std::string name, what;
     int64_t count;
   };
-  std::vector<Key> keys_;  // in the order in which they came
+  std::vector<Key> keys_;                           // in the order in which they came
+  std::unordered_map<std::string, size_t> places_;  // by what and name
 };
 
 }  // namespace longspan

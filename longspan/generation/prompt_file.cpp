@@ -131,7 +131,9 @@ Conversation read_row(const Json& row, const std::string& place, UnreadKeys& unr
   if (const auto tools = row.find("tools"); tools != row.end()) {
     conversation.tools = read_tools(*tools, place + ": tools");
   }
-  if (!system.empty() && (messages.empty() || messages[0].role != Role::kSystem)) {
+  const bool has_system = !messages.empty() && messages[0].role == Role::kSystem;
+  if (!system.empty() && has_system) unread.add("system beside a system message", "row");
+  if (!system.empty() && !has_system) {
     messages.insert(messages.begin(), {Role::kSystem, system});
   }
   if (messages.empty() || messages.back().role == Role::kSystem ||
@@ -155,7 +157,7 @@ std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most,
     return std::ssize(rows) < most;
   };
   const auto refuse = [](const std::string& problem) -> bool { throw UserError(problem); };
-  for_each_ordered_row(path, /*unwraps_data=*/true, {take, refuse});
+  for_each_row(path, /*unwraps_data=*/true, {take, refuse});
   if (rows.empty()) throw UserError(fmt::format("{}: there are no prompts in it", path));
   if (unread_keys != nullptr) unread_keys->add(unread);
   return rows;

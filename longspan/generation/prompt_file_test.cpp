@@ -78,4 +78,23 @@ TEST_CASE("prompt file: what cannot be asked is named with its place") {
   CHECK(error_of(folder.write("empty.jsonl", "\n")).find("no prompts") != std::string::npos);
 }
 
+TEST_CASE("prompt file: calls, thoughts, results and tools; unread keys are counted") {
+  const testing::TemporaryFolder folder;
+  UnreadKeys unread;
+  const auto rows = read_prompt_file(folder.write("calls.jsonl", R"(
+{"id": 1, "tools": [{"name": "f"}], "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "reasoning": "hm", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}], "score": 1}, {"role": "tool", "tool_call_id": "1", "content": "r"}, {"role": "function", "name": "g", "content": "s"}, {"role": "assistant", "content": null}]}
+)"),
+                                     INT64_MAX, &unread);
+  REQUIRE(rows.size() == 1);
+  CHECK(said(rows[0]) == "user: a | assistant:  | observation: r | observation: s");
+  const std::vector<Message>& messages = rows[0].conversation.messages;
+  CHECK(messages[1].thoughts == "hm");
+  CHECK(messages[1].calls.at(0).name == "f");
+  CHECK(messages[3].name == "g");
+  CHECK(rows[0].conversation.tools == R"([{"type": "function", "function": {"name": "f"}}])");
+  CHECK(unread.text() == "1 key is not read: score (1 message)");
+  CHECK(error_of(folder.write("bad.jsonl", R"({"instruction": "a", "history": "b"})"))
+            .find("history must be a list") != std::string::npos);
+}
+
 }  // namespace longspan

@@ -15,7 +15,7 @@ def rows(tmp_path_factory):
     lines = [json.dumps({"conversations": [{"from": "human", "value": row["instruction"]},
                                            {"from": "gpt", "value": row["output"]}]}) for row in good]
     lines.insert(15, json.dumps({"conversations": [{"from": "human", "value": "Is there"},
-                                                   {"from": "function_call", "value": "no JSON"}]}))
+                                                   {"from": "gpt", "value": "Yes", "train": False}]}))
     lines.insert(7, json.dumps({"conversations": [{"from": "human", "value": "Nobody answers"}]}))
     lines.insert(3, '{"conversations": [')
     (folder / "bad.jsonl").write_text("\n".join(lines))

@@ -28,14 +28,20 @@ TOKENIZER = ["Sequence", "Precompiled", "precompiled_charsmap", "FixedLength", "
              "added_tokens", "single_word", "lstrip", "rstrip", "normalized", "special", "BertNormalizer", "BertPreTokenizer",
              "Digits", "individual_digits", "Punctuation", "UnicodeScripts", "Whitespace", "CharDelimiterSplit", "(?=a)", "(a+)+$"]
 
+MESSAGES = ["messages", "role", "content", "user", "assistant", "tool", "system", "developer", "function", "tool_calls",
+            "function_call", "arguments", "name", "id", "type", "text", "tool_call_id", "reasoning_content", "thinking", "reasoning",
+            "weight", "train", "tools", "parameters", '"{\\"a\\": 1}"', "<think>\n", "\n</think>\n\n"]
+
 OF_READERS = {
+    "conversations": JSON + MESSAGES, "stops_at_bad_rows": JSON + MESSAGES, "examples": JSON + MESSAGES,
+    "prompt_files": JSON + MESSAGES,
     "config": YAML + JSON, "run_rows": YAML, "overrides": YAML + ["=", "--"], "deepspeed": JSON, "yaml": YAML,
     "options": ["--", "=", ",", "\n"] + NUMBERS, "generation_arguments": ["--", "=", "\n", "true", "false"] + NUMBERS,
     "launcher_variables": ["=", "\n", "[", "]", "-", ",", "True"] + NUMBERS, "beats": ["\n%%\n", "\n"] + NUMBERS,
     "chat_template": JINJA, "chat_variables": JINJA + JSON + ["\n%%\n"], "tokenizer": JSON + TOKENIZER + ["\n%%\n"],
     "tokenizer_config": JSON + JINJA + ["\n%%\n"], "assistant": JSON + JINJA,
-    "model_template": JSON + ["\n0", "\n1", "\n2", "\n3", "\n4", "<think>", "</think>", "<|im_end|>"],
-    "named_templates": JSON + ["\n0", "\n1", "\n2", "\n3", "\n4", "<think>", "</think>", "<|im_end|>"],
+    "model_template": JSON + ["\n0", "\n1", "\n2", "\n3", "\n4", "\n5", "<think>", "</think>", "<|im_end|>"],
+    "named_templates": JSON + ["\n0", "\n1", "\n2", "\n3", "\n4", "\n5", "<think>", "</think>", "<|im_end|>"],
     "terminal_text": ["\x1b[", "\x1b]0;", "\x07", "\u009b", "\r", "\x00"],
     "safetensors": JSON + ["F32", "F16", "BF16", "F64", "I32", "I64", "BOOL", "F8_E4M3", "__metadata__"],
     "fp8_weights": JSON + ["F32", "BF16", "U8", "F8_E4M3", "_scale_inv"],

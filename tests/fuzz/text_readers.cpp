@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "longspan/data/function_calls.h"
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
 #include "longspan/text/chat_template.h"
@@ -34,8 +35,18 @@ Conversation conversation_from(std::string_view input) {
   conversation.source = "rows.json, row 1";
   for (const std::string& piece : fuzz::lines(input)) {
     std::string_view text = piece;
-    const Role role = kRoles[choose(text, 4)];
-    conversation.messages.push_back({role, std::string(text)});
+    const int kind = choose(text, 6);
+    if (kind < 4) {
+      conversation.messages.push_back({kRoles[kind], std::string(text)});
+    } else if (kind == 4) {
+      conversation.messages.push_back(
+          {.role = Role::kAssistant,
+           .content = "",
+           .calls = parse_function_calls(std::string(text), conversation.source)});
+    } else {
+      conversation.messages.push_back(
+          {.role = Role::kAssistant, .content = "so", .thoughts = std::string(text)});
+    }
   }
   return conversation;
 }

@@ -40,19 +40,20 @@ def thoughtful(chats):
     return chats
 
 
-def calling():
-    """Chats with one call of a function and with two: as transformers takes them, and as rows of training."""
+def calling(has_room_for_results):
+    """Chats with one call of a function and with two: as transformers takes them, and as rows of training. The second has
+    a result of each call where the template has room for several."""
     calls = [{"name": "weather", "arguments": {"place": "Köln \"am\" Rhein", "days": [1, 2.5, None]}},
              {"name": "time", "arguments": {}}]
     ours, theirs = [], []
     for number in (1, 2):
         head, tail = {"role": "user", "content": "What is it"}, {"role": "assistant", "content": "Rain."}
+        results = [{"role": "tool", "content": "{\"sky\": 1}"}] * (number if has_room_for_results else 1)
         theirs.append([head, {"role": "assistant", "tool_calls": [{"type": "function", "function": call}
                                                                    for call in calls[:number]]},
-                       {"role": "tool", "content": "{\"sky\": 1}"}, tail])
+                       *results, tail])
         written = json.dumps(calls[:number] if number > 1 else calls[0], ensure_ascii=False)
-        ours.append([head, {"role": "function_call", "content": written},
-                     {"role": "tool", "content": "{\"sky\": 1}"}, tail])
+        ours.append([head, {"role": "function_call", "content": written}, *results, tail])
     return ours, theirs
 
 
@@ -140,7 +141,7 @@ def test_prompts_are_those_of_training(name, template, ends, lead, keys, real_mo
         assert rendered["input_ids"] == ids, (tokenizer.decode(rendered["input_ids"]), tokenizer.decode(ids))
     # Where text alone tells turns apart, a token may join a call with what is before it: the text is the same.
     joins = template in ("default", "empty", "mistral")
-    ours, theirs = calling()
+    ours, theirs = calling(has_room_for_results=template not in ("default", "empty"))
     for chat, ids in zip(theirs, prompts_of_training(base, tmp_path, ours, template=template, **keys)):
         rendered = tokenizer.apply_chat_template(chat[:-1], add_generation_prompt=True, tokenize=True, return_dict=True)
         texts = tokenizer.decode(rendered["input_ids"]), tokenizer.decode(ids)
@@ -150,7 +151,7 @@ def test_prompts_are_those_of_training(name, template, ends, lead, keys, real_mo
         chat = [{"role": role, "content": "x"} for role in roles]
         return tokenizer.apply_chat_template(chat, tokenize=False, **more)
     asks = text_of(["user"], add_generation_prompt=True)[len(text_of(["user"])):]
-    for roles in (["user", "user"], ["user", "assistant", "tool", "tool"]):
+    for roles in (["user", "user"], ["user", "assistant", "user", "user"]):
         longer, shorter = text_of(roles), text_of(roles[:-1])
         assert longer.startswith(shorter) and (not asks or not longer[len(shorter):].startswith(asks))
         assert text_of(roles, add_generation_prompt=True) == longer + asks
@@ -160,6 +161,36 @@ def test_prompts_are_those_of_training(name, template, ends, lead, keys, real_mo
     assert {tokenizer.convert_tokens_to_ids(end) for end in ends} <= set(stops)
     assert json.loads((saved / "config.json").read_text())["eos_token_id"] == tokenizer.eos_token_id
     assert tokenizer.pad_token is not None
+
+
+TOOLS = [{"type": "function", "function": {"name": name, "description": "Ä \"b\" <c>", "parameters": {"z": 1.5, "a": []}}}
+         for name in ("weather", "time")]
+
+
+@pytest.mark.parametrize("template, keys", [("qwen", {}), ("qwen3", {}), ("qwen3", {"mask_history": True}),
+                                            ("qwen3", {"enable_thinking": False}), ("mistral", {})])
+def test_tools_and_thoughts_are_those_of_training(template, keys, real_models, tmp_path):
+    """Beside the text of messages: OpenAI's tools, and reasoning_content before calls and before an answer."""
+    base = real_models("llama3_2" if template == "mistral" else "qwen2_5")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(export(base, tmp_path / "saved", template=template, **keys))
+    _, chats_with_calls = calling(has_room_for_results=True)
+    rows = []
+    for chat in chats_with_calls:
+        call = chat[1] | {"content": None}
+        if template == "qwen3":
+            call["reasoning_content"] = "Hm,\nwhich?"
+        answer = {"role": "assistant", "content": "Yes."} | ({"reasoning_content": "oh"} if template == "qwen3" else {})
+        rows += [[chat[0], call, *chat[2:]], [chat[0], answer, chat[0], call | {"content": "I look."}, *chat[2:]]]
+    samples = encode(base, tmp_path, [{"messages": chat, "tools": TOOLS} for chat in rows], {"formatting": "openai"},
+                     template=template, **keys)
+    for chat, sample in zip(rows, samples, strict=True):
+        end = max(i for i, label in enumerate(sample["labels"]) if label == IGNORE) + 1
+        rendered = tokenizer.apply_chat_template(chat[:-1], tools=TOOLS, add_generation_prompt=True, tokenize=False)
+        assert rendered == tokenizer.decode(sample["input_ids"][:end])
+    plain = transformers.AutoTokenizer.from_pretrained(
+        export(base, tmp_path / "plain", template="chatml" if template != "mistral" else "default"))
+    with pytest.raises(Exception, match="prints no tools"):
+        plain.apply_chat_template(rows[0][:-1], tools=TOOLS, tokenize=False)
 
 
 @pytest.mark.parametrize("template", ["default", "empty"])
