@@ -55,9 +55,10 @@ TEST_CASE("sharegpt: default tags, OpenAI's tags, system message or column, obse
   folder.write("d.json", R"([
     {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "sys": "s"},
     {"conversations": [{"from": "system", "value": "t"}, {"from": "human", "value": "a"},
-                       {"from": "function_call", "value": "f"}, {"from": "observation", "value": "o"},
+                       {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}"},
+                       {"from": "observation", "value": "o"},
                        {"from": "gpt", "value": "b"}], "sys": "s"}])");
-  CHECK(flat(folder.rows()) == Texts{"s=s;u=a;a=b;", "s=t;u=a;f=f;o=o;a=b;"});
+  CHECK(flat(folder.rows()) == Texts{"s=s;u=a;a=b;", "s=t;u=a;a=;o=o;a=b;"});
 
   folder.info(std::string(R"({"file_name": "d.json", "formatting": "sharegpt",
                               "columns": {"messages": "messages"}, )") +
@@ -140,7 +141,7 @@ TEST_CASE("dataset_info.json: what is wrong is said") {
   };
   CHECK_SAYS(entry(R"("ranking": true)"), "ranking: true is for pairs of answers");
   CHECK_SAYS(entry(R"("hf_hub_url": "a/b")"), "hf_hub_url is known but not supported");
-  CHECK_SAYS(entry(R"("formatting": "openai")"), "use sharegpt with tags");
+  CHECK_SAYS(entry(R"("formatting": "chatml")"), "wanted is alpaca, sharegpt or openai");
   CHECK_SAYS(entry(R"("split": "test")"), "only train");
   CHECK_SAYS(entry(R"("colums": {})"), "the nearest known key is columns");
   CHECK_SAYS(entry(R"("columns": {"images": "i"})"), "images is known but not supported");
@@ -200,9 +201,9 @@ TEST_CASE("sharegpt rows: what is wrong is said") {
       row("[" + user + R"(, {"from": "critic", "value": "b"}])"),
       "its from is \"critic\"; dataset d knows human, gpt, observation, function_call, system");
   CHECK_SAYS(row(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])"),
-             "has no from; it has: content, role");
+             "has no from; it has: role, content");
   CHECK_SAYS(row("[" + user + R"(, {"from": "gpt", "value": null}])"), "value is null");
-  CHECK_SAYS(row("[" + user + R"(, {"from": "gpt", "value": ["b"]}])"), "value is not text");
+  CHECK_SAYS(row("[" + user + R"(, {"from": "gpt", "value": 3}])"), "value is not text");
   CHECK_SAYS(row("\"text\""), "conversations is not a list of messages");
 }
 
