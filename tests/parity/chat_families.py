@@ -109,9 +109,9 @@ FAMILIES = {
     "glm4_5": Family(template="glm4moe", **GLM),
     "gemma3": Family("gemma3", "", r"<start_of_turn>model\n(.*?<end_of_turn>\n)", ["<eos>", "<end_of_turn>"],
                      refused=CALLS | THOUGHTS),
-    # The system message stands before the last question.
+    # It prints the system message before the last question, and only where no answer follows.
     "mistral": Family("mistral_nemo", "", r"(?:\[/INST\]|\[/TOOL_RESULTS\](?!\[TOOL_RESULTS\]))(.*?</s>)", ["</s>"],
-                      refused=THOUGHTS | {"call_text"}),
+                      refused=THOUGHTS | {"call_text", "system", "four"}),
 }
 
 
