@@ -17,21 +17,21 @@ namespace longspan {
 
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 /// Bytes of a message that tell which columns there are.
 constexpr size_t kNames = 400;
 
-std::string names_in(const json& object) {
+std::string names_in(const ordered_json& object) {
   std::vector<std::string> names;
   for (const auto& item : object.items()) names.push_back(item.key());
   return names.empty() ? "none" : shortened(fmt::format("{}", fmt::join(names, ", ")), kNames);
 }
 
 /// A value as a message shows it: what it is, and how it begins.
-std::string shown(const json& value) {
+std::string shown(const ordered_json& value) {
   if (value.is_null()) return "null";
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   if (text.size() > 40) {
     size_t end = 40;
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // UTF-8
@@ -47,7 +47,7 @@ std::string shown(const json& value) {
 
 }  // namespace
 
-Conversation RowReader::read(const json& row, const std::string& place) {
+Conversation RowReader::read(const ordered_json& row, const std::string& place) {
   for (const auto& item : row.items()) seen_.insert(item.key());
   Conversation conversation;
   conversation.source = place;
@@ -147,7 +147,7 @@ void RowReader::finish() const {
 }
 
 void RowReader::wrong_columns(const std::string& missing) const {
-  json columns = json::object();
+  ordered_json columns = ordered_json::object();
   for (const std::string& name : seen_) columns[name] = "";
   throw UserError(fmt::format(
       "dataset {} ({}): no row has a column {}; the rows have: {}. Say in {} what the columns are "
@@ -164,7 +164,7 @@ void RowReader::no_answer(const std::string& column, const std::string& place) c
       place, parts_of(entry_.kind).pair ? "question" : "answer", column));
 }
 
-std::optional<std::string> RowReader::text(const json& row,
+std::optional<std::string> RowReader::text(const ordered_json& row,
                                            const std::optional<std::string>& column,
                                            const std::string& place) const {
   if (!column) return std::nullopt;
@@ -176,7 +176,7 @@ std::optional<std::string> RowReader::text(const json& row,
   return value->get<std::string>();
 }
 
-bool RowReader::read_verdict(const json& row, const std::string& place) const {
+bool RowReader::read_verdict(const ordered_json& row, const std::string& place) const {
   const std::string& column = *entry_.columns.kto_tag;
   const auto verdict = row.find(column);
   if (verdict != row.end() && verdict->is_boolean()) return verdict->get<bool>();
@@ -185,8 +185,8 @@ bool RowReader::read_verdict(const json& row, const std::string& place) const {
       place, column, verdict == row.end() ? "missing" : shown(*verdict)));
 }
 
-Message RowReader::read_side(const json& row, const std::string& column, const std::string& place,
-                             UnreadKeys& unread) const {
+Message RowReader::read_side(const ordered_json& row, const std::string& column,
+                             const std::string& place, UnreadKeys& unread) const {
   const bool is_message = holds_messages(entry_.formatting);
   const auto side = row.find(column);
   const bool fits = side != row.end() && (is_message ? side->is_object() : side->is_string());
@@ -209,25 +209,25 @@ Message RowReader::read_side(const json& row, const std::string& column, const s
   return message;
 }
 
-void RowReader::read_history(const json& row, Conversation& conversation) const {
+void RowReader::read_history(const ordered_json& row, Conversation& conversation) const {
   const DatasetColumns& columns = entry_.columns;
   const auto history = columns.history ? row.find(*columns.history) : row.end();
   if (history == row.end() || history->is_null()) return;
   const bool pairs =
-      history->is_array() && std::ranges::all_of(*history, [](const json& pair) {
+      history->is_array() && std::ranges::all_of(*history, [](const ordered_json& pair) {
         return pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
       });
   if (!pairs) {
     throw RowError(fmt::format("{}: {} must be a list of [question, answer] pairs of text",
                                conversation.source, *columns.history));
   }
-  for (const json& pair : *history) {
+  for (const ordered_json& pair : *history) {
     conversation.messages.push_back({Role::kUser, pair[0].get<std::string>()});
     conversation.messages.push_back({Role::kAssistant, pair[1].get<std::string>()});
   }
 }
 
-void RowReader::read_alpaca(const json& row, Conversation& conversation) const {
+void RowReader::read_alpaca(const ordered_json& row, Conversation& conversation) const {
   const std::string& place = conversation.source;
   const DatasetColumns& columns = entry_.columns;
   const std::string system = text(row, columns.system, place).value_or("");
@@ -243,8 +243,8 @@ void RowReader::read_alpaca(const json& row, Conversation& conversation) const {
   conversation.messages.push_back({Role::kAssistant, answer});
 }
 
-Message RowReader::read_message(const json& message, const json& row, const std::string& where,
-                                UnreadKeys& unread) const {
+Message RowReader::read_message(const ordered_json& message, const ordered_json& row,
+                                const std::string& where, UnreadKeys& unread) const {
   const MessageTags& tags = entry_.tags;
   if (!message.is_object()) {
     throw RowError(fmt::format("{} is not an object but {}", where, message.type_name()));
@@ -285,7 +285,7 @@ Message RowReader::read_message(const json& message, const json& row, const std:
   return read_message_parts(message, {*tags.role, *tags.content}, role->second, where, unread);
 }
 
-void RowReader::read_messages(const json& row, Conversation& conversation,
+void RowReader::read_messages(const ordered_json& row, Conversation& conversation,
                               UnreadKeys& unread) const {
   const std::string& place = conversation.source;
   const std::string& column = *entry_.columns.messages;

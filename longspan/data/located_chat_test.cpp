@@ -141,14 +141,15 @@ TEST_CASE("a text that the template compares is searched for") {
   CHECK(answer(chat, 3) == "v");
 }
 
-TEST_CASE("how much of a call is printed") {
+TEST_CASE("a call is printed with all of its arguments") {
   const FunctionCall call{.name = "f", .arguments = R"({"a": "x\"y", "b": [1, true, null]})"};
-  CHECK(printed_in(R"(f {"a": "x\"y", "b": [1, true, null]})", call) == Printed::kWhole);
-  CHECK(printed_in(R"(f {"a":"x\"y","b":[1,true,null]})", call) == Printed::kWhole);
-  CHECK(printed_in("f a=x\"y b=1 True None", call) == Printed::kParts);
-  CHECK(printed_in("f a=x\"y b=1 True", call) == Printed::kNot);
-  CHECK(printed_in(R"({"a": "x\"y", "b": [1, true, null]})", call) == Printed::kNot);
-  CHECK(printed_in("f", {.name = "f", .arguments = "{}"}) == Printed::kParts);
+  CHECK(is_printed_in(R"(f {"a": "x\"y", "b": [1, true, null]})", call));
+  CHECK(is_printed_in(R"(f {"a":"x\"y","b":[1,true,null]})", call));
+  CHECK(is_printed_in("f a=x\"y b=1 True None", call));
+  CHECK(!is_printed_in("f a=x\"y b=1 True", call));
+  CHECK(!is_printed_in(R"({"a": "x\"y", "b": [1, true, null]})", call));
+  CHECK(!is_printed_in("f {'a': 'x\"y', 'b': [1, True, None]}", call));
+  CHECK(is_printed_in("f", {.name = "f", .arguments = "{}"}));
 }
 
 }  // namespace longspan

@@ -181,55 +181,46 @@ class ModelTemplate : public TurnEncoder {
                        conversation.source);
   }
 
-  /// The least that the rendering shows of a call.
-  Printed least_printed(const LocatedChat& chat, const Conversation& conversation) const {
+  bool prints_calls(const LocatedChat& chat, const Conversation& conversation) const {
     const size_t first = first_message_of(conversation);
-    Printed least = Printed::kWhole;
     for (size_t i = 0; i < conversation.messages.size(); ++i) {
       const LocatedChat::Place around = chat.surroundings_of(first + i);
       const std::string_view text =
           std::string_view(chat.text()).substr(around.begin, around.end - around.begin);
-      for (const FunctionCall& call : conversation.messages[i].calls) {
-        least = std::min(least, printed_in(text, call));
-      }
+      const auto& calls = conversation.messages[i].calls;
+      const auto is_printed = [&](const FunctionCall& call) { return is_printed_in(text, call); };
+      if (!std::ranges::all_of(calls, is_printed)) return false;
     }
-    return least;
+    return true;
   }
 
-  /// Renders a conversation with its calls in the shape in which the template prints them. Throws
-  /// RowError: see LocatedChat; a call, a tool or the thoughts of the last answer are not printed.
-  LocatedChat locate(const Conversation& conversation, bool generation_prompt) const {
-    std::optional<LocatedChat> located;
+  /// Renders a conversation with its calls in the first shape in which the template prints them.
+  LocatedChat locate_calls(const Conversation& conversation, bool generation_prompt) const {
     std::optional<RowError> refusal;
-    Printed most = Printed::kNot;
-    bool has_calls = false, has_bare_calls = false;
-    for (const Message& message : conversation.messages) {
-      has_calls = has_calls || !message.calls.empty();
-      has_bare_calls = has_bare_calls || (!message.calls.empty() && message.content.empty());
-    }
     bool renders = false;
     for (const CallShape& shape : call_shapes()) {
-      if (shape.content_is_null && !has_bare_calls) continue;
-      if (most == Printed::kWhole || (renders && !has_calls)) break;
       try {
         LocatedChat chat = locate_shaped(conversation, generation_prompt, shape);
         renders = true;
-        const Printed printed = least_printed(chat, conversation);
-        if (printed == Printed::kNot || (located && printed <= most)) continue;
-        most = printed;
-        located = std::move(chat);
+        if (prints_calls(chat, conversation)) return chat;
       } catch (const RowError& error) {
-        if (!has_calls) throw;
         if (!refusal) refusal = error;
       }
     }
-    if (!located && !renders) throw *refusal;
-    if (!located) {
-      fail(conversation, "prints no function calls, and the row has some");
-    }
-    require_tools(*located, conversation);
-    require_last_thoughts(*located, conversation, generation_prompt);
-    return *std::move(located);
+    if (!renders) throw *refusal;
+    fail(conversation, "prints no function calls, and the row has some");
+  }
+
+  /// Throws RowError: see LocatedChat; a call, a tool or the thoughts of the last answer are not
+  /// printed.
+  LocatedChat locate(const Conversation& conversation, bool generation_prompt) const {
+    const bool calls = std::ranges::any_of(
+        conversation.messages, [](const Message& message) { return !message.calls.empty(); });
+    LocatedChat chat = calls ? locate_calls(conversation, generation_prompt)
+                             : locate_shaped(conversation, generation_prompt, call_shapes().front());
+    require_tools(chat, conversation);
+    require_last_thoughts(chat, conversation, generation_prompt);
+    return chat;
   }
 
   void require_tools(const LocatedChat& chat, const Conversation& conversation) const {

@@ -1,4 +1,4 @@
-// What dataset_info.json could say about rows that it does not fit.
+// What dataset_info.ordered_json could say about rows that it does not fit.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -10,25 +10,24 @@ namespace longspan {
 namespace {
 
 using nlohmann::ordered_json;
-using json = ordered_json;
 
 /// The first of `names` that the object has; "" when it has none.
-std::string first_of(const json& object, std::initializer_list<const char*> names) {
+std::string first_of(const ordered_json& object, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (object.contains(name)) return name;
   }
   return "";
 }
 
-bool is_messages(const json& value) {
+bool is_messages(const ordered_json& value) {
   return value.is_array() && !value.empty() && value[0].is_object();
 }
 
-std::string role_of(const json& messages, const std::string& role_tag,
+std::string role_of(const ordered_json& messages, const std::string& role_tag,
                     std::initializer_list<const char*> names) {
   for (const char* name : names) {
-    for (const json& message : messages) {
-      if (message.is_object() && message.value(role_tag, json()) == name) return name;
+    for (const ordered_json& message : messages) {
+      if (message.is_object() && message.value(role_tag, ordered_json()) == name) return name;
     }
   }
   return *names.begin();
@@ -36,7 +35,7 @@ std::string role_of(const json& messages, const std::string& role_tag,
 
 }  // namespace
 
-std::string suggested_entry(const DatasetEntry& entry, const json& row) {
+std::string suggested_entry(const DatasetEntry& entry, const ordered_json& row) {
   ordered_json suggestion = {{"file_name", entry.file_name}};
   const RowParts parts = parts_of(entry.kind);
   if (parts.pair) suggestion["ranking"] = true;
@@ -49,7 +48,7 @@ std::string suggested_entry(const DatasetEntry& entry, const json& row) {
     if (messages.empty() && is_messages(value) && !is_side) messages = name;
   }
   if (!messages.empty() && is_messages(row.at(messages)) && !parts.text) {
-    const json& list = row.at(messages);
+    const ordered_json& list = row.at(messages);
     const std::string role = or_unknown(first_of(list[0], {"role", "from", "speaker"}));
     const std::string content = or_unknown(first_of(list[0], {"content", "value", "text"}));
     const std::string user = role_of(list, role, {"user", "human", "prompter", "Human", "User"});

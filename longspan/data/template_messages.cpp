@@ -64,13 +64,14 @@ ordered_json template_message(const Message& message, const CallShape& shape,
   return given;
 }
 
-Printed printed_in(std::string_view text, const FunctionCall& call) {
-  if (text.find(call.name) == text.npos) return Printed::kNot;
+bool is_printed_in(std::string_view text, const FunctionCall& call) {
+  if (text.find(call.name) == text.npos) return false;
   const ordered_json arguments = parse_ordered_json(call.arguments, call.name);
-  const bool whole = text.find(call.arguments) != text.npos ||
-                     text.find(arguments.dump()) != text.npos;
-  if (whole) return Printed::kWhole;
-  return has_parts(text, arguments) ? Printed::kParts : Printed::kNot;
+  if (arguments.is_object() && !arguments.empty() &&
+      text.find("{'" + arguments.begin().key() + "':") != text.npos) {
+    return false;
+  }
+  return has_parts(text, arguments);
 }
 
 }  // namespace longspan

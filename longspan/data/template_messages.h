@@ -23,12 +23,8 @@ std::span<const CallShape> call_shapes();
 nlohmann::ordered_json template_message(const Message& message, const CallShape& shape,
                                         const std::string& place);
 
-/// How much of a call there is in a text.
-enum class Printed {
-  kNot,
-  kParts,  // the name, and every key and value of the arguments
-  kWhole,  // the name, and the arguments as JSON
-};
-Printed printed_in(std::string_view text, const FunctionCall& call);
+/// Are the name of a call, and every key and value of its arguments in a text? Not as Python writes
+/// a dict: so a template prints an object that wants JSON text.
+bool is_printed_in(std::string_view text, const FunctionCall& call);
 
 }  // namespace longspan
