@@ -1,4 +1,5 @@
-"""Processes that wait before they meet others until a test lets them go on, and addresses that no machine has."""
+"""Processes that wait before they meet others until a test lets them go on, addresses that no machine has, and questions for
+the name of an address."""
 
 import contextlib
 import shutil
@@ -9,7 +10,8 @@ import pytest
 from patience import patient_time
 
 # The rank HELD_RANK that looks for HELD_HOST says so in HELD_FILE, and waits until that is gone. Nobody may take
-# 192.0.2.1, whatever the system lets programs have.
+# 192.0.2.1, whatever the system lets programs have. NAMES_FILE gets a line for each question that the server of names may be
+# asked for the name of an address.
 HELD = r"""
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -27,6 +29,7 @@ HELD = r"""
 #endif
 
 typedef int (*LookUp)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+typedef int (*Name)(const struct sockaddr *, socklen_t, char *, socklen_t, char *, socklen_t, int);
 typedef int (*Bind)(int, const struct sockaddr *, socklen_t);
 
 int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
@@ -38,6 +41,16 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
     while (access(file, F_OK) == 0) usleep(20000);
   }
   return ((LookUp)dlsym(RTLD_NEXT, "getaddrinfo"))(host, service, hints, found);
+}
+
+int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, socklen_t host_length, char *service,
+                socklen_t service_length, int flags) {
+  const char *file = getenv("NAMES_FILE");
+  if (file && !(flags & NI_NUMERICHOST)) {
+    const int log = open(file, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (log >= 0 && write(log, "asked\n", 6) == 6) close(log);
+  }
+  return ((Name)dlsym(RTLD_NEXT, "getnameinfo"))(address, length, host, host_length, service, service_length, flags);
 }
 
 int bind(int descriptor, const struct sockaddr *address, socklen_t length) {

@@ -68,7 +68,13 @@ def while_loading(held_rows, tmp_path, monkeypatch):
             assert patient_time() < end, running.text()
             time.sleep(0.05)
         running.go_on = lambda: file.unlink(missing_ok=True)
-        yield running
-        running.go_on()
+        try:
+            yield running
+        except BaseException:  # nobody waits for them any more
+            for rank in running.ranks:
+                rank.kill()
+            raise
+        finally:
+            running.go_on()
 
     return while_loading

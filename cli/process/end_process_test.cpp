@@ -8,7 +8,9 @@
 #include <chrono>
 #include <thread>
 
+#include "cli/process/interrupt_watch.h"
 #include "longspan/liveness/unfinished.h"
+#include "longspan/testing/ended_process.h"
 
 namespace longspan {
 
@@ -35,6 +37,19 @@ TEST_CASE("end at once: an action that hangs, as on a dead disk, does not keep t
   CHECK(ended == child);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 7);
+}
+
+TEST_CASE("end at once: who finds others gone once all is saved ends as if they were there") {
+  const auto end_of = [](RunEnd end) {
+    return ended_process([end] {
+      auto& interrupts = *new InterruptWatch(/*speaks=*/false);
+      interrupts.all_saved(end);
+      interrupts.claim_last_words();
+      _exit(7);
+    });
+  };
+  CHECK(WEXITSTATUS(end_of(RunEnd::kDone).status) == 0);
+  CHECK(WEXITSTATUS(end_of(RunEnd::kInterrupted).status) == kInterruptedStatus);
 }
 
 }  // namespace longspan

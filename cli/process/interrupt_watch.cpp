@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "cli/process/end_process.h"
@@ -70,24 +72,46 @@ void InterruptWatch::watch() {
       requested_ = true;
       continue;
     }
-    if ((signal == SIGTERM || signal == SIGUSR1) && !in_steps_) {
-      {
-        const std::lock_guard lock(tell_mutex_);
-        if (tell_) tell_(name_of_signal(signal));
-      }
-      stop_early(name_of_signal(signal));
-    }
     if (signal == SIGTERM || signal == SIGUSR1) {
       const auto now = std::chrono::steady_clock::now();
       if (stop_signal_ == 0) {
         stop_signal_ = signal;
         told = now;
+        tell_and_stop_early(signal);
         continue;
       }
       if (now - told < kTogether) continue;
     }
     if (signal == SIGINT) say("Interrupted; nothing more was saved.");
     end_process_at_once(128 + signal);
+  }
+}
+
+void InterruptWatch::begin_steps() {
+  {
+    const std::lock_guard lock(begin_mutex_);
+    in_steps_ = !stops_early_;
+  }
+  while (!in_steps_) pause();  // the thread that tells the others ends the process
+}
+
+void InterruptWatch::tell_and_stop_early(int signal) {
+  {
+    const std::lock_guard lock(begin_mutex_);
+    if (in_steps_) return;
+    stops_early_ = true;
+  }
+  const auto work = [this, name = name_of_signal(signal)] {
+    {
+      const std::lock_guard lock(tell_mutex_);
+      if (tell_) tell_(name);
+    }
+    stop_early(name);
+  };
+  try {
+    std::thread(work).detach();
+  } catch (const std::system_error&) {  // no thread can be started
+    work();
   }
 }
 
@@ -126,10 +150,7 @@ void InterruptWatch::before_loss_of_gpus(
     std::function<std::string(const std::string& reason)> tell) {
   if (!tell) return tell_of_lost_gpus({});
   tell_of_lost_gpus([this, tell = std::move(tell)](const std::string& reason) {
-    // All is said and saved, and ranks do not end at one moment.
-    if (const int status = end_status_; status == 0 || status == kInterruptedStatus) {
-      end_process_at_once(status);
-    }
+    end_if_all_is_saved();
     if (requested_) {
       say("Interrupted; nothing more was saved.");
       end_process_at_once(kInterruptedStatus);
@@ -138,7 +159,16 @@ void InterruptWatch::before_loss_of_gpus(
   });
 }
 
-void InterruptWatch::claim_last_words() { longspan::claim_last_words(); }
+void InterruptWatch::claim_last_words() {
+  end_if_all_is_saved();
+  longspan::claim_last_words();
+}
+
+void InterruptWatch::end_if_all_is_saved() const {
+  // Ranks do not end at one moment.
+  const int status = end_status_;
+  if (status == 0 || status == kInterruptedStatus) end_process_at_once(status);
+}
 
 void InterruptWatch::end_process(int status) { end_process_at_once(status); }
 

@@ -17,7 +17,8 @@ inline constexpr int kInterruptedStatus = 130;
 
 /// From construction to the last instruction of the process, a thread of this object receives
 /// SIGINT, SIGTERM, SIGUSR1 and SIGHUP, so that none kills the process wherever it stands. Before
-/// the training loop runs, each ends the process at once. SIGTERM and SIGUSR1 end it with status 0:
+/// the training loop runs, each ends the process at once. SIGTERM and SIGUSR1 end it with status 0,
+/// once the other processes are told (before_early_stop), which a later signal does not wait for:
 /// there is nothing to save, and a launcher that restarts failed workers must not restart it. The
 /// others end it with 128 + number. In the training loop:
 /// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
@@ -42,7 +43,7 @@ class InterruptWatch final : public Host {
   /// All is said and saved; the process ends with this status.
   void run_ended(int status);
 
-  void begin_steps() override { in_steps_ = true; }
+  void begin_steps() override;
   void all_saved(RunEnd end) override;
   bool requested() const override { return requested_; }
   bool told_to_stop() const override { return stop_signal_ != 0 || launcher_is_gone_; }
@@ -72,6 +73,11 @@ class InterruptWatch final : public Host {
 
  private:
   void watch();
+  /// Where the training loop has not begun: tells the other processes and ends this one, on a
+  /// thread of its own.
+  void tell_and_stop_early(int signal);
+  /// Where all is said and saved, ends the process with that status.
+  void end_if_all_is_saved() const;
   [[noreturn]] void stop_early(const std::string& why);
 
   bool speaks_;
@@ -79,6 +85,8 @@ class InterruptWatch final : public Host {
   std::atomic<int> stop_signal_{0};
   std::atomic<std::chrono::steady_clock::time_point> ended_at_;  // where end_status_ is set
   std::atomic<int> end_status_{-1};                              // -1: the run goes on
+  std::mutex begin_mutex_;
+  bool stops_early_ = false;
   std::mutex tell_mutex_;
   std::function<void(const std::string&)> tell_;
 };

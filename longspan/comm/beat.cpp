@@ -126,6 +126,12 @@ ProcessState state_of_process(const Beat& beat, const std::string& own_machine) 
   return ProcessState::kRunning;
 }
 
+bool has_left(const Beat& beat, const std::string& own_machine) {
+  // One that asks is about to read why.
+  return (beat.ending != Beat::Ending::kNone && beat.ending != Beat::Ending::kAsks) ||
+         state_of_process(beat, own_machine) == ProcessState::kGone;
+}
+
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine) {
   if (!later) return fmt::format("Rank {} has never given a sign of life.", rank);

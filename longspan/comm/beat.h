@@ -50,6 +50,10 @@ enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// one that exists but cannot be inspected; kGone only for one that the system does not know.
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 
+/// Whether the rank of this beat reads nothing more from the store: it has said how it ends, or its
+/// process is gone.
+bool has_left(const Beat& beat, const std::string& own_machine);
+
 /// Compares two readings of a rank's beat and says what the rank did, if it is to blame for a
 /// collective that failed: "Rank 2 (host node7, process 1234) has ended without a word; its last
 /// sign of life was in step 7." Empty for a rank that lives, or that has left because of others.

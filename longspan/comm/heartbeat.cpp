@@ -229,7 +229,11 @@ struct Heartbeat::Impl {
     });
     if (!stop_notice.empty()) {
       const auto tell = [&] { put_text(*store, heard_of_stop(where.rank), "yes"); };
-      if (!said_heard && (said_heard = on_store(tell))) wait_until_all_heard_of_stop(where);
+      if (!said_heard) {
+        said_heard = on_store(tell);
+        wait_until_all_heard_of_stop(
+            where, std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
+      }
       on_stop_notice(stop_notice);
     }
     if (refused_since && where.launcher_hosts_store) return end_without_launcher();
@@ -243,7 +247,10 @@ struct Heartbeat::Impl {
     {
       const std::lock_guard lock(mutex);
       if (reached && where.rank != 0 && beats[0]) head = beats[0];
-      if (!reached && now - last_reached > timeout) lost = store_is_gone();
+      // Nobody listens where rank 0 served the store: its process has ended.
+      const bool ended =
+          refused_since && serves_store(0) && !(head && head->ending == Beat::Ending::kFinished);
+      if (!reached && (ended || now - last_reached > timeout)) lost = store_is_gone();
     }
     if (lost.empty()) {
       // What has passed must not shorten the waits that come (Notices::wait_for_all). A rank that

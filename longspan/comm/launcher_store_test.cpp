@@ -1,5 +1,7 @@
 // What ranks agree on, and wait for, through a store: workers of a launcher as threads.
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +20,7 @@
 #include "longspan/comm/communication_error.h"
 #include "longspan/comm/heartbeat.h"
 #include "longspan/comm/notices.h"
+#include "longspan/comm/store_beats.h"
 #include "longspan/testing/launcher.h"
 #include "longspan/testing/relay.h"
 #include "longspan/testing/silent_server.h"
@@ -335,34 +338,50 @@ TEST_CASE("notices: a stop is announced to all") {
   alone.announce_stop("nobody is there");
 }
 
+/// Of a run in which rank 0 serves the store, though it is the launcher here.
+Rendezvous of_own_store(const Launcher& launcher, int rank) {
+  Rendezvous where = launcher.worker(rank, 2);
+  where.launcher_hosts_store = false;
+  return where;
+}
+
 TEST_CASE("notices: the store does not end with its rank before all have heard of the stop") {
   const Launcher launcher;
-  const auto worker = [&](int rank) {
-    Rendezvous where = launcher.worker(rank, 2);
-    where.launcher_hosts_store = false;  // as if rank 0 served it
-    return where;
-  };
   testing::Relay relay(launcher.worker(0, 2).master_port);
-  Rendezvous near = worker(0);
+  Rendezvous near = of_own_store(launcher, 0);
   near.master_port = relay.port();
-  double waited = 0;
   std::thread rank_0([&] {
-    const Clock::time_point start = Clock::now();
-    Notices(near).announce_stop("rank 0 got SIGTERM");
-    waited = std::chrono::duration<double>(Clock::now() - start).count();
+    Notices notices(near);
+    notices.all_have_met();
+    notices.announce_stop("rank 0 got SIGTERM");
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  // On a machine that is so busy for three seconds that the other one hears of nothing, and the
+  // On a machine that is so busy for seven seconds that the other one hears of nothing, and the
   // store answers nobody.
   relay.hold(true);
-  std::this_thread::sleep_for(std::chrono::seconds(3));
+  std::this_thread::sleep_for(std::chrono::seconds(7));
   relay.hold(false);
   const Heartbeat late(
-      worker(1), /*timeout_seconds=*/20, [](const std::string&) {}, [](const std::string&) {});
+      of_own_store(launcher, 1), /*timeout_seconds=*/20, [](const std::string&) {},
+      [](const std::string&) {});
   rank_0.join();
-  // Where the machine is so busy that it takes the late one longer, it has been waited for as long
-  // as a process that is told to stop may.
-  if (waited < 6) CHECK(late.stop_notice() == "rank 0 got SIGTERM");
+  CHECK(late.stop_notice() == "rank 0 got SIGTERM");
+}
+
+TEST_CASE("notices: who has ended is not waited for") {
+  const Launcher launcher;
+  Notices notices(of_own_store(launcher, 0), /*timeout_seconds=*/1800);
+  notices.all_have_met();
+  Beat beat = own_beat("set-up");
+  SUBCASE("by itself") { beat.ending = Beat::Ending::kFailed; }
+  SUBCASE("killed") {
+    const pid_t child = ::fork();
+    if (child == 0) _exit(0);
+    REQUIRE(::waitpid(child, nullptr, 0) == child);
+    beat.process = child;
+  }
+  launcher.set(std::string(kNoticesPrefix) + "/" + key_of_beat(1), text_of(beat));
+  notices.announce_stop("rank 1 has ended");
 }
 
 }  // namespace longspan

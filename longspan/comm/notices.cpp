@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -10,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "longspan/comm/beat.h"
 #include "longspan/comm/late_notices.h"
+#include "longspan/comm/store_beats.h"
 #include "longspan/comm/store_client.h"
 #include "longspan/comm/within.h"
 
@@ -23,18 +26,16 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLeastPatience{5000}, kMostPatience{60000};
 /// Of the rank that serves the store, with itself.
 constexpr std::chrono::milliseconds kShortPatience{2000};
-/// Of a rank that is about to end because it was told to. One that ends without having said so is
-/// taken for killed. On a busy machine a store that lives may not answer for seconds; a run that
-/// was told to stop is gone within ten.
+/// Of a rank that is about to end because it was told to, with one answer of the store, which may
+/// be silent for seconds on a busy machine. Before all have met, also with all of it: nobody may be
+/// there who hears the notice.
 constexpr std::chrono::milliseconds kLastPatience{6000};
 /// Between two looks whether all are here: a part of the time that has passed, within these.
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
-/// Who serves the store waits so long for the others' heartbeats, which look once a second, or
-/// later on a busy machine.
-constexpr std::chrono::milliseconds kNoticeLingers{6000};
 constexpr std::chrono::milliseconds kBetweenNotices{50};
 /// An alarm may be taken back: it counts when it has sounded for so long.
 constexpr std::chrono::milliseconds kAlarmLasts{2000};
+constexpr Clock::time_point kNever = Clock::time_point::max();
 
 std::string prefix_of(const Rendezvous& where) { return where.store_prefix + kNoticesPrefix; }
 
@@ -42,13 +43,19 @@ std::string prefix_of(const Rendezvous& where) { return where.store_prefix + kNo
 
 std::string heard_of_stop(int rank) { return fmt::format("{}/heard{}", kStopNotice, rank); }
 
-void wait_until_all_heard_of_stop(const Rendezvous& where) {
+void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::milliseconds patience) {
   if (where.rank != 0 || where.launcher_hosts_store) return;
   StoreClient store(where, prefix_of(where), kShortPatience);
-  const Clock::time_point end = Clock::now() + kNoticeLingers;
-  for (int rank = 1; rank < where.world_size; ++rank) {
+  const std::string machine = own_machine();
+  const auto is_waited_for = [&](int rank) {
     // No answer in time says nothing: this process serves the store, on a machine that may be busy.
-    while (!store.has(heard_of_stop(rank)).value_or(store.is_gone())) {
+    if (store.has(heard_of_stop(rank)).value_or(store.is_gone())) return false;
+    const std::optional<Beat> beat = beat_from(store.text(key_of_beat(rank)).value_or(""));
+    return !beat || !has_left(*beat, machine);
+  };
+  const Clock::time_point end = Clock::now() + patience;
+  for (int rank = 1; rank < where.world_size; ++rank) {
+    while (is_waited_for(rank)) {
       if (Clock::now() > end) return;
       std::this_thread::sleep_for(kBetweenNotices);
     }
@@ -72,6 +79,7 @@ struct Notices::Impl {
 
   const Rendezvous where;
   const std::chrono::milliseconds timeout, patience;
+  std::atomic<bool> all_have_met = false;
   int64_t num_meetings = 0;
   StoreClient store;  // of wait_for_all
   LateNotices late;
@@ -112,31 +120,36 @@ void Notices::wait_for_all() {
   }
   // Waiting inside the store would be told of as an error every time that the alarm is looked at.
   const Clock::time_point start = Clock::now();
-  std::optional<Clock::time_point> alarmed;
+  Clock::time_point alarmed = kNever;
   for (;;) {
     const std::optional<bool> all_here = store.has(all);
     const std::optional<bool> alarm = all_here ? store.has(kAlarm) : std::nullopt;
     if (!all_here || !alarm) return impl_->leave(all);
     if (*all_here) store.remove(own);  // nobody looks for it any more
     if (*all_here) return;
-    if (!*alarm) {
-      alarmed.reset();
-    } else if (!alarmed) {
-      alarmed = Clock::now();
-    } else if (Clock::now() - *alarmed > kAlarmLasts) {
-      return;
-    }
+    alarmed = *alarm ? std::min(alarmed, Clock::now()) : kNever;
+    if (*alarm && Clock::now() - alarmed > kAlarmLasts) return;
     const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
     std::this_thread::sleep_for(std::clamp(passed / 16, kShortestPause, kLongestPause));
   }
 }
 
+void Notices::all_have_met() {
+  if (impl_) impl_->all_have_met = true;
+}
+
 void Notices::announce_stop(const std::string& why) const {
   if (!impl_) return;
   const Rendezvous& where = impl_->where;
+  const std::chrono::milliseconds in_all = impl_->all_have_met ? impl_->timeout : kLastPatience;
+  const Clock::time_point end = Clock::now() + in_all;
   StoreClient store(where, impl_->prefix(), kLastPatience);
-  if (!store.put(kStopNotice, why) || !store.put(heard_of_stop(where.rank), "yes")) return;
-  wait_until_all_heard_of_stop(where);
+  // A rank that ends without having said so is taken for killed.
+  while (!store.put(kStopNotice, why) || !store.put(heard_of_stop(where.rank), "yes")) {
+    if (store.is_gone() || Clock::now() > end) return;
+    std::this_thread::sleep_for(kBetweenNotices);
+  }
+  wait_until_all_heard_of_stop(where, in_all);
 }
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 // What ranks tell each other through the run's key-value store, beside the collectives.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,9 +18,10 @@ inline constexpr const char* kAlarm = "alarm";
 /// The name under which a rank says that it knows of the notice to stop.
 std::string heard_of_stop(int rank);
 
-/// The store ends with the process that serves it. On the rank that serves it, waits until all
-/// ranks know of the notice to stop, or for 6 seconds. Returns at once on every other rank.
-void wait_until_all_heard_of_stop(const Rendezvous& where);
+/// The store ends with the process that serves it. On the rank that serves it, waits until every
+/// other rank knows of the notice to stop or has left, `patience` at most. Returns at once on every
+/// other rank.
+void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::milliseconds patience);
 
 /// One object for each rank. Does nothing where there is one rank.
 class Notices {
@@ -40,9 +42,14 @@ class Notices {
   /// the store answers again, so that ranks that still wait there leave as well.
   void wait_for_all();
 
-  /// Announces that this rank ends before the first step because it was told to. The others learn
-  /// it by their heartbeats; the rank that serves the store waits for that. May be called from any
+  /// From now on every rank has a heartbeat, or will have one at once. May be called from any
   /// thread.
+  void all_have_met();
+
+  /// Announces that this rank ends before the first step because it was told to. The others learn
+  /// it by their heartbeats. Where the store is silent, tries again; the rank that serves the store
+  /// waits until the others have heard. Each takes timeout_seconds at most, and 6 seconds where
+  /// this rank has not met the others. May be called from any thread.
   void announce_stop(const std::string& why) const;
 
  private:

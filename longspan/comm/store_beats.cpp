@@ -9,11 +9,8 @@
 #include "longspan/comm/backend.h"
 
 namespace longspan {
-namespace {
 
 std::string key_of_beat(int rank) { return fmt::format("beat{}", rank); }
-
-}  // namespace
 
 void post_beat(c10d::Store& store, int rank, const Beat& beat) {
   put_text(store, key_of_beat(rank), text_of(beat));
@@ -41,10 +38,8 @@ void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own
     return std::chrono::steady_clock::now() - start >= time;
   };
   const auto waits_for = [&](size_t rank, const std::optional<Beat>& now) {
-    const bool asks = now && now->ending == Beat::Ending::kAsks;
-    if (!now || (!asks && now->ending != Beat::Ending::kNone)) return false;
-    const ProcessState state = state_of_process(*now, own_machine);
-    if (state == ProcessState::kGone || state == ProcessState::kStopped) return false;
+    if (!now || has_left(*now, own_machine)) return false;
+    if (state_of_process(*now, own_machine) == ProcessState::kStopped) return false;
     // One that has not beaten for a while is gone too.
     return !seen[rank] || now->count > seen[rank]->count || !lasted(kLingers / 2);
   };

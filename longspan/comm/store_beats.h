@@ -23,6 +23,9 @@ inline constexpr std::chrono::duration<double> kLingers{4};
 /// The least of it, and the least between two beats.
 inline constexpr std::chrono::duration<double> kLeastGap{0.2};
 
+/// Under which name the store has a rank's beat.
+std::string key_of_beat(int rank);
+
 /// Posts a rank's beat. A failure of its own is the verdict, too, where there is none yet: with it
 /// the store may go, and others wait for ranks that are no longer there.
 void post_beat(c10d::Store& store, int rank, const Beat& beat);

@@ -138,6 +138,10 @@ bool StoreClient::put(const std::string& key, const std::string& text) {
       .has_value();
 }
 
+std::optional<std::string> StoreClient::text(const std::string& key) {
+  return impl_->ask<std::string>([=](c10d::Store& store) { return text_at(store, key); });
+}
+
 bool StoreClient::remove(const std::string& key) {
   return impl_->ask<bool>([=](c10d::Store& store) { return store.deleteKey(key); }).has_value();
 }

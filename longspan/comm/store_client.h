@@ -34,6 +34,8 @@ class StoreClient {
   std::optional<bool> has(const std::string& key);
   std::optional<bool> has_all(const std::vector<std::string>& keys);
   bool put(const std::string& key, const std::string& text);
+  /// The text under this name; empty: none.
+  std::optional<std::string> text(const std::string& key);
   bool remove(const std::string& key);
 
  private:

@@ -109,7 +109,9 @@ Workers::Workers(const ParallelSettings& config, const ModelSettings& model, con
           },
           [&host](const std::string& why) { host.told_elsewhere(why); },
           [&host] { return host.launcher_gone(); }),
-      told_of_lost_gpus_(host, heartbeat_, where_) {}
+      told_of_lost_gpus_(host, heartbeat_, where_) {
+  notices_.all_have_met();
+}
 
 RunEnd Workers::run(const std::function<RunEnd()>& work) {
   // Closing connections waits for what is under way on them, and so for ranks that are gone.

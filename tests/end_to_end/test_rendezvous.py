@@ -117,6 +117,14 @@ def test_what_torchrun_cannot_do(settings):
     assert run.status == 1 and "Traceback" in run.text and "error: " in run.text, run.text
 
 
+def test_nobody_asks_for_the_name_of_an_address(settings, held_meetings, tmp_path):  # noqa: F811
+    """The thread that serves the store would answer nobody until a server of names has answered."""
+    names = tmp_path / "names"
+    run = Running(settings(), 2, LD_PRELOAD=str(held_meetings), NAMES_FILE=str(names)).wait(timeout=LIMIT)
+    assert set(run.statuses) == {0}, run.text
+    assert not names.exists(), names.read_text()
+
+
 def test_ipv6(settings):
     """An address with and without brackets."""
     try:

@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -12,6 +13,7 @@ from conftest import Running, add_dataset
 from conftest import run_processes as succeeds
 from held_rows import held_rows, while_loading  # noqa: F401
 from faults import children_of, launched_by_torchrun, wait_for
+from patience import let_pass, wait_patiently
 from safetensors.torch import load_file
 from test_resume import LORA, same_bytes, settings, weights
 
@@ -217,6 +219,36 @@ def test_told_before_the_first_step(num_ranks, told, number, settings, while_loa
     assert set(stopped.statuses) == {0}, stopped.text
     assert "Stopped before the first step" in stopped.texts[0] and number.name in stopped.texts[0], stopped.text
     assert stopped.text.count("Stopped") == 1 and "error" not in stopped.text, stopped.text
+
+
+def test_the_server_of_the_store_stays_until_all_have_read(settings, while_loading):
+    """Rank 0 alone is told to stop, while another rank hears of nothing for longer than a busy machine takes."""
+    with while_loading(settings("run"), lambda keys: Running(keys, 3)) as running:
+        running.ranks[1].send_signal(signal.SIGSTOP)
+        running.ranks[0].terminate()
+        let_pass(8)
+        assert running.ranks[0].poll() is None, running.text()
+        running.ranks[1].send_signal(signal.SIGCONT)
+        stopped = running.wait(timeout=60)
+    assert set(stopped.statuses) == {0}, (stopped.statuses, stopped.text)
+    assert stopped.text.count("Stopped before the first step (SIGTERM)") == 1 and "error" not in stopped.text, stopped.text
+
+
+@pytest.mark.long
+def test_a_second_signal_ends_the_server_of_the_store(settings, while_loading):
+    """It waits no longer for who hears of nothing, who then finds that it is gone, long before ddp_timeout."""
+    with while_loading(settings("run"), lambda keys: Running(keys, 3)) as running:
+        running.ranks[1].send_signal(signal.SIGSTOP)
+        running.ranks[0].terminate()
+        wait_patiently(running.ranks[2], 60)
+        let_pass(5.5)  # signals within 5 seconds are one
+        running.ranks[0].terminate()
+        wait_patiently(running.ranks[0], 20)
+        running.ranks[1].send_signal(signal.SIGCONT)
+        stopped = running.wait(timeout=60)
+    assert stopped.statuses == [128 + signal.SIGTERM, 1, 0], (stopped.statuses, stopped.text)
+    lost = f"error: Rank 0 (host {socket.gethostname()}, process {running.ranks[0].pid}) has ended without a word"
+    assert stopped.texts[1].count(lost) == 1 and "error" not in stopped.texts[0] + stopped.texts[2], stopped.text
 
 
 def test_a_restarting_launcher_does_not_restart_them(settings, while_loading):
