@@ -46,6 +46,8 @@ class Tokenizer {
   std::optional<std::string> unk_token() const;
   /// Whether tokenizer_config.json says add_bos_token: true.
   bool adds_bos_token() const;
+  /// "tokenizer_config.json: not read: do_lower_case true": keys that nobody knows; mostly empty.
+  std::string left_out() const;
   /// tokenizer_config.json's chat_template, or chat_template.jinja; nullopt when there is none.
   std::optional<std::string> chat_template() const;
 
