@@ -19,6 +19,7 @@
 #include "longspan/models/composite.h"
 #include "longspan/models/dtype_words.h"
 #include "longspan/models/lora.h"
+#include "longspan/models/own_head.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/plan/disk_model.h"
 #include "longspan/saving/output_room.h"
@@ -128,9 +129,11 @@ int run(const Arguments& words) {
   }
   const Config config = load_export_config(words[0], {words.begin() + 1, words.end()});
   for (const std::string& note : config.notes) print_out("note: {}\n", note);
-  const ModelConfig own = load_model_config(config.model_name_or_path);
+  const ModelConfig own = load_folder_config(config.model_name_or_path);
+  if (const std::string head = describe_own_head(config.model_name_or_path, own); !head.empty()) {
+    print_out("warning: {}\n", head);
+  }
   const ModelConfig model = positions_for(config, own);
-  check_model_folder(config.model_name_or_path, model);
   check_export_dir(config);
   // Merged in fp32, so that each weight is rounded once.
   std::vector<NamedTensor> parameters =
@@ -141,6 +144,10 @@ int run(const Arguments& words) {
     const Adapter adapter = load_adapter(folder, model);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
     merge_lora(model.spec, parameters, adapter.shape.scale());
+    if (const int64_t count = num_value_head_tensors(folder); count > 0) {
+      print_out("{}: {} of a value head (v_head.*) beside the adapter: not read.\n", folder,
+                counted(count, "tensor"));
+    }
     if (auto head = load_value_head(folder, model); !head.empty()) value_head = std::move(head);
   }
   int64_t num_bytes = 0;

@@ -15,6 +15,7 @@
 #include "longspan/checkpoint/adapter_matrices.h"
 #include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/checkpoint/plain_lora.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/checkpoint/stacked_adapters.h"
 #include "longspan/config/user_error.h"
@@ -47,28 +48,6 @@ Json read_config(const fs::path& path) {
                         : ""));
   }
   return parse_json(*text, path.string());
-}
-
-/// Keys that change what an adapter computes, and the values under which it is plain LoRA.
-void require_plain_lora(const JsonObject& config) {
-  const auto refuse = [&](const std::string& key, const Json& value) {
-    config.fail(fmt::format(
-        "{} is {}; only plain LoRA is supported. Merge the adapter into its model with PEFT "
-        "(merge_and_unload) and train from that",
-        key, value.dump()));
-  };
-  const Json& keys = config.json();
-  const Json type = keys.value("peft_type", Json("LORA"));
-  if (type != "LORA") refuse("peft_type", type);
-  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"}) {
-    if (config.get<bool>(key, false)) refuse(key, keys.at(key));
-  }
-  const Json bias = keys.value("bias", Json("none"));
-  if (!bias.is_null() && bias != "none") refuse("bias", bias);
-  for (const char* key : {"modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication",
-                          "trainable_token_indices"}) {
-    if (config.has(key) && !keys.at(key).empty()) refuse(key, keys.at(key));
-  }
 }
 
 /// Which modules have an adapter the weights say; this only looks whether it is what PEFT writes.
@@ -209,7 +188,15 @@ std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelC
   if (!is_there(path)) return {};
   const SafetensorsFile file(path);
   std::vector<NamedTensor> head;
-  for (const ParameterSpec& parameter : value_head_parameters(config.spec.hidden_size)) {
+  const std::vector<ParameterSpec> parameters = value_head_parameters(config.spec.hidden_size);
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (std::ranges::find(parameters, entry.name, &ParameterSpec::stored_as) != parameters.end()) {
+      continue;
+    }
+    throw UserError(fmt::format("{}: {} is no part of a value head, which is a linear layer.", path,
+                                entry.name));
+  }
+  for (const ParameterSpec& parameter : parameters) {
     const std::string& name = parameter.stored_as;
     const std::vector<int64_t>& sizes = parameter.shape;
     const auto found = std::ranges::find(file.entries(), name, &SafetensorsEntry::name);
@@ -221,6 +208,12 @@ std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelC
     head.push_back({parameter.name, file.read(*found, at::kFloat)});
   }
   return head;
+}
+
+int64_t num_value_head_tensors(const std::string& folder) {
+  return std::ranges::count_if(
+      SafetensorsFile(model_file(folder, kWeights)).entries(),
+      [](const SafetensorsEntry& entry) { return is_of_value_head(entry.name); });
 }
 
 std::vector<NamedTensor> value_head_among(const std::vector<NamedTensor>& parameters,

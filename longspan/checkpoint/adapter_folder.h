@@ -15,10 +15,14 @@ struct Adapter {
   std::vector<NamedTensor> parameters;  // fp32, on the CPU
 };
 
-/// adapter_config.json and adapter_model.safetensors. Throws UserError: files missing or broken, a
-/// kind of adapter that is not plain LoRA (DoRA, trained biases, modules_to_save, patterns of
-/// ranks), matrices that do not fit the model.
+/// adapter_config.json and adapter_model.safetensors. Throws UserError: files missing or broken, an
+/// adapter that is not known to be plain LoRA (require_plain_lora), matrices that do not fit the
+/// model.
 Adapter load_adapter(const std::string& folder, const ModelConfig& config);
+
+/// How many tensors of the adapter's file are a value head's, and not read (is_of_value_head).
+/// Throws UserError as load_adapter does.
+int64_t num_value_head_tensors(const std::string& folder);
 
 /// Both files, of the adapter's matrices; PEFT loads them onto the model of this config in
 /// `base_model`, whose tokenizer files are copied.

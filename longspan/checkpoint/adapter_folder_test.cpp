@@ -99,6 +99,47 @@ TEST_CASE("adapter: numbers that are no ranks and scales are refused by name") {
   CHECK_THROWS_AS(load_adapter(saved.folder.path, small_config()), UserError);
 }
 
+TEST_CASE("adapter: only what is known to be plain LoRA is taken") {
+  const AdapterFolder saved;
+  // What PEFT says of how an adapter began, and of itself, changes nothing of its matrices.
+  for (const json& began : {json(true), json(false), json("gaussian"), json("orthogonal")}) {
+    CHECK(saved.complaint({{"init_lora_weights", began}}) == "(accepted)");
+  }
+  CHECK(saved.complaint({{"revision", "main"},
+                         {"loftq_config", {{"loftq_bits", 4}}},
+                         {"megatron_core", "megatron.core"},
+                         {"qalora_group_size", 16},
+                         {"layers_to_transform", {0, 1}}}) == "(accepted)");
+  CHECK(saved.complaint({{"of_tomorrow", nullptr},
+                         {"another", false},
+                         {"a_third", json::object()},
+                         {"a_fourth", ""}}) == "(accepted)");
+  CHECK(
+      saved.says({{"init_lora_weights", "pissa"}},
+                 "init_lora_weights is \"pissa\"; only plain LoRA is supported. Merge the adapter "
+                 "into its model with PEFT"));
+  const json other = {{"init_lora_weights", "pissa_niter_4"},
+                      {"alora_invocation_tokens", {1, 2}},
+                      {"velora_config", {{"scale", 1.0}}},
+                      {"use_bdlora", {{"nblocks", 2}}},
+                      {"monteclora_config", {{"n", 4}}},
+                      {"arrow_config", {{"top_k", 3}}},
+                      {"kasa_config", {{"beta", 1}}},
+                      {"megatron_config", {{"a", 1}}},
+                      {"modules_to_save", json::array({"lm_head"})},
+                      {"rank_pattern", {{"q_proj", 8}}},
+                      {"bias", "all"},
+                      {"use_dora", true},
+                      {"peft_type", "LOHA"}};
+  for (const auto& [key, value] : other.items()) {
+    CAPTURE(key);
+    CHECK(saved.says({{key, value}}, "only plain LoRA is supported"));
+  }
+  for (const json& value : {json(true), json(1), json("a"), json({{"b", 1}}), json::array({0})}) {
+    CHECK(saved.says({{"of_tomorrow", value}}, "the key is not known, and may change"));
+  }
+}
+
 TEST_CASE("adapter: its rank is the matrices' own before anything is made of it") {
   const AdapterFolder saved;
   AllocationCounter counter(AllocationCounter::Of::kProcess);

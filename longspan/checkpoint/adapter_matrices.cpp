@@ -17,6 +17,34 @@ namespace {
 
 constexpr std::string_view kOfValueHead = "v_head.";  // what adapters of TRL and others may hold
 
+/// A tensor that is no matrix of LoRA. PEFT saves the embedding and the head beside an adapter once
+/// the vocabulary has grown.
+[[noreturn]] void refuse_tensor(const SafetensorsFile& file, const SafetensorsEntry& tensor,
+                                const std::string& name, const ModelSpec& model) {
+  const bool of_vocabulary = name.ends_with(kHeadName) || name.ends_with("embed_tokens.weight") ||
+                             name.ends_with("lm_head.base_layer.weight") ||
+                             name.ends_with("embed_tokens.base_layer.weight");
+  if (!of_vocabulary || tensor.shape.empty()) {
+    throw UserError(fmt::format("{}: {} is not a matrix of a LoRA adapter of a linear layer.",
+                                file.path(), tensor.name));
+  }
+  const int64_t num_rows = tensor.shape.front();
+  if (num_rows == model.vocab_size) {
+    throw UserError(fmt::format(
+        "{}: {} is a whole matrix of the model beside its LoRA adapter, and only plain LoRA is "
+        "supported. Merge the adapter into its model with PEFT (merge_and_unload) and train from "
+        "that.",
+        file.path(), tensor.name));
+  }
+  throw UserError(fmt::format(
+      "{}: the adapter was trained with a vocabulary that was {} from {} to {} tokens ({} has {} "
+      "rows), and the model has {}. Merge it into its model with transformers and PEFT "
+      "(resize_token_embeddings({}), PeftModel.from_pretrained, merge_and_unload, save_pretrained "
+      "of the model and the tokenizer) and train from that.",
+      file.path(), num_rows > model.vocab_size ? "grown" : "cut", model.vocab_size, num_rows,
+      tensor.name, num_rows, model.vocab_size, num_rows));
+}
+
 /// Of a linear layer, by its name in the file: an adapter may also be on an embedding.
 bool is_matrix_of_lora(const std::string& name) {
   return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
@@ -103,11 +131,10 @@ AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<Stack
   for (const SafetensorsEntry& tensor : file.entries()) {
     std::string name = tensor.name;
     if (name.starts_with(kPeftPrefix)) name.erase(0, kPeftPrefix.size());
-    if (name.starts_with(kOfValueHead) || take(matrices.stacks, name, tensor)) continue;
+    if (is_of_value_head(tensor.name) || take(matrices.stacks, name, tensor)) continue;
     const size_t part = name.rfind(".lora_");
     if (part == std::string::npos || !is_matrix_of_lora(name)) {
-      throw UserError(fmt::format("{}: {} is not a matrix of a LoRA adapter of a linear layer.",
-                                  file.path(), tensor.name));
+      refuse_tensor(file, tensor, name, model);
     }
     const std::string layer = name.substr(0, part), module = layer.substr(layer.rfind('.') + 1);
     if (std::find(known.begin(), known.end(), module) == known.end()) {
@@ -162,6 +189,11 @@ void require_both_matrices(const SafetensorsFile& file, const AdapterMatrices& m
 }
 
 }  // namespace
+
+bool is_of_value_head(std::string_view name) {
+  if (name.starts_with(kPeftPrefix)) name.remove_prefix(std::string_view(kPeftPrefix).size());
+  return name.starts_with(kOfValueHead);
+}
 
 void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   if (has_plain_numbers(entry.dtype)) return;

@@ -16,6 +16,10 @@ namespace longspan {
 /// What the file's names begin with, before those of the model's layers.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 
+/// Is it a value head's, which adapters of TRL and others may hold, by its name in the file? It is
+/// not read: a value head has a file of its own.
+bool is_of_value_head(std::string_view name);
+
 /// Throws UserError unless the numbers are in floating point.
 void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry);
 

@@ -15,8 +15,8 @@
 #include "longspan/checkpoint/mxfp4.h"
 #include "longspan/checkpoint/weight_files.h"
 #include "longspan/config/user_error.h"
+#include "longspan/input/input_file.h"
 #include "longspan/models/composite.h"
-#include "longspan/spec/file_tensors.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
@@ -27,40 +27,17 @@ struct Place {
   std::string file, name;  // the name in that file
 };
 
-/// By the language model's names (models/composite.h), from the index or the single file's header.
-/// `copied`: takes the tensors of the parts that saving copies as they are.
-std::map<std::string, Place> places_of_tensors(const std::string& folder, const ModelConfig& config,
-                                               std::vector<Place>& copied) {
-  const WeightFiles weights = weight_files(folder);
-  std::map<std::string, Place> places;
-  const auto add = [&](const std::string& name, const std::string& file) {
-    if (is_copied_tensor(config, name)) {
-      copied.push_back({file, name});
-    } else {
-      places[name_in_language_model(config, name)] = {file, name};
-    }
-  };
-  for (const auto& [name, file] : weights.shards) add(name, file);
-  if (weights.single.empty()) return places;
-  const SafetensorsFile file(weights.single);
-  for (const SafetensorsEntry& entry : file.entries()) add(entry.name, file.path());
-  return places;
-}
-
 /// The headers of a folder's files, each read once.
 class Headers {
  public:
   /// Its entry is null where the file has no such tensor.
   StoredTensor find(const Place& place) {
-    auto [header, is_new] = headers_.try_emplace(place.file);
-    if (is_new) {
-      header->second.file = std::make_shared<const SafetensorsFile>(place.file);
-      for (const SafetensorsEntry& entry : header->second.file->entries()) {
-        header->second.entries.emplace(entry.name, &entry);
-      }
-    }
-    const auto found = header->second.entries.find(place.name);
-    return {header->second.file, found == header->second.entries.end() ? nullptr : found->second};
+    const Header& header = of(place.file);
+    const auto found = header.entries.find(place.name);
+    return {header.file, found == header.entries.end() ? nullptr : found->second};
+  }
+  const std::vector<SafetensorsEntry>& entries(const std::string& file) {
+    return of(file).file->entries();
   }
 
  private:
@@ -68,8 +45,90 @@ class Headers {
     std::shared_ptr<const SafetensorsFile> file;
     std::map<std::string_view, const SafetensorsEntry*> entries;
   };
+
+  const Header& of(const std::string& file) {
+    auto [header, is_new] = headers_.try_emplace(file);
+    if (is_new) {
+      header->second.file = std::make_shared<const SafetensorsFile>(file);
+      for (const SafetensorsEntry& entry : header->second.file->entries()) {
+        header->second.entries.emplace(entry.name, &entry);
+      }
+    }
+    return header->second;
+  }
+
   std::map<std::string, Header> headers_;
 };
+
+/// Equal as numbers, whatever their dtypes, read a few megabytes at a time. A NaN equals nothing,
+/// as transformers compares.
+bool same_numbers(const StoredTensor& one, const StoredTensor& other) {
+  constexpr int64_t kChunk = int64_t{1} << 22;
+  if (one.entry->shape != other.entry->shape) return false;
+  if (!has_plain_numbers(one.entry->dtype) || !has_plain_numbers(other.entry->dtype)) return false;
+  const int64_t count = c10::multiply_integers(one.entry->shape);
+  const at::ScalarType dtype =
+      one.entry->dtype == other.entry->dtype ? one.entry->dtype : at::kDouble;
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const int64_t end = std::min(begin + kChunk, count);
+    const auto read = [&](const StoredTensor& tensor) {
+      at::Tensor numbers = at::empty({end - begin}, at::TensorOptions(dtype));
+      tensor.file->read_run(*tensor.entry, begin, end, numbers);
+      return numbers;
+    };
+    if (!at::equal(read(one), read(other))) return false;
+  }
+  return true;
+}
+
+/// What a folder's files hold, by headers.
+struct FolderTensors {
+  Headers headers;
+  std::map<std::string, Place> places;  // by the language model's names (models/composite.h)
+  std::vector<Place> copied;            // of the parts that saving copies as they are
+};
+
+/// A tensor that the files hold twice, in two shards or by both names that a model of texts and
+/// pictures may give it: the second is redundant where the numbers are equal.
+void require_same_numbers(Headers& headers, const Place& one, const Place& other) {
+  const StoredTensor first = headers.find(one), second = headers.find(other);
+  if (first.entry == nullptr || second.entry == nullptr || same_numbers(first, second)) return;
+  throw UserError(fmt::format(
+      "{} of {} and {} of {} are the same parameter with different numbers. Take out the one that "
+      "the model is not made of.",
+      one.name, one.file, other.name, other.file));
+}
+
+/// From the index and the headers: transformers as well reads all that the index's files hold.
+FolderTensors tensors_of(const std::string& folder, const ModelConfig& config) {
+  const WeightFiles weights = weight_files(folder);
+  FolderTensors tensors;
+  const auto add = [&](const std::string& name, const std::string& file) {
+    const Place place{file, name};
+    if (is_copied_tensor(config, name)) {
+      tensors.copied.push_back(place);
+      return;
+    }
+    const auto [known, is_new] =
+        tensors.places.try_emplace(name_in_language_model(config, name), place);
+    if (!is_new) require_same_numbers(tensors.headers, known->second, place);
+  };
+  std::set<std::string> files;
+  for (const auto& [name, file] : weights.shards) {
+    add(name, file);
+    files.insert(file);
+  }
+  if (!weights.single.empty()) files.insert(weights.single);
+  for (const std::string& file : files) {
+    // Of a shard that is missing the parameters are missed by name.
+    if (weights.single.empty() && !is_there(file)) continue;
+    for (const SafetensorsEntry& entry : tensors.headers.entries(file)) {
+      const auto named = weights.shards.find(entry.name);
+      if (named == weights.shards.end() || named->second != file) add(entry.name, file);
+    }
+  }
+  return tensors;
+}
 
 /// The number of layers decides how much is made of config.json alone, and so is the first to be
 /// compared with the weights.
@@ -109,10 +168,16 @@ struct WantedTensors {
 };
 
 /// Where the parameter is, by its spec.
-Part part_of(const ParameterSpec& parameter, const std::map<std::string, Place>& places) {
+Part part_of(const ParameterSpec& parameter, bool tied,
+             const std::map<std::string, Place>& places) {
   if (const auto& stack = parameter.stored_in_stack;
       stack && places.contains(stack->tensor) && !places.contains(parameter.stored_as)) {
     return {stack->tensor, stack->shape, stack->begin};
+  }
+  // Where the embedding is the head, files may hold it by either name.
+  if (tied && parameter.stored_as == kEmbeddingName && !places.contains(kEmbeddingName) &&
+      places.contains(kHeadName)) {
+    return {kHeadName, stored_shape(parameter), begin_in_stored(parameter)};
   }
   return {parameter.stored_as, stored_shape(parameter), begin_in_stored(parameter)};
 }
@@ -198,19 +263,18 @@ void require_shape_and_dtype(const WantedTensor& wanted, const StoredTensor& fou
 }  // namespace
 
 std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config) {
-  std::vector<Place> copied;
-  const auto places = places_of_tensors(folder, config, copied);
+  FolderTensors tensors = tensors_of(folder, config);
+  auto& [headers, places, copied] = tensors;
   require_layers(folder, config, places);
   const ModelSpec& spec = config.spec;
   std::vector<StoredParameter> listing;
   std::set<std::string> unexpected;
   for (const auto& [name, place] : places) {
-    if (!is_redundant_tensor(spec, name)) unexpected.insert(name);
+    if (!why_left_out(spec, name)) unexpected.insert(name);
   }
-  Headers headers;
   std::vector<std::string> missing;
   for (const ParameterSpec& parameter : parameters_of(spec)) {
-    const Part part = part_of(parameter, places);
+    const Part part = part_of(parameter, spec.tied_head, places);
     const WantedTensors of_parameter = wanted_tensors(parameter, part, config, places);
     StoredParameter stored{.spec = parameter,
                            .numbers = {},
@@ -255,21 +319,36 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   return listing;
 }
 
-bool has_layers_for_further_tokens(const std::string& folder, const ModelConfig& config) {
-  std::vector<Place> copied;
-  const auto places = places_of_tensors(folder, config, copied);
-  return std::ranges::any_of(
-      places, [&](const auto& place) { return predicts_further_tokens(config.spec, place.first); });
+std::map<LeftOut, int64_t> left_out_tensors(const std::string& folder, const ModelConfig& config) {
+  std::map<LeftOut, int64_t> counts;
+  const std::map<std::string, Place> places = tensors_of(folder, config).places;
+  for (const auto& [name, place] : places) {
+    if (const std::optional<LeftOut> why = why_left_out(config.spec, name)) ++counts[*why];
+  }
+  // Where it stands for the embedding, it is read.
+  if (!places.contains(kEmbeddingName)) counts.erase(LeftOut::kTiedHead);
+  return counts;
+}
+
+bool has_own_head(const std::string& folder, const ModelConfig& config) {
+  if (!config.spec.tied_head) return false;
+  FolderTensors tensors = tensors_of(folder, config);
+  std::vector<StoredTensor> both;
+  for (const char* name : {kHeadName, kEmbeddingName}) {
+    const auto place = tensors.places.find(name);
+    if (place == tensors.places.end()) return false;
+    both.push_back(tensors.headers.find(place->second));
+    if (both.back().entry == nullptr) return false;
+  }
+  return !same_numbers(both[0], both[1]);
 }
 
 std::vector<StoredTensor> find_copied_tensors(const std::string& folder,
                                               const ModelConfig& config) {
-  std::vector<Place> copied;
-  places_of_tensors(folder, config, copied);
-  Headers headers;
+  FolderTensors of_folder = tensors_of(folder, config);
   std::vector<StoredTensor> tensors;
-  for (const Place& place : copied) {
-    tensors.push_back(headers.find(place));
+  for (const Place& place : of_folder.copied) {
+    tensors.push_back(of_folder.headers.find(place));
     if (tensors.back().entry == nullptr) {
       throw UserError(
           fmt::format("{} has no {}, which the index of the weights names. Download it again.",

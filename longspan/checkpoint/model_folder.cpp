@@ -21,6 +21,7 @@
 #include "longspan/input/model_files.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/dtype_words.h"
+#include "longspan/models/own_head.h"
 
 namespace longspan {
 namespace {
@@ -142,6 +143,13 @@ std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelC
 
 void check_model_folder(const std::string& folder, const ModelConfig& config) {
   find_parameters(folder, config);
+}
+
+ModelConfig load_folder_config(const std::string& folder) {
+  ModelConfig config = load_model_config(folder);
+  if (has_own_head(folder, config)) config = with_own_head(config);
+  check_model_folder(folder, config);
+  return config;
 }
 
 void save_model_files(const std::string& folder, const ModelConfig& config, at::ScalarType dtype,

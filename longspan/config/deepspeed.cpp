@@ -56,6 +56,9 @@ const std::set<std::string> kOffloadTuning = {"pin_memory",    "buffer_count",  
                                               "max_in_cpu",    "fast_init",     "pipeline",
                                               "pipeline_read", "pipeline_write"};
 
+/// When, within a backward pass, gradients are added up.
+const std::set<std::string> kBf16Tuning = {"immediate_grad_update"};
+
 class Reader {
  public:
   Reader(Config& config, const json& file) : config_(config), file_(file) {}
@@ -66,8 +69,10 @@ class Reader {
       if (key == "zero_optimization") {
         read_zero(value);
       } else if (key == "fp16") {
+        // Its other keys are of fp16 alone, which is refused.
         if (!asks_nothing(enabled(value))) refuse("fp16.enabled", enabled(value), "use bf16");
       } else if (key == "bf16" || key == "bfloat16") {
+        require_known_of_bf16(key, value);
         require_equal("bf16.enabled", enabled(value), computes_in_bf16(config_, config_),
                       "bf16 (or pure_bf16)");
       } else if (key == "train_micro_batch_size_per_gpu") {
@@ -112,6 +117,15 @@ class Reader {
     if (value.is_null() || value == "auto" || value == json(own)) return;
     say(fmt::format("{} is {}, but {} is {}; make them equal, or set the former to \"auto\"", key,
                     value.dump(), own_key, json(own).dump()));
+  }
+
+  /// Others say in which dtype gradients and states of the optimizer are.
+  void require_known_of_bf16(const std::string& section, const json& values) {
+    if (!values.is_object()) return;
+    for (const auto& [key, value] : values.items()) {
+      if (key == "enabled" || kBf16Tuning.contains(key) || asks_nothing(value)) continue;
+      refuse(fmt::format("{}.{}", section, key), value);
+    }
   }
 
   void read_zero(const json& zero) {

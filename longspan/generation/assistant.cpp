@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +20,7 @@
 #include "longspan/models/composite.h"
 #include "longspan/models/dtype_words.h"
 #include "longspan/models/lora.h"
+#include "longspan/models/own_head.h"
 #include "longspan/text/end_tokens.h"
 #include "longspan/text/shown.h"
 
@@ -134,43 +136,84 @@ SamplingOptions sampling_of(const AssistantRequest& request, const json& saved) 
   return sampling;
 }
 
-/// Settings of transformers' that change answers there and are unsupported here.
-std::string warning_of(const json& saved) {
-  // With the value that changes nothing, beside null, false, 0 and nothing in it.
-  static const std::vector<std::pair<const char*, json>> settings = {
-      {"min_p", 0},
-      {"top_h", nullptr},
+/// A setting of generation_config.json that changes no answer here.
+struct IdleSetting {
+  const char* name;
+  std::optional<json> neutral = {};  // the one value of which that is true, beside null, false, 0
+                                     // and nothing in it; none: any value
+};
+
+const std::vector<IdleSetting>& idle_settings() {
+  static const std::vector<IdleSetting> settings = {
+      // Read by load_assistant.
+      {"do_sample"},
+      {"temperature"},
+      {"top_k"},
+      {"top_p"},
+      {"repetition_penalty"},
+      {"max_new_tokens"},
+      {"eos_token_id"},
+      // Of the file, of batches and of encoders.
+      {"_from_model_config"},
+      {"transformers_version"},
+      {"bos_token_id"},
+      {"pad_token_id"},
+      {"decoder_start_token_id"},
+      {"trust_remote_code"},
+      // How answers are computed, kept and returned, not what they are.
+      {"use_cache"},
+      {"cache_implementation"},
+      {"cache_config"},
+      {"max_cache_len"},
+      {"prefill_chunk_size"},
+      {"compile_config"},
+      {"disable_compile"},
+      {"continuous_batching_config"},
+      {"low_memory"},
+      {"output_attentions"},
+      {"output_hidden_states"},
+      {"output_scores"},
+      {"output_logits"},
+      {"return_dict_in_generate"},
+      {"renormalize_logits"},
+      // Drafts, which the model itself takes or leaves.
+      {"use_mtp"},
+      {"is_assistant"},
+      {"num_assistant_tokens"},
+      {"num_assistant_tokens_schedule"},
+      {"assistant_confidence_threshold"},
+      {"assistant_early_exit"},
+      {"assistant_lookbehind"},
+      {"target_lookbehind"},
+      {"assistant_ensemble_weight"},
+      {"prompt_lookup_num_tokens"},
+      {"max_matching_ngram_size"},
+      {"speculation_type"},
+      // Of several beams alone, which num_beams asks for.
+      {"early_stopping"},
+      {"length_penalty"},
+      {"diversity_penalty"},
+      // These change answers, but for one value.
       {"typical_p", 1},
-      {"epsilon_cutoff", 0},
-      {"eta_cutoff", 0},
-      {"no_repeat_ngram_size", 0},
       {"encoder_repetition_penalty", 1},
-      {"suppress_tokens", nullptr},
-      {"begin_suppress_tokens", nullptr},
-      {"bad_words_ids", nullptr},
-      {"sequence_bias", nullptr},
-      {"forced_bos_token_id", nullptr},
-      {"forced_eos_token_id", nullptr},
-      {"exponential_decay_length_penalty", nullptr},
       {"num_beams", 1},
       {"num_beam_groups", 1},
-      {"force_words_ids", nullptr},
-      {"constraints", nullptr},
-      {"penalty_alpha", 0},
-      {"dola_layers", nullptr},
       {"guidance_scale", 1},
-      {"watermarking_config", nullptr},
       {"num_return_sequences", 1},
-      {"min_length", 0},
-      {"min_new_tokens", 0},
       {"max_length", 20},
-      {"max_time", nullptr},
-      {"stop_strings", nullptr}};
+  };
+  return settings;
+}
+
+/// What else the file asks for: known in transformers or not.
+std::string warning_of(const json& saved) {
   std::vector<std::string> found;
-  for (const auto& [name, neutral] : settings) {
-    const json value = saved.value(name, json());
-    const bool idle = value.empty() || value == json(false) || value == json(0) || value == neutral;
-    if (!idle) found.push_back(fmt::format("{} {}", name, shortened(value.dump(), 60)));
+  for (const auto& [name, value] : saved.items()) {
+    if (value.empty() || value == json(false) || value == json(0) || value == json("")) continue;
+    const auto idle = std::ranges::find_if(
+        idle_settings(), [&](const IdleSetting& setting) { return setting.name == name; });
+    if (idle != idle_settings().end() && (!idle->neutral || *idle->neutral == value)) continue;
+    found.push_back(fmt::format("{} {}", shortened(name, 60), shortened(value.dump(), 60)));
   }
   if (found.empty()) return "";
   return fmt::format("warning: {} also has {}: that has no effect here", kGenerationConfig,
@@ -226,8 +269,7 @@ std::vector<int32_t> Assistant::prompt(const Conversation& conversation) const {
 Assistant load_assistant(const AssistantRequest& request) {
   const Folders folders = folders_of(request);
   Assistant assistant;
-  assistant.config = with_positions_of(folders.adapters, load_model_config(folders.model));
-  check_model_folder(folders.model, assistant.config);
+  assistant.config = with_positions_of(folders.adapters, load_folder_config(folders.model));
   assistant.tokenizer = Tokenizer::load(folders.tokenizer);
   const Tokenizer& tokenizer = assistant.tokenizer;
   assistant.chat = chat_of(request, tokenizer);
@@ -247,6 +289,11 @@ Assistant load_assistant(const AssistantRequest& request) {
       setting(request.max_new_tokens, saved, "max_new_tokens", options.max_new_tokens);
   options.seed = request.seed;
   assistant.warning = warning_of(saved);
+  for (const std::string& more :
+       {tokenizer.left_out(), describe_own_head(folders.model, assistant.config)}) {
+    if (more.empty()) continue;
+    assistant.warning += (assistant.warning.empty() ? "warning: " : "\nwarning: ") + more;
+  }
   options.end_tokens = end_tokens_in(folders.model);
   options.end_tokens.insert(tokenizer.end_tokens().begin(), tokenizer.end_tokens().end());
   if (assistant.chat) {

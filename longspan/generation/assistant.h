@@ -41,7 +41,7 @@ struct Assistant {
   GenerationOptions options;
   bool skip_special_tokens = true;
   std::string description;  // a line or two for people: model, dtype, template, settings
-  std::string warning;      // which settings of generation_config.json have no effect; mostly empty
+  std::string warning;      // what of the folder's files has no effect, by lines; mostly empty
 
   /// The tokens of a conversation that ends with a question, or of a text to continue. Throws
   /// UserError: the template refuses it, no tokens, no room for an answer in the model's context.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/user_error.h"
+#include "longspan/models/own_head.h"
 #include "longspan/models/parse_model_config.h"
 #include "longspan/models/rope_scaling.h"
 
@@ -44,7 +45,9 @@ TEST_CASE("composite: the language model is that of its text_config") {
   CHECK(both.spec == text.spec);
   CHECK(dtype_in(whole()) == "bfloat16");
   CHECK(dtype_in(whole({{"dtype", "float32"}})) == "float32");
-  CHECK(read(whole({{"tie_word_embeddings", true}})).spec.tied_head);
+  const ModelConfig tied = read(whole({{"tie_word_embeddings", true}}));
+  CHECK(tied.spec.tied_head);
+  CHECK_FALSE(with_own_head(tied).spec.tied_head);
   const ModelConfig experts = read(whole(
       {{"model_type", "qwen3_5_moe"}, {"architectures", {"Qwen3_5MoeForConditionalGeneration"}}},
       {{"model_type", "qwen3_5_moe_text"},

@@ -72,9 +72,10 @@ TEST_CASE("deepseek_v3: what the config says of attention, layers and routers") 
   CHECK(router.scale == 2.5);
   CHECK(router.has_correction_bias);
   // The layer of multi-token prediction, and none behind it.
-  CHECK(is_redundant_tensor(spec, "model.layers.61.eh_proj.weight"));
-  CHECK(is_redundant_tensor(spec, "model.layers.61.self_attn.kv_b_proj.weight"));
-  CHECK_FALSE(is_redundant_tensor(spec, "model.layers.62.eh_proj.weight"));
+  CHECK(why_left_out(spec, "model.layers.61.eh_proj.weight") == LeftOut::kFurtherTokens);
+  CHECK(why_left_out(spec, "model.layers.61.self_attn.kv_b_proj.weight") ==
+        LeftOut::kFurtherTokens);
+  CHECK_FALSE(why_left_out(spec, "model.layers.62.eh_proj.weight").has_value());
   using Names = std::vector<std::string>;
   const Names all = lora_targets(spec);
   CHECK(Names(all.begin(), all.begin() + 5) ==

@@ -58,9 +58,9 @@ TEST_CASE("glm4_moe: what the config says of layers and routers") {
   CHECK(experts.router.has_correction_bias);
   CHECK(kPublished.load(R"({"first_k_dense_replace": 0})").spec.pattern.size() == 1);
   // The layer of multi-token prediction, and none behind it.
-  CHECK(is_redundant_tensor(spec, "model.layers.46.eh_proj.weight"));
-  CHECK_FALSE(is_redundant_tensor(spec, "model.layers.47.eh_proj.weight"));
-  CHECK_FALSE(is_redundant_tensor(spec, "model.layers.4.mlp.gate.weight"));
+  CHECK(why_left_out(spec, "model.layers.46.eh_proj.weight") == LeftOut::kFurtherTokens);
+  CHECK_FALSE(why_left_out(spec, "model.layers.47.eh_proj.weight").has_value());
+  CHECK_FALSE(why_left_out(spec, "model.layers.4.mlp.gate.weight").has_value());
   const ParameterTable parameters(layer_parameters(spec, 1));
   const ParameterSpec& bias = parameters.of("model.layers.1.mlp.gate.e_score_correction_bias");
   CHECK(is_buffer(bias.role));

@@ -64,8 +64,8 @@ TEST_CASE("qwen3_next: layers") {
   CHECK(parameters.of(layer + "mlp.shared_expert.down_proj.weight").shape == Shape{2048, 512});
   CHECK(parameters.of(layer + "mlp.shared_expert_gate.weight").shape == Shape{1, 2048});
   // What its files have beside it: layers that predict further tokens.
-  CHECK(is_redundant_tensor(spec, "mtp.layers.0.mlp.gate.weight"));
-  CHECK_FALSE(is_redundant_tensor(spec, layer + "mlp.gate.weight"));
+  CHECK(why_left_out(spec, "mtp.layers.0.mlp.gate.weight") == LeftOut::kFurtherTokens);
+  CHECK_FALSE(why_left_out(spec, layer + "mlp.gate.weight").has_value());
 
   const ModelSpec some =
       load(R"({"num_hidden_layers": 6, "mlp_only_layers": [3], "decoder_sparse_step": 2})").spec;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "longspan/config/choices.h"
 #include "longspan/config/names.h"
@@ -24,6 +25,23 @@ double attention_dropout_of(const ModelConfig& config) {
   if (!json.is_object() || !json.contains("attention_dropout")) return 0.0;
   const nlohmann::json& value = json.at("attention_dropout");
   return value.is_number() ? value.get<double>() : 0.0;
+}
+
+std::string reason(LeftOut why) {
+  switch (why) {
+    case LeftOut::kFurtherTokens:
+      return "layers that predict further tokens (multi-token prediction) are not trained, and a "
+             "saved model is without them";
+    case LeftOut::kFrequencies:
+      return "rotary frequencies (rotary_emb.inv_freq) follow from config.json, as transformers "
+             "computes them";
+    case LeftOut::kTiedHead:
+      return fmt::format("{} has the embedding's numbers, and is the embedding", kHeadName);
+    case LeftOut::kValueHead:
+      return "a value head (v_head.*) in adapter_model.safetensors; one is read from "
+             "value_head.safetensors";
+  }
+  throw std::logic_error("a tensor is left out for no reason");
 }
 
 }  // namespace
@@ -52,10 +70,9 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         "stays as it is.",
         facts.model.architecture));
   }
-  if (facts.has_layers_for_further_tokens) {
-    lines.push_back(
-        "The model's files have layers that predict further tokens (multi-token prediction): they "
-        "are not trained, and a saved model is without them.");
+  for (const auto& [why, count] : facts.left_out) {
+    lines.push_back(fmt::format("{} of the files {} not read: {}.", counted(count, "tensor"),
+                                count == 1 ? "is" : "are", reason(why)));
   }
   if (trains_adapter(facts.method) && facts.adapters.empty()) {
     const ModelSpec& model = facts.model.spec;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "longspan/config/method_settings.h"
 #include "longspan/models/model_config.h"
+#include "longspan/spec/file_tensors.h"
 
 namespace longspan {
 
@@ -20,7 +22,7 @@ struct RemarkFacts {
   int64_t rows_per_step = 0;
   int local_world_size = 1, num_cores = 1;  // of this machine
   bool cuda = false;
-  bool has_layers_for_further_tokens = false;  // in the model's folder
+  std::map<LeftOut, int64_t> left_out;  // tensors of the model and its adapters that are not read
 };
 
 /// Keys that were taken in their own way, and what a user may not have meant: a line each.

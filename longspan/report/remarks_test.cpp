@@ -49,8 +49,10 @@ TEST_CASE("remarks: more workers than cores, more rows a step than there are, wi
   CHECK(text.find("a step would take 64 rows, and the training set has 1 row:") !=
         std::string::npos);
   CHECK(text.find("further tokens") == std::string::npos);
-  facts.has_layers_for_further_tokens = true;
-  CHECK(all(facts).find("they are not trained, and a saved model is without them") !=
+  facts.left_out = {{LeftOut::kFurtherTokens, 7}, {LeftOut::kFrequencies, 1}};
+  CHECK(all(facts).find("7 tensors of the files are not read: layers that predict") !=
+        std::string::npos);
+  CHECK(all(facts).find("1 tensor of the files is not read: rotary frequencies") !=
         std::string::npos);
   facts.cuda = true;  // computes elsewhere
   CHECK(all(facts).find("cores") == std::string::npos);

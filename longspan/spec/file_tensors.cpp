@@ -25,16 +25,16 @@ const CompositeNames kLlavaCompositeNames{.model = "language_model.model.",
                                           .head = "language_model.lm_head.",
                                           .pictures = kLlavaPictures};
 
-bool predicts_further_tokens(const ModelSpec& model, const std::string& stored_name) {
+std::optional<LeftOut> why_left_out(const ModelSpec& model, const std::string& stored_name) {
   for (int64_t i = 0; i < model.extra_layers; ++i) {
-    if (stored_name.starts_with(layer_parameter_name(model.num_layers + i, ""))) return true;
+    if (stored_name.starts_with(layer_parameter_name(model.num_layers + i, ""))) {
+      return LeftOut::kFurtherTokens;
+    }
   }
-  return stored_name.starts_with(kBesideTheModel);
-}
-
-bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name) {
-  return predicts_further_tokens(model, stored_name) || stored_name.ends_with(kFrequencies) ||
-         (model.tied_head && stored_name == kHeadName);
+  if (stored_name.starts_with(kBesideTheModel)) return LeftOut::kFurtherTokens;
+  if (stored_name.ends_with(kFrequencies)) return LeftOut::kFrequencies;
+  if (model.tied_head && stored_name == kHeadName) return LeftOut::kTiedHead;
+  return std::nullopt;
 }
 
 std::optional<std::string> layer_of_tensor(const std::string& stored_name) {

@@ -23,15 +23,20 @@ extern const CompositeNames kQwenCompositeNames, kLlavaCompositeNames;
 
 /// How names begin in the files of a language model alone.
 inline constexpr std::string_view kModelPrefix = "model.", kHeadPrefix = "lm_head.";
+inline constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 
-/// Does a file of the model's weights hold this tensor to no use? Older ones carry the rotary
-/// frequencies, some the head though it is the embedding, and some layers that are no part of the
-/// model.
-bool is_redundant_tensor(const ModelSpec& model, const std::string& stored_name);
+/// Why a file of the model's weights may hold a tensor that is not read.
+enum class LeftOut {
+  kFurtherTokens,  ///< of layers that predict further tokens: no loss here trains these
+  kFrequencies,    ///< rotary frequencies, which follow from config.json
+  /// The head of a model whose embedding is the head. A head with numbers of its own is a parameter
+  /// (with_own_head in models/own_head.h), and config.json does not say so.
+  kTiedHead,
+  kValueHead,  ///< in an adapter's file (is_of_value_head in checkpoint/adapter_matrices.h)
+};
 
-/// Is it a tensor of layers that predict further tokens, beside the model or behind its last layer?
-/// Redundant as well, since no loss here trains these.
-bool predicts_further_tokens(const ModelSpec& model, const std::string& stored_name);
+/// nullopt: the tensor must be that of a parameter.
+std::optional<LeftOut> why_left_out(const ModelSpec& model, const std::string& stored_name);
 
 /// The number of the layer that a tensor of the model's files belongs to, as it is written there;
 /// none: it is outside.

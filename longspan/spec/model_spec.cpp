@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "longspan/input/numbers.h"
+#include "longspan/spec/file_tensors.h"
 
 namespace longspan {
 namespace {
 
 std::vector<ParameterSpec> before_layers(const ModelSpec& model) {
-  return {parameter_spec("model.embed_tokens.weight", {model.vocab_size, model.hidden_size},
+  return {parameter_spec(kEmbeddingName, {model.vocab_size, model.hidden_size},
                          ParameterRole::kEmbedding, kEmbeddingUnit,
                          {Initialisation::Kind::kNormal, model.initializer_range})};
 }

@@ -1,6 +1,7 @@
 #include "longspan/text/tokenizer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "longspan/input/numbers.h"
 #include "longspan/text/end_tokens.h"
 #include "longspan/text/rust_call.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 
@@ -143,6 +145,15 @@ std::optional<std::string> Tokenizer::pad_token() const { return impl_->known("p
 std::optional<std::string> Tokenizer::unk_token() const { return impl_->known("unk_token"); }
 const std::set<int32_t>& Tokenizer::end_tokens() const { return impl_->end_tokens; }
 bool Tokenizer::adds_bos_token() const { return impl_->info.contains("add_bos_token"); }
+std::string Tokenizer::left_out() const {
+  std::vector<std::string> names;
+  for (const nlohmann::json& name : impl_->info.at("not_read")) {
+    names.push_back(shortened(name.get<std::string>(), 80));
+  }
+  if (names.empty()) return "";
+  return fmt::format("tokenizer_config.json: not read: {}; tokens are those of tokenizer.json.",
+                     fmt::join(names, ", "));
+}
 std::optional<std::string> Tokenizer::chat_template() const {
   const auto own = impl_->known("chat_template");
   return own ? own : impl_->known("processor_template");

@@ -50,6 +50,8 @@ class Tokenizer {
   const std::set<int32_t>& end_tokens() const;
   /// Whether tokenizer_config.json says add_bos_token: true.
   bool adds_bos_token() const;
+  /// "tokenizer_config.json: not read: do_lower_case true": keys that nobody knows; mostly empty.
+  std::string left_out() const;
   /// The one that transformers' AutoTokenizer finds: of chat_template.jinja, else of
   /// tokenizer_config.json. Else that of chat_template.json, which only AutoProcessor reads;
   /// nullopt when there is none.

@@ -131,6 +131,30 @@ TEST_CASE("tokenizer: a processor's template counts where the tokenizer has none
                        UserError);
 }
 
+TEST_CASE("tokenizer: keys of its config that nobody knows are named") {
+  testing::TemporaryFolder folder;
+  const fs::path tokenizer = trained(folder);
+  CHECK(Tokenizer::load(tokenizer.string()).left_out() == "");
+  const auto left_out = [&](const std::string& config) {
+    std::ofstream(tokenizer / "tokenizer_config.json") << config;
+    return Tokenizer::load(tokenizer.string()).left_out();
+  };
+  CHECK(left_out(R"({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1e30,
+                     "padding_side": "left", "clean_up_tokenization_spaces": true,
+                     "image_token": "<image>", "of_tomorrow": null, "another": [], "third": false,
+                     "add_eos_token": true, "legacy": true})") == "");
+  CHECK(left_out(R"({"do_lower_case": true, "tokenizer_class": "ErnieTokenizer",
+                     "add_eod_token": true})") ==
+        "tokenizer_config.json: not read: add_eod_token true, do_lower_case true, tokenizer_class "
+        "ErnieTokenizer; tokens are those of tokenizer.json.");
+  // Of a model that has it, named and added.
+  std::ofstream(tokenizer / "tokenizer_config.json")
+      << R"({"model_specific_special_tokens": {"image_token": "<image>"}})";
+  const Tokenizer with_image = Tokenizer::load(tokenizer.string());
+  CHECK(with_image.id_of("<image>").has_value());
+  CHECK(with_image.left_out() == "");
+}
+
 TEST_CASE("tokenizer: a byte order mark is no part of a file, here as elsewhere") {
   testing::TemporaryFolder folder;
   const std::string mark = "\xef\xbb\xbf";

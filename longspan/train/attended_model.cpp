@@ -29,8 +29,7 @@ std::optional<LoraShape> trained_adapter(const Config& config, const ModelConfig
 }  // namespace
 
 ModelConfig model_config_for(const Config& config, const std::string& folder) {
-  const ModelConfig own = load_model_config(folder);
-  check_model_folder(folder, own);
+  const ModelConfig own = load_folder_config(folder);
   ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, folder);
   if (!same_positions(asked, own)) return asked;
   return with_positions_of(

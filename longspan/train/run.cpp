@@ -44,6 +44,7 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
 RunData read_same_data(const Config& config, const RunPlan& plan, const Moment& moment,
                        Workers& workers, Console& console) {
   RunData data;
+  require_same_model(workers.world(), plan.model);
   all_or_none_patiently(workers.world(), workers.notices(),
                         [&] { data = read_data(config, plan.model, moment, console); });
   require_same_data(workers.world(), data);

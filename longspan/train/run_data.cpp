@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "longspan/config/choices.h"
@@ -12,7 +13,9 @@
 #include "longspan/data/example_encoder.h"
 #include "longspan/data/joined_messages.h"
 #include "longspan/data/turns.h"
+#include "longspan/input/json_text.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/models/own_head.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/report/data_hints.h"
 #include "longspan/spec/fnv1a.h"
@@ -34,7 +37,11 @@ bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
 RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
                   Console& console) {
   RunData data;
-  const ModelConfig own = load_model_config(config.model_name_or_path);
+  ModelConfig own = load_model_config(config.model_name_or_path);
+  if (const std::string head = describe_own_head(config.model_name_or_path, model); !head.empty()) {
+    console.say("warning: " + head);
+    own = with_own_head(own);
+  }
   const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
   if (!stretch.empty()) console.say(stretch);
   if (trains_adapter(config) && own.json != model.json) {
@@ -66,6 +73,7 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
     if (!text.empty()) console.say("warning: " + text);
   };
   for (const std::string& note : rows.notes) warn(note);
+  warn(tokenizer.left_out());
   warn(hint_at_template(config, model, tokenizer));
   if (data.chat)
     warn(hint_at_joined_messages(config, stage, *data.chat, tokenizer, rows.train, moment));
@@ -101,6 +109,20 @@ std::string fingerprint_of(const ExampleSet& examples) {
     mix({static_cast<int32_t>(example.documents.size()), example.desirable});
   }
   return fmt::format("{:016x}", hash.value());
+}
+
+void require_same_model(const Group& world, const ModelConfig& model) {
+  const std::vector<std::string> models =
+      world.gather_text(parse_json(model.json, "config.json").dump());
+  all_or_none(world, [&] {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (models[rank] == models[0]) continue;
+      throw UserError(fmt::format(
+          "Rank {} reads another model than rank 0, by its config.json or by whether {} is the "
+          "embedding. Give every machine the same files.",
+          rank, kHeadName));
+    }
+  });
 }
 
 void require_same_data(const Group& world, const RunData& data) {

@@ -29,6 +29,10 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
 /// A hash of all tokens, labels, columns, positions and verdicts, in order.
 std::string fingerprint_of(const ExampleSet& examples);
 
+/// Throws when ranks read different models: each looks at its machine's files for itself, which say
+/// whether there is a head beside the embedding (load_folder_config). Collective.
+void require_same_model(const Group& world, const ModelConfig& model);
+
 /// Throws when ranks hold different data: every rank of a sequence group must hold the same rows.
 /// Collective.
 void require_same_data(const Group& world, const RunData& data);

@@ -67,4 +67,16 @@ TEST_CASE("data: ranks whose rows differ in a column alone are found") {
       doctest::Contains("Rank 1 reads other training rows than rank 0"));
 }
 
+TEST_CASE("data: ranks whose files say that heads are of other kinds are found") {
+  CHECK_THROWS_WITH(testing::run_ranks(2,
+                                       [&](const Mesh& mesh) {
+                                         ModelConfig model;
+                                         model.json = mesh.world.rank() == 0
+                                                          ? R"({"tie_word_embeddings": true})"
+                                                          : R"({"tie_word_embeddings": false})";
+                                         require_same_model(mesh.world, model);
+                                       }),
+                    doctest::Contains("Rank 1 reads another model than rank 0"));
+}
+
 }  // namespace longspan

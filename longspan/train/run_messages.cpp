@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
+#include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/folder_tensors.h"
 #include "longspan/config/choices.h"
 #include "longspan/config/config.h"
+#include "longspan/config/names.h"
 #include "longspan/report/remarks.h"
 #include "longspan/report/summary.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/output_room.h"
+#include "longspan/spec/file_tensors.h"
 
 namespace longspan {
 namespace {
@@ -36,6 +41,17 @@ void say_interrupted(const std::string& where_it_stands, bool trained_all,
                                  : "The last checkpoint is " + checkpoints.last() + "."));
 }
 
+/// Of the model's files and its adapters'.
+std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& model) {
+  std::map<LeftOut, int64_t> counts = left_out_tensors(config.model_name_or_path, model);
+  for (const std::string& folder : split_names(config.adapter_name_or_path)) {
+    if (const int64_t count = num_value_head_tensors(folder); count > 0) {
+      counts[LeftOut::kValueHead] += count;
+    }
+  }
+  return counts;
+}
+
 }  // namespace
 
 void say_start(const StartFacts& facts, Console& console) {
@@ -61,9 +77,8 @@ void say_start(const StartFacts& facts, Console& console) {
                          .local_world_size = plan.where.local_world_size,
                          .num_cores = plan.num_cores,
                          .cuda = plan.device.cuda(),
-                         .has_layers_for_further_tokens =
-                             plan.where.rank == 0 && has_layers_for_further_tokens(
-                                                         config.model_name_or_path, plan.model)})) {
+                         .left_out = plan.where.rank == 0 ? left_out(config, plan.model)
+                                                          : std::map<LeftOut, int64_t>()})) {
     console.say(remark);
   }
   if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);

@@ -20,6 +20,7 @@ mod template_scan;
 mod template_values;
 mod tokenizer;
 mod tokenizer_checks;
+mod tokenizer_config;
 mod train;
 mod yaml;
 

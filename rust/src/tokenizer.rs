@@ -7,13 +7,15 @@ use serde_json::{json, Map, Value as Json};
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::train::QWEN2_PATTERN;
-use crate::{files, json, of_a_stranger, tokenizer_checks, Result, UserError};
+use crate::{files, json, of_a_stranger, tokenizer_checks, tokenizer_config, Result, UserError};
 
 pub struct HfTokenizer {
     /// Its tokenizer.json.
     path: PathBuf,
     tokenizer: Tokenizer,
     config: Map<String, Json>,
+    /// Keys of the config that nobody reads, with their values.
+    not_read: Vec<String>,
     chat_template: Option<String>,
     /// Where the tokenizer has none.
     processor_template: Option<String>,
@@ -204,7 +206,9 @@ fn add_missing_tokens(tokenizer: &mut Tokenizer, config: &Map<String, Json>) {
             consider(token, true);
         }
     }
-    for name in ["extra_special_tokens", "additional_special_tokens"] {
+    for name in
+        ["extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"]
+    {
         match config.get(name) {
             Some(Json::Array(tokens)) => tokens.iter().for_each(|token| consider(token, true)),
             Some(Json::Object(tokens)) => tokens.values().for_each(|token| consider(token, true)),
@@ -286,7 +290,9 @@ impl HfTokenizer {
             name if name.is_empty() => string(&model, "tokenizer_class"),
             name => name,
         };
-        let class = class_of(&string(&model, "model_type"), &declared, &file);
+        let model_type = string(&model, "model_type");
+        let class = class_of(&model_type, &declared, &file);
+        let not_read = tokenizer_config::not_read(&config, &declared);
         set_default_tokens(&mut config, class);
         // Cutting and padding are the trainer's job.
         file.insert("truncation".into(), Json::Null);
@@ -308,12 +314,13 @@ impl HfTokenizer {
             tokenizer_checks::try_out(&tokenizer);
             Ok(tokenizer)
         })?;
+        tokenizer_config::check(&config, &model_type, tokenizer.get_vocab_size(true))?;
         let chat_template = chat_template(folder, &config)?;
         let processor_template = match chat_template {
             Some(_) => None,
             None => processor_template(folder)?,
         };
-        Ok(HfTokenizer { path, tokenizer, config, chat_template, processor_template })
+        Ok(HfTokenizer { path, tokenizer, config, not_read, chat_template, processor_template })
     }
 
     pub fn info(&self) -> Json {
@@ -327,6 +334,7 @@ impl HfTokenizer {
         if self.config.get("add_bos_token") == Some(&Json::Bool(true)) {
             info.insert("add_bos_token".into(), true.into());
         }
+        info.insert("not_read".into(), self.not_read.clone().into());
         for (name, template) in [
             ("chat_template", &self.chat_template),
             ("processor_template", &self.processor_template),

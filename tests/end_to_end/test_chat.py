@@ -230,9 +230,10 @@ def test_settings_that_are_not_built(model, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(model, other)
     settings = json.loads((other / "generation_config.json").read_text())
-    settings |= dict(min_p=0.1, num_beams=4, no_repeat_ngram_size=0, typical_p=1.0, bad_words_ids=[[3]])
+    settings |= dict(min_p=0.1, num_beams=4, no_repeat_ngram_size=0, typical_p=1.0, bad_words_ids=[[3]],
+                     output_scores=True, length_penalty=2.0, of_tomorrow=0.5)
     (other / "generation_config.json").write_text(json.dumps(settings))
-    for folder, warning in ((model, None), (other, "has min_p 0.1, bad_words_ids [[3]], num_beams 4: that has no effect here")):
+    for folder, warning in ((model, None), (other, "has bad_words_ids [[3]], min_p 0.1, num_beams 4, of_tomorrow 0.5: that has no effect here")):
         ran = subprocess.run([PROGRAM, "chat", folder, "max_new_tokens=2"], input="a", capture_output=True, text=True)
         assert ran.returncode == 0
         assert warning in ran.stderr if warning else "no effect" not in ran.stderr

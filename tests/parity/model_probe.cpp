@@ -73,8 +73,7 @@ void add_auxiliary_gradients(Decoder& model, const ModelSpec& spec, const Batch&
 }
 
 void run(const std::string& folder, const nlohmann::json& job, const std::string& result_path) {
-  const ModelConfig config = load_model_config(folder);
-  check_model_folder(folder, config);
+  const ModelConfig config = load_folder_config(folder);
   auto parameters = load_parameters(folder, config, dtype_of(job, "parameter_dtype"));
   const ModelSpec& spec = config.spec;
   const ParameterTable specs(parameters_of(spec));

@@ -223,7 +223,7 @@ def test_layers_for_further_tokens(places, data, tmp_path):
               {"format": "pt"})
     keys = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(keys | dict(mtp_num_hidden_layers=1)))
-    line = "layers that predict further tokens (multi-token prediction): they are not trained"
+    line = "layers that predict further tokens (multi-token prediction) are not trained"
     finished = train(settings_of(folder, data, tmp_path / "ours", max_steps=1))
     assert finished.text.count(line) == 1
     assert json.loads((finished.output_dir / "config.json").read_text())["mtp_num_hidden_layers"] == 0

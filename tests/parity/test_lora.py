@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import PROGRAM, relative_difference, run_to_end, settings_of, write_model
 from pairs import encoded_rows, load, pair_columns, trl_run, write_preference_data
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from shared import made_once
 from test_trainer import WEIGHTS, our_rows, transformers_run
 from tolerance import ADAM_EPSILON, TOLERANCE, of_log_ratio, of_training
@@ -253,3 +253,42 @@ def test_freeze(layers, models, preferences, tmp_path):
     theirs = {key: model.state_dict()[key] for key in moved}
     start = {key: begin[key] for key in moved}
     assert distance({key: mine[key] for key in moved}, theirs) < WEIGHTS * distance(start, theirs)
+
+
+def refusal(settings, folder):
+    path = folder / "refused.json"
+    path.write_text(json.dumps(settings | dict(export_dir=str(folder / "never"))))
+    ran = subprocess.run([PROGRAM, "export", path], capture_output=True, text=True)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    return ran.stderr
+
+
+@pytest.mark.parametrize("began", [False, "gaussian", "orthogonal", "pissa", "olora"])
+def test_how_an_adapter_began(began, models, preferences, tmp_path):
+    """PEFT loads the adapter onto the model as it is, or onto one that it changes: then it is refused."""
+    adapter = write_adapter(models["llama"], tmp_path / "adapter", init_lora_weights=began, target_modules=["q_proj"])
+    if began == "gaussian":
+        path = f"{adapter}/adapter_model.safetensors"
+        save_file({name: torch.ones_like(x) / 8 for name, x in load_file(path).items()}, path, {"format": "pt"})
+    settings = settings_for(models["llama"], preferences, tmp_path / "run") | dict(adapter_name_or_path=adapter)
+    if began in ("pissa", "olora"):
+        assert f'init_lora_weights is "{began}"; only plain LoRA is supported' in refusal(settings, tmp_path)
+        return
+    export(settings, tmp_path, export_dir=str(tmp_path / "merged"))
+    ids = [5, 9, 200, 31]
+    theirs = logits_of(with_adapter(load(models["llama"]), adapter, is_trainable=False), ids)
+    assert (logits_of(load(tmp_path / "merged"), ids) - theirs).norm() < 1e-5 * theirs.norm()
+
+
+def test_a_grown_vocabulary(models, preferences, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    model = load(models["llama"])
+    size = model.config.vocab_size
+    model.resize_token_embeddings(size + 5)
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj"]))
+    adapted.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
+    settings = settings_for(models["llama"], preferences, tmp_path / "run")
+    message = refusal(settings | dict(adapter_name_or_path=str(tmp_path / "adapter")), tmp_path)
+    assert f"a vocabulary that was grown from {size} to {size + 5} tokens" in message
+    assert f"resize_token_embeddings({size + 5})" in message

@@ -1,0 +1,31 @@
+#include "longspan/config/deepspeed.h"
+
+#include <doctest/doctest.h>
+#include <fmt/ranges.h>
+
+#include "longspan/config/config.h"
+#include "longspan/testing/temporary_folder.h"
+
+namespace longspan {
+namespace {
+
+/// The problems of a run in bf16 whose DeepSpeed file has this section bf16.
+std::string problems(const std::string& bf16) {
+  const testing::TemporaryFolder folder;
+  Config config;
+  config.bf16 = true;
+  config.deepspeed = folder.write("deepspeed.json", R"({"bf16": )" + bf16 + "}");
+  return fmt::format("{}", fmt::join(apply_deepspeed(config), "\n"));
+}
+
+TEST_CASE("deepspeed: what a file asks of bf16 is read or refused") {
+  CHECK(problems(R"({"enabled": true, "bf16_master_weights_and_grads": true})")
+            .ends_with("bf16.bf16_master_weights_and_grads: true is not supported; remove it"));
+  CHECK(problems(R"({"enabled": false})").find("bf16.enabled is false, but bf16") !=
+        std::string::npos);
+  CHECK(problems(R"({"enabled": "auto", "immediate_grad_update": true,
+                     "bf16_optimizer_states": false})") == "");
+}
+
+}  // namespace
+}  // namespace longspan
