@@ -67,7 +67,7 @@ struct Heartbeat::Impl {
         if (own.ending == Beat::Ending::kAsks) own.ending = Beat::Ending::kLost;
         told.notify_all();
         lock.unlock();
-        if (serves_store()) linger(seen);
+        if (where.serves_store()) linger(seen);
       } else if (Clock::now() - watched >= interval) {
         watched = Clock::now();
         watch();
@@ -114,8 +114,7 @@ struct Heartbeat::Impl {
       // Gone, or not answering: the next beat tries again by a new connection.
       store.reset();
       const std::lock_guard lock(mutex);
-      const bool refused = dynamic_cast<const StoreIsGone*>(&error) != nullptr;
-      if (refused && !refused_since) refused_since = Clock::now();
+      if (!refused_since && dynamic_cast<const StoreIsGone*>(&error)) refused_since = Clock::now();
       reachable = false;
       return false;
     }
@@ -205,9 +204,6 @@ struct Heartbeat::Impl {
     return true;
   }
 
-  bool serves_store(int rank) const { return rank == 0 && !where.launcher_hosts_store; }
-  bool serves_store() const { return serves_store(where.rank); }
-
   /// The store goes with this process: those who live get some time to read from it.
   void linger(const Beats& seen) {
     longspan::linger(seen, own.machine, interval, [&] {
@@ -228,11 +224,9 @@ struct Heartbeat::Impl {
       seen_verdict = known;
     });
     if (!stop_notice.empty()) {
-      const auto tell = [&] { put_text(*store, heard_of_stop(where.rank), "yes"); };
       if (!said_heard) {
-        said_heard = on_store(tell);
-        wait_until_all_heard_of_stop(
-            where, std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
+        said_heard = on_store([&] { put_text(*store, heard_of_stop(where.rank), "yes"); });
+        wait_until_all_heard_of_stop(where, timeout);
       }
       on_stop_notice(stop_notice);
     }
@@ -247,10 +241,7 @@ struct Heartbeat::Impl {
     {
       const std::lock_guard lock(mutex);
       if (reached && where.rank != 0 && beats[0]) head = beats[0];
-      // Nobody listens where rank 0 served the store: its process has ended.
-      const bool ended =
-          refused_since && serves_store(0) && !(head && head->ending == Beat::Ending::kFinished);
-      if (!reached && (ended || now - last_reached > timeout)) lost = store_is_gone();
+      if (!reached && (refused_since || now - last_reached > timeout)) lost = store_is_gone();
     }
     if (lost.empty()) {
       // What has passed must not shorten the waits that come (Notices::wait_for_all). A rank that
@@ -263,7 +254,7 @@ struct Heartbeat::Impl {
     if (now - *noticed < kGrace) return;
     if (seen_verdict.empty()) {
       on_store([&] { put_text(*store, kVerdict, lost); });
-      if (serves_store() && !beats.empty()) linger(beats);
+      if (where.serves_store() && !beats.empty()) linger(beats);
     }
     {
       // The main thread was about to say it, and hangs.
@@ -323,7 +314,7 @@ void Heartbeat::leave() {
   impl_->stop = true;
   impl_->wake.notify_all();
   const Seconds patience =
-      Seconds(3) + (impl_->asked && impl_->serves_store() ? 2 * kLingers : Seconds(0));
+      Seconds(3) + (impl_->asked && impl_->where.serves_store() ? 2 * kLingers : Seconds(0));
   impl_->told.wait_for(lock, patience, [&] { return impl_->done; });
 }
 
@@ -361,7 +352,7 @@ std::string Heartbeat::diagnosis(const std::string& own_failure) {
   impl_->own_failure = own_failure;
   if (impl_->own.ending == Beat::Ending::kNone) impl_->own.ending = Beat::Ending::kAsks;
   // Where the store's server is seen to be gone from here nobody needs to be asked.
-  if (impl_->head && impl_->serves_store(0) && impl_->where.rank != 0) {
+  if (impl_->head && !impl_->where.launcher_hosts_store && impl_->where.rank != 0) {
     const ProcessState state = state_of_process(*impl_->head, impl_->own.machine);
     if (state == ProcessState::kGone || state == ProcessState::kStopped) {
       impl_->reachable = false;
@@ -376,7 +367,8 @@ std::string Heartbeat::diagnosis(const std::string& own_failure) {
     return impl_->store_is_gone();
   }
   // A process that is being killed closes its connections a moment before it is gone.
-  for (int i = 0; i < 20 && !impl_->reachable && impl_->head && impl_->serves_store(0); ++i) {
+  for (int i = 0; i < 20 && !impl_->reachable && impl_->head && !impl_->where.launcher_hosts_store;
+       ++i) {
     if (state_of_process(*impl_->head, impl_->own.machine) == ProcessState::kGone) {
       return impl_->store_is_gone();
     }
@@ -401,7 +393,8 @@ void Heartbeat::failed(const std::string& reason) {
   const int64_t next = impl_->own.count + 1;
   impl_->told.wait_for(lock, Seconds(2), [&] { return impl_->posted_count >= next; });
   lock.unlock();
-  if (impl_->serves_store()) std::this_thread::sleep_for(impl_->interval * kBeatsBetweenLooks);
+  if (impl_->where.serves_store())
+    std::this_thread::sleep_for(impl_->interval * kBeatsBetweenLooks);
 }
 
 }  // namespace longspan

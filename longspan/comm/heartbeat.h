@@ -18,7 +18,8 @@ namespace longspan {
 class Heartbeat {
  public:
   /// Ends this process at once, with the message as its error. The thread calls it when another
-  /// rank has been silent for timeout_seconds, or is known to have ended, or the store has been
+  /// rank has been silent for timeout_seconds, or is known to have ended (as rank 0 is where it
+  /// served the store and nobody listens there any more), or the store has been silent for as long
   /// while this rank stood still, and the rest of this process has not noticed that some seconds
   /// later. So it does on all ranks when one, which lives, has kept others waiting in a collective
   /// for longer (comm/standstill).

@@ -216,8 +216,7 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
     const std::chrono::seconds patience = patience_to_meet(timeout_seconds);
     const auto end = std::chrono::steady_clock::now() + patience + traits.time_to_meet;
     const std::function<void()> prepare_thread = traits.prepare_threads();
-    c10::intrusive_ptr<c10d::Store> store =
-        open_store(where, where.rank == 0 && !where.launcher_hosts_store, patience);
+    c10::intrusive_ptr<c10d::Store> store = open_store(where, where.serves_store(), patience);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
     store->setTimeout(patience);
     std::vector<Mesh> meshes;

@@ -43,8 +43,8 @@ std::string prefix_of(const Rendezvous& where) { return where.store_prefix + kNo
 
 std::string heard_of_stop(int rank) { return fmt::format("{}/heard{}", kStopNotice, rank); }
 
-void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::milliseconds patience) {
-  if (where.rank != 0 || where.launcher_hosts_store) return;
+void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::duration<double> patience) {
+  if (!where.serves_store()) return;
   StoreClient store(where, prefix_of(where), kShortPatience);
   const std::string machine = own_machine();
   const auto is_waited_for = [&](int rank) {
@@ -53,10 +53,10 @@ void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::millisec
     const std::optional<Beat> beat = beat_from(store.text(key_of_beat(rank)).value_or(""));
     return !beat || !has_left(*beat, machine);
   };
-  const Clock::time_point end = Clock::now() + patience;
+  const Clock::time_point start = Clock::now();
   for (int rank = 1; rank < where.world_size; ++rank) {
     while (is_waited_for(rank)) {
-      if (Clock::now() > end) return;
+      if (Clock::now() - start > patience) return;
       std::this_thread::sleep_for(kBetweenNotices);
     }
   }

@@ -21,7 +21,7 @@ std::string heard_of_stop(int rank);
 /// The store ends with the process that serves it. On the rank that serves it, waits until every
 /// other rank knows of the notice to stop or has left, `patience` at most. Returns at once on every
 /// other rank.
-void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::milliseconds patience);
+void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::duration<double> patience);
 
 /// One object for each rank. Does nothing where there is one rank.
 class Notices {

@@ -28,6 +28,8 @@ struct Rendezvous {
 
   /// Whether this process meets anybody in a store: other ranks, or its launcher.
   bool has_peers() const { return world_size > 1 || launcher_hosts_store; }
+  /// Whether the others' store ends with this process.
+  bool serves_store() const { return rank == 0 && world_size > 1 && !launcher_hosts_store; }
 };
 
 /// Returns `where` with a store_prefix that all workers of this start share and that no earlier

@@ -48,10 +48,9 @@ Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, co
   if (plan.device.cuda()) {
     use_gpu(plan.own_gpu(), {.deterministic = model.full_determinism, .tf32 = model.tf32});
   }
-  const bool serves_store =
-      launched.rank == 0 && launched.world_size > 1 && !launched.launcher_hosts_store;
   rank_0_first(launched.rank, [&] {
-    require_descriptors("A process of this run", descriptors_of_rank(plan.parallel, serves_store));
+    require_descriptors("A process of this run",
+                        descriptors_of_rank(plan.parallel, launched.serves_store()));
   });
   return joined_start(launched, timeout_of(config));
 }
