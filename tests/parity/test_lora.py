@@ -264,13 +264,13 @@ def refusal(settings, folder):
 
 
 @pytest.mark.parametrize("began", [False, "gaussian", "orthogonal", "pissa", "olora"])
-def test_how_an_adapter_began(began, models, preferences, tmp_path):
+def test_how_an_adapter_began(began, models, tmp_path):
     """PEFT loads the adapter onto the model as it is, or onto one that it changes: then it is refused."""
     adapter = write_adapter(models["llama"], tmp_path / "adapter", init_lora_weights=began, target_modules=["q_proj"])
     if began == "gaussian":
         path = f"{adapter}/adapter_model.safetensors"
         save_file({name: torch.ones_like(x) / 8 for name, x in load_file(path).items()}, path, {"format": "pt"})
-    settings = settings_for(models["llama"], preferences, tmp_path / "run") | dict(adapter_name_or_path=adapter)
+    settings = dict(model_name_or_path=models["llama"], adapter_name_or_path=adapter)
     if began in ("pissa", "olora"):
         assert f'init_lora_weights is "{began}"; only plain LoRA is supported' in refusal(settings, tmp_path)
         return
@@ -280,7 +280,7 @@ def test_how_an_adapter_began(began, models, preferences, tmp_path):
     assert (logits_of(load(tmp_path / "merged"), ids) - theirs).norm() < 1e-5 * theirs.norm()
 
 
-def test_a_grown_vocabulary(models, preferences, tmp_path):
+def test_a_grown_vocabulary(models, tmp_path):
     from peft import LoraConfig, get_peft_model
 
     model = load(models["llama"])
@@ -288,7 +288,6 @@ def test_a_grown_vocabulary(models, preferences, tmp_path):
     model.resize_token_embeddings(size + 5)
     adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj"]))
     adapted.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
-    settings = settings_for(models["llama"], preferences, tmp_path / "run")
-    message = refusal(settings | dict(adapter_name_or_path=str(tmp_path / "adapter")), tmp_path)
+    message = refusal(dict(model_name_or_path=models["llama"], adapter_name_or_path=str(tmp_path / "adapter")), tmp_path)
     assert f"a vocabulary that was grown from {size} to {size + 5} tokens" in message
     assert f"resize_token_embeddings({size + 5})" in message
