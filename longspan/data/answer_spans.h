@@ -23,7 +23,8 @@ AnswerTokens answer_tokens(const EncodedText& tokens, const std::vector<AnswerTo
 /// The answers of a chat, which are the messages `answers`: each from where its generation prompt
 /// ends to the token by which generation stops (one of `ends`), with the white space behind it that
 /// the last answer has there, too. Without such a token: to the end of what the template writes
-/// behind the answer where the chat ends with it, as far as the chat has the same text there. Throws RowError (see LocatedChat).
+/// behind the answer where the chat ends with it, as far as the chat has the same text there.
+/// Throws RowError (see LocatedChat).
 std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedText& tokens,
                                        const std::vector<size_t>& answers,
                                        const std::set<int32_t>& ends);

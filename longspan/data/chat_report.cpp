@@ -31,11 +31,10 @@ void ChatReport::add(const std::vector<Turn>& turns, bool trains_all_answers,
                      const std::set<int32_t>& ends, const Tokenizer& tokenizer) {
   if (turns.empty()) return;
   const bool open_last = !ends.empty() && !has_end(turns.back(), ends, tokenizer);
-  const bool open_earlier =
-      !ends.empty() && trains_all_answers &&
-      std::any_of(turns.begin(), turns.end() - 1, [&](const Turn& turn) {
-        return !has_end(turn, ends, tokenizer);
-      });
+  const bool open_earlier = !ends.empty() && trains_all_answers &&
+                            std::any_of(turns.begin(), turns.end() - 1, [&](const Turn& turn) {
+                              return !has_end(turn, ends, tokenizer);
+                            });
   const bool lost = std::ranges::any_of(turns, &Turn::lost_thoughts);
   const std::scoped_lock lock(mutex_);
   ++num_chats_;
@@ -60,10 +59,10 @@ std::vector<std::string> ChatReport::notes() const {
         of_chats(num_lost_thoughts_)));
   }
   if (num_added_ > 0) {
-    notes.push_back(
-        fmt::format("The model's chat template writes nothing behind the last answer. Training adds "
-                    "{} there in {}, so that generation stops.",
-                    added_, of_chats(num_added_)));
+    notes.push_back(fmt::format(
+        "The model's chat template writes nothing behind the last answer. Training adds "
+        "{} there in {}, so that generation stops.",
+        added_, of_chats(num_added_)));
   }
   if (num_open_earlier_ > 0) {
     notes.push_back(fmt::format(

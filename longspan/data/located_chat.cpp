@@ -115,11 +115,11 @@ void LocatedChat::search_for_texts() {
     if (places_[i]) from = std::max(from, places_[i]->end);
     if (is_marked_[i]) continue;
     const std::string content = content_of(messages_[i]);
-    const size_t thoughts_end = is_answer(messages_[i]) ? content.rfind(kThoughtsEnd)
-                                                        : std::string::npos;
+    const size_t thoughts_end =
+        is_answer(messages_[i]) ? content.rfind(kThoughtsEnd) : std::string::npos;
     const bool thinks = thoughts_end != std::string::npos;
-    const std::string_view text = stripped(
-        std::string_view(content).substr(thinks ? thoughts_end + kThoughtsEnd.size() : 0));
+    const std::string_view text =
+        stripped(std::string_view(content).substr(thinks ? thoughts_end + kThoughtsEnd.size() : 0));
     const std::string_view thoughts =
         thinks ? stripped(std::string_view(content).substr(0, thoughts_end)) : std::string_view();
     if (thinks && plain_.text.find(thoughts, from) == std::string::npos) lost_thoughts_[i] = true;
@@ -152,8 +152,8 @@ void LocatedChat::require_order() const {
 LocatedChat::Place LocatedChat::surroundings_of(size_t message) const {
   Place around{0, plain_.text.size()};
   for (size_t i = 0; i < message; ++i) {
-    const bool before = places_[i] && (!places_[message] ||
-                                       places_[i]->end <= places_[message]->begin);
+    const bool before =
+        places_[i] && (!places_[message] || places_[i]->end <= places_[message]->begin);
     if (before) around.begin = std::max(around.begin, places_[i]->end);
   }
   const size_t least = places_[message] ? places_[message]->end : around.begin;
@@ -184,13 +184,13 @@ size_t LocatedChat::begin_of_answer(size_t message) const {
     at = mark.byte;
     prompt_at = same->byte;
   }
-  const size_t begin =
-      at + common_prefix(std::string_view(plain_.text).substr(at, first - at),
-                         std::string_view(prompt).substr(prompt_at));
+  const size_t begin = at + common_prefix(std::string_view(plain_.text).substr(at, first - at),
+                                          std::string_view(prompt).substr(prompt_at));
   if (begin < around.begin) {
-    fail(fmt::format("the text before {} is not that of its generation prompt, so that nothing "
-                     "says where the answer begins",
-                     name_of_message(message)));
+    fail(
+        fmt::format("the text before {} is not that of its generation prompt, so that nothing "
+                    "says where the answer begins",
+                    name_of_message(message)));
   }
   return begin;
 }

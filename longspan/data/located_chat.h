@@ -26,8 +26,8 @@ class LocatedChat {
  public:
   /// Throws RowError, which begins with `place`: the template refuses the messages; it does not
   /// print the content of a message as it is; it prints an answer twice or out of order.
-  LocatedChat(RenderMessages render, const nlohmann::ordered_json& messages,
-              bool generation_prompt, const std::string& place);
+  LocatedChat(RenderMessages render, const nlohmann::ordered_json& messages, bool generation_prompt,
+              const std::string& place);
 
   const std::string& text() const { return plain_.text; }
   /// Spans that {% generation %} marks.

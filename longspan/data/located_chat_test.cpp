@@ -89,7 +89,8 @@ TEST_CASE("private-use characters of a chat are no marks") {
   CHECK(answer(chat, 3) == mark);
 }
 
-TEST_CASE("thoughts that a template leaves out are told, other text that it leaves out is refused") {
+TEST_CASE(
+    "thoughts that a template leaves out are told, other text that it leaves out is refused") {
   const ordered_json messages =
       chat_of({"a", "<think>\nhm\n</think>\n\nb", "c", "<think>well</think>d"});
   const LocatedChat chat = locate(kThinks, messages);

@@ -34,10 +34,10 @@ std::optional<uint32_t> mark_at(std::string_view text) {
 }
 
 /// White space beyond ASCII that str.strip() takes away.
-constexpr std::string_view kWideSpaces[] = {
-    "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005",
-    "\u2006", "\u2007", "\u2008", "\u2009", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f",
-    "\u3000"};
+constexpr std::string_view kWideSpaces[] = {"\u0085", "\u00a0", "\u1680", "\u2000", "\u2001",
+                                            "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",
+                                            "\u2007", "\u2008", "\u2009", "\u200a", "\u2028",
+                                            "\u2029", "\u202f", "\u205f", "\u3000"};
 
 constexpr std::string_view kSpaces = " \t\n\v\f\r\x1c\x1d\x1e\x1f";
 

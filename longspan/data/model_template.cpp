@@ -218,8 +218,9 @@ class ModelTemplate : public TurnEncoder {
   LocatedChat locate(const Conversation& conversation, bool generation_prompt) const {
     const bool calls = std::ranges::any_of(
         conversation.messages, [](const Message& message) { return !message.calls.empty(); });
-    LocatedChat chat = calls ? locate_calls(conversation, generation_prompt)
-                             : locate_shaped(conversation, generation_prompt, call_shapes().front());
+    LocatedChat chat = calls
+                           ? locate_calls(conversation, generation_prompt)
+                           : locate_shaped(conversation, generation_prompt, call_shapes().front());
     require_tools(chat, conversation);
     require_last_thoughts(chat, conversation, generation_prompt);
     return chat;
@@ -299,6 +300,9 @@ std::string rendered_prompt(const std::string& chat_template, const Tokenizer& t
   for (const Message& message : conversation.messages) {
     variables["messages"].push_back(
         template_message(message, call_shapes().front(), conversation.source));
+  }
+  if (!conversation.tools.empty()) {
+    variables["tools"] = parse_ordered_json(conversation.tools, conversation.source);
   }
   variables["add_generation_prompt"] = true;
   return render_chat_template(chat_template, variables.dump()).text;

@@ -5,8 +5,8 @@
 
 #include "longspan/config/choices.h"
 #include "longspan/config/data_settings.h"
-#include "longspan/data/bad_rows.h"
 #include "longspan/config/user_error.h"
+#include "longspan/data/bad_rows.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/stage.h"
