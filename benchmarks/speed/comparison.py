@@ -14,6 +14,7 @@ from pathlib import Path
 
 from speed.environments import llamafactory_environment, versions
 from speed.frameworks import FRAMEWORKS, Material, Setup
+from speed.instructions import INSTRUCTIONS, missing, processor
 from speed.watch import Run, Step
 from speed.workload import D_MLP, D_MODEL, HEADS, KV_HEADS, LAYERS, Case
 
@@ -53,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser, peers: list[str]) -> None:
                         help="virtual environment, made if missing (default "
                              "build/peers/llamafactory)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--instructions", choices=INSTRUCTIONS,
+                        help="hold all frameworks to these (default: what each chooses)")
     parser.add_argument("--steps", type=int, default=2, help="measured steps of a run")
     parser.add_argument("--warmup", type=int, default=1, help="steps before those, left out")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each framework")
@@ -77,6 +80,10 @@ def parse_options(parser: argparse.ArgumentParser, peers: list[str]) -> argparse
     if options.before and not options.before.exists():
         parser.error(f"--before {options.before} is not there")
     options.out = options.out.absolute()
+    if options.instructions:
+        if lacks := missing(options.instructions):
+            parser.error(f"--instructions {options.instructions}: this processor lacks {lacks}")
+        os.environ.update(INSTRUCTIONS[options.instructions][1])
     return options
 
 
@@ -197,11 +204,9 @@ def print_table(works: list[Work], summaries: list[list[dict]], gemm: dict, colu
 
 
 def describe_machine(options) -> dict:
-    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text()
-                .splitlines() if line.startswith("model name")), platform.machine())
     memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_bytes": memory,
-            "threads": options.threads, "kernel": platform.release(),
+    return {"cpu": processor()[0], "cores": os.cpu_count(), "memory_bytes": memory,
+            "threads": options.threads, "instructions": options.instructions or "as chosen", "kernel": platform.release(),
             "date": datetime.datetime.now().isoformat(timespec="seconds")}
 
 
