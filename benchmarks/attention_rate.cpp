@@ -1,8 +1,8 @@
 // How near attention comes to the machine's GEMM rate, forward and backward: what bounds the speed
-// of training on long rows. Usage: bench_attention [threads [tokens ...]]; attention_rate.py runs it
-// under each instruction set. One thread is timed by the processor time that it takes, several by
-// the clock. T: tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head, H: head
-// dim.
+// of training on long rows. Usage: bench_attention [threads [tokens ...]]; attention_rate.py runs
+// it under each instruction set. One thread is timed by the processor time that it takes, several
+// by the clock. T: tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head, H:
+// head dim.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -146,7 +146,8 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) lengths.push_back(std::max(1L, std::atol(argv[i])));
   if (lengths.empty()) lengths = {2048, 8192};
   fmt::print(
-      "{} threads; causal pairs only; 2 matrix products forward, 5 backward; Longspan {}, ATen {}\n",
+      "{} threads; causal pairs only; 2 matrix products forward, 5 backward; Longspan {}, ATen "
+      "{}\n",
       at::get_num_threads(), longspan::name_of(longspan::cpu_capability()),
       at::get_cpu_capability());
   for (const int64_t head_dim : {64, 128}) {

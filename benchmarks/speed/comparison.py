@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser, peers: list[str]) -> None:
                         default=ROOT / "build/peers/llamafactory",
                         help="virtual environment, made if missing (default "
                              "build/peers/llamafactory)")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2,
+                        help="with 1, processor time counts, which other programs disturb little")
     parser.add_argument("--instructions", choices=INSTRUCTIONS,
                         help="hold all frameworks to these (default: what each chooses)")
     parser.add_argument("--steps", type=int, default=2, help="measured steps of a run")
@@ -117,8 +118,17 @@ def measured_steps(runs: list[Run], warmup: int) -> list[Step]:
     return [step for run in runs for step in run.steps[warmup:]]
 
 
+def seconds_of(step: Step, options: argparse.Namespace) -> float:
+    """A framework of one thread is timed by the processor time that it takes."""
+    return step.own if options.threads == 1 else step.seconds
+
+
+def is_disturbed(step: Step, options: argparse.Namespace) -> bool:
+    return options.threads > 1 and step.foreign > options.max_foreign
+
+
 def undisturbed(runs: list[Run], options: argparse.Namespace) -> list[Step]:
-    return [s for s in measured_steps(runs, options.warmup) if s.foreign <= options.max_foreign]
+    return [s for s in measured_steps(runs, options.warmup) if not is_disturbed(s, options)]
 
 
 def measure(options, setup: Setup, work: Work, gemm: dict, same_work) -> dict[str, list[Run]]:
@@ -136,7 +146,7 @@ def measure(options, setup: Setup, work: Work, gemm: dict, same_work) -> dict[st
         for name in list(runs) if round_ % 2 == 0 else list(runs)[::-1]:
             run = FRAMEWORKS[name](setup, work.material)
             runs[name].append(run)
-            steps = " ".join(f"{s.seconds:.2f}" + ("*" if s.foreign > options.max_foreign else "")
+            steps = " ".join(f"{seconds_of(s, options):.2f}" + "*" * is_disturbed(s, options)
                              for s in run.steps[options.warmup:])
             print(f"   {name:<15} steps {steps} s, memory {run.level / MIB:.0f} -> "
                   f"{run.peak / MIB:.0f} MiB, first loss {run.steps[0].loss:.4f}", flush=True)
@@ -160,7 +170,7 @@ def summarise(options, work: Work, runs: dict[str, list[Run]], gemm_rate: float)
     for name, own_runs in runs.items():
         measured, good = measured_steps(own_runs, options.warmup), undisturbed(own_runs, options)
         # All steps disturbed: a number all the same, marked as such.
-        seconds = statistics.median(s.seconds for s in good or measured)
+        seconds = statistics.median(seconds_of(s, options) for s in good or measured)
         flops = sum(work.flops[name].values())
         rows.append({
             "framework": name, "seconds_per_step": seconds,

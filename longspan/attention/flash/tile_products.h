@@ -71,7 +71,8 @@ inline void panel(int64_t width, int64_t rows, int64_t depth, const float* a, in
   }
   int64_t i = 0;
   for (; i + ROWS <= rows; i += ROWS)
-    micro_tile<ROWS, P>(depth, a + i * a_row, a_row, a_depth, b, c + i * ldc, ldc, into.from_row(i));
+    micro_tile<ROWS, P>(depth, a + i * a_row, a_row, a_depth, b, c + i * ldc, ldc,
+                        into.from_row(i));
   for (; i < rows; ++i)
     micro_tile<1, P>(depth, a + i * a_row, a_row, a_depth, b, c + i * ldc, ldc, into.from_row(i));
 }

@@ -5,11 +5,14 @@
 
 namespace longspan::flash {
 
-/// Rows and columns of a tile of scores. The score tile (kQueryTile x kKeyTile floats, 72 KiB) and
-/// the packed keys and values of a key tile stay in the second-level cache while every query head
-/// of the group passes over them.
+/// Rows and columns of a tile of scores. The score tile (80 KiB) and the packed keys and values of
+/// a key tile stay in the second-level cache while every query head of the group passes over them.
 inline constexpr int64_t kQueryTile = 96;
 inline constexpr int64_t kKeyTile = 192;
+
+/// Queries of a tile in the forward, which adds to the same sums for all keys: a small tile
+/// computes fewer pairs that the causal mask hides.
+inline constexpr int64_t kForwardTile = 48;
 
 /// Floats between rows of a tile of scores: a multiple of a power of two would put a column of them
 /// into few sets of the first-level cache.

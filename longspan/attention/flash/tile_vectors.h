@@ -25,8 +25,8 @@ inline void store(float* p, Vector x) { *reinterpret_cast<LooseVector*>(p) = x; 
 /// x - 0 is x for every x, so that the compiler leaves the subtraction out and a number in memory
 /// is broadcast by its load. 0 + x is another number for -0, and costs an addition and a shuffle.
 inline Vector splat(float x) { return x - Vector{}; }
-/// y where either is NaN. The compiler makes a comparison and a choice of some of these. (g++ 12 warns
-/// of the plain form with 16 lanes.)
+/// y where either is NaN. The compiler makes a comparison and a choice of some of these. (g++ 12
+/// warns of the plain form with 16 lanes.)
 inline Vector larger_of(Vector x, Vector y) {
 #if LANES == 16
   return _mm512_maskz_max_ps(0xFFFF, x, y);
@@ -75,8 +75,8 @@ inline Vector tanh_of(Vector x) {
   return size < splat(0.625f) ? p : (negative ? -far : far);
 }
 
-/// Places of lanes for a shuffle. They are constants by their types: what a loop writes lane by lane
-/// the compiler writes at every use.
+/// Places of lanes for a shuffle. They are constants by their types: what a loop writes lane by
+/// lane the compiler writes at every use.
 template <typename Lanes>
 struct Places;
 template <int... lane>

@@ -39,12 +39,12 @@ inline int64_t key_limit(const Task& task, int64_t query_end) {
 }
 
 int64_t forward_scratch(int64_t key_dim, int64_t value_dim, int64_t group) {
-  return group * query_tiles_of_task(group) * kQueryTile * (key_dim + value_dim + 2) +
-         kQueryTile * kScoreStride + kKeyTile * (key_dim + value_dim) + 64;
+  return group * query_tiles_of_task(group) * kForwardTile * (key_dim + value_dim + 2) +
+         kForwardTile * kScoreStride + kKeyTile * (key_dim + value_dim) + 64;
 }
 
-/// The largest of `first` and a row of scores. Several maxima run side by side, since each waits for
-/// the one before it.
+/// The largest of `first` and a row of scores. Several maxima run side by side, since each waits
+/// for the one before it.
 inline float largest_of(const float* scores, int64_t padded, float first) {
   Vector largest[4];
 #pragma GCC unroll 4
@@ -52,12 +52,10 @@ inline float largest_of(const float* scores, int64_t padded, float first) {
   int64_t j = 0;
   for (; j + 4 * LANES <= padded; j += 4 * LANES) {
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      largest[i] = larger_of(load(scores + j + i * LANES), largest[i]);
+    for (int i = 0; i < 4; ++i) largest[i] = larger_of(load(scores + j + i * LANES), largest[i]);
   }
   for (; j < padded; j += LANES) largest[0] = larger_of(load(scores + j), largest[0]);
-  return max_of(
-      larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3])));
+  return max_of(larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3])));
 }
 
 /// Probabilities of a row of scores relative to its maximum; their sum.
@@ -114,29 +112,29 @@ inline void softmax_rows(int64_t rows, const Seen* seen, float* scores, int64_t 
 void forward(const Forward& f, const Task& task, float* scratch) {
   const int64_t K = f.key_dim, V = f.value_dim, group = f.num_heads / f.num_kv_heads;
   // A part is a tile of queries of one head.
-  const int64_t num_tiles = (task.q_length + kQueryTile - 1) / kQueryTile;
-  const int64_t num_parts = group * num_tiles, query_size = kQueryTile * K,
-                sum_size = kQueryTile * V;
+  const int64_t num_tiles = (task.q_length + kForwardTile - 1) / kForwardTile;
+  const int64_t num_parts = group * num_tiles, query_size = kForwardTile * K,
+                sum_size = kForwardTile * V;
   float* queries = scratch;
   float* sums = queries + num_parts * query_size;
   float* scores = sums + num_parts * sum_size;
-  float* keys = scores + kQueryTile * kScoreStride;  // K x BK in panels
-  float* values = keys + kKeyTile * K;               // BK x V in panels
+  float* keys = scores + kForwardTile * kScoreStride;  // K x BK in panels
+  float* values = keys + kKeyTile * K;                 // BK x V in panels
   float* maxima = values + kKeyTile * V;
-  float* totals = maxima + num_parts * kQueryTile;
+  float* totals = maxima + num_parts * kForwardTile;
   const int64_t first_head = task.kv_head * group;
   const auto rows_of = [&](int64_t tile) {
-    return smaller(kQueryTile, task.q_length - tile * kQueryTile);
+    return smaller(kForwardTile, task.q_length - tile * kForwardTile);
   };
 
   for (int64_t part = 0; part < num_parts; ++part) {
     const int64_t tile = part / group, head = first_head + part % group, rows = rows_of(tile);
-    pack(f.q + (task.q_begin + tile * kQueryTile) * f.q_strides.token + head * f.q_strides.head,
+    pack(f.q + (task.q_begin + tile * kForwardTile) * f.q_strides.token + head * f.q_strides.head,
          f.q_strides.token, rows, K, f.scale * kLog2E, queries + part * query_size);
     for (int64_t i = 0; i < rows * V; ++i) sums[part * sum_size + i] = 0;
-    for (int64_t i = 0; i < kQueryTile; ++i) {
-      maxima[part * kQueryTile + i] = kMinusInfinity;
-      totals[part * kQueryTile + i] = 0;
+    for (int64_t i = 0; i < kForwardTile; ++i) {
+      maxima[part * kForwardTile + i] = kMinusInfinity;
+      totals[part * kForwardTile + i] = 0;
     }
   }
 
@@ -149,36 +147,40 @@ void forward(const Forward& f, const Task& task, float* scratch) {
     pack_panels(f.v + (task.k_begin + key) * f.v_strides.token + task.kv_head * f.v_strides.head,
                 f.v_strides.token, count, V, 1.0f, values, kKeyTile);
     for (int64_t part = 0; part < num_parts; ++part) {
-      const int64_t query = part / group * kQueryTile, rows = rows_of(part / group);
+      const int64_t query = part / group * kForwardTile, rows = rows_of(part / group);
       if (key >= key_limit(task, query + rows) || key + count <= query + task.lower) continue;
       float* out = sums + part * sum_size;
-      multiply(rows, padded, K, queries + part * query_size, K, 1, keys, K, scores, kScoreStride,
+      // Keys behind these are hidden from all queries of the tile.
+      const int64_t end = visible(task, query + rows - 1, key, count),
+                    width = smaller(padded, round_up(end, kPanel));
+      multiply(rows, width, K, queries + part * query_size, K, 1, keys, K, scores, kScoreStride,
                Fresh{});
-      float factors[kQueryTile];
+      float factors[kForwardTile];
       for (int64_t i = 0; i < rows; i += LANES) {
-        const int64_t some = smaller(LANES, rows - i), at = part * kQueryTile + i;
+        const int64_t some = smaller(LANES, rows - i), at = part * kForwardTile + i;
         Seen seen[LANES];
         for (int64_t r = 0; r < some; ++r)
-          seen[r] = {hidden(task, query + i + r, key, count), visible(task, query + i + r, key, count)};
-        softmax_rows(some, seen, scores + i * kScoreStride, padded, f.softcap * kLog2E, maxima + at,
+          seen[r] = {hidden(task, query + i + r, key, end), visible(task, query + i + r, key, end)};
+        softmax_rows(some, seen, scores + i * kScoreStride, width, f.softcap * kLog2E, maxima + at,
                      totals + at, factors + i);
       }
-      multiply(rows, V, count, scores, kScoreStride, 1, values, kKeyTile, out, V,
+      multiply(rows, V, end, scores, kScoreStride, 1, values, kKeyTile, out, V,
                AddedToScaled{factors});
     }
   }
 
   for (int64_t part = 0; part < num_parts; ++part) {
-    const int64_t query = task.q_begin + part / group * kQueryTile;
+    const int64_t query = task.q_begin + part / group * kForwardTile;
     const int64_t head = first_head + part % group, rows = rows_of(part / group);
     for (int64_t i = 0; i < rows; ++i) {
-      const float total = totals[part * kQueryTile + i];
+      const float total = totals[part * kForwardTile + i];
       const float inverse = total > 0 ? 1.0f / total : 0.0f;
       const float* from = sums + part * sum_size + i * V;
       float* to = f.out + ((query + i) * f.num_heads + head) * V;
       for (int64_t h = 0; h < V; h += LANES) store(to + h, load(from + h) * inverse);
       f.lse[head * f.num_tokens + query + i] =
-          total > 0 ? maxima[part * kQueryTile + i] * kLn2 + __builtin_logf(total) : kMinusInfinity;
+          total > 0 ? maxima[part * kForwardTile + i] * kLn2 + __builtin_logf(total)
+                    : kMinusInfinity;
     }
   }
 }
@@ -236,33 +238,41 @@ void backward(const Backward& b, const Task& task, float* scratch) {
   for (int64_t i = 0; i < count * K; ++i) dkeys[i] = 0;
   for (int64_t i = 0; i < count * V; ++i) dvalues[i] = 0;
 
-  for (int64_t query = first_query(task); query < task.q_length; query += kQueryTile) {
-    const int64_t rows = smaller(kQueryTile, task.q_length - query), token = task.q_begin + query;
-    // Keys behind these are hidden from all queries of the tile.
-    const int64_t seen = visible(task, query + rows - 1, 0, count),
-                  width = smaller(padded, round_up(seen, kPanel));
-    for (int64_t head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
-      const float* q = b.q + token * b.q_strides.token + head * b.q_strides.head;
-      const float* dout = b.dout + token * b.dout_strides.token + head * b.dout_strides.head;
-      pack(q, b.q_strides.token, rows, K, b.scale * kLog2E, queries);
-      pack_panels(queries, K, rows, K, 1.0f, query_panels, kQueryTile);
-      pack(dout, b.dout_strides.token, rows, V, 1.0f, douts);
-      pack_panels(douts, V, rows, V, 1.0f, dout_panels, kQueryTile);
-      multiply(rows, width, K, queries, K, 1, keys_transposed, K, scores, kScoreStride, Fresh{});
-      multiply(rows, width, V, douts, V, 1, values_transposed, V, gradients, kScoreStride, Fresh{});
-      const float* lse = b.lse + head * b.num_tokens + token;
-      const float* delta = b.delta + head * b.num_tokens + token;
-      for (int64_t i = 0; i < rows; ++i)
-        backward_row(scores + i * kScoreStride, gradients + i * kScoreStride,
-                     hidden(task, query + i, 0, seen), visible(task, query + i, 0, seen), width,
-                     lse[i], delta[i], b.softcap * kLog2E);
-      multiply(seen, V, rows, scores, 1, kScoreStride, dout_panels, kQueryTile, dvalues, V, Added{});
-      multiply(seen, K, rows, gradients, 1, kScoreStride, query_panels, kQueryTile, dkeys, K, Added{});
-      if (head == task.kv_head * group) b.turns.wait_for_queries(b.turns.self, task, query);
-      multiply(rows, K, seen, gradients, kScoreStride, 1, keys, kKeyTile,
-               b.dq + (token * b.num_heads + head) * K, b.num_heads * K, Added{});
+  for (int64_t tile = first_query(task); tile < task.q_length; tile += kQueryTile) {
+    const int64_t tile_end = smaller(tile + kQueryTile, task.q_length);
+    // Half as many at once where some do not see all keys: fewer products are of hidden pairs.
+    const int64_t step = visible(task, tile, 0, count) < count ? kQueryTile / 2 : kQueryTile;
+    for (int64_t query = tile; query < tile_end; query += step) {
+      const int64_t rows = smaller(step, tile_end - query), token = task.q_begin + query;
+      const int64_t seen = visible(task, query + rows - 1, 0, count),
+                    width = smaller(padded, round_up(seen, kPanel));
+      for (int64_t head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
+        const float* q = b.q + token * b.q_strides.token + head * b.q_strides.head;
+        const float* dout = b.dout + token * b.dout_strides.token + head * b.dout_strides.head;
+        pack(q, b.q_strides.token, rows, K, b.scale * kLog2E, queries);
+        pack_panels(queries, K, rows, K, 1.0f, query_panels, kQueryTile);
+        pack(dout, b.dout_strides.token, rows, V, 1.0f, douts);
+        pack_panels(douts, V, rows, V, 1.0f, dout_panels, kQueryTile);
+        multiply(rows, width, K, queries, K, 1, keys_transposed, K, scores, kScoreStride, Fresh{});
+        multiply(rows, width, V, douts, V, 1, values_transposed, V, gradients, kScoreStride,
+                 Fresh{});
+        const float* lse = b.lse + head * b.num_tokens + token;
+        const float* delta = b.delta + head * b.num_tokens + token;
+        for (int64_t i = 0; i < rows; ++i)
+          backward_row(scores + i * kScoreStride, gradients + i * kScoreStride,
+                       hidden(task, query + i, 0, seen), visible(task, query + i, 0, seen), width,
+                       lse[i], delta[i], b.softcap * kLog2E);
+        multiply(seen, V, rows, scores, 1, kScoreStride, dout_panels, kQueryTile, dvalues, V,
+                 Added{});
+        multiply(seen, K, rows, gradients, 1, kScoreStride, query_panels, kQueryTile, dkeys, K,
+                 Added{});
+        if (query == tile && head == task.kv_head * group)
+          b.turns.wait_for_queries(b.turns.self, task, tile);
+        multiply(rows, K, seen, gradients, kScoreStride, 1, keys, kKeyTile,
+                 b.dq + (token * b.num_heads + head) * K, b.num_heads * K, Added{});
+      }
     }
-    b.turns.pass_queries_on(b.turns.self, task, query);
+    b.turns.pass_queries_on(b.turns.self, task, tile);
   }
 
   b.turns.wait_for_keys(b.turns.self, task);
