@@ -1,12 +1,16 @@
 // How near attention comes to the machine's GEMM rate, forward and backward: what bounds the speed
-// of training on long rows. Usage: bench_attention [threads [tokens ...]] T: tokens, N: query
-// heads, M: kv heads, G = N / M: query heads of a kv head, H: head dim.
+// of training on long rows. Usage: bench_attention [threads [tokens ...]]; attention_rate.py runs
+// it under each instruction set. One thread is timed by the processor time that it takes, several
+// by the clock. T: tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head, H:
+// head dim.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -14,10 +18,11 @@
 #include <vector>
 
 #include "longspan/attention/flash/flash_attention.h"
+#include "longspan/cpu/capability.h"
 
 namespace {
 
-constexpr int64_t N = 8, M = 2, H = 64;  // those of sft_speed.py's model
+constexpr int64_t N = 8, M = 2;  // those of sft_speed.py's model
 constexpr int64_t kModelDim = 512, kMlpDim = 1408;
 constexpr double kSeconds = 6.0;  // for all contenders at one length
 constexpr int kLeastRounds = 5;
@@ -29,10 +34,16 @@ struct Contender {
   double best_seconds = 1e30;
 };
 
+double seconds_now() {
+  timespec now;
+  clock_gettime(at::get_num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = seconds_now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_now() - begin;
 }
 
 // The contenders take turns, and the best time counts: whatever else the machine does only adds.
@@ -54,11 +65,22 @@ at::Tensor grouped_queries(const at::Tensor& x_TNH) {
   return x_TNH.unflatten(1, {M, N / M}).permute({1, 2, 0, 3});
 }
 at::Tensor grouped_keys(const at::Tensor& x_TMH) {
-  return x_TMH.transpose(0, 1).unsqueeze(1).expand({M, N / M, x_TMH.size(0), H});
+  return x_TMH.transpose(0, 1).unsqueeze(1).expand({M, N / M, x_TMH.size(0), x_TMH.size(2)});
 }
 
-void run(int64_t T) {
-  const auto random = [T](int64_t heads) { return at::randn({T, heads, H}); };
+// a times the transpose of b, by oneDNN.
+void multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
+  using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                            std::string_view, c10::List<std::optional<at::Scalar>>,
+                            std::optional<std::string_view>);
+  static const auto linear = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                                 .typed<Linear>();
+  linear.call(a, b, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+void run(int64_t T, int64_t H) {
+  const auto random = [T, H](int64_t heads) { return at::randn({T, heads, H}); };
   const at::Tensor q_TNH = random(N), k_TMH = random(M), v_TMH = random(M), dout_TNH = random(N);
   const longspan::AttentionSpec spec = longspan::plain_attention(N, M, H);
   const std::vector<longspan::Block> blocks = {{0, T, 0, T, /*causal=*/true}};
@@ -69,12 +91,11 @@ void run(int64_t T) {
   const longspan::AttentionResult own = longspan::flash::forward(q_TNH, k_TMH, v_TMH, spec, blocks);
 
   // The MLP's product.
-  const at::Tensor a = at::randn({2048, kModelDim}), b = at::randn({kModelDim, kMlpDim});
+  const at::Tensor a = at::randn({2048, kModelDim}), b = at::randn({kModelDim, kMlpDim}),
+                   transposed = b.t().contiguous();
   at::Tensor product = at::empty({2048, kMlpDim});
   constexpr int kProducts = 4;
-  const auto multiply = [&] {
-    for (int i = 0; i < kProducts; ++i) at::mm_out(product, a, b);
-  };
+  const double product_flops = 2.0 * kProducts * 2048 * kModelDim * kMlpDim;
 
   // Of the pairs of queries and keys that causal attention keeps.
   const double head_pairs = N * (static_cast<double>(T) * (T + 1) / 2);
@@ -82,7 +103,12 @@ void run(int64_t T) {
   const double forward = head_pairs * static_cast<double>(pair.forward),
                backward = head_pairs * static_cast<double>(pair.backward);
   std::vector<Contender> contenders;
-  contenders.push_back({"GEMM", 2.0 * kProducts * 2048 * kModelDim * kMlpDim, multiply});
+  contenders.push_back({"GEMM, MKL", product_flops, [&] {
+                          for (int i = 0; i < kProducts; ++i) at::mm_out(product, a, b);
+                        }});
+  contenders.push_back({"GEMM, oneDNN", product_flops, [&] {
+                          for (int i = 0; i < kProducts; ++i) multiply_by_onednn(a, transposed);
+                        }});
   contenders.push_back({"forward, ATen", forward, [&] {
                           at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
                         }});
@@ -98,13 +124,17 @@ void run(int64_t T) {
                         }});
   time_in_turns(contenders);
 
-  const double gemm_rate = contenders[0].flops / contenders[0].best_seconds;
+  const auto rate_of = [](const Contender& c) { return c.flops / c.best_seconds; };
+  const double gemm_rate = std::max(rate_of(contenders[0]), rate_of(contenders[1]));
   fmt::print("T = {}, {} query heads, {} kv heads of {}, fp32\n", T, N, M, H);
   for (const Contender& contender : contenders) {
-    const double rate = contender.flops / contender.best_seconds;
     fmt::print("  {:<20} {:>9.2f} ms {:>8.1f} GFLOP/s {:>5.0f} % of GEMM\n", contender.name,
-               contender.best_seconds * 1e3, rate / 1e9, 100 * rate / gemm_rate);
+               contender.best_seconds * 1e3, rate_of(contender) / 1e9,
+               100 * rate_of(contender) / gemm_rate);
   }
+  fmt::print("  Longspan against ATen: forward {:.2f}x, backward {:.2f}x\n",
+             contenders[2].best_seconds / contenders[3].best_seconds,
+             contenders[4].best_seconds / contenders[5].best_seconds);
 }
 
 }  // namespace
@@ -115,7 +145,12 @@ int main(int argc, char** argv) {
   std::vector<int64_t> lengths;
   for (int i = 2; i < argc; ++i) lengths.push_back(std::max(1L, std::atol(argv[i])));
   if (lengths.empty()) lengths = {2048, 8192};
-  fmt::print("{} threads; causal pairs only; 2 matrix products forward, 5 backward\n",
-             at::get_num_threads());
-  for (const int64_t length : lengths) run(length);
+  fmt::print(
+      "{} threads; causal pairs only; 2 matrix products forward, 5 backward; Longspan {}, ATen "
+      "{}\n",
+      at::get_num_threads(), longspan::name_of(longspan::cpu_capability()),
+      at::get_cpu_capability());
+  for (const int64_t head_dim : {64, 128}) {
+    for (const int64_t length : lengths) run(length, head_dim);
+  }
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from speed.environments import llamafactory_environment, versions
 from speed.frameworks import FRAMEWORKS, Material, Setup
+from speed.instructions import INSTRUCTIONS, missing, processor
 from speed.watch import Run, Step
 from speed.workload import D_MLP, D_MODEL, HEADS, KV_HEADS, LAYERS, Case
 
@@ -52,7 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser, peers: list[str]) -> None:
                         default=ROOT / "build/peers/llamafactory",
                         help="virtual environment, made if missing (default "
                              "build/peers/llamafactory)")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2,
+                        help="with 1, processor time counts, which other programs disturb little")
+    parser.add_argument("--instructions", choices=INSTRUCTIONS,
+                        help="hold all frameworks to these (default: what each chooses)")
     parser.add_argument("--steps", type=int, default=2, help="measured steps of a run")
     parser.add_argument("--warmup", type=int, default=1, help="steps before those, left out")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each framework")
@@ -77,6 +81,10 @@ def parse_options(parser: argparse.ArgumentParser, peers: list[str]) -> argparse
     if options.before and not options.before.exists():
         parser.error(f"--before {options.before} is not there")
     options.out = options.out.absolute()
+    if options.instructions:
+        if lacks := missing(options.instructions):
+            parser.error(f"--instructions {options.instructions}: this processor lacks {lacks}")
+        os.environ.update(INSTRUCTIONS[options.instructions][1])
     return options
 
 
@@ -110,8 +118,17 @@ def measured_steps(runs: list[Run], warmup: int) -> list[Step]:
     return [step for run in runs for step in run.steps[warmup:]]
 
 
+def seconds_of(step: Step, options: argparse.Namespace) -> float:
+    """A framework of one thread is timed by the processor time that it takes."""
+    return step.own if options.threads == 1 else step.seconds
+
+
+def is_disturbed(step: Step, options: argparse.Namespace) -> bool:
+    return options.threads > 1 and step.foreign > options.max_foreign
+
+
 def undisturbed(runs: list[Run], options: argparse.Namespace) -> list[Step]:
-    return [s for s in measured_steps(runs, options.warmup) if s.foreign <= options.max_foreign]
+    return [s for s in measured_steps(runs, options.warmup) if not is_disturbed(s, options)]
 
 
 def measure(options, setup: Setup, work: Work, gemm: dict, same_work) -> dict[str, list[Run]]:
@@ -129,7 +146,7 @@ def measure(options, setup: Setup, work: Work, gemm: dict, same_work) -> dict[st
         for name in list(runs) if round_ % 2 == 0 else list(runs)[::-1]:
             run = FRAMEWORKS[name](setup, work.material)
             runs[name].append(run)
-            steps = " ".join(f"{s.seconds:.2f}" + ("*" if s.foreign > options.max_foreign else "")
+            steps = " ".join(f"{seconds_of(s, options):.2f}" + "*" * is_disturbed(s, options)
                              for s in run.steps[options.warmup:])
             print(f"   {name:<15} steps {steps} s, memory {run.level / MIB:.0f} -> "
                   f"{run.peak / MIB:.0f} MiB, first loss {run.steps[0].loss:.4f}", flush=True)
@@ -153,7 +170,7 @@ def summarise(options, work: Work, runs: dict[str, list[Run]], gemm_rate: float)
     for name, own_runs in runs.items():
         measured, good = measured_steps(own_runs, options.warmup), undisturbed(own_runs, options)
         # All steps disturbed: a number all the same, marked as such.
-        seconds = statistics.median(s.seconds for s in good or measured)
+        seconds = statistics.median(seconds_of(s, options) for s in good or measured)
         flops = sum(work.flops[name].values())
         rows.append({
             "framework": name, "seconds_per_step": seconds,
@@ -197,11 +214,9 @@ def print_table(works: list[Work], summaries: list[list[dict]], gemm: dict, colu
 
 
 def describe_machine(options) -> dict:
-    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text()
-                .splitlines() if line.startswith("model name")), platform.machine())
     memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_bytes": memory,
-            "threads": options.threads, "kernel": platform.release(),
+    return {"cpu": processor()[0], "cores": os.cpu_count(), "memory_bytes": memory,
+            "threads": options.threads, "instructions": options.instructions or "as chosen", "kernel": platform.release(),
             "date": datetime.datetime.now().isoformat(timespec="seconds")}
 
 

@@ -24,12 +24,14 @@ class Sample:
     rss: int  # bytes, now
     peak: int  # bytes, highest since the sample before
     unread: int  # bytes of mapped weight files that are not in memory yet
+    own: float  # CPU seconds of the watched tree
     foreign: float  # CPU seconds since boot of all but the watched tree and this process; steal too
 
 
 @dataclasses.dataclass
 class Step:
     seconds: float
+    own: float  # CPU seconds of the framework
     foreign: float  # cores that others took, on average
     logged: dict[str, float]  # what the framework logged: loss, grad_norm, ...
 
@@ -109,8 +111,9 @@ class _Tree:
             except (OSError, IndexError):
                 continue
             rss, peak = rss + now, peak + high
-        own = sum(os.times()[:2])
-        return Sample(time.time(), rss, peak, unread, busy_seconds() - sum(self.cpu.values()) - own)
+        own = sum(self.cpu.values())
+        return Sample(time.time(), rss, peak, unread, own,
+                      busy_seconds() - own - sum(os.times()[:2]))
 
 
 class StepLog:
@@ -167,14 +170,17 @@ def watch(command: list[str], environment: dict[str, str], log: Path, step_log: 
     return samples
 
 
-def _foreign_at(samples: list[Sample], when: float) -> float:
-    """Linear between samples."""
-    at = bisect.bisect_left(samples, when, key=lambda s: s.time)
-    if at == 0 or at == len(samples):
-        return samples[min(at, len(samples) - 1)].foreign
-    before, after = samples[at - 1], samples[at]
-    part = (when - before.time) / (after.time - before.time)
-    return before.foreign + part * (after.foreign - before.foreign)
+def _between(samples: list[Sample], of, start: float, end: float) -> float:
+    """By how much a number that of(sample) gives grew; linear between samples."""
+    def at(when: float) -> float:
+        next_ = bisect.bisect_left(samples, when, key=lambda s: s.time)
+        if next_ == 0 or next_ == len(samples):
+            return of(samples[min(next_, len(samples) - 1)])
+        before, after = samples[next_ - 1], samples[next_]
+        part = (when - before.time) / (after.time - before.time)
+        return of(before) + part * (of(after) - of(before))
+
+    return at(end) - at(start)
 
 
 def summarise(samples: list[Sample], begin: float, ends: list[float],
@@ -188,7 +194,8 @@ def summarise(samples: list[Sample], begin: float, ends: list[float],
     during = [s.peak for s in samples if begin < s.time <= ends[-1] + SAMPLE_SECONDS]
     steps, start = [], begin
     for end, numbers in zip(ends, logged):
-        foreign = _foreign_at(samples, end) - _foreign_at(samples, start)
-        steps.append(Step(end - start, max(0.0, foreign) / max(end - start, 1e-9), numbers))
+        own = _between(samples, lambda s: s.own, start, end)
+        foreign = _between(samples, lambda s: s.foreign, start, end)
+        steps.append(Step(end - start, own, max(0.0, foreign) / max(end - start, 1e-9), numbers))
         start = end
     return Run(steps, level, max(during, default=level))

@@ -32,10 +32,10 @@ double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, 
 /// Buffers of the threads of attention/flash. ATen's kernel, which takes the other head dims, has
 /// none.
 double attention_scratch(const MemoryFacts& facts, const TokenMixerCost& mixer) {
-  constexpr int64_t kQueries = flash::kQueryTile, kKeys = flash::kKeyTile;
   if (mixer.head_dim % flash::kHeadDimMultiple != 0) return 0;
-  const int64_t tiles = mixer.kv_heads * ((facts.num_tokens + kKeys - 1) / kKeys);
-  const int64_t floats = (5 * kKeys + 2 * kQueries) * mixer.head_dim + 2 * kQueries * kKeys;
+  const int64_t tiles =
+      mixer.kv_heads * ((facts.num_tokens + flash::kKeyTile - 1) / flash::kKeyTile);
+  const int64_t floats = flash::backward_floats(mixer.head_dim, mixer.head_dim);
   return 4.0 * static_cast<double>(std::min(facts.attention_threads, tiles) * floats);
 }
 

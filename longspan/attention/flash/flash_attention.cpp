@@ -55,8 +55,8 @@ void for_each(int64_t count, int64_t scratch_floats,
 /// Queries of a forward task, so few that every thread gets several tasks.
 int64_t queries_of_task(int64_t queries_of_all_heads, int64_t group, int64_t num_threads) {
   int64_t tiles = query_tiles_of_task(group);
-  while (tiles > 1 && queries_of_all_heads < 16 * num_threads * tiles * kQueryTile) --tiles;
-  return tiles * kQueryTile;
+  while (tiles > 2 && queries_of_all_heads < 16 * num_threads * tiles * kForwardTile) --tiles;
+  return tiles * kForwardTile;
 }
 
 const Tiles* tiles_for(CpuCapability capability) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "longspan/cpu/capability.h"
 
@@ -95,6 +96,18 @@ void check(const Case& c, const Tiles& tiles) {
   CHECK(relative_error(grads.dq_TNH, want.dq) < kTolerance);
   CHECK(relative_error(grads.dk_SMH, want.dk) < kTolerance);
   CHECK(relative_error(grads.dv_SMH, want.dv) < kTolerance);
+}
+
+std::vector<const Tiles*> tiles_that_run() {
+  const std::pair<CpuCapability, const Tiles*> all[] = {
+      {CpuCapability::kPortable, portable_tiles()},
+      {CpuCapability::kAvx2, avx2_tiles()},
+      {CpuCapability::kAvx512, avx512_tiles()}};
+  std::vector<const Tiles*> run;
+  for (const auto& [capability, tiles] : all) {
+    if (capability <= widest_cpu_capability()) run.push_back(tiles);
+  }
+  return run;
 }
 
 }  // namespace
@@ -211,14 +224,42 @@ TEST_CASE("flash attention equals plain fp64 attention for every instruction set
        {{0, 200, 0, 200, true}, {200, 100, 40, 160, false}},
        16},
   };
-  const std::pair<CpuCapability, const Tiles*> all[] = {
-      {CpuCapability::kPortable, portable_tiles()},
-      {CpuCapability::kAvx2, avx2_tiles()},
-      {CpuCapability::kAvx512, avx512_tiles()}};
-  for (const auto& [capability, tiles] : all) {
-    if (capability > widest_cpu_capability()) continue;
-    CAPTURE(name_of(capability));
+  for (const Tiles* tiles : tiles_that_run()) {
+    CAPTURE(tiles->instructions);
     for (const Case& c : cases) check(c, *tiles);
+  }
+}
+
+TEST_CASE("flash attention: a NaN stays one, and a score far below the largest has no weight") {
+  const int64_t T = 200, at = 70, H = 16;
+  for (const Tiles* tiles : tiles_that_run()) {
+    CAPTURE(tiles->instructions);
+    at::Tensor q = at::randn({T, 1, H}), k = at::randn({T, 1, H}), v = at::randn({T, 1, H});
+    const auto nan_rows = [&](const at::Tensor& bad_q, const at::Tensor& bad_k) {
+      const at::Tensor out = forward(bad_q, bad_k, v, kSpec, {{0, T, 0, T, true}}, *tiles).out_TNH;
+      return out.isnan().all(-1).squeeze(1);
+    };
+    at::Tensor bad = q.clone();
+    bad[at].fill_(NAN);
+    CHECK(at::equal(nan_rows(bad, k), at::arange(T) == at));
+    bad = k.clone();
+    bad[at].fill_(NAN);
+    CHECK(at::equal(nan_rows(q, bad), at::arange(T) >= at));
+
+    // Scores 0 and 100: e^-100 is no fp32 number.
+    const AttentionSpec plain{.scale = 1.0};
+    const std::vector<Block> block{{0, 1, 0, 2, false}};
+    q = at::zeros({1, 1, H});
+    k = at::zeros({2, 1, H});
+    v = at::ones({2, 1, H});
+    q[0][0][0] = 10;
+    k[1][0][0] = 10;
+    v[0].fill_(1e38);
+    const AttentionResult got = forward(q, k, v, plain, block, *tiles);
+    CHECK(at::equal(got.out_TNH[0], v[1]));
+    const AttentionGradients grads =
+        backward(at::ones_like(q), q, k, v, got.out_TNH, got.lse_NT, plain, block, *tiles);
+    CHECK(at::equal(grads.dv_SMH[0], at::zeros_like(v[0])));
   }
 }
 

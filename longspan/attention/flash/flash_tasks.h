@@ -12,7 +12,7 @@ namespace longspan::flash {
 
 /// Query tiles of a forward task: packing a key tile costs as much as attending a few rows, so that
 /// a small group passes over it with more of its queries.
-inline constexpr int64_t query_tiles_of_task(int64_t group) { return group >= 4 ? 1 : 4 / group; }
+inline constexpr int64_t query_tiles_of_task(int64_t group) { return group >= 4 ? 2 : 8 / group; }
 
 /// Elements between neighbouring tokens and neighbouring heads; the head dim is contiguous.
 struct Strides {
