@@ -145,7 +145,7 @@ TEST_CASE("tokenizer: keys of its config that nobody knows are named") {
                      "add_eos_token": true, "legacy": true})") == "");
   CHECK(left_out(R"({"do_lower_case": true, "tokenizer_class": "ErnieTokenizer",
                      "add_eod_token": true})") ==
-        "tokenizer_config.json: not read: add_eod_token true, do_lower_case true, tokenizer_class "
+        "tokenizer_config.json: not read: do_lower_case true, add_eod_token true, tokenizer_class "
         "ErnieTokenizer; tokens are those of tokenizer.json.");
   // Of a model that has it, named and added.
   std::ofstream(tokenizer / "tokenizer_config.json")
