@@ -22,8 +22,7 @@ struct RemarkFacts {
   int64_t rows_per_step = 0;
   int local_world_size = 1, num_cores = 1;  // of this machine
   bool cuda = false;
-  std::map<LeftOut, int64_t> left_out =
-      {};  // tensors of the model and its adapters that are not read
+  std::map<LeftOut, int64_t> left_out = {};  // tensors of model and adapters that are not read
 };
 
 /// Keys that were taken in their own way, and what a user may not have meant: a line each.
