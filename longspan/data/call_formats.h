@@ -8,24 +8,24 @@
 namespace longspan {
 
 inline constexpr CallFormat kActionCalls{.before_name = "Action: ",
-                                  .before_arguments = "\nAction Input: ",
-                                  .after = "",
-                                  .quotes_name = false,
-                                  .between = "\n"};
+                                         .before_arguments = "\nAction Input: ",
+                                         .after = "",
+                                         .quotes_name = false,
+                                         .between = "\n"};
 inline constexpr CallFormat kQwenCalls{.before_name = "<tool_call>\n{\"name\": ",
-                                .before_arguments = ", \"arguments\": ",
-                                .after = "}\n</tool_call>",
-                                .between = "\n"};
+                                       .before_arguments = ", \"arguments\": ",
+                                       .after = "}\n</tool_call>",
+                                       .between = "\n"};
 inline constexpr CallFormat kLlama3Calls{.before_name = "{\"name\": ",
-                                  .before_arguments = ", \"parameters\": ",
-                                  .after = "}",
-                                  .between = ", ",
-                                  .brackets = CallFormat::Brackets::kOfSeveral};
+                                         .before_arguments = ", \"parameters\": ",
+                                         .after = "}",
+                                         .between = ", ",
+                                         .brackets = CallFormat::Brackets::kOfSeveral};
 inline constexpr CallFormat kMistralCalls{.before_name = "{\"name\": ",
-                                   .before_arguments = ", \"arguments\": ",
-                                   .after = "}",
-                                   .between = ", ",
-                                   .brackets = CallFormat::Brackets::kAll};
+                                          .before_arguments = ", \"arguments\": ",
+                                          .after = "}",
+                                          .between = ", ",
+                                          .brackets = CallFormat::Brackets::kAll};
 
 inline constexpr ToolFormat kQwenTools{
     .before =
@@ -38,31 +38,31 @@ inline constexpr ToolFormat kQwenTools{
         "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": "
         "<function-name>, \"arguments\": <args-json-object>}\n</tool_call>"};
 inline constexpr ToolFormat kMistralTools{.before = "[AVAILABLE_TOOLS] [",
-                                   .before_each = "",
-                                   .between = ", ",
-                                   .after = "][/AVAILABLE_TOOLS]"};
+                                          .before_each = "",
+                                          .between = ", ",
+                                          .after = "][/AVAILABLE_TOOLS]"};
 inline constexpr std::string_view kBetweenQwenResults = "\n</tool_response>\n<tool_response>\n";
 inline constexpr CallFormat kGlm4Calls{.before_name = "",
-                                .before_arguments = "\n",
-                                .after = "",
-                                .quotes_name = false,
-                                .between = "",
-                                .brackets = CallFormat::Brackets::kOneCall};
+                                       .before_arguments = "\n",
+                                       .after = "",
+                                       .quotes_name = false,
+                                       .between = "",
+                                       .brackets = CallFormat::Brackets::kOneCall};
 inline constexpr CallFormat kGlm4MoeCalls{.before_name = "\n<tool_call>",
-                                   .before_arguments = "",
-                                   .after = "",
-                                   .quotes_name = false,
-                                   .between = "\n",
-                                   .before_key = "\n<arg_key>",
-                                   .before_value = "</arg_key>\n<arg_value>",
-                                   .after_value = "</arg_value>"};
+                                          .before_arguments = "",
+                                          .after = "",
+                                          .quotes_name = false,
+                                          .between = "\n",
+                                          .before_key = "\n<arg_key>",
+                                          .before_value = "</arg_key>\n<arg_value>",
+                                          .after_value = "</arg_value>"};
 inline constexpr CallFormat kQwen35Calls{.before_name = "<tool_call>\n<function=",
-                                  .before_arguments = ">",
-                                  .after = "\n</function>\n</tool_call>",
-                                  .quotes_name = false,
-                                  .between = "\n",
-                                  .before_key = "\n<parameter=",
-                                  .before_value = ">\n",
-                                  .after_value = "\n</parameter>"};
+                                         .before_arguments = ">",
+                                         .after = "\n</function>\n</tool_call>",
+                                         .quotes_name = false,
+                                         .between = "\n",
+                                         .before_key = "\n<parameter=",
+                                         .before_value = ">\n",
+                                         .after_value = "\n</parameter>"};
 
 }  // namespace longspan
