@@ -42,8 +42,7 @@ void ChatReport::add(const std::vector<Turn>& turns, bool trains_all_answers,
   num_open_earlier_ += open_earlier;
   num_open_last_ += open_last;
   if (!turns.back().added_end) return;
-  ++num_added_;
-  added_ = tokenizer.decode({turns.back().target_labels.back()});
+  ++added_[tokenizer.decode({turns.back().target_labels.back()})];
 }
 
 std::vector<std::string> ChatReport::notes() const {
@@ -54,15 +53,15 @@ std::vector<std::string> ChatReport::notes() const {
   std::vector<std::string> notes;
   if (num_lost_thoughts_ > 0) {
     notes.push_back(fmt::format(
-        "The model's chat template leaves out the thoughts of earlier answers in {}. These answers "
-        "are trained without thoughts, as the template prints them.",
+        "The model's chat template leaves out the thoughts of earlier answers in {}. Training has "
+        "these answers as the template prints them.",
         of_chats(num_lost_thoughts_)));
   }
-  if (num_added_ > 0) {
+  for (const auto& [token, number] : added_) {
     notes.push_back(fmt::format(
         "The model's chat template writes nothing behind the last answer. Training adds "
         "{} there in {}, so that generation stops.",
-        added_, of_chats(num_added_)));
+        token, of_chats(number)));
   }
   if (num_open_earlier_ > 0) {
     notes.push_back(fmt::format(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -29,8 +30,7 @@ class ChatReport {
   int64_t num_lost_thoughts_ = 0;  // chats
   int64_t num_open_earlier_ = 0;   // chats with an answer, not the last, that has no end
   int64_t num_open_last_ = 0;
-  int64_t num_added_ = 0;
-  std::string added_;
+  std::map<std::string, int64_t> added_;  // chats by the token that was added
 };
 
 }  // namespace longspan

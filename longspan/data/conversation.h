@@ -39,7 +39,7 @@ struct Message {
   std::string name = {}, call_id = {};   // of a tool's result: the tool, and the id of the call
 };
 
-/// Says a message nothing?
+/// True where a message says nothing.
 inline bool is_empty(const Message& message) {
   return message.content.empty() && message.thoughts.empty() && message.calls.empty();
 }

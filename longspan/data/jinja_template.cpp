@@ -231,6 +231,9 @@ class JinjaWriter {
                        jinja_text(marks[1])));
       line(fmt::format("set content = {} + message['reasoning_content'] + {} + content",
                        jinja_text(format_.thoughts_begin), jinja_text(format_.thoughts_close)));
+      line(fmt::format("elif not content.startswith({} + message['reasoning_content'] + {})",
+                       jinja_text(format_.thoughts_begin), jinja_text(format_.thoughts_close)));
+      print("raise_exception('an answer has thoughts in its text and other ones beside it')");
       line("endif");
     } else {
       print(fmt::format("raise_exception('template {} has no place for thoughts')", format_.name));

@@ -13,7 +13,7 @@ EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conv
       make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer, encoding.moment);
   std::vector<int64_t> lengths(rows.size());
   const auto encode = [&](const Conversation& row, std::string_view what, int64_t* length) {
-    Turn turn = encoding.question_and_answer(*turns, row);
+    Turn turn = encoding.question_and_answer(*turns, row, /*counts=*/length != nullptr);
     const int64_t source = std::ssize(turn.source), target = std::ssize(turn.target);
     if (length != nullptr) *length = source + target;
     Sample sample = answered(std::move(turn), fit_turn(source, target, encoding.config.cutoff_len));

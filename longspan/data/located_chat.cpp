@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/template_format.h"
@@ -68,9 +70,8 @@ bool LocatedChat::mark(const std::vector<bool>& marked) {
 
 void LocatedChat::mark_most() {
   const size_t size = messages_.size();
-  std::vector<bool> answers(size), alone(size);
-  for (size_t i = 0; i < size; ++i) answers[i] = is_answer(messages_[i]);
-  if (mark(std::vector<bool>(size, true)) || mark(answers)) return;
+  std::vector<bool> alone(size);
+  if (mark(std::vector<bool>(size, true))) return;
   for (size_t i = 0; i < size; ++i) {
     std::vector<bool> one(size);
     one[i] = true;
@@ -85,7 +86,10 @@ void LocatedChat::find_marked_texts() {
   const std::vector<ChatText>& texts = marked_->texts();
   std::vector<std::vector<size_t>> begins(texts.size()), ends(texts.size());
   for (const MarkPlace& mark : marks_) {
-    (mark.is_end ? ends : begins)[mark.text].push_back(mark.byte);
+    std::vector<size_t>& bytes = (mark.is_end ? ends : begins)[mark.text];
+    bytes.push_back(mark.byte);
+    // A tool's result may name the call again.
+    if (texts[mark.text].kind == ChatText::kName && bytes.size() > 1) continue;
     std::optional<Place>& place = places_[texts[mark.text].message];
     if (!place) place = Place{mark.byte, mark.byte};
     place->begin = std::min(place->begin, mark.byte);
@@ -165,6 +169,36 @@ LocatedChat::Place LocatedChat::surroundings_of(size_t message) const {
   return around;
 }
 
+bool LocatedChat::prints_calls(size_t message) const {
+  if (!is_marked_[message]) return false;
+  const std::vector<ChatText>& texts = marked_->texts();
+  std::vector<int> seen(texts.size());
+  bool has_repr = false;
+  for (const MarkPlace& mark : marks_) {
+    if (texts[mark.text].message != message) continue;
+    seen[mark.text] |= mark.is_end ? 2 : 1;
+    const bool begins_key = texts[mark.text].kind == ChatText::kKey && !mark.is_end;
+    has_repr = has_repr ||
+               (begins_key && std::string_view(plain_.text).substr(0, mark.byte).ends_with("{'"));
+  }
+  for (size_t k = 0; k < texts.size(); ++k) {
+    const ChatText& text = texts[k];
+    const bool of_call = text.kind == ChatText::kName || text.kind == ChatText::kKey ||
+                         text.kind == ChatText::kArgument;
+    if (text.message == message && of_call && seen[k] != 3) return false;
+  }
+  return !has_repr;
+}
+
+std::string LocatedChat::text_around(size_t message) const {
+  const Place around = surroundings_of(message);
+  std::string text = plain_.text.substr(around.begin, around.end - around.begin);
+  if (const auto& place = places_[message]) {
+    text.erase(place->begin - around.begin, place->end - place->begin);
+  }
+  return text;
+}
+
 size_t LocatedChat::begin_of_answer(size_t message) const {
   const Place around = surroundings_of(message);
   const size_t first = places_[message] ? places_[message]->begin : around.end;
@@ -175,14 +209,16 @@ size_t LocatedChat::begin_of_answer(size_t message) const {
       marked_->without_marks(render_(before, /*generation_prompt=*/true).text, prompt_marks);
   // Both texts are compared behind the last mark before the answer that both have.
   size_t at = 0, prompt_at = 0;
-  for (const MarkPlace& mark : marks_) {
-    if (mark.byte > first || marked_->texts()[mark.text].message >= message) continue;
-    const auto same = std::ranges::find_if(prompt_marks, [&](const MarkPlace& other) {
-      return other.text == mark.text && other.is_end == mark.is_end;
-    });
-    if (same == prompt_marks.end()) continue;
-    at = mark.byte;
-    prompt_at = same->byte;
+  std::map<std::pair<size_t, bool>, size_t> of_prompt;
+  for (const MarkPlace& mark : prompt_marks) of_prompt[{mark.text, mark.is_end}] = mark.byte;
+  for (auto mark = marks_.rbegin(); mark != marks_.rend(); ++mark) {
+    const ChatText& text = marked_->texts()[mark->text];
+    if (mark->byte > first || text.message >= message || text.kind == ChatText::kName) continue;
+    const auto same = of_prompt.find({mark->text, mark->is_end});
+    if (same == of_prompt.end()) continue;
+    at = mark->byte;
+    prompt_at = same->second;
+    break;
   }
   const size_t begin = at + common_prefix(std::string_view(plain_.text).substr(at, first - at),
                                           std::string_view(prompt).substr(prompt_at));
@@ -214,8 +250,8 @@ std::string LocatedChat::name_of_message(size_t message) const {
 
 void LocatedChat::fail(const std::string& problem) const {
   throw RowError(fmt::format(
-      "{}the model's chat_template cannot be used for this row: {}. Change the row, or put another "
-      "template into chat_template.jinja in the model's folder.",
+      "{}the model's chat_template cannot be used for this row: {}. Change the row, name a "
+      "`template`, or put another one into chat_template.jinja in the model's folder.",
       source_.empty() ? "" : source_ + ": ", problem));
 }
 

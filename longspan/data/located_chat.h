@@ -41,6 +41,13 @@ class LocatedChat {
   const std::optional<Place>& place_of(size_t message) const { return places_[message]; }
   /// Bytes between the texts of the messages before and those behind.
   Place surroundings_of(size_t message) const;
+  /// All names, keys and texts of a message's calls are printed, the keys not as Python writes
+  /// those of a dict (which a template prints that wants JSON text). False where the message has no
+  /// marks.
+  bool prints_calls(size_t message) const;
+  bool is_marked(size_t message) const { return is_marked_[message]; }
+  /// What is printed around the texts of a message.
+  std::string text_around(size_t message) const;
   /// Thoughts of the message are not printed.
   bool lost_thoughts(size_t message) const { return lost_thoughts_[message]; }
 

@@ -142,7 +142,41 @@ TEST_CASE("a text that the template compares is searched for") {
   CHECK(answer(chat, 3) == "v");
 }
 
-TEST_CASE("a call is printed with all of its arguments") {
+TEST_CASE("a message that the template compares takes the marks off no other") {
+  const std::string compares =
+      frames("{% if m.content.startswith('x') %}X:{% endif %}{{ m.content }};");
+  const LocatedChat chat = locate(compares, chat_of({"x", "b", "user", "d"}));
+  CHECK(!chat.is_marked(0));
+  CHECK(chat.is_marked(2));
+  // The text of the second question is not found in its header.
+  CHECK(chat.text().substr(chat.surroundings_of(1).end) == "user;[assistant]d;");
+}
+
+TEST_CASE("a call is printed when its name, keys and texts are") {
+  ordered_json messages = chat_of({"a", "I call f for a x."});
+  messages[1]["tool_calls"] = {
+      {{"function", {{"name", "f"}, {"arguments", {{"a", "x"}, {"n", 3}}}}}}};
+  const auto prints = [&](const std::string& calls) {
+    return locate(frames("{{ m.content }}" + calls + ";"), messages).prints_calls(1);
+  };
+  const std::string each = "{% for c in m.tool_calls or [] %}", end = "{% endfor %}";
+  // The text beside the call names all of it.
+  CHECK(!prints(""));
+  CHECK(!prints(each + "{{ c.function.name }}" + end));
+  CHECK(prints(each + "{{ c.function | tojson }}" + end));
+  CHECK(!prints(each + "{{ c.function.name }}({{ c.function.arguments }})" + end));
+  const LocatedChat items =
+      locate(frames("{{ m.content }}" + each +
+                    "<{{ c.function.name }}{% for k, v in "
+                    "c.function.arguments.items() %} {{ k }}={{ v }}{% endfor %}>" +
+                    end),
+             messages);
+  CHECK(items.prints_calls(1));
+  // The end of the call, although its last argument is no text.
+  CHECK(items.text().substr(items.place_of(1)->end) == "=3>");
+}
+
+TEST_CASE("a call that is searched for") {
   const FunctionCall call{.name = "f", .arguments = R"({"a": "x\"y", "b": [1, true, null]})"};
   CHECK(is_printed_in(R"(f {"a": "x\"y", "b": [1, true, null]})", call));
   CHECK(is_printed_in(R"(f {"a":"x\"y","b":[1,true,null]})", call));

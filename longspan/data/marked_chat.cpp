@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "longspan/data/bad_rows.h"
 #include "longspan/data/template_format.h"
 
 namespace longspan {
@@ -33,6 +34,15 @@ std::optional<uint32_t> mark_at(std::string_view text) {
   return mark;
 }
 
+/// Characters of the text that are among the marks.
+std::set<uint32_t> marks_in(std::string_view text) {
+  std::set<uint32_t> marks;
+  for (size_t i = 0; (i = text.find('\xF3', i)) != std::string_view::npos; ++i) {
+    if (const auto mark = mark_at(text.substr(i))) marks.insert(*mark);
+  }
+  return marks;
+}
+
 /// White space beyond ASCII that str.strip() takes away.
 constexpr std::string_view kWideSpaces[] = {"\u0085", "\u00a0", "\u1680", "\u2000", "\u2001",
                                             "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",
@@ -59,14 +69,21 @@ std::string_view stripped(std::string_view text) {
   return text;
 }
 
+std::vector<std::string> free_characters(size_t number, std::string_view others) {
+  const std::set<uint32_t> taken = marks_in(others);
+  std::vector<std::string> characters;
+  for (uint32_t mark = kFirstMark; mark <= kLastMark && characters.size() < number; ++mark) {
+    if (!taken.contains(mark)) characters.push_back(utf8_of(mark));
+  }
+  if (characters.size() < number) throw RowError("a row has more than 65,534 tools");
+  return characters;
+}
+
 MarkedChat::MarkedChat(const ordered_json& messages, const std::vector<bool>& marked,
                        std::string_view others)
     : messages_(messages), next_(kFirstMark) {
-  for (const std::string& given : {messages.dump(), std::string(others)}) {
-    for (size_t i = 0; (i = given.find('\xF3', i)) != std::string::npos; ++i) {
-      if (const auto mark = mark_at(std::string_view(given).substr(i))) taken_.insert(*mark);
-    }
-  }
+  taken_ = marks_in(messages.dump());
+  taken_.merge(marks_in(others));
   for (size_t i = 0; i < messages_.size(); ++i) {
     if (!marked[i]) continue;
     ordered_json& message = messages_[i];
@@ -80,7 +97,12 @@ MarkedChat::MarkedChat(const ordered_json& messages, const std::vector<bool>& ma
                                                    : marked_text(text, ChatText::kContent, i);
     }
     if (const auto calls = message.find("tool_calls"); calls != message.end()) {
-      for (ordered_json& call : *calls) mark_texts_in(call.at("function").at("arguments"), i);
+      for (ordered_json& call : *calls) {
+        ordered_json& function = call.at("function");
+        function.at("name") =
+            marked_text(function.at("name").get<std::string>(), ChatText::kName, i);
+        function.at("arguments") = marked_arguments(function.at("arguments"), i);
+      }
     }
   }
 }
@@ -115,7 +137,7 @@ std::string MarkedChat::marked_text(std::string_view text, ChatText::Kind kind, 
   const std::string_view core = stripped(text);
   if (core.empty()) return std::string(text);
   const uint32_t before = free_mark(), behind = free_mark();
-  if (behind > kLastMark) return std::string(text);  // no chat has 32,000 texts
+  if (behind > kLastMark) throw RowError("a chat has more than 32,767 texts");
   marks_[before] = 2 * texts_.size();
   marks_[behind] = 2 * texts_.size() + 1;
   texts_.push_back({kind, message, std::string(core)});
@@ -139,12 +161,21 @@ std::string MarkedChat::marked_answer(std::string_view text, size_t message) {
   }
 }
 
-void MarkedChat::mark_texts_in(ordered_json& arguments, size_t message) {
+ordered_json MarkedChat::marked_arguments(const ordered_json& arguments, size_t message) {
   if (arguments.is_string()) {
-    arguments = marked_text(arguments.get<std::string>(), ChatText::kArgument, message);
-  } else if (arguments.is_structured()) {
-    for (ordered_json& value : arguments) mark_texts_in(value, message);
+    return marked_text(arguments.get<std::string>(), ChatText::kArgument, message);
   }
+  if (!arguments.is_structured()) return arguments;
+  ordered_json marked = arguments.is_array() ? ordered_json::array() : ordered_json::object();
+  for (const auto& [key, value] : arguments.items()) {
+    if (arguments.is_array()) {
+      marked.push_back(marked_arguments(value, message));
+    } else {
+      const std::string name = marked_text(key, ChatText::kKey, message);
+      marked[name] = marked_arguments(value, message);
+    }
+  }
+  return marked;
 }
 
 }  // namespace longspan

@@ -14,7 +14,13 @@ namespace longspan {
 
 /// A text of a message, without white space at its ends.
 struct ChatText {
-  enum Kind { kContent, kThoughts, kArgument } kind;
+  enum Kind {
+    kContent,
+    kThoughts,
+    kName,      // of a function that is called
+    kKey,       // of its arguments
+    kArgument,  // a text in them, or all of them as JSON text
+  } kind;
   size_t message;
   std::string text;
 };
@@ -33,7 +39,8 @@ class MarkedChat {
  public:
   /// messages: objects with role and, each if given, content, reasoning_content and tool_calls.
   /// Messages are marked where `marked` says so. A mark is a private-use character that occurs
-  /// neither in the messages nor in `others`.
+  /// neither in the messages nor in `others`. Throws RowError where there are more texts than marks
+  /// (32,767).
   MarkedChat(const nlohmann::ordered_json& messages, const std::vector<bool>& marked,
              std::string_view others);
 
@@ -46,7 +53,7 @@ class MarkedChat {
  private:
   std::string marked_text(std::string_view text, ChatText::Kind kind, size_t message);
   std::string marked_answer(std::string_view text, size_t message);
-  void mark_texts_in(nlohmann::ordered_json& arguments, size_t message);
+  nlohmann::ordered_json marked_arguments(const nlohmann::ordered_json& arguments, size_t message);
   uint32_t free_mark();
 
   nlohmann::ordered_json messages_;
@@ -55,6 +62,9 @@ class MarkedChat {
   std::map<uint32_t, size_t> marks_;  // twice the number of the text, and one more behind it
   uint32_t next_;
 };
+
+/// A private-use character for each number, as text; none of them occurs in `others`.
+std::vector<std::string> free_characters(size_t number, std::string_view others);
 
 /// The text without white space at its ends, as Python's str.strip() leaves it.
 std::string_view stripped(std::string_view text);

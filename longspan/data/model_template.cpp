@@ -64,7 +64,7 @@ class ModelTemplate : public TurnEncoder {
     variables_ = template_variables(tokenizer, moment);
     // Templates take an absent enable_thinking for true.
     if (!enable_thinking) variables_["enable_thinking"] = false;
-    turn_ends_ = ends_of_template();
+    find_ends_of_template();
     ends_ = tokenizer.end_tokens();
     ends_.insert(turn_ends_.begin(), turn_ends_.end());
   }
@@ -84,8 +84,16 @@ class ModelTemplate : public TurnEncoder {
     const bool marked = !spans.empty();
     if (!marked) spans = answer_spans(chat, tokens, answers, ends_);
     std::vector<Turn> turns = cut(tokens.ids, spans);
-    for (size_t i = 0; i < spans.size() && !answers.empty(); ++i) {
-      const size_t message = marked ? answer_at(chat, answers, tokens, spans[i]) : answers[i];
+    if (marked && !answers.empty()) {
+      std::vector<size_t> whose;
+      for (const AnswerTokens& span : spans) {
+        whose.push_back(answer_at(chat, answers, tokens, span));
+      }
+      join(turns, whose);
+      answers = whose;
+    }
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const size_t message = answers[i];
       const Message& answer = conversation.messages[message - first];
       Turn& turn = turns[i];
       turn.lost_thoughts = chat.lost_thoughts(message);
@@ -103,10 +111,14 @@ class ModelTemplate : public TurnEncoder {
 
   std::vector<int32_t> turn_ends() const override { return turn_ends_; }
 
+  std::optional<int32_t> added_end() const override {
+    return writes_end_ ? std::nullopt : eos();
+  }
+
  private:
   /// The token that the template writes behind an answer. Where it writes none, the tokens with
   /// which the messages of a user and of a tool begin: by these a model of such a family stops.
-  std::vector<int32_t> ends_of_template() const {
+  void find_ends_of_template() {
     constexpr std::string_view kAnswer = "longspan:answer", kNext = "longspan:next";
     const ordered_json chat = {{{"role", "user"}, {"content", "?"}},
                                {{"role", "assistant"}, {"content", kAnswer}}};
@@ -123,17 +135,19 @@ class ModelTemplate : public TurnEncoder {
       if (after == std::string::npos) return std::nullopt;
       return leading_special(tokenizer_, tokenizer_.encode(text.substr(after)));
     };
-    if (const auto end = token_behind(chat)) return {*end};
-    std::vector<int32_t> markers;
+    if (const auto end = token_behind(chat)) {
+      turn_ends_ = {*end};
+      writes_end_ = true;
+      return;
+    }
     for (const char* role : {"user", "tool"}) {
       ordered_json longer = chat;
       longer.push_back({{"role", role}, {"content", kNext}});
       const auto marker = token_behind(longer);
-      if (marker && std::ranges::find(markers, *marker) == markers.end()) {
-        markers.push_back(*marker);
+      if (marker && std::ranges::find(turn_ends_, *marker) == turn_ends_.end()) {
+        turn_ends_.push_back(*marker);
       }
     }
-    return markers;
   }
 
   /// Messages that the template gets before those of the conversation: a default system message.
@@ -183,34 +197,40 @@ class ModelTemplate : public TurnEncoder {
                        conversation.source);
   }
 
-  bool prints_calls(const LocatedChat& chat, const Conversation& conversation) const {
+  /// The first call that is not printed.
+  std::optional<std::string> lost_call(const LocatedChat& chat,
+                                       const Conversation& conversation) const {
     const size_t first = first_message_of(conversation);
     for (size_t i = 0; i < conversation.messages.size(); ++i) {
-      const LocatedChat::Place around = chat.surroundings_of(first + i);
-      const std::string_view text =
-          std::string_view(chat.text()).substr(around.begin, around.end - around.begin);
       const auto& calls = conversation.messages[i].calls;
-      const auto is_printed = [&](const FunctionCall& call) { return is_printed_in(text, call); };
-      if (!std::ranges::all_of(calls, is_printed)) return false;
+      if (calls.empty() || chat.prints_calls(first + i)) continue;
+      if (chat.is_marked(first + i)) return calls.front().name;
+      const std::string text = chat.text_around(first + i);
+      for (const FunctionCall& call : calls) {
+        if (!is_printed_in(text, call)) return call.name;
+      }
     }
-    return true;
+    return std::nullopt;
   }
 
   /// Renders a conversation with its calls in the first shape in which the template prints them.
   LocatedChat locate_calls(const Conversation& conversation, bool generation_prompt) const {
     std::optional<RowError> refusal;
-    bool renders = false;
+    std::optional<std::string> lost;
     for (const CallShape& shape : call_shapes()) {
       try {
         LocatedChat chat = locate_shaped(conversation, generation_prompt, shape);
-        renders = true;
-        if (prints_calls(chat, conversation)) return chat;
+        const auto lost_here = lost_call(chat, conversation);
+        if (!lost_here) return chat;
+        if (!lost) lost = lost_here;
       } catch (const RowError& error) {
         if (!refusal) refusal = error;
       }
     }
-    if (!renders) throw *refusal;
-    fail(conversation, "prints no function calls, and the row has some");
+    if (!lost) throw *refusal;
+    fail(conversation, fmt::format("does not print the function calls of the row, or not all of "
+                                   "them ({})",
+                                   shortened(*lost, 60)));
   }
 
   /// Throws RowError: see LocatedChat; a call, a tool or the thoughts of the last answer are not
@@ -221,17 +241,39 @@ class ModelTemplate : public TurnEncoder {
     LocatedChat chat = calls
                            ? locate_calls(conversation, generation_prompt)
                            : locate_shaped(conversation, generation_prompt, call_shapes().front());
-    require_tools(chat, conversation);
+    require_tools(conversation, generation_prompt);
     require_last_thoughts(chat, conversation, generation_prompt);
     return chat;
   }
 
-  void require_tools(const LocatedChat& chat, const Conversation& conversation) const {
+  /// The names of the tools are marked: a call may print a name, too.
+  void require_tools(const Conversation& conversation, bool generation_prompt) const {
     if (conversation.tools.empty()) return;
-    for (const ordered_json& tool : parse_ordered_json(conversation.tools, conversation.source)) {
-      const auto name = tool.at("function").at("name").get<std::string>();
-      if (chat.text().find(name) != std::string::npos) continue;
-      fail(conversation, fmt::format("does not print the row's tools ({})", shortened(name, 60)));
+    ordered_json tools = parse_ordered_json(conversation.tools, conversation.source);
+    const ordered_json messages = template_messages(conversation, call_shapes().front());
+    const std::vector<std::string> marks =
+        free_characters(tools.size(), conversation.tools + messages.dump());
+    std::vector<std::string> names;
+    for (size_t i = 0; i < tools.size(); ++i) {
+      ordered_json& name = tools[i].at("function").at("name");
+      names.push_back(name.get<std::string>());
+      name = names.back() + marks[i];
+    }
+    std::string text;
+    for (const CallShape& shape : call_shapes()) {
+      try {
+        text = render(template_messages(conversation, shape), generation_prompt, tools.dump(),
+                      conversation.source)
+                   .text;
+        break;
+      } catch (const RowError&) {
+        continue;  // another shape of the calls
+      }
+    }
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (text.find(marks[i]) != std::string::npos) continue;
+      fail(conversation,
+           fmt::format("does not print the tools of the row ({})", shortened(names[i], 60)));
     }
   }
 
@@ -269,12 +311,38 @@ class ModelTemplate : public TurnEncoder {
     return turns;
   }
 
+  std::optional<int32_t> eos() const {
+    if (!tokenizer_.eos_token()) return std::nullopt;
+    return tokenizer_.id_of(*tokenizer_.eos_token());
+  }
+
+  /// Joins turns of one answer, of which {% generation %} marks several parts. `messages`: the
+  /// answer of each turn.
+  static void join(std::vector<Turn>& turns, std::vector<size_t>& messages) {
+    for (size_t i = 1; i < messages.size();) {
+      if (messages[i] != messages[i - 1]) {
+        ++i;
+        continue;
+      }
+      Turn& whole = turns[i - 1];
+      const Turn& part = turns[i];
+      whole.target.insert(whole.target.end(), part.source.begin(), part.source.end());
+      whole.target_labels.resize(whole.target.size(), kIgnoreLabel);
+      whole.target.insert(whole.target.end(), part.target.begin(), part.target.end());
+      whole.target_labels.insert(whole.target_labels.end(), part.target_labels.begin(),
+                                 part.target_labels.end());
+      turns.erase(turns.begin() + static_cast<std::ptrdiff_t>(i));
+      messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
   /// Ends the last answer of a template that writes nothing behind it, as servers stop: by the
   /// marker of the tool's message behind a call, else by eos_token.
   void add_end(const Message& answer, Turn& turn) const {
     if (!answer.is_trained || has_end(turn, ends_, tokenizer_)) return;
-    std::optional<int32_t> end;
-    if (tokenizer_.eos_token()) end = tokenizer_.id_of(*tokenizer_.eos_token());
+    // A special token is the template's own end of a call.
+    if (!turn.target.empty() && leading_special(tokenizer_, {turn.target.back()})) return;
+    std::optional<int32_t> end = eos();
     if (!answer.calls.empty() && turn_ends_.size() > 1) end = turn_ends_.back();
     if (!end) return;
     turn.target.push_back(*end);
@@ -286,7 +354,8 @@ class ModelTemplate : public TurnEncoder {
   std::string default_system_, chat_template_;
   ordered_json variables_;
   std::vector<int32_t> turn_ends_;
-  std::set<int32_t> ends_;  // by which generation stops
+  bool writes_end_ = false;  // behind an answer
+  std::set<int32_t> ends_;   // by which generation stops
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
     Conversation other = rows[i];
     other.messages.back() = *rows[i].rejected;
     Turn chosen = encoding.question_and_answer(*turns, rows[i]);
-    Turn rejected = encoding.question_and_answer(*turns, other);
+    Turn rejected = encoding.question_and_answer(*turns, other, /*counts=*/false);
     // Whether a question ends with empty thoughts may hang on the answer; the chosen one's counts.
     if (!encoding.config.chat_template.empty()) rejected.source = chosen.source;
     // The longer answer says how much of the question stays, so that both keep the same question.

@@ -56,15 +56,17 @@ std::optional<SavedChat::Token> token_of(const Tokenizer& tokenizer,
   return SavedChat::Token{*text, *tokenizer.id_of(*text)};
 }
 
-/// The ends of answers by the model's own template that its folder does not name.
+/// The ends of answers by the model's own template, where generation does not stop by all of them.
 std::optional<SavedChat> ends_of_own_template(const DataSettings& config, const Stage& stage,
                                               const Tokenizer& tokenizer, const Moment& moment) {
   if (!tokenizer.chat_template() || parts_of(stage.rows).text) return std::nullopt;
   SavedChat chat;
-  for (const int32_t id : make_turn_encoder(config, stage, tokenizer, moment)->turn_ends()) {
-    if (!tokenizer.end_tokens().contains(id)) chat.stop_ids.push_back(id);
-  }
-  return chat.stop_ids.empty() ? std::nullopt : std::optional(chat);
+  const auto encoder = make_turn_encoder(config, stage, tokenizer, moment);
+  chat.stop_ids = encoder->turn_ends();
+  if (const auto end = encoder->added_end()) chat.stop_ids.push_back(*end);
+  const bool all_known = std::ranges::all_of(
+      chat.stop_ids, [&](int32_t id) { return tokenizer.end_tokens_of_generate().contains(id); });
+  return all_known ? std::nullopt : std::optional(chat);
 }
 
 }  // namespace

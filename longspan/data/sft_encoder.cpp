@@ -80,7 +80,7 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
   }
   if (last_end) {
     sample.input_ids.push_back(*last_end);
-    sample.labels.push_back(parts.back().is_trained ? *last_end : kIgnoreLabel);
+    sample.labels.push_back(parts.empty() || parts.back().is_trained ? *last_end : kIgnoreLabel);
   }
   return sample;
 }

@@ -75,9 +75,10 @@ Turn question_and_answer(std::vector<Turn> parts) {
   return whole;
 }
 
-Turn Encoding::question_and_answer(const TurnEncoder& turns,
-                                   const Conversation& conversation) const {
-  Turn whole = longspan::question_and_answer(turns_of(turns, conversation));
+Turn Encoding::question_and_answer(const TurnEncoder& turns, const Conversation& conversation,
+                                   bool counts) const {
+  Turn whole = longspan::question_and_answer(counts ? turns_of(turns, conversation)
+                                                    : turns.turns(conversation));
   if (const std::optional<int32_t> end = turns.last_end()) {
     whole.target.push_back(*end);
     whole.target_labels.push_back(*end);

@@ -33,8 +33,10 @@ struct Encoding {
   std::vector<int64_t> good_rows(int64_t num_rows, const std::function<void(int64_t)>& work) const;
   /// The conversation's turns, which the report counts.
   std::vector<Turn> turns_of(const TurnEncoder& turns, const Conversation& conversation) const;
-  /// The conversation as one question and its last answer, with its end; counted too.
-  Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation) const;
+  /// The conversation as one question and its last answer, with its end. The report counts it
+  /// unless the row is counted already.
+  Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation,
+                           bool counts = true) const;
   /// Throws UserError naming the row when the model has no embedding for a token.
   void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
   /// The same, and throws RowError naming the row and `what` of it ("the row", "the chosen

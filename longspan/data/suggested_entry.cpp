@@ -1,4 +1,4 @@
-// What dataset_info.ordered_json could say about rows that it does not fit.
+// What dataset_info.json could say about rows that it does not fit.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

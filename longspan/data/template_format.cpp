@@ -318,7 +318,10 @@ std::vector<Format> make_formats() {
   for (const char* name : {"qwen3", "qwen3_nothink"}) {
     const std::string_view of_next =
         name == std::string_view("qwen3") ? "qwen3_5" : "qwen3_5_nothink";
-    all.push_back(like(called(name), of_next, [](Format& format) { format.calls = kQwen35Calls; }));
+    all.push_back(like(called(name), of_next, [](Format& format) {
+      format.calls = kQwen35Calls;
+      format.tools = {};  // it lists functions alone, with an example in its own format of calls
+    }));
   }
   for (Format& format : formats_of_families()) all.push_back(std::move(format));
   return all;

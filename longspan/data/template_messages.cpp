@@ -57,9 +57,15 @@ ordered_json template_message(const Message& message, const CallShape& shape,
   for (const FunctionCall& call : message.calls) {
     ordered_json& entry = calls.emplace_back(ordered_json{{"type", "function"}});
     if (!call.id.empty()) entry["id"] = call.id;
-    entry["function"] = {{"name", call.name}, {"arguments", call.arguments}};
-    if (shape.arguments_are_text) continue;
-    entry["function"]["arguments"] = parse_ordered_json(call.arguments, place);
+    ordered_json arguments = parse_ordered_json(call.arguments, place);
+    std::string text = call.arguments;
+    // A function_call of sharegpt may hold them as text already.
+    if (arguments.is_string()) {
+      text = arguments.get<std::string>();
+      if (auto object = try_parse_ordered_json(text)) arguments = *std::move(object);
+    }
+    entry["function"] = {{"name", call.name}};
+    entry["function"]["arguments"] = shape.arguments_are_text ? ordered_json(text) : arguments;
   }
   return given;
 }

@@ -43,6 +43,8 @@ class TurnEncoder {
   /// The tokens that end an answer: the one that the template writes behind it, or the markers of
   /// the next message where it writes none. Empty where these are no special tokens.
   virtual std::vector<int32_t> turn_ends() const = 0;
+  /// The token that is added behind the last answer of a template that writes nothing there.
+  virtual std::optional<int32_t> added_end() const { return std::nullopt; }
   /// A token that is to be added after the last turn, and is the label of the first token of each
   /// turn but the first; nullopt: none.
   virtual std::optional<int32_t> last_end() const { return std::nullopt; }

@@ -294,7 +294,7 @@ Assistant load_assistant(const AssistantRequest& request) {
     if (more.empty()) continue;
     assistant.warning += (assistant.warning.empty() ? "warning: " : "\nwarning: ") + more;
   }
-  options.end_tokens = end_tokens_in(folders.model);
+  options.end_tokens = end_tokens_in(folders.model).all;
   options.end_tokens.insert(tokenizer.end_tokens().begin(), tokenizer.end_tokens().end());
   if (assistant.chat) {
     const std::vector<int32_t> ends = assistant.chat->turn_ends();

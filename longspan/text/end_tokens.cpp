@@ -26,18 +26,23 @@ void add_ids(const json& object, const std::string& file, std::set<int32_t>& ids
 
 }  // namespace
 
-std::set<int32_t> end_tokens_in(const std::string& folder) {
-  std::set<int32_t> ids;
+EndTokens end_tokens_in(const std::string& folder) {
+  EndTokens ends;
+  bool is_first = true;
   for (const char* name : {"generation_config.json", "config.json"}) {
     const std::string path = model_file(folder, name);
     if (!is_there(path)) continue;
     const json object = read_json_file(path, "configuration");
     if (!object.is_object()) throw UserError(fmt::format("{} is not a JSON object.", path));
+    std::set<int32_t> ids;
     add_ids(object, name, ids);
     const auto text = object.find("text_config");
     if (text != object.end() && text->is_object()) add_ids(*text, name, ids);
+    ends.all.insert(ids.begin(), ids.end());
+    if (is_first) ends.of_generate = ids;
+    is_first = false;
   }
-  return ids;
+  return ends;
 }
 
 }  // namespace longspan

@@ -20,7 +20,7 @@ namespace longspan {
 struct Tokenizer::Impl {
   LsrTokenizer* handle = nullptr;
   nlohmann::json info;
-  std::set<int32_t> end_tokens;
+  EndTokens end_tokens;
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -49,7 +49,7 @@ Tokenizer Tokenizer::load(const std::string& folder) {
   impl->end_tokens = end_tokens_in(folder);
   if (const auto eos = impl->known("eos_token")) {
     const int64_t id = lsr_tokenizer_id_of(impl->handle, rust_view(*eos));
-    if (id >= 0 && id <= kMostIndexed) impl->end_tokens.insert(static_cast<int32_t>(id));
+    if (id >= 0 && id <= kMostIndexed) impl->end_tokens.all.insert(static_cast<int32_t>(id));
   }
   Tokenizer tokenizer;
   tokenizer.impl_ = std::move(impl);
@@ -143,7 +143,10 @@ std::optional<std::string> Tokenizer::bos_token() const { return impl_->known("b
 std::optional<std::string> Tokenizer::eos_token() const { return impl_->known("eos_token"); }
 std::optional<std::string> Tokenizer::pad_token() const { return impl_->known("pad_token"); }
 std::optional<std::string> Tokenizer::unk_token() const { return impl_->known("unk_token"); }
-const std::set<int32_t>& Tokenizer::end_tokens() const { return impl_->end_tokens; }
+const std::set<int32_t>& Tokenizer::end_tokens() const { return impl_->end_tokens.all; }
+const std::set<int32_t>& Tokenizer::end_tokens_of_generate() const {
+  return impl_->end_tokens.of_generate;
+}
 bool Tokenizer::adds_bos_token() const { return impl_->info.contains("add_bos_token"); }
 std::string Tokenizer::left_out() const {
   std::vector<std::string> names;

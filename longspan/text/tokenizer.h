@@ -48,6 +48,8 @@ class Tokenizer {
   std::optional<std::string> unk_token() const;
   /// The tokens by which generation stops: eos_token, and those of end_tokens_in(folder).
   const std::set<int32_t>& end_tokens() const;
+  /// Those by which transformers' generate() stops (EndTokens::of_generate).
+  const std::set<int32_t>& end_tokens_of_generate() const;
   /// Whether tokenizer_config.json says add_bos_token: true.
   bool adds_bos_token() const;
   /// "tokenizer_config.json: not read: do_lower_case true": keys that nobody knows; mostly empty.

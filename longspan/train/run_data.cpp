@@ -78,7 +78,9 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   if (data.chat)
     warn(hint_at_joined_messages(config, stage, *data.chat, tokenizer, rows.train, moment));
   for (const EncodedExamples* encoded : {&train, &eval}) {
-    for (const std::string& note : encoded->chats) console.say(note);
+    for (const std::string& note : encoded->chats) {
+      console.say(encoded == &train ? note : "Evaluation: " + note);
+    }
     warn(encoded->left_out);
     const std::string cut = encoded->cut.text(config.cutoff_len);
     if (!cut.empty()) console.say(encoded == &train ? cut : "Evaluation: " + cut);

@@ -1,7 +1,6 @@
 //! The operators, filters, tests and methods of chat templates within the bounds of a rendering:
 //! what they read is spent before they run, and what multiplies is refused before it is allocated.
 
-
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{filters, tests, AutoEscape, Environment, Error, Output, State};
 

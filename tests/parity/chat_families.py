@@ -49,6 +49,7 @@ class Family(NamedTuple):
     unended: set = set()  # chats with earlier answers behind which the template writes no token that stops
     refused: set = set()  # chats of which it leaves out a part that would be trained or that an answer needs
     left_out: set = set()  # chats that it garbles
+    prints_tools: bool = True
 
 
 def chatml(thinks=""):
@@ -66,7 +67,7 @@ PHI3 = dict(
 DEEPSEEK = dict(
     tokenizer="deepseek_v3", bos="<｜begin▁of▁sentence｜>", eos="<｜end▁of▁sentence｜>", stops=["<｜end▁of▁sentence｜>"],
     answer=r"(?:<｜Assistant｜>|<｜tool▁outputs▁end｜>)(.*?(?:<｜end▁of▁sentence｜>|(?=<｜tool▁outputs▁begin｜>)|\Z))",
-    text_arguments=True, left_out={"call_again"},
+    text_arguments=True, left_out={"call_again"}, prints_tools=False,
 )
 ONE_CALL = dict(end="<｜end▁of▁sentence｜>", unended={"call"})  # the end is written behind a second call
 GLM = dict(
