@@ -65,7 +65,13 @@ class Headers {
 bool same_numbers(const StoredTensor& one, const StoredTensor& other) {
   constexpr int64_t kChunk = int64_t{1} << 22;
   if (one.entry->shape != other.entry->shape) return false;
-  if (!has_plain_numbers(one.entry->dtype) || !has_plain_numbers(other.entry->dtype)) return false;
+  if (!has_plain_numbers(one.entry->dtype) || !has_plain_numbers(other.entry->dtype)) {
+    if (one.entry->dtype != other.entry->dtype) return false;
+    const auto bytes = [](const StoredTensor& tensor) {
+      return tensor.file->read(*tensor.entry).flatten().view(at::kByte);
+    };
+    return at::equal(bytes(one), bytes(other));
+  }
   const int64_t count = c10::multiply_integers(one.entry->shape);
   const at::ScalarType dtype =
       one.entry->dtype == other.entry->dtype ? one.entry->dtype : at::kDouble;
@@ -120,7 +126,7 @@ FolderTensors tensors_of(const std::string& folder, const ModelConfig& config) {
   }
   if (!weights.single.empty()) files.insert(weights.single);
   for (const std::string& file : files) {
-    // Of a shard that is missing the parameters are missed by name.
+    // A missing shard's parameters are reported by name later.
     if (weights.single.empty() && !is_there(file)) continue;
     for (const SafetensorsEntry& entry : tensors.headers.entries(file)) {
       const auto named = weights.shards.find(entry.name);

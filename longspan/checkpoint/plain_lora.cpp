@@ -117,7 +117,10 @@ void require_plain_lora(const JsonObject& config) {
     const std::string text = shortened(value.dump(), 60);
     if (known != known_keys().end()) {
       if (is_harmless(config, *known, value)) continue;
-      config.fail(fmt::format("{} is {}; only plain LoRA is supported. {}", name, text, kMerge));
+      const bool may_grow = name == "modules_to_save";
+      config.fail(fmt::format(
+          "{} is {}; only plain LoRA is supported. {}{}", name, text, kMerge,
+          may_grow ? " (after resize_token_embeddings, where the vocabulary was grown)" : ""));
     }
     // A newer PEFT writes keys of its own with the values that leave them unused.
     if (asks_for_nothing(value)) continue;

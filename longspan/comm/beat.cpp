@@ -127,7 +127,7 @@ ProcessState state_of_process(const Beat& beat, const std::string& own_machine) 
 }
 
 bool has_left(const Beat& beat, const std::string& own_machine) {
-  // One that asks is about to read why.
+  // A rank with Ending::kAsks still reads the verdict.
   return (beat.ending != Beat::Ending::kNone && beat.ending != Beat::Ending::kAsks) ||
          state_of_process(beat, own_machine) == ProcessState::kGone;
 }

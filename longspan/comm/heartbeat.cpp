@@ -224,10 +224,10 @@ struct Heartbeat::Impl {
       seen_verdict = known;
     });
     if (!stop_notice.empty()) {
-      if (!said_heard) {
-        said_heard = on_store([&] { put_text(*store, heard_of_stop(where.rank), "yes"); });
-        wait_until_all_heard_of_stop(where, timeout);
-      }
+      // Rank 0 waits for this word: where the store answers late, the next beat says it again.
+      heard = heard || on_store([&] { put_text(*store, heard_of_stop(where.rank), "yes"); });
+      if (!heard && !refused_since && Clock::now() - last_reached < timeout) return;
+      wait_until_all_heard_of_stop(where, timeout);
       on_stop_notice(stop_notice);
     }
     if (refused_since && where.launcher_hosts_store) return end_without_launcher();
@@ -290,7 +290,7 @@ struct Heartbeat::Impl {
   // The thread's own.
   c10::intrusive_ptr<c10d::Store> store;
   std::string seen_verdict;
-  bool said_heard = false;  // of the stop
+  bool heard = false;  // of the stop
   Silence silence;
   Standstill standstill;
   std::optional<Clock::time_point> noticed;

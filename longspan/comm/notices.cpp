@@ -27,8 +27,8 @@ constexpr std::chrono::milliseconds kLeastPatience{5000}, kMostPatience{60000};
 /// Of the rank that serves the store, with itself.
 constexpr std::chrono::milliseconds kShortPatience{2000};
 /// Of a rank that is about to end because it was told to, with one answer of the store, which may
-/// be silent for seconds on a busy machine. Before all have met, also with all of it: nobody may be
-/// there who hears the notice.
+/// be silent for seconds on a busy machine. Before all have met, this is also the bound
+/// for the whole announcement: nobody may be there who hears it.
 constexpr std::chrono::milliseconds kLastPatience{6000};
 /// Between two looks whether all are here: a part of the time that has passed, within these.
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};

@@ -111,9 +111,7 @@ class ModelTemplate : public TurnEncoder {
 
   std::vector<int32_t> turn_ends() const override { return turn_ends_; }
 
-  std::optional<int32_t> added_end() const override {
-    return writes_end_ ? std::nullopt : eos();
-  }
+  std::optional<int32_t> added_end() const override { return writes_end_ ? std::nullopt : eos(); }
 
  private:
   /// The token that the template writes behind an answer. Where it writes none, the tokens with

@@ -114,8 +114,9 @@ std::string fingerprint_of(const ExampleSet& examples) {
 }
 
 void require_same_model(const Group& world, const ModelConfig& model) {
-  const std::vector<std::string> models =
-      world.gather_text(parse_json(model.json, "config.json").dump());
+  auto keys = parse_json(model.json, "config.json");
+  for (const char* key : {"transformers_version", "_name_or_path"}) keys.erase(key);
+  const std::vector<std::string> models = world.gather_text(keys.dump());
   all_or_none(world, [&] {
     for (int rank = 0; rank < world.size(); ++rank) {
       if (models[rank] == models[0]) continue;

@@ -29,8 +29,8 @@ struct RunStart {
   std::string folder() const { return resumed ? resumed->folder : ""; }
 };
 
-/// The moment of the run, which rank 0 names: that of the checkpoint, else now. A checkpoint of an
-/// earlier version names none; the time when it was saved stands for it. Collective.
+/// The moment of the run, which rank 0 names: the checkpoint's moment, or the present time. For a
+/// checkpoint of an earlier version, which has none, it is the time when it was saved. Collective.
 Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
 
 /// `start`: with its launch and the checkpoint, if any. `model`: with rope_scaling, as it is

@@ -54,7 +54,7 @@ const HARMLESS: [&str; 36] = [
     // Of decoding: transformers 5 leaves BPE's text as it is too.
     "clean_up_tokenization_spaces",
     "errors",
-    // Of tokenizers in Python or of sentencepiece alone.
+    // Used only by Python or sentencepiece tokenizers.
     "backend",
     "from_slow",
     "sp_model_kwargs",

@@ -285,7 +285,7 @@ class Threads {
   int before_;
 };
 
-TEST_CASE("flash attention: gradients are the same bits with any number of threads") {
+TEST_CASE("flash attention: the same bits with any number of threads") {
   at::manual_seed(9);
   const int64_t T = 1300, N = 6, M = 3, H = 16;
   const at::Tensor q = at::randn({T, N, H}), k = at::randn({T, M, H}), v = at::randn({T, M, H}),
@@ -301,6 +301,8 @@ TEST_CASE("flash attention: gradients are the same bits with any number of threa
        {710, 590, 450, 260, false},
        {710, 590, 710, 590, true}},
       {{0, 600, 0, T, false}, {600, 700, 0, T, true, 600}},
+      // A window, whose first key lies anywhere.
+      {{0, T, 0, T, true, 0, -299}},
   };
   for (size_t i = 0; i < rows.size(); ++i) {
     CAPTURE(i);
@@ -308,12 +310,15 @@ TEST_CASE("flash attention: gradients are the same bits with any number of threa
       const Threads threads(num_threads);
       const AttentionResult result =
           forward(q, k, v, kSpec, rows[i].size() == 5 ? rows[0] : rows[i]);
-      return backward(dout, q, k, v, result.out_TNH, result.lse_NT, kSpec, rows[i]);
+      return std::pair(result,
+                       backward(dout, q, k, v, result.out_TNH, result.lse_NT, kSpec, rows[i]));
     };
-    const AttentionGradients alone = run(1);
+    const auto [alone_result, alone] = run(1);
     for (const int num_threads : {2, 7, 32}) {
       CAPTURE(num_threads);
-      const AttentionGradients together = run(num_threads);
+      const auto [result, together] = run(num_threads);
+      CHECK(at::equal(result.out_TNH, alone_result.out_TNH));
+      CHECK(at::equal(result.lse_NT, alone_result.lse_NT));
       CHECK(at::equal(together.dq_TNH, alone.dq_TNH));
       CHECK(at::equal(together.dk_SMH, alone.dk_SMH));
       CHECK(at::equal(together.dv_SMH, alone.dv_SMH));

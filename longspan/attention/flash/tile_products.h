@@ -78,7 +78,7 @@ inline void panel(int64_t width, int64_t rows, int64_t depth, const float* a, in
 }
 
 /// c[rows x columns] = or += a[rows x depth] times the first columns of b, panels of b_depth rows;
-/// columns as many as b has, or a multiple of kPanel.
+/// columns: b's width, or a multiple of kPanel below it.
 template <typename Into>
 inline void multiply(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_row,
                      int64_t a_depth, const float* b, int64_t b_depth, float* c, int64_t ldc,

@@ -20,7 +20,7 @@ inline constexpr int64_t kScoreStride = kKeyTile + 16;
 
 /// Scratch of one thread in the backward: keys and values of a tile in the order of each product
 /// that takes them, their gradients, the same of queries and of the output's gradients, two tiles
-/// of scores, and what aligns them.
+/// of scores, and padding.
 inline constexpr int64_t backward_floats(int64_t key_dim, int64_t value_dim) {
   return kKeyTile * (3 * key_dim + 2 * value_dim) + 2 * kQueryTile * (key_dim + value_dim) +
          2 * kQueryTile * kScoreStride + 64;

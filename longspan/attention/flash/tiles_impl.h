@@ -139,7 +139,8 @@ void forward(const Forward& f, const Task& task, float* scratch) {
   }
 
   const int64_t limit = key_limit(task, task.q_length);
-  for (int64_t key = larger(0, task.lower); key < limit; key += kKeyTile) {
+  // On a grid of the whole block, so that sums do not depend on which task has a query.
+  for (int64_t key = larger(0, task.lower) / kKeyTile * kKeyTile; key < limit; key += kKeyTile) {
     const int64_t count = smaller(kKeyTile, limit - key), padded = round_up(count, LANES);
     pack_transposed(
         f.k + (task.k_begin + key) * f.k_strides.token + task.kv_head * f.k_strides.head,
@@ -174,13 +175,13 @@ void forward(const Forward& f, const Task& task, float* scratch) {
     const int64_t head = first_head + part % group, rows = rows_of(part / group);
     for (int64_t i = 0; i < rows; ++i) {
       const float total = totals[part * kForwardTile + i];
-      const float inverse = total > 0 ? 1.0f / total : 0.0f;
+      const float inverse = total != 0 ? 1.0f / total : 0.0f;
       const float* from = sums + part * sum_size + i * V;
       float* to = f.out + ((query + i) * f.num_heads + head) * V;
       for (int64_t h = 0; h < V; h += LANES) store(to + h, load(from + h) * inverse);
       f.lse[head * f.num_tokens + query + i] =
-          total > 0 ? maxima[part * kForwardTile + i] * kLn2 + __builtin_logf(total)
-                    : kMinusInfinity;
+          total != 0 ? maxima[part * kForwardTile + i] * kLn2 + __builtin_logf(total)
+                     : kMinusInfinity;
     }
   }
 }
