@@ -87,7 +87,7 @@ bool same_numbers(const StoredTensor& one, const StoredTensor& other) {
   return true;
 }
 
-/// What a folder's files hold, by headers.
+/// The tensors of a folder's files, by their headers.
 struct FolderTensors {
   Headers headers;
   std::map<std::string, Place> places;  // by the language model's names (models/composite.h)

@@ -24,7 +24,7 @@ std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelC
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype);
 
-/// What config.json says of the folder's model, with a head of its own where the weights have one
+/// The configuration of the folder's model, with a head of its own where the weights have one
 /// (has_own_head). Checks the headers (names, shapes, file lengths), and reads no tensors but such
 /// a head and the embedding. Throws UserError as load_model_config and load_parameters do.
 ModelConfig load_folder_config(const std::string& folder);

@@ -29,7 +29,7 @@ std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedTex
                                        const std::vector<size_t>& answers,
                                        const std::set<int32_t>& ends);
 
-/// Of the messages `answers`, the one in which the tokens lie. `answers` is not empty.
+/// The message among `answers` in which the tokens lie. `answers` is not empty.
 size_t answer_at(const LocatedChat& chat, const std::vector<size_t>& answers,
                  const EncodedText& tokens, const AnswerTokens& span);
 

@@ -12,7 +12,7 @@ namespace {
 /// Columns of a panel. The last one of a matrix has the columns that are left, a multiple of LANES.
 constexpr int64_t kPanel = PANEL * LANES;
 
-/// What is written where a product goes: the product,
+/// The value that is written where a product goes: the product,
 struct Fresh {
   Vector sum(int64_t, const float*, Vector product) const { return product; }
   Fresh from_row(int64_t) const { return *this; }
