@@ -82,6 +82,10 @@ std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedTex
       while (end < most && is_space(text, tokens, end)) ++end;
     }
   }
+  // Between two answers there may be no text of a message.
+  for (size_t i = 1; i < spans.size(); ++i) {
+    spans[i - 1].end = std::min(spans[i - 1].end, spans[i].begin);
+  }
   return spans;
 }
 

@@ -96,7 +96,8 @@ FUZZ_READER(tokenizer_config) {
   const Tokenizer tokenizer = Tokenizer::load(folder.path());
   tokenizer.adds_bos_token();
   use(tokenizer, "yes <|im_end|>");
-  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true, this_moment())->turn_end();
+  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true, this_moment())
+      ->turn_ends();
 }
 
 FUZZ_READER(encoded_text) {
