@@ -10,6 +10,7 @@
 #include "longspan/data/stage_encoders.h"
 #include "longspan/data/template_format.h"
 #include "longspan/data/turns.h"
+#include "longspan/stages/stage.h"
 
 namespace longspan {
 

@@ -7,6 +7,7 @@
 #include "longspan/config/data_settings.h"
 #include "longspan/config/user_error.h"
 #include "longspan/data/parallel_rows.h"
+#include "longspan/stages/stage.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {
