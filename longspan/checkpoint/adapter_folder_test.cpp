@@ -101,7 +101,7 @@ TEST_CASE("adapter: numbers that are no ranks and scales are refused by name") {
 
 TEST_CASE("adapter: only what is known to be plain LoRA is taken") {
   const AdapterFolder saved;
-  // What PEFT says of how an adapter began, and of itself, changes nothing of its matrices.
+  // PEFT's keys on how an adapter began, and on itself, change nothing of its matrices.
   for (const json& began : {json(true), json(false), json("gaussian"), json("orthogonal")}) {
     CHECK(saved.complaint({{"init_lora_weights", began}}) == "(accepted)");
   }

@@ -45,7 +45,7 @@ const std::vector<KnownKey>& known_keys() {
       {"exclude_modules", kAny},
       {"layers_to_transform", kAny},
       {"layers_pattern", kAny},
-      // Of the model and of PEFT, not of what the adapter computes. task_type puts a layer of its
+      // Facts on the model and on PEFT, which change no computation. task_type puts a layer of its
       // own beside the adapter for some tasks, which is refused as a tensor.
       {"task_type", kAny},
       {"revision", kAny},

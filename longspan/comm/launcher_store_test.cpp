@@ -338,7 +338,7 @@ TEST_CASE("notices: a stop is announced to all") {
   alone.announce_stop("nobody is there");
 }
 
-/// Of a run in which rank 0 serves the store, though it is the launcher here.
+/// A rank of a run in which rank 0 serves the store, though the launcher does so here.
 Rendezvous of_own_store(const Launcher& launcher, int rank) {
   Rendezvous where = launcher.worker(rank, 2);
   where.launcher_hosts_store = false;

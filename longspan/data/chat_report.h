@@ -1,5 +1,5 @@
-// What the templates of a data set's chats left out of them, and where answers have no end. No
-// torch.
+// A count of thoughts that templates left out of a data set's chats, and of answers without an end.
+// No torch.
 #pragma once
 
 #include <cstdint>

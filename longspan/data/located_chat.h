@@ -46,7 +46,7 @@ class LocatedChat {
   /// marks.
   bool prints_calls(size_t message) const;
   bool is_marked(size_t message) const { return is_marked_[message]; }
-  /// What is printed around the texts of a message.
+  /// The printed text around the texts of a message.
   std::string text_around(size_t message) const;
   /// Thoughts of the message are not printed.
   bool lost_thoughts(size_t message) const { return lost_thoughts_[message]; }

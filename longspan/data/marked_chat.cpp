@@ -151,7 +151,7 @@ std::string MarkedChat::marked_answer(std::string_view text, size_t message) {
   while (true) {
     const size_t open = text.find(kThoughts), close = text.find(kThoughtsEnd);
     const size_t at = std::min(open, close);
-    // What ends with </think> is thought, whether or not <think> stands before it.
+    // Text before </think> is thought, whether or not <think> stands before it.
     const auto kind = close < open ? ChatText::kThoughts : ChatText::kContent;
     marked += marked_text(text.substr(0, at), kind, message);
     if (at == std::string_view::npos) return marked;

@@ -45,7 +45,7 @@ class MarkedChat {
              std::string_view others);
 
   const nlohmann::ordered_json& messages() const { return messages_; }
-  /// Of the marked messages.
+  /// The texts of the marked messages.
   const std::vector<ChatText>& texts() const { return texts_; }
   /// Takes the marks out of a rendering. `places` gets them in the order of the text.
   std::string without_marks(std::string_view rendered, std::vector<MarkPlace>& places) const;

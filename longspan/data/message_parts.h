@@ -1,4 +1,4 @@
-// What one message of a chat says, by the keys that sharegpt, OpenAI and axolotl give it. No torch.
+// The parts of a message of a chat, by the keys of sharegpt, OpenAI and axolotl. No torch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// Who speaks in a message, and how its text is to be read.
+/// The role of a message, and how its text is read.
 struct Speaker {
   Role role;
   bool writes_calls = false;  // the text is JSON of calls (LLaMA-Factory's role function_call)
