@@ -24,6 +24,8 @@ from runs import (ROOT, Report, UsedMemory, case_of, flops, found_by_sanitizer, 
 # A rank that is killed, one that stands still, and what the others say.
 SIGNAL_TESTS = ["tests/end_to_end/test_reliability.py::test_a_killed_rank",
                 "tests/end_to_end/test_reliability.py::test_a_stopped_rank"]
+# Every family of models with every kind of exchange, and way to save memory.
+FAMILY_TESTS = ["tests/end_to_end/test_families_on_gpus.py"]
 # Of the tests that train, those whose numbers tell most of a device. Each compares with one process, with others' code,
 # or with the bits of an undisturbed run.
 TESTS = ["tests/end_to_end/test_parallel_training.py", "tests/end_to_end/test_stages.py",
@@ -51,8 +53,8 @@ def parse_arguments():
                         help="FLOP/s that MFU is a share of (default 989e12, an H100's dense bf16)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() // 2, help="tests at a time")
     parser.add_argument("--tests", default=",".join(TESTS), help=f"files of the part `tests` (default {','.join(TESTS)})")
-    parser.add_argument("--select", default="", help="pytest's -k for them, and for those of `signals`")
-    parser.add_argument("--limit", type=float, default=3600, help="seconds that each of these two parts may take")
+    parser.add_argument("--select", default="", help="pytest's -k for them, and for those of `families` and `signals`")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds that each of these three parts may take")
     options = parser.parse_args()
     options.build, options.work = options.build.absolute(), options.work.absolute()
     return options
@@ -127,6 +129,11 @@ def tests(options, report):
     """The tests of training, in fp32 on GPUs."""
     report.say("\n## Training, in fp32 on the GPU: every method, ZeRO, offloads, resume\n")
     run_tests(options, report, options.tests.split(","), "pytest")
+
+
+def families(options, report):
+    report.say("\n## Every family of models, beside the processor\n")
+    run_tests(options, report, FAMILY_TESTS, "families")
 
 
 def signals(options, report):
@@ -270,8 +277,8 @@ def speed(options, report):
         row("transformers", peer["seconds"][1:], peer["peak"], "", peer["losses"][0])
 
 
-PARTS = {"env": env, "kernels": kernels, "tiny": tiny, "resume": resume, "tests": tests, "zero": zero, "signals": signals,
-         "memory": memory, "profile": profile, "speed": speed}
+PARTS = {"env": env, "kernels": kernels, "tiny": tiny, "resume": resume, "tests": tests, "families": families,
+         "zero": zero, "signals": signals, "memory": memory, "profile": profile, "speed": speed}
 
 
 def main():
