@@ -73,10 +73,11 @@ def kernels(options, report):
     program = options.build / "gpu_tests"
     variables = dict(CUBLAS_WORKSPACE_CONFIG=":4096:8")
     status, text, seconds = run([program], options.work / "gpu_tests.log", 600, CUDA_LAUNCH_BLOCKING="1", **variables)
-    passed = status == 0 and "not run" not in text
-    said = (text.strip().splitlines() or [""])[-2 if passed else -1]
-    report.check("every launch waited for", passed, f"{seconds:.0f} s; {said}")
-    if not passed:
+    said = (text.strip().splitlines() or [""])[-2 if status == 0 else -1]
+    report.check("every launch waited for", status == 0, f"{seconds:.0f} s; {said}")
+    for name, why in re.findall(r"TEST CASE: +(.*)\n\n.*MESSAGE: not run: (.*)", text):
+        report.left_out(name, why)
+    if status != 0:
         report.say(last_lines(text, 60))
     if not (sanitizer := shutil.which("compute-sanitizer")):
         return report.left_out("compute-sanitizer", "it is not installed")
@@ -141,7 +142,9 @@ def signals(options, report):
     run_tests(options, report, SIGNAL_TESTS, "signals")
 
 
-SANITIZE = ["--tool", "memcheck", "--error-exitcode", "86", "--print-limit", "5"]
+# Calls of the driver that fail are not reported: torch's allocator asks for memory of a kind that not every GPU has, and
+# takes another kind when it is refused.
+SANITIZE = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "86", "--print-limit", "5"]
 # What divides a model's states among processes, or moves them to the host.
 ALL_OFFLOADS = dict(offload_optimizer=True, offload_params=True, offload_activations=True)
 ZERO = {str(stage): dict(zero_stage=stage) for stage in range(4)}
