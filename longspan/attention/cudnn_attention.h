@@ -1,5 +1,5 @@
 // cuDNN's attention, as ATen has it: on an H100 1.7 times as fast as ATen's flash attention
-// (docs/gpu.md).
+// (docs/gpu-measurements.md).
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // FlashAttention 3 (arXiv 2407.08608) of the Python package flash_attn_3, where a user has
 // installed it: kernels for Hopper GPUs. Its shared object registers operators with torch when it
-// is loaded, which needs no Python. docs/gpu.md says what has run.
+// is loaded, which needs no Python. docs/gpu-measurements.md says what has run.
 #pragma once
 
 #include <filesystem>

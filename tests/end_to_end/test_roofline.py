@@ -1,5 +1,5 @@
-"""tools/roofline: its launches are held to what null GPUs count and its seconds to what an H100 took, and docs/gpu.md says
-what it prints."""
+"""tools/roofline: its launches are held to what null GPUs count and its seconds to what an H100 took, and
+docs/gpu-measurements.md has its tables."""
 
 import pathlib
 import re
@@ -46,7 +46,7 @@ def test_a_wrong_constant_is_found(tmp_path, constant):
 def test_the_page_says_what_it_prints():
     ended = run(ROOFLINE)
     assert ended.returncode == 0, ended.stderr
-    page = (ROOT / "docs" / "gpu.md").read_text().splitlines()
+    page = (ROOT / "docs" / "gpu-measurements.md").read_text().splitlines()
     lines = [line for line in ended.stdout.splitlines() if line.startswith("| ")]
     assert len(lines) > 12
     for line in lines:
