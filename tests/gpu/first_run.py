@@ -206,7 +206,9 @@ def profile(options, report):
         return report.left_out("the profile", "there is no CUPTI (nvidia-cuda-cupti, which torch's packages for CUDA bring)")
     injected, records = options.work / "liblaunches.so", options.work / "records.tsv"
     status, text, _ = run(["c++", "-O2", "-shared", "-fPIC", "-std=c++20", ROOT / "tests/gpu/launches.cpp", "-o", injected,
-                           f"-I{homes[0] / 'include'}", libraries[0], f"-Wl,-rpath,{libraries[0].parent}"])
+                           f"-I{homes[0] / 'include'}", libraries[0], f"-Wl,-rpath,{libraries[0].parent}",
+                           # Some of its headers' own are the toolkit's.
+                           "-idirafter", Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"])
     if status != 0:
         return report.check("launches.cpp compiles", False, last_lines(text))
     config = settings(options, shape, tokens, "profile", **(dict(device="cuda", max_steps=4) | keys))
