@@ -20,8 +20,8 @@
 namespace longspan {
 namespace {
 
-/// torch's own entry to oneDNN: result = beta result + alpha a b. It is exported, but no header of
-/// it is shipped, so it is looked up by name; a torch that lacks it falls back to at::mm.
+/// torch's own entry to oneDNN: result = beta result + alpha a b. torch exports it without a
+/// header, so it is looked up by name. Without it, at::mm computes.
 using OneDnnGemm = void (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result,
                             float beta, float alpha);
 
@@ -37,7 +37,7 @@ Library wanted_library() {
                               kGemmVariable, wanted));
 }
 
-/// Whether oneDNN is the faster one on this processor.
+/// Whether oneDNN is faster on this processor.
 bool onednn_is_faster() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -55,7 +55,7 @@ OneDnnGemm find_onednn_gemm() {
       dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
   std::string refusal = "this torch does not have it";
   if (onednn) try {
-      // torch refuses where it finds no AVX-512, or is told so (ONEDNN_MAX_CPU_ISA).
+      // torch refuses where it finds no AVX-512, or where ONEDNN_MAX_CPU_ISA forbids it.
       const at::Tensor one = at::ones({1, 1});
       onednn(one, one, at::empty({1, 1}), 0.0f, 1.0f);
       return onednn;
@@ -72,7 +72,7 @@ OneDnnGemm onednn_gemm() {
   return onednn;
 }
 
-/// Whether kGemmVariable demands oneDNN, for whatever shapes.
+/// Whether kGemmVariable names oneDNN, which then computes all shapes.
 bool onednn_is_named() {
   static const bool named = wanted_library() == Library::kOneDnn;
   return named;
@@ -80,7 +80,7 @@ bool onednn_is_named() {
 
 thread_local bool shapes_vary = false;
 
-/// Rows of a chunk whose result is added to more precise numbers (spec/device_sizes.h): enough for
+/// Fewest rows of a chunk whose result is added to more precise numbers (spec/device_sizes.h), for
 /// full speed.
 constexpr int64_t kMinPartRows = 256;
 
@@ -88,8 +88,8 @@ bool is_fp32_of_bf16(const at::Tensor& c, const at::Tensor& a) {
   return c.scalar_type() == at::kFloat && gives_fp32(a);
 }
 
-/// Can this torch add a gemm of bf16 to fp32 numbers? The first versions of addmm with a dtype
-/// want what is added to in the dtype of the matrices.
+/// Whether this torch can add a bf16 gemm to fp32 numbers. In its first versions, addmm with a
+/// dtype needs the summand in the dtype of the matrices.
 bool adds_to_fp32(const at::Tensor& like) {
   static const bool adds = [&] {
     const at::Tensor one = at::ones({1, 1}, like.options().requires_grad(false));
@@ -104,7 +104,7 @@ bool adds_to_fp32(const at::Tensor& like) {
   return adds;
 }
 
-/// Null when at::mm is as good or the operands are not oneDNN's business.
+/// Returns null where at::mm is as fast, or where oneDNN does not take the operands.
 OneDnnGemm onednn_for(const at::Tensor& a, const at::Tensor& b) {
   const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
                     a.numel() > 0 && b.numel() > 0;
@@ -138,7 +138,7 @@ at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, dou
   const bool fp32 = is_fp32_of_bf16(c, a);
   if (fp32 && adds_to_fp32(a)) return at::addmm_outf(c, a, b, at::kFloat, /*beta=*/1.0, scale, c);
   if (c.scalar_type() != a.scalar_type()) {
-    // A sum of two dtypes makes a copy of the smaller one first.
+    // A sum of two dtypes first copies the smaller one.
     const auto row_bytes = b.size(1) * static_cast<int64_t>(b.itemsize() + c.itemsize());
     const int64_t most = device_sizes(!c.is_cpu()).gemm_bytes;
     const int64_t part = std::max(kMinPartRows, most / std::max<int64_t>(1, row_bytes));

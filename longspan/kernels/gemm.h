@@ -1,4 +1,4 @@
-// The model's gemms, by the faster of the two libraries that torch brings.
+// The model's gemms, by the faster of torch's two libraries.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,37 +7,36 @@
 
 namespace longspan {
 
-/// The environment variable that names the library for fp32 gemms on a CPU, instead of the faster
-/// one: mkl or onednn. For tests (as on another processor) and comparisons.
+/// Environment variable that chooses the library of fp32 gemms on a CPU: mkl or onednn. For tests
+/// (as on another processor) and comparisons.
 inline constexpr const char* kGemmVariable = "LONGSPAN_GEMM";
 
-/// a[m, k] b[k, n], any strides, outside autograd.
+/// Returns a[m, k] b[k, n], for any strides, outside autograd. Throws UserError where kGemmVariable
+/// has another value than mkl or onednn.
 ///
-/// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's it
-/// runs its AVX2 code at half the rate of oneDNN, which torch brings too. On AMD's processors with
-/// AVX-512 (cpu_capability()), oneDNN computes fp32 gemms. at::mm computes everything else. Throws
-/// UserError where kGemmVariable has another value than those it may have.
+/// at::mm calls MKL for fp32 on a CPU. MKL uses AVX-512 on Intel's processors only; on AMD's it
+/// runs AVX2 code at half the rate of oneDNN, which torch also has. So on AMD's processors with
+/// AVX-512 (cpu_capability()), oneDNN computes fp32 gemms. at::mm computes everything else.
 ///
-/// oneDNN compiles code for each shape that it has not seen lately, which takes about a
-/// millisecond. Where shapes do not recur (VaryingShapes), it computes only if kGemmVariable names
-/// it.
+/// oneDNN compiles code for each new shape, which takes about a millisecond. Where shapes do not
+/// recur (VaryingShapes), it is used only if kGemmVariable names it.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 
-/// Can a gemm of these matrices give fp32 though they are bf16? A GPU adds up in fp32, and its
-/// library rounds only where it is told to.
+/// Whether a gemm of these bf16 matrices can return fp32. A GPU sums in fp32, and its library
+/// rounds only where it is told to.
 bool gives_fp32(const at::Tensor& a);
 
-/// c[m, n] = a b, written into c (any strides). Returns c. An fp32 c of bf16 matrices gets the
-/// result as fp32 where gives_fp32(); else the result is rounded to bf16 first.
+/// Writes a b into c[m, n], for any strides, and returns c. An fp32 c of bf16 matrices gets an fp32
+/// result where gives_fp32(); else the result is first rounded to bf16.
 at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
 
-/// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, a GPU adds to
-/// it in fp32. Else the gemm is chunked by rows of c, and each chunk's result is rounded to their
-/// dtype first. So nothing else is ever as large as c.
+/// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, a GPU adds in
+/// fp32. Other devices chunk the gemm by rows of c and round each chunk's result to the dtype of a
+/// and b. So no temporary is as large as c.
 at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0);
 
-/// While it lives, this thread's gemms have shapes that do not recur: the rows that come to an
-/// expert, say.
+/// Declares, for its lifetime, that shapes of this thread's gemms do not recur, like the rows of an
+/// expert.
 class VaryingShapes {
  public:
   VaryingShapes();
@@ -49,7 +48,7 @@ class VaryingShapes {
   bool before_;
 };
 
-/// The name of the library that computes fp32 gemms on the CPU, for reports.
+/// Returns the name of the library of fp32 gemms on the CPU, for reports.
 std::string gemm_library();
 
 }  // namespace longspan
