@@ -15,7 +15,7 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kOfValueHead = "v_head.";  // what adapters of TRL and others may hold
+constexpr std::string_view kOfValueHead = "v_head.";  // in adapters of TRL and others
 
 /// Throws for a tensor that is no LoRA matrix. PEFT saves the embedding and the head beside an
 /// adapter once the vocabulary has grown.

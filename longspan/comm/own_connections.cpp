@@ -17,7 +17,7 @@ namespace longspan {
 namespace {
 
 struct Ends {
-  std::string text;  // the bytes of both addresses
+  std::string text;  // bytes of both addresses
   std::string peer_address;
   int peer_port = 0;
 };

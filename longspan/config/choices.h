@@ -70,7 +70,7 @@ WantedDevice wanted_device_of(const ModelSettings& config);
 /// on_bad_row
 enum class OnBadRow {
   kStop,
-  kSkip,  ///< the row is left out
+  kSkip,  /// leaves the row out
 };
 /// Throws std::logic_error for an unknown word.
 OnBadRow on_bad_row_of(const DataSettings& config);

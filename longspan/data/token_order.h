@@ -10,7 +10,7 @@ namespace longspan {
 
 /// The tokens of one rank of a sequence-parallel group, in the order of the row.
 struct TokenOrder {
-  Packing packing;             // of the padded row, in the order of the whole row
+  Packing packing;             // of the padded whole row
   std::vector<int64_t> index;  // for each local token its index in the unpadded row; -1: padding
 };
 
