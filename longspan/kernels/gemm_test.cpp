@@ -60,8 +60,8 @@ TEST_CASE("tiled gemms equal fp64 products for every stride, edge and number of 
 TEST_CASE("gemm and add_gemm_ equal fp64 products for every stride and dtype") {
   at::manual_seed(1);
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
-    // Relative to the norm a product of n random terms rounds to about epsilon; times 4 for the
-    // orders of summation.
+    // Relative to the norm, a product of n random terms has a rounding error of about epsilon;
+    // times 4 for the order of summation.
     const double tolerance = 4 * (dtype == at::kFloat    ? 1.2e-7
                                   : dtype == at::kDouble ? 2.3e-16
                                                          : 7.9e-3);
@@ -103,7 +103,7 @@ TEST_CASE("gemms of six hundred shapes leave no more behind than three hundred")
 TEST_CASE("gemms of shapes that do not recur are ATen's, unless another library is named") {
   if (std::getenv(kGemmVariable) != nullptr) return;
   at::manual_seed(2);
-  // Sums so long that two libraries hardly give the same bits.
+  // Long sums, for which two libraries hardly give the same bits.
   const at::Tensor a = at::randn({77, 1000}), b = at::randn({1000, 130});
   const at::Tensor recurring = gemm(a, b);
   {
