@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-// cuDNN's attention, as ATen has it: on an H100 1.7 times as fast as ATen's flash attention
-// (docs/gpu-measurements.md).
-=======
 // cuDNN's attention by way of ATen. On an H100 it is 1.7 times as fast as ATen's flash attention
 // (docs/gpu.md).
->>>>>>> words-headers1
 #pragma once
 
 #include <string>

@@ -1,12 +1,6 @@
-<<<<<<< HEAD
-// FlashAttention 3 (arXiv 2407.08608) of the Python package flash_attn_3, where a user has
-// installed it: kernels for Hopper GPUs. Its shared object registers operators with torch when it
-// is loaded, which needs no Python. docs/gpu-measurements.md says what has run.
-=======
 // FlashAttention 3 (arXiv 2407.08608) for Hopper GPUs, from the Python package flash_attn_3 where
 // the user has installed it. Loading its shared object registers its operators with torch, without
 // Python. docs/gpu.md says which versions have run.
->>>>>>> words-headers1
 #pragma once
 
 #include <filesystem>

@@ -1,16 +1,8 @@
-<<<<<<< HEAD:longspan/cpu/tile_products.h
 // Matrix products of the tile code. The left matrix is read a number at a time and lies anywhere;
 // the right one lies in panels of kPanel columns, each contiguous, so that a product reads it from
 // front to back: a column of cache lines a power of two apart would fall into few sets of the
 // first-level cache. Included once for each instruction set, by attention/flash/tiles_impl.h and by
 // gemm_tiles_avx2.cpp.
-=======
-// Matrix products of the tile code. The left matrix is read one number at a time and has any
-// layout. The right matrix lies in panels of kPanel columns. Each panel is contiguous, so a product
-// reads it from front to back. Without panels, a column of cache lines a power of two apart would
-// fall into few sets of the first-level cache. Included once for each instruction set, like
-// tiles_impl.h.
->>>>>>> words-headers1:longspan/attention/flash/tile_products.h
 #pragma once
 
 #include "longspan/cpu/tile_vectors.h"
@@ -18,20 +10,20 @@
 namespace longspan::tiles {
 namespace {
 
-/// Columns of a panel. A matrix's last panel has the remaining columns, a multiple of LANES.
+/// Columns of a panel. The last one of a matrix has the columns that are left, a multiple of LANES.
 constexpr int64_t kPanel = PANEL * LANES;
 
-/// Stores the product.
+/// The value that is written where a product goes: the product,
 struct Fresh {
   Vector sum(int64_t, const float*, Vector product) const { return product; }
   Fresh from_row(int64_t) const { return *this; }
 };
-/// Stores the sum of the product and the old value.
+/// the product and what is there,
 struct Added {
   Vector sum(int64_t, const float* there, Vector product) const { return load(there) + product; }
   Added from_row(int64_t) const { return *this; }
 };
-/// Stores the sum of the product and the old value times its row's factor.
+/// or the product and what is there times a factor of its row.
 struct AddedToScaled {
   const float* factors;
   Vector sum(int64_t row, const float* there, Vector product) const {
@@ -40,8 +32,8 @@ struct AddedToScaled {
   AddedToScaled from_row(int64_t row) const { return {factors + row}; }
 };
 
-/// Computes a[R x depth] times b[depth x P*LANES] into c[R x P*LANES], as `into` says. Element (i,
-/// k) of a is a[i * a_row + k * a_depth].
+/// c[R x P*LANES] = or += a (R x depth, element (i, k) at a[i * a_row + k * a_depth]) times
+/// b[depth x P*LANES].
 template <int R, int P, typename Into>
 inline void micro_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_depth,
                        const float* b, float* c, int64_t ldc, Into into) {
@@ -70,8 +62,7 @@ inline void micro_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_d
     }
 }
 
-/// Computes a[rows x depth] times one panel of `width` columns into c[rows x width]. The panel has
-/// at most P vectors a row.
+/// c[rows x width] = or += a[rows x depth] times a panel of `width` columns, P vectors or fewer.
 template <int P, typename Into>
 inline void panel(int64_t width, int64_t rows, int64_t depth, const float* a, int64_t a_row,
                   int64_t a_depth, const float* b, float* c, int64_t ldc, Into into) {
@@ -87,8 +78,8 @@ inline void panel(int64_t width, int64_t rows, int64_t depth, const float* a, in
     micro_tile<1, P>(depth, a + i * a_row, a_row, a_depth, b, c + i * ldc, ldc, into.from_row(i));
 }
 
-/// Computes a[rows x depth] times the first columns of b into c[rows x columns]. b is panels of
-/// b_depth rows. `columns` is b's width, or a smaller multiple of kPanel.
+/// c[rows x columns] = or += a[rows x depth] times the first columns of b, panels of b_depth rows;
+/// columns: b's width, or a multiple of kPanel below it.
 template <typename Into>
 inline void multiply(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_row,
                      int64_t a_depth, const float* b, int64_t b_depth, float* c, int64_t ldc,
@@ -98,7 +89,7 @@ inline void multiply(int64_t rows, int64_t columns, int64_t depth, const float* 
                  c + j, ldc, into);
 }
 
-/// Copies rows x columns at `stride` into a contiguous matrix, times factor.
+/// rows x columns at `stride` -> contiguous, times factor.
 inline void pack(const float* from, int64_t stride, int64_t rows, int64_t columns, float factor,
                  float* to) {
   for (int64_t i = 0; i < rows; ++i)
@@ -106,7 +97,7 @@ inline void pack(const float* from, int64_t stride, int64_t rows, int64_t column
       store(to + i * columns + j, load(from + i * stride + j) * factor);
 }
 
-/// Copies rows x columns at `stride` into panels of `depth` rows, times factor.
+/// rows x columns at `stride` -> panels of `depth` rows, times factor.
 inline void pack_panels(const float* from, int64_t stride, int64_t rows, int64_t columns,
                         float factor, float* to, int64_t depth) {
   for (int64_t j = 0; j < columns; j += kPanel) {
@@ -115,8 +106,8 @@ inline void pack_panels(const float* from, int64_t stride, int64_t rows, int64_t
   }
 }
 
-/// Copies rows x columns at `stride`, transposed, into panels of `columns` rows. Pads with zeros
-/// past the last row up to a whole vector.
+/// rows x columns at `stride` -> its transpose, in panels of `columns` rows; zero past the last row
+/// up to a whole vector.
 inline void pack_transposed(const float* from, int64_t stride, int64_t rows, int64_t columns,
                             float* to) {
   const int64_t padded = round_up(rows, LANES);

@@ -1,10 +1,5 @@
-<<<<<<< HEAD:longspan/cpu/tile_vectors.h
 // Vectors of the tile code, on the compiler's vector extension: LANES floats each. Included once
 // for each instruction set, by tile_products.h.
-=======
-// Vectors of LANES floats, on the compiler's vector extension. Included once for each instruction
-// set, like tiles_impl.h.
->>>>>>> words-headers1:longspan/attention/flash/tile_vectors.h
 #pragma once
 
 #include <stdint.h>
@@ -27,13 +22,11 @@ constexpr float kMinusInfinity = -__builtin_inff();
 
 inline Vector load(const float* p) { return *reinterpret_cast<const LooseVector*>(p); }
 inline void store(float* p, Vector x) { *reinterpret_cast<LooseVector*>(p) = x; }
-/// Returns x in every lane. x - 0 equals x for every x, so the compiler drops the subtraction, and
-/// a number in memory is broadcast by its load. 0 + x differs for x = -0, so it would cost an
-/// addition and a shuffle.
+/// x - 0 is x for every x, so that the compiler leaves the subtraction out and a number in memory
+/// is broadcast by its load. 0 + x is another number for -0, and costs an addition and a shuffle.
 inline Vector splat(float x) { return x - Vector{}; }
-/// The larger of x and y in each lane; y where either is NaN. In some uses the compiler turns the
-/// plain form into a comparison and a selection, so wide vectors use intrinsics. (g++ 12 warns of
-/// the plain form with 16 lanes.)
+/// y where either is NaN. The compiler makes a comparison and a choice of some of these. (g++ 12
+/// warns of the plain form with 16 lanes.)
 inline Vector larger_of(Vector x, Vector y) {
 #if LANES == 16
   return _mm512_maskz_max_ps(0xFFFF, x, y);
@@ -49,11 +42,11 @@ inline int64_t round_up(int64_t x, int64_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
 }
 
-/// 2^x for x <= 0. Exactly 0 for x <= -127, and at most 2^-126 for x < -126. Relative error under 1
-/// ulp down to 2^-126. The polynomial has the least relative error of its degree.
+/// 2^x for x <= 0; exactly 0 from -127 on, and no more than 2^-126 before. Relative error under
+/// 1 ulp down to 2^-126. The polynomial is the best of its degree in relative error.
 inline Vector exp2_of(Vector x) {
   const Vector magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
-  // The bits of 2^0, less 127 in the exponent, are 0.
+  // 2^0 in bits less 127 exponents: 0.
   x = larger_of(splat(-127.0f), x);
   const Vector shifted = x + magic;
   const Vector f = x - (shifted - magic);
@@ -67,7 +60,7 @@ inline Vector exp2_of(Vector x) {
   return (Vector)((IntVector)p + ((IntVector)shifted << 23));
 }
 
-/// tanh x, within about 2 ulp: a polynomial near 0 (Cephes' tanhf), else by 2^x.
+/// tanh x to 2 ulp or so: near 0 by a polynomial (Cephes' tanhf), else by 2^x.
 inline Vector tanh_of(Vector x) {
   const IntVector negative = x < Vector{};
   const Vector size = negative ? -x : x, square = x * x;
@@ -82,17 +75,16 @@ inline Vector tanh_of(Vector x) {
   return size < splat(0.625f) ? p : (negative ? -far : far);
 }
 
-/// Lane indices for shuffles, as constants of a type. If a loop filled them, the compiler would
-/// fill them again at every use.
+/// Places of lanes for a shuffle. They are constants by their types: what a loop writes lane by
+/// lane the compiler writes at every use.
 template <typename Lanes>
 struct Places;
 template <int... lane>
 struct Places<std::integer_sequence<int, lane...>> {
-  /// Index of the lane `step` above each lane, cyclically.
+  /// Every lane from the one `step` above it.
   template <int step>
   static constexpr IntVector rotated{(lane + step) % LANES...};
-  /// Of two matrix rows that are `step` apart, exchanges the off-diagonal squares: the new upper
-  /// and the new lower row.
+  /// Of two rows of a matrix `step` apart, those of its off-diagonal squares exchanged.
   template <int step>
   static constexpr IntVector upper{(lane & step ? LANES + lane - step : lane)...};
   template <int step>
@@ -118,7 +110,7 @@ inline float max_of(Vector x) {
   }
 }
 
-/// Transposes x in place: x[i][j] -> x[j][i].
+/// x[i][j] -> x[j][i].
 template <int step = 1>
 inline void transpose(Vector (&x)[LANES]) {
 #pragma GCC unroll 16

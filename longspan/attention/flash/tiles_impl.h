@@ -1,9 +1,9 @@
-// Tile code of flash attention (FlashAttention-2, arXiv 2307.08691), on the compiler's vector
-// extension. One .cpp for each instruction set includes it and defines INSTRUCTIONS (its name),
-// LANES (floats of a vector register), PANEL (registers in a row of a micro-tile) and ROWS (rows of
-// a micro-tile). Everything is in an unnamed namespace and calls no library template. G: query
-// heads of one kv head, H: numbers in a head, K: H of queries and keys, V: H of values and outputs,
-// BQ, BK: sizes of a query tile and a key tile.
+// Tile code of flash attention (FlashAttention-2, arXiv 2307.08691), included by one .cpp for each
+// instruction set, which defines INSTRUCTIONS (its name), LANES (floats of a vector register),
+// PANEL (registers of a row of a micro-tile) and ROWS (its rows). Written on the compiler's vector
+// extension. Everything is in an unnamed namespace and calls no library template. G: query heads of
+// one kv head, H: numbers in a head, K: those of queries and keys, V: those of values and outputs,
+// BQ, BK: query and key tile.
 #pragma once
 
 #include "longspan/attention/flash/flash_tasks.h"
@@ -13,32 +13,28 @@
 namespace longspan::flash {
 namespace {
 
-<<<<<<< HEAD
 using namespace tiles;
 
 /// Scores -> cap tanh(scores / cap).
-=======
-/// Replaces scores by cap tanh(scores / cap).
->>>>>>> words-headers1
 inline void cap_row(float* scores, int64_t padded, float cap) {
   const Vector inverse = splat(1.0f / cap), limit = splat(cap);
   for (int64_t j = 0; j < padded; j += LANES)
     store(scores + j, limit * tanh_of(load(scores + j) * inverse));
 }
 
-/// The number of keys of [key, key + count) up to the causal end of query `query`. hidden() counts
-/// those before its lower end.
+/// How many keys of [key, key + count), the first ones, query `query` of a task sees, less those
+/// that hidden() counts.
 inline int64_t visible(const Task& task, int64_t query, int64_t key, int64_t count) {
   if (!task.causal) return count;
   return larger(0, smaller(count, query + task.offset - key + 1));
 }
 
-/// The number of keys of [key, key + count) before the lower end of query `query`.
+/// How many of them, the first ones, are before the query's lower end.
 inline int64_t hidden(const Task& task, int64_t query, int64_t key, int64_t count) {
   return larger(0, smaller(count, query + task.lower - key));
 }
 
-/// The end of the keys that queries before `query_end` see.
+/// Keys that any of the queries before `query_end` sees.
 inline int64_t key_limit(const Task& task, int64_t query_end) {
   if (!task.causal) return task.k_length;
   return larger(0, smaller(task.k_length, query_end + task.offset));
@@ -49,8 +45,8 @@ int64_t forward_scratch(int64_t key_dim, int64_t value_dim, int64_t group) {
          kForwardTile * kScoreStride + kKeyTile * (key_dim + value_dim) + 64;
 }
 
-/// The largest of `first` and a row of scores. Four maxima run in parallel, since each step of one
-/// waits for the step before.
+/// The largest of `first` and a row of scores. Several maxima run side by side, since each waits
+/// for the one before it.
 inline float largest_of(const float* scores, int64_t padded, float first) {
   Vector largest[4];
 #pragma GCC unroll 4
@@ -64,7 +60,7 @@ inline float largest_of(const float* scores, int64_t padded, float first) {
   return max_of(larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3])));
 }
 
-/// Replaces a row of scores by probabilities relative to `maximum`. Returns their sum.
+/// Probabilities of a row of scores relative to its maximum; their sum.
 inline float exponentiate(float* scores, int64_t padded, float maximum) {
   const Vector shift = splat(maximum);
   Vector sums[2]{};
@@ -82,14 +78,14 @@ inline float exponentiate(float* scores, int64_t padded, float maximum) {
   return sum_of(sums[0] + sums[1]);
 }
 
-/// Keys [begin, end) of a tile that a query sees.
+/// The keys of a tile that a query sees: [begin, end) of them.
 struct Seen {
   int64_t begin, end;
 };
 
-/// Turns at most LANES rows of scores (in units of log 2) into probabilities relative to the
-/// running maxima. Sets `factors`: the scales of earlier sums. Steps run on all rows together,
-/// since each step of one row waits for the step before.
+/// Turns rows of scores (in units of log 2), as many as LANES at most, into probabilities relative
+/// to running maxima; factors: of what was summed before. Rows take their steps together, since
+/// each step of one row waits for the step before.
 inline void softmax_rows(int64_t rows, const Seen* seen, float* scores, int64_t padded, float cap,
                          float* maxima, float* totals, float* factors) {
   const Vector before = load(maxima);
@@ -101,7 +97,7 @@ inline void softmax_rows(int64_t rows, const Seen* seen, float* scores, int64_t 
     for (int64_t j = seen[i].end; j < padded; ++j) row[j] = kMinusInfinity;
     maxima[i] = largest_of(row, padded, maxima[i]);
   }
-  // Both maxima are -inf where the query has seen no key.
+  // Both are -inf where nothing was seen.
   const Vector now = load(maxima), factor = before == now ? splat(1.0f) : exp2_of(before - now);
   store(factors, factor);
   store(totals, load(totals) * factor);
@@ -145,8 +141,7 @@ void forward(const Forward& f, const Task& task, float* scratch) {
   }
 
   const int64_t limit = key_limit(task, task.q_length);
-  // Key tiles begin at multiples of kKeyTile in the block, so sums do not depend on the split of
-  // queries into tasks.
+  // On a grid of the whole block, so that sums do not depend on which task has a query.
   for (int64_t key = larger(0, task.lower) / kKeyTile * kKeyTile; key < limit; key += kKeyTile) {
     const int64_t count = smaller(kKeyTile, limit - key), padded = round_up(count, LANES);
     pack_transposed(
@@ -158,7 +153,7 @@ void forward(const Forward& f, const Task& task, float* scratch) {
       const int64_t query = part / group * kForwardTile, rows = rows_of(part / group);
       if (key >= key_limit(task, query + rows) || key + count <= query + task.lower) continue;
       float* out = sums + part * sum_size;
-      // All queries of the tile skip keys from `end` on.
+      // Keys behind these are hidden from all queries of the tile.
       const int64_t end = visible(task, query + rows - 1, key, count),
                     width = smaller(padded, round_up(end, kPanel));
       multiply(rows, width, K, queries + part * query_size, K, 1, keys, K, scores, kScoreStride,
@@ -197,12 +192,12 @@ int64_t backward_scratch(int64_t key_dim, int64_t value_dim, int64_t /*group*/) 
   return backward_floats(key_dim, value_dim);
 }
 
-/// Turns a row of scores into probabilities, and gradients of probabilities into gradients of
-/// scores. Masked places become 0. `cap`: the softcap in units of log 2; 0: none.
+/// scores -> probabilities, dprobabilities -> dscores, for a tile; masked places become 0. `cap`:
+/// of scores, in units of log 2; 0: none.
 inline void backward_row(float* scores, float* gradients, int64_t unseen, int64_t seen,
                          int64_t padded, float lse, float delta, float cap) {
   if (cap > 0) {
-    // d (cap tanh(s / cap)) / d s = 1 - tanh^2. It is applied before places are masked.
+    // d (cap tanh(s / cap)) / d s = 1 - tanh^2, which is taken in before places are masked.
     const Vector inverse = splat(1.0f / cap), limit = splat(cap), one = splat(1.0f);
     for (int64_t j = 0; j < padded; j += LANES) {
       const Vector t = tanh_of(load(scores + j) * inverse), slope = one - t * t;
@@ -213,8 +208,8 @@ inline void backward_row(float* scores, float* gradients, int64_t unseen, int64_
   }
   for (int64_t j = 0; j < unseen; ++j) scores[j] = kMinusInfinity;
   for (int64_t j = seen; j < padded; ++j) scores[j] = kMinusInfinity;
-  // A query that saw no key has lse -inf and scores of -inf. The shift is 0 there, since -inf less
-  // -inf is NaN.
+  // A query that saw no key at all has lse -inf; its scores are all -inf too, and their difference
+  // must not be NaN.
   const Vector shift = splat(lse == kMinusInfinity ? 0.0f : lse * kLog2E), offset = splat(delta);
   for (int64_t j = 0; j < padded; j += LANES) {
     const Vector p = exp2_of(load(scores + j) - shift);
@@ -248,8 +243,7 @@ void backward(const Backward& b, const Task& task, float* scratch) {
 
   for (int64_t tile = first_query(task); tile < task.q_length; tile += kQueryTile) {
     const int64_t tile_end = smaller(tile + kQueryTile, task.q_length);
-    // Takes half as many queries at once where the causal mask hides keys: products then compute
-    // fewer hidden pairs.
+    // Half as many at once where some do not see all keys: fewer products are of hidden pairs.
     const int64_t step = visible(task, tile, 0, count) < count ? kQueryTile / 2 : kQueryTile;
     for (int64_t query = tile; query < tile_end; query += step) {
       const int64_t rows = smaller(step, tile_end - query), token = task.q_begin + query;
