@@ -17,8 +17,7 @@ struct AttentionSpec {
   int64_t key_dim = 0;       ///< elements of a query's or key's head
   int64_t value_dim = 0;     ///< elements of a value's or output's head
   double scale = 0;          ///< factor of q k^T; mostly 1 / sqrt(key_dim)
-  std::optional<int64_t> window =
-      {};  ///< tokens that a query sees, including itself; none: all before it
+  std::optional<int64_t> window = {};  ///< tokens that a query sees, including itself; none: all
   std::optional<double> softcap = {};  ///< c in c tanh(scores / c); none: no softcap
   bool has_sinks = false;  ///< one extra logit per query head in the softmax, without a value
   /// Elements per token of the latents from which keys and values of all heads are computed (latent
