@@ -1,5 +1,5 @@
 // cuDNN's attention by way of ATen. On an H100 it is 1.7 times as fast as ATen's flash attention
-// (docs/gpu.md).
+// (docs/gpu-measurements.md).
 #pragma once
 
 #include <string>
