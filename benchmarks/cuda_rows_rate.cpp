@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -138,18 +139,36 @@ void compare_heads_of_vocabulary(int64_t V) {
           [&] { longspan::cross_entropy_gradient_(logits, labels, lse, scale); });
 }
 
-/// As of a layer's gates, and of their weights' gradients: E experts, of which a row goes to k, all
-/// as often.
-void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I) {
+/// Of how many of S rows each expert gets: all as many, or the first of E half of them, the second
+/// half of the others, and so on down to an eighth of the mean.
+std::vector<int64_t> rows_of_experts(int64_t E, int64_t S, bool skewed) {
+  std::vector<int64_t> counts(E, skewed ? S / E / 8 : S / E);
+  int64_t left = S;
+  for (const int64_t count : counts) left -= count;
+  for (int64_t e = 0; e < E && left > 0; ++e) {
+    const int64_t more = e + 1 == E ? left : (left + 1) / 2;
+    counts[e] += more;
+    left -= more;
+  }
+  return counts;
+}
+
+/// As of a layer's gates, and of their weights' gradients: E experts, of which a row goes to k.
+/// `held`: the dtype of the matrices.
+void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I, at::ScalarType held, bool skewed) {
   constexpr int64_t kRows = 16384;
-  const int64_t S = kRows * k, of_expert = S / E;
+  const int64_t S = kRows * k;
+  const std::vector<int64_t> counts = rows_of_experts(E, S, skewed);
+  std::vector<int64_t> begins(E + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), begins.begin() + 1);
   const auto options = at::device(at::kCUDA).dtype(at::kBFloat16);
-  const at::Tensor x = at::randn({kRows, D}, options), weights = at::randn({E, I, D}, options),
+  const at::Tensor x = at::randn({kRows, D}, options),
+                   weights = at::randn({E, I, D}, options).to(held),
                    from = at::randint(kRows, {S}, options.dtype(at::kLong)),
                    gradients = at::zeros({E, I, D}, options.dtype(at::kFloat));
   at::Tensor y = at::empty({S, I}, options);
   const longspan::SortedRows sorted =
-      longspan::grouped::sort_out(at::full({E}, of_expert, options.dtype(at::kLong)), S);
+      longspan::grouped::sort_out(at::tensor(counts).to(at::kCUDA), S);
   longspan::GroupTable table(x.device());
   table.add(weights.unbind(0));
   table.add(gradients.unbind(0));
@@ -167,21 +186,22 @@ void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I) {
     fmt::print("  {:<34} {:>9.1f} us {:>6.0f} TFLOP/s\n", what, microseconds,
                flops / microseconds / 1e6);
   };
-  fmt::print("experts: {} of {} a row, D {}, I {}, {} rows\n", k, E, D, I, kRows);
+  fmt::print("experts: {} of {} a row, D {}, I {}, {} rows, matrices in {}{}\n", k, E, D, I, kRows,
+             name_of(held), skewed ? ", half of the rows to the first" : "");
   print("gates at once",
         [&] { longspan::grouped::forward_out(y, {}, sorted, {{{x, from}, table.at(0)}}, {}); });
   const auto rows_of = [&](const at::Tensor& all, int64_t e) {
-    return all.narrow(0, e * of_expert, of_expert);
+    return all.narrow(0, begins[e], counts[e]);
   };
   print("one after the other", [&] {
     for (int64_t e = 0; e < E; ++e) {
       at::Tensor part = rows_of(y, e);
-      at::mm_out(part, x.index_select(0, rows_of(from, e)), weights[e].t());
+      at::mm_out(part, x.index_select(0, rows_of(from, e)), weights[e].to(at::kBFloat16).t());
     }
   });
-  const at::Tensor ends = at::arange(1, E + 1, options.dtype(at::kInt)) * of_expert;
+  const at::Tensor ends = at::tensor(begins).narrow(0, 1, E).to(options.dtype(at::kInt));
   print("at::_grouped_mm", [&] {
-    at::_grouped_mm(x.index_select(0, from), weights.transpose(1, 2), ends.to(at::kInt));
+    at::_grouped_mm(x.index_select(0, from), weights.to(at::kBFloat16).transpose(1, 2), ends);
   });
   print("their gradients at once",
         [&] { longspan::grouped::add_matrix_gradients(table.at(1), sorted, {y}, {x, from}); });
@@ -214,7 +234,11 @@ int main(int argc, char** argv) {
   }
   compare_heads(/*H=*/256, /*num_pairs=*/32, at::kBFloat16);
   for (const int64_t V : {32000, 151936, 262144}) compare_heads_of_vocabulary(V);
-  compare_experts(/*E=*/128, /*k=*/8, /*D=*/2048, /*I=*/768);  // Qwen3-30B-A3B
-  compare_experts(/*E=*/32, /*k=*/4, /*D=*/2880, /*I=*/2880);  // gpt-oss-20b
+  for (const at::ScalarType held : {at::kBFloat16, at::kFloat}) {
+    for (const bool skewed : {false, true}) {
+      compare_experts(/*E=*/128, /*k=*/8, /*D=*/2048, /*I=*/768, held, skewed);  // Qwen3-30B-A3B
+      compare_experts(/*E=*/32, /*k=*/4, /*D=*/2880, /*I=*/2880, held, skewed);  // gpt-oss-20b
+    }
+  }
   return 0;
 }

@@ -1,7 +1,7 @@
-// The part of the program that needs CUDA: NCCL process groups, and the stream on which the kernels
-// over rows (longspan/cuda) go. The attention kernel needs nothing of CUDA at compile time and
-// lives in longspan/attention/cuda_kernel.cpp. Built against the headers of pip's packages, without
-// a CUDA toolkit.
+// The part of the program that needs CUDA: NCCL process groups, and the stream of the kernels over
+// rows (longspan/cuda). The attention kernel needs no CUDA at compile time and is in
+// longspan/attention/cuda_kernel.cpp. Built against the headers of pip's packages, without a CUDA
+// toolkit.
 #include "longspan/comm/cuda.h"
 
 #include <c10/cuda/CUDAFunctions.h>
@@ -45,10 +45,11 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
                                                int rank, int size, int64_t timeout_seconds) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = std::chrono::seconds(timeout_seconds);
-  // Few blocks of a collective beside many of a gemm: they go first where both wait.
+  // A collective has few blocks and a gemm many, so waiting collectives go first.
   options->is_high_priority_stream = true;
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
-  // Connects now, where all ranks of the group come to the same line, not in the first collective.
+  // Connects now, where all ranks of the group are at the same line, and not in the first
+  // collective.
   backend->eagerConnectSingleDevice(at::Device(at::kCUDA, c10::cuda::current_device()));
   return backend;
 }
@@ -78,9 +79,9 @@ extern "C" __attribute__((visibility("default"))) const longspan::CudaEntry* lon
   return &longspan::kEntry;
 }
 
-// FlashAttention 3 is loaded without Python (attention/flash3_attention.h), of which it names this
-// one function, for its module. Where it was linked with -z now, it cannot be loaded unless there
-// is one of this name. No one calls it.
+// FlashAttention 3 is loaded without Python (attention/flash3_attention.h). It names this function
+// for its Python module. Linked with -z now, it loads only where the function exists. It is never
+// called.
 extern "C" __attribute__((visibility("default"))) void* PyModule_Create2(void* /*definition*/,
                                                                          int /*version*/) {
   return nullptr;

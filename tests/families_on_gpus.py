@@ -1,11 +1,11 @@
-"""Every model family on simulated GPUs: how ranks share its rows, what saves memory, what is trained and how. The numbers of
-a run are the CPU's; a race, or a host that touches memory of a device, ends it."""
+"""Every model family on simulated GPUs, or on real ones: how ranks share its rows, what saves memory, what is trained and
+how. The numbers of a run are the CPU's; on simulated GPUs a race, or a host that touches memory of a device, ends it."""
 
 import math
 
 from conftest import BUILD, Running, modes_of_the_program, relative_difference, same_run
 from covering import covering_array
-from device import simulated_environment, simulated_program
+from device import DEVICE, device_keys, simulated_environment, simulated_program
 from families import QUERY_HEADS, STAGES, Families, families_of_the_program, is_served
 
 NUM_STEPS = 3
@@ -98,8 +98,12 @@ class OnGpus:
             sharing, dict(sequence_parallel_size=2, sequence_parallel_mode=sharing))
         num_groups = num_ranks // shared.get("sequence_parallel_size", 1)
         settings = self.settings(run, output_dir, num_groups) | shared | MEMORY[run["memory"]] | NUMBERS[run["numbers"]]
-        ended = Running(settings | dict(device="cuda"), num_ranks, program=simulated_program(BUILD),
-                        **simulated_environment(BUILD)).wait(120)
+        if DEVICE == "cuda":
+            running = Running(settings | device_keys(), num_ranks)
+        else:
+            running = Running(settings | dict(device="cuda"), num_ranks, program=simulated_program(BUILD),
+                              **simulated_environment(BUILD))
+        ended = running.wait(120)
         assert set(ended.statuses) == {0}, ended.text
         assert len(ended.logged("loss")) == NUM_STEPS
         on_cpu = self.known_run(self.settings(run, "") | dict(device="cpu"))

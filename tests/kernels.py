@@ -1,7 +1,7 @@
 """The numerically sensitive tests under every kernel that computes them on some processor: `make test-kernels`.
 
-Which kernels run is a matter of the processor: ATen, MKL and oneDNN choose theirs, Longspan its own loops, and whether MKL
-or oneDNN computes its fp32 gemms. Variables make each of them choose as another processor would. What this one cannot
+Which kernels run is a matter of the processor: ATen, MKL and oneDNN choose theirs, Longspan its own loops, and whether MKL,
+oneDNN or tiles of its own compute fp32 gemms. Variables make each of them choose as another processor would. What this one cannot
 run is skipped by name. `--short` is what `make test` runs: unit tests and three trainings under three of them."""
 
 import argparse
@@ -24,7 +24,7 @@ KERNELS = {
     "ATen AVX2": (AVX2, dict(ATEN_CPU_CAPABILITY="avx2")),
     "ATen AVX-512": (AVX512, dict(ATEN_CPU_CAPABILITY="avx512")),
     "own loops portable": (set(), dict(LONGSPAN_CPU_CAPABILITY="portable")),
-    "own loops AVX2": (AVX2, dict(LONGSPAN_CPU_CAPABILITY="avx2")),
+    "own loops and gemms AVX2": (AVX2, dict(LONGSPAN_CPU_CAPABILITY="avx2", LONGSPAN_GEMM="tiles")),
     "own loops AVX-512": (AVX512, dict(LONGSPAN_CPU_CAPABILITY="avx512")),
     "gemms by MKL": (set(), dict(LONGSPAN_GEMM="mkl")),
     "gemms by MKL, compatible": (set(), dict(LONGSPAN_GEMM="mkl", MKL_CBWR="COMPATIBLE")),
@@ -37,7 +37,7 @@ KERNELS = {
     "all narrow": (set(), dict(ATEN_CPU_CAPABILITY="default", LONGSPAN_CPU_CAPABILITY="portable", LONGSPAN_GEMM="mkl",
                                MKL_CBWR="COMPATIBLE", ONEDNN_MAX_CPU_ISA="SSE41")),
 }
-UNIT_TESTS = ["tiled MLP: as untiled*", "checkpointed block: chunks*", "gemm and add_gemm_*", "fused rows*",
+UNIT_TESTS = ["tiled MLP: as untiled*", "checkpointed block: chunks*", "gemm and add_gemm_*", "tiled gemms*", "fused rows*",
               "gated MLP*", "self-attention*", "vector math*", "flash*", "large scores*"]
 PYTHON_TESTS = [
     "tests/end_to_end/test_stages.py::test_ranks",
@@ -51,7 +51,7 @@ PYTHON_TESTS = [
     "tests/parity/test_lora.py::test_dpo",
     "tests/parity/test_preferences.py",
 ]
-SHORT_KERNELS = ["own loops AVX2", "gemms by MKL", "all narrow"]
+SHORT_KERNELS = ["own loops and gemms AVX2", "gemms by MKL", "all narrow"]
 SHORT_PYTHON_TESTS = ["tests/end_to_end/test_stages.py::test_ranks[3-zigzag-ring-rm]",
                       "tests/parity/test_trainer.py::test_losses_norms_and_weights[llama-2-optimizer1]",
                       "tests/parity/test_preferences.py::test_dpo[sigmoid]"]

@@ -1,6 +1,6 @@
-// What a model knows of attention. T: this rank's tokens, N: query heads, M: kv heads, H: numbers
-// in a head: of queries and keys, or of values and outputs (AttentionSpec::key_dim, value_dim), J:
-// AttentionSpec::latent_dim.
+// Attention as models see it. T: tokens of this process, N: query heads, M: kv heads, J:
+// AttentionSpec::latent_dim, H: the head dim: AttentionSpec::key_dim for queries and keys,
+// AttentionSpec::value_dim for values and outputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,52 +19,54 @@ class LatentKeys;
 class RecurrentMemory;
 class WholeRow;
 
-/// The projections around a layer's attention as functions, for an attention that overlaps its
-/// exchanges with them. All are differentiable. The attention calls query, key, value and
-/// begin_output once each, in this order, and then add_output for some heads at a time, until it
-/// has added all heads.
+/// The projections around a layer's attention, as differentiable functions. An attention calls them
+/// to overlap its exchanges with them. It calls query, key, value and begin_output once each, in
+/// this order. Then it calls add_output for a few heads at a time, until all heads are added.
 struct AttentionProjections {
-  std::function<at::Tensor()> query, key, value;  // -> q_TNH, k_TMH, v_TMH, rotated
-  std::function<at::Tensor()> begin_output;       // -> y_TD, what the output is added to
-  at::Tensor sinks_N = {};                        // where the layer has them
-  /// y_TD + out_TnH W^T of those n heads; y is not used again by the caller.
+  std::function<at::Tensor()> query, key, value;  // return q_TNH, k_TMH, v_TMH, rotated
+  std::function<at::Tensor()> begin_output;       // returns y_TD, to which outputs are added
+  at::Tensor sinks_N = {};                        // undefined in layers without sinks
+  /// Returns y_TD + out_TnH W^T for the n given heads. The caller does not use y_TD again.
   std::function<at::Tensor(const at::Tensor& y_TD, const at::Tensor& out_TnH,
                            const std::vector<int64_t>& heads)>
       add_output;
 };
 
 /// Causal attention within the documents of a packed row, for the tokens that this process holds.
-/// Differentiable by ATen's autograd. N is a multiple of M (grouped-query attention: query head n
-/// uses kv head n / (N / M)). The layer's AttentionSpec says what is computed. It describes
-/// the whole layer, also where a strategy passes some of its heads alone: the shapes of the tensors
-/// say how many.
+/// Differentiable by ATen's autograd. N is a multiple of M: in grouped-query attention, query head
+/// n uses kv head n / (N / M). The layer's AttentionSpec says what is computed. It always describes
+/// the whole layer. A strategy may pass only some of the heads: tensor shapes give the number of
+/// heads.
 class Attention {
  public:
   virtual ~Attention() = default;
-  /// q_TNH, k_TMH, v_TMH (rotary embedding already applied) -> out_TNH, in the dtype of q. sinks_N:
-  /// one a query head where the layer has them (AttentionSpec::has_sinks), the same on all
-  /// processes, each of which gets the gradient of what it attends: they add up.
+  /// Returns out_TNH in the dtype of q. q_TNH and k_TMH are already rotated. sinks_N has one number
+  /// per query head and is given where AttentionSpec::has_sinks. All processes pass the same sinks.
+  /// Each process gets a partial gradient of the sinks; the sum over processes is the gradient.
   virtual at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                             const at::Tensor& v_TMH, const AttentionSpec& spec,
                             const Packing& packing, const at::Tensor& sinks_N = {}) = 0;
 
-  /// The same of keys and values that `keys` makes of x_TJ (latent_keys.h), which may travel in
-  /// their place. For layers whose spec has a latent_dim, and no sinks.
+  /// Attends to keys and values that `keys` makes of x_TJ (latent_keys.h). An implementation may
+  /// send x_TJ to other processes instead of keys and values. For layers whose spec has a
+  /// latent_dim and no sinks.
   virtual at::Tensor attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
                                    const std::shared_ptr<const LatentKeys>& keys,
                                    const AttentionSpec& spec, const Packing& packing);
 
-  /// Whether project_and_attend() is worth its smaller operations.
+  /// Whether project_and_attend() is faster than separate projections, although its operations are
+  /// smaller.
   virtual bool overlaps_projections() const { return false; }
-  /// The projections, attend(), and the output projection -> y_TD.
+  /// Returns y_TD: projections, attend() and the output projection.
   virtual at::Tensor project_and_attend(const AttentionProjections& projections,
                                         const AttentionSpec& spec, const Packing& packing);
 
-  /// For layers that go over whole rows (spec/model_spec.h, goes_over_rows): where the tokens of
-  /// this padded row are. Null: this process holds them all, in order. Throws where the attention
-  /// cannot say.
+  /// Returns the places of this padded row's tokens, for layers that go over whole rows
+  /// (goes_over_rows() in spec/model_spec.h). Null: this process holds all tokens, in order. Throws
+  /// std::logic_error where the attention does not implement it.
   virtual std::shared_ptr<const WholeRow> whole_row(const Packing& packing) const;
-  /// The states from which such layers continue the row's documents. Null: each document begins.
+  /// The states from which recurrent layers continue the row's documents. Null: each document
+  /// begins without a state.
   virtual RecurrentMemory* memory() { return nullptr; }
 };
 

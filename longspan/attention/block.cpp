@@ -19,7 +19,7 @@ double triangle_in_tiles(int64_t queries, int64_t tile) {
   return static_cast<double>(tile * tile) * n * (n + 1) / 2;
 }
 
-/// Of a block with a lower end: row by row of tiles.
+/// Counts the pairs of a block with a lower end, one row of tiles at a time.
 double band_in_tiles(const Block& block, int64_t tile) {
   double pairs = 0;
   for (int64_t i = 0; i < block.q_length; i += tile) {
@@ -41,11 +41,11 @@ KeyRange keys_of(const Block& block, int64_t i) {
 Block trimmed(const Block& block) {
   Block part = block;
   if (!part.lower) return part;
-  if (part.causal && part.offset < *part.lower) {  // nobody sees anything
+  if (part.causal && part.offset < *part.lower) {  // no query sees a key
     part.q_length = part.k_length = 0;
     return part;
   }
-  // Of all lower ends query 0's is the lowest.
+  // Query 0 has the lowest of all lower ends.
   if (const int64_t unseen = std::min(*part.lower, part.k_length); unseen > 0) {
     part.k_begin += unseen;
     part.k_length -= unseen;
@@ -84,7 +84,8 @@ std::vector<Block> aligned_at_end(const std::vector<Block>& blocks) {
       aligned.push_back(b);
       continue;
     }
-    // Queries before this one see a part of the keys, the last of them all but those past its own.
+    // The first num_partly queries do not see all keys. The last of them sees all keys of the new
+    // block.
     const int64_t num_partly = std::clamp<int64_t>(b.k_length - b.offset, 0, b.q_length);
     if (num_partly > 0) {
       aligned.push_back(

@@ -1,4 +1,4 @@
-// Which queries see which keys, as blocks. No torch.
+// Blocks of attention: ranges of queries and the keys that they see. No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace longspan {
 
-/// Queries [q_begin, q_begin + q_length) attend to keys [k_begin, k_begin + k_length). When causal,
-/// query i of the block sees keys 0..i + offset of the block; offset >= 0. With a lower end, as a
-/// sliding window has it (sliding_window.h), it sees none of them before the (i + lower)-th.
+/// Queries [q_begin, q_begin + q_length) attend to keys [k_begin, k_begin + k_length). In a causal
+/// block, query i sees keys 0..i + offset of the block; offset >= 0. A block of a sliding window
+/// (sliding_window.h) has a `lower` end: query i sees no key before key i + lower.
 struct Block {
   int64_t q_begin, q_length, k_begin, k_length;
   bool causal;
@@ -19,36 +19,37 @@ struct Block {
   std::optional<int64_t> lower = {};
 };
 
-/// Keys [begin, end) of a block; none where end <= begin.
+/// Keys [begin, end) of a block. Empty where end <= begin.
 struct KeyRange {
   int64_t begin, end;
   int64_t length() const { return end > begin ? end - begin : 0; }
 };
 
-/// What query i of the block sees of it.
+/// The keys of the block that its query i sees.
 KeyRange keys_of(const Block& block, int64_t i);
 
-/// The block without the queries that see no key of it and the keys that no query sees. Its lower
-/// end is left out where every query sees the first key.
+/// Returns the block without queries that see no key and without keys that no query sees. The
+/// result has no lower end where every query sees the first key.
 Block trimmed(const Block& block);
 
 bool have_lower_ends(const std::vector<Block>& blocks);
 
-/// One causal block for each document, several for a forked one (masked_rectangles.h).
+/// Returns one causal block for each document, and several for a forked one (masked_rectangles.h).
 std::vector<Block> causal_blocks(const Packing& packing);
 
-/// The same attention in blocks whose last query, where causal, sees exactly the last key: what
-/// kernels that align at the bottom right ask for. Queries are split, never shared.
+/// Returns blocks of the same attention in which the last query of a causal block sees exactly the
+/// last key. Kernels that align causal masks at the bottom right need such blocks. Splits queries;
+/// no query is in more blocks than before.
 std::vector<Block> aligned_at_end(const std::vector<Block>& blocks);
 
-/// Adds a part of `block`, which has no lower end, to `parts`: its queries [q_begin, q_end) over
-/// its keys from the k_first-th to the one before the k_last-th. Leaves out queries that see none
-/// of these keys and keys that none of these queries sees.
+/// Appends to `parts` a part of `block`: queries [q_begin, q_end) over keys [k_first, k_last) of
+/// the block. Leaves out queries that see none of these keys, and keys that none of these queries
+/// sees. `block` has no lower end.
 void add_part(std::vector<Block>& parts, const Block& block, int64_t q_begin, int64_t q_end,
               int64_t k_first, int64_t k_last);
 
-/// Pairs of a query and a key that it sees, in tiles of so many queries and keys that are computed
-/// whole.
+/// The number of pairs of a query and a key that it sees. `tile`: kernels compute whole tiles of
+/// `tile` queries and `tile` keys, so each tile with a visible pair counts whole.
 double pairs_of(const std::vector<Block>& blocks, int64_t tile = 1);
 
 }  // namespace longspan

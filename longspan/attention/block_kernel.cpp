@@ -38,7 +38,8 @@ void check_spec(const KernelAbilities& kernel, const at::Tensor& q_TNH, const at
               spec.value_dim);
 }
 
-// In the order that callers make them in, no sorting is needed to see it.
+// Recognizes only blocks in ascending order of queries, as callers make them, so it needs no
+// sorting.
 bool queries_are_once(const std::vector<Block>& blocks) {
   int64_t end = 0;
   for (const Block& block : blocks) {

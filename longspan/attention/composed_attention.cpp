@@ -17,10 +17,10 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 /// Some queries of a block, and all keys that they see.
 struct Part {
   int64_t q_begin, num_queries, k_begin, num_keys;
-  std::optional<int64_t> last_seen, first_seen;  // by the first query, of the part's keys
+  std::optional<int64_t> last_seen, first_seen;  // keys of the part that query 0 sees
 
-  /// The keys that each query does not see; undefined: every query sees every key. Made where it is
-  /// used: those of all parts would be as large as the square of the row.
+  /// A mask of the keys that each query does not see; undefined where every query sees every key.
+  /// It is made at use, since the masks of all parts would be as large as the square of the row.
   at::Tensor hidden_cs(const at::Tensor& like) const {
     if (!last_seen && !first_seen) return {};
     at::Tensor seen = at::ones({num_queries, num_keys}, like.options().dtype(at::kBool));
@@ -30,7 +30,7 @@ struct Part {
   }
 };
 
-/// Parts of so few queries that their scores stay in a processor's caches.
+/// Cuts a block into parts of few queries, so that their scores stay in the processor's caches.
 std::vector<Part> parts_of(const Block& block, int64_t num_heads) {
   constexpr int64_t kScores = int64_t{1} << 20;
   std::vector<Part> parts;
@@ -74,8 +74,8 @@ struct Heads {
   }
 };
 
-/// tanh of the scores over the cap, where there is one, and the scores: [M, G c, s], hidden ones
-/// -inf.
+/// [M, G c, s]: tanh of scores over the softcap (undefined without a softcap), and the scores.
+/// Hidden scores are -inf.
 struct Scores {
   at::Tensor tanh, scores;
 };
@@ -95,7 +95,8 @@ Scores scores_of(const at::Tensor& q, const at::Tensor& k, const AttentionSpec& 
   return result;
 }
 
-/// A query that saw no key has lse -inf and scores -inf: their difference must not be NaN.
+/// Replaces -inf by 0. A query that saw no key has lse -inf and scores of -inf, and their
+/// difference would be NaN.
 at::Tensor finite(const at::Tensor& lse) { return lse.masked_fill(lse == kMinusInfinity, 0.0); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Attention of blocks in a few operations of ATen, in the dtype that they accumulate in, a few
-// queries at a time: for what ATen's flash attention does not compute, windows and softcaps.
+// Block attention from a few ATen operations, a few queries at a time, in the dtype of
+// accumulation. Computes windows and softcaps, which ATen's flash attention lacks.
 #pragma once
 
 #include "longspan/attention/block_kernel.h"

@@ -1,12 +1,13 @@
 // T: query tokens, S: key tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head,
 // H: numbers in a head.
 //
-// fp32 and the backward of bf16 go to the flash attention of this folder; fp64, the forward of bf16
-// and head dims that it does not take go to ATen's, whose causal mask is aligned at the top left: a
-// block with an offset becomes one over the keys that all of its queries see and one that is
-// aligned. ATen's knows one head dim: the shorter of keys and values get zeros. It knows no lower
-// ends and no softcap: these go to the flash attention of this folder too, with bf16 cast to fp32
-// and zeros behind heads that it does not take, and in fp64 to composed_attention.
+// Three implementations share the work. The flash attention of this folder computes fp32 and the
+// backward of bf16. ATen's kernel computes fp64, the forward of bf16, and head dims that are no
+// multiples of 16. Its causal mask aligns at the top left: a block with an offset becomes one block
+// over the keys that all of its queries see, and one aligned block. It knows one head dim: the
+// shorter heads are padded by zeros. It knows no lower ends and no softcap. These go to the flash
+// attention of this folder, with bf16 cast to fp32 and heads padded by zeros, or in fp64 to
+// composed_attention.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -24,12 +25,12 @@
 namespace longspan {
 namespace {
 
-// ATen's kernel takes any strides but the innermost.
+// ATen's kernel takes any strides but needs a contiguous head dim.
 at::Tensor dense_heads(const at::Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
 
 // ATen's layout is [batch, head, token, H], with as many key heads as query heads. Grouped-query
-// attention becomes a batch of M attentions of G heads each whose keys have stride 0 over the
-// heads: nothing is repeated in memory. With M = N, or M = 1, a batch of one does, and then ATen's
+// attention becomes a batch of M attentions of G heads each, whose keys have stride 0 over the
+// heads. So nothing is repeated in memory. With M = N or M = 1 a batch of one is enough, and ATen's
 // output [1, T, N, H] is already in our layout.
 struct HeadLayout {
   int64_t num_heads, num_kv_heads;
@@ -49,7 +50,7 @@ struct HeadLayout {
     return x.transpose(0, 1).unsqueeze(1).expand(
         {num_kv_heads, num_heads / num_kv_heads, length, head_dim});
   }
-  // [N, T] -> [batch, heads, T] laid out as ATen expects: heads innermost.
+  // [N, T] -> [batch, heads, T], with heads innermost as ATen expects.
   at::Tensor lse(const at::Tensor& x) const {
     return one_batch() ? x.unsqueeze(0) : x.unflatten(0, {num_kv_heads, -1});
   }
@@ -87,12 +88,12 @@ AlignedBlocks align(const std::vector<Block>& blocks) {
   return aligned;
 }
 
-// Does it take what ATen's does not compute?
+// Whether ATen's kernel lacks a feature that the call needs.
 bool is_beyond_aten(const AttentionSpec& spec, const std::vector<Block>& blocks) {
   return spec.softcap.has_value() || have_lower_ends(blocks);
 }
 
-// Heads in fp32, with zeros behind them up to what flash attention takes.
+// Casts heads to fp32 and pads them by zeros to a head dim that flash attention takes.
 at::Tensor for_flash(const at::Tensor& x_TNH) {
   return with_head_dim(x_TNH.to(at::kFloat), (x_TNH.size(2) + 15) / 16 * 16);
 }
@@ -149,7 +150,8 @@ class CpuKernel : public BlockKernel {
               without_padding(gradients.dv_SMH, spec.value_dim)};
     }
     if (q.scalar_type() == at::kBFloat16) {
-      // Its gradients are in fp32 anyway, and ATen's are of as many kv heads as query heads.
+      // Flash attention returns fp32 gradients, which are needed anyway. ATen's gradients have as
+      // many kv heads as query heads.
       const at::Tensor wide_q = q.to(at::kFloat), wide_v = v.to(at::kFloat);
       if (flash::supports(wide_q, wide_v)) {
         return flash::backward(dout.to(at::kFloat), wide_q, k.to(at::kFloat), wide_v,
@@ -212,8 +214,8 @@ class CpuKernel : public BlockKernel {
                                              const at::Tensor& k, const at::Tensor& v,
                                              const at::Tensor& out, const at::Tensor& lse_NT,
                                              double scale, const std::vector<Block>& blocks) {
-    // ATen adds up gradients in the dtype of q, one term for each 256 queries or 512 keys: in bf16
-    // the error would grow with the length of the row.
+    // ATen sums gradients in the dtype of q, one term for each 256 queries or 512 keys. In bf16 the
+    // error would grow with the length of the row.
     const at::ScalarType accumulate = at::toOpMathType(q.scalar_type());
     auto widen = [&](const at::Tensor& x) { return dense_heads(x.to(accumulate)); };
     const at::Tensor dout_TNH = widen(dout), q_TNH = widen(q), k_SMH = widen(k), v_SMH = widen(v),

@@ -24,8 +24,8 @@ constexpr double kTolerance = 1e-12;
 
 at::Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kDouble); }
 
-// The blocks as one mask over a plain softmax, differentiable by autograd. Queries without a block
-// get 0.
+// Attention by one mask over a plain softmax, differentiable by autograd. Queries in no block get
+// 0.
 struct Plain {
   at::Tensor out_TNH, lse_NT;
 };
@@ -57,23 +57,23 @@ Plain plain_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
 TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp64") {
   const int64_t T = 40, S = 50;
   const std::vector<std::vector<Block>> block_lists = {
-      {{0, 40, 0, 40, true}},                      // the whole of the queries
-      {{0, 40, 0, 50, false}},                     // the whole of everything
+      {{0, 40, 0, 40, true}},                      // all queries
+      {{0, 40, 0, 50, false}},                     // all queries and keys
       {{0, 7, 0, 7, true}, {7, 33, 7, 33, true}},  // two documents
       {{0, 10, 0, 30, true}},                      // fewer queries than keys
       {{20, 20, 0, 50, false}},                    // queries without a block
-      {{0, 20, 0, 25, false}, {20, 20, 10, 40, false}, {0, 0, 0, 5, false}},  // keys shared
+      {{0, 20, 0, 25, false}, {20, 20, 10, 40, false}, {0, 0, 0, 5, false}},  // shared keys
       {{0, 40, 0, 50, true, 10}},                                             // an offset
-      {{0, 9, 0, 30, true, 40}, {9, 30, 5, 40, true, 3}},  // beyond the keys; keys shared
+      {{0, 9, 0, 30, true, 40}, {9, 30, 5, 40, true, 3}},  // offsets beyond the keys; shared keys
       {{0, 30, 0, 30, true}, {30, 10, 0, 12, false}, {30, 10, 30, 10, true}},  // a fork
-      // Queries in two blocks, apart from one another; some in three, and blocks overlap in part.
+      // Queries in two or three blocks with gaps between them; blocks overlap in part.
       {{20, 10, 40, 10, false},
        {0, 12, 20, 20, true, 4},
        {0, 12, 0, 20, false},
        {14, 26, 0, 30, true, 12},
        {18, 5, 35, 5, true, 1},
        {38, 2, 45, 5, false}},
-      // Windows: of a document, with an offset, of queries that see nothing, of two blocks.
+      // Windows: one document, an offset, queries that see nothing, two blocks.
       {{0, 40, 0, 40, true, 0, -6}},
       {{0, 40, 0, 50, true, 10, 3}},
       {{0, 30, 0, 12, false, 0, -8}, {30, 10, 20, 20, true, 4, 4}},
@@ -160,8 +160,8 @@ TEST_CASE("cpu kernel: queries in several blocks, fp32 and bf16, tiles and threa
           kernel.backward(dout, q, k, v, result.out_TNH, result.lse_NT, spec, blocks);
       CHECK((result.out_TNH.scalar_type() == dtype));
       CHECK((result.lse_NT.scalar_type() == at::kFloat));
-      // fp32: roundings of sums of some hundred products. bf16: one of each part of the output and
-      // one of the whole, 2^-9 each; the gradients are accumulated in fp32 from that output.
+      // fp32: rounding errors of sums of some hundred products. bf16: rounding of each part of the
+      // output and of the whole, 2^-9 each; gradients are accumulated in fp32 from that output.
       const double tolerance = dtype == at::kFloat ? 3e-6 : 3.0 / 512;
       CHECK(relative_error(result.out_TNH, expected.out_TNH) < tolerance);
       const at::Tensor finite = result.lse_NT.isfinite();
@@ -241,7 +241,7 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
   const std::vector<Block> blocks{{0, 6, 0, 6, true}};
   const AttentionSpec plain = spec_of(q, k);
   const AttentionResult result = cpu_block_kernel().forward(q, k, k, plain, blocks);
-  // A kernel of nothing but rectangles and triangles.
+  // A kernel without optional features.
   struct Plainest : BlockKernel {
     KernelAbilities abilities() const override { return {.name = "A kernel of the tests"}; }
     AttentionResult forward_round(const at::Tensor&, const at::Tensor&, const at::Tensor&,

@@ -1,8 +1,9 @@
-// ATen's flash attention on CUDA, and before it cuDNN's and FlashAttention 3 where those are faster
-// (cudnn_attention.h, flash3_attention.h). It is reached through the dispatcher, so this file needs
-// nothing of CUDA and is part of the core; the kernels themselves live in torch_cuda. It knows one
-// head dim, a multiple of 8 up to 256: keys and values get zeros up to it. Blocks with lower ends
-// are its windows. fp32, fp64 and softcaps, which it does not know, go to composed_attention.
+// Attention on CUDA: cuDNN's kernel or FlashAttention 3 where one is faster (cudnn_attention.h,
+// flash3_attention.h), else ATen's flash attention. fp32, fp64 and softcaps go to
+// composed_attention. ATen's kernels live in torch_cuda and are reached through the dispatcher, so
+// this file needs no CUDA and is part of the core. ATen's flash attention takes one head dim, a
+// multiple of 8 up to 256: keys and values are padded by zeros. Blocks with lower ends become its
+// windows.
 #include <ATen/ATen.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -25,21 +26,22 @@ namespace {
 
 constexpr int64_t kMostFlashDim = 256;
 
-// What ATen's flash attention computes. Everything else is composed of exact operations.
+// Whether ATen's flash attention computes it. Everything else is composed of exact operations.
 bool is_for_flash(const at::Tensor& q, const AttentionSpec& spec) {
   const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
   return half && !spec.softcap && std::max(spec.key_dim, spec.value_dim) <= kMostFlashDim;
 }
 
-/// The head dim that ATen's flash attention is given.
+/// The padded head dim for ATen's flash attention.
 int64_t flash_dim(const AttentionSpec& spec) {
   constexpr int64_t kMultiple = 8;
   const int64_t most = std::max(spec.key_dim, spec.value_dim);
   return (most + kMultiple - 1) / kMultiple * kMultiple;
 }
 
-/// What a kernel computes that may refuse; nothing where it does, and then it is given up. An error
-/// of the GPU is perhaps an earlier kernel's, and no other computes behind it.
+/// Returns compute(), or nothing where the kernel refuses; then gives the kernel up. Rethrows
+/// errors of the GPU and out-of-memory: an earlier kernel may have caused an error of the GPU, and
+/// no other kernel can run after it.
 template <typename Compute>
 auto attempt(void (*give_up)(const std::string& reason), const Compute& compute)
     -> std::optional<decltype(compute())> {
@@ -48,7 +50,7 @@ auto attempt(void (*give_up)(const std::string& reason), const Compute& compute)
   } catch (const c10::Error& error) {
     if (is_out_of_memory(error) || is_error_of_gpu(error.what_without_backtrace())) throw;
     give_up(error.what_without_backtrace());
-  } catch (const std::runtime_error& error) {  // of a library that has none of torch's own errors
+  } catch (const std::runtime_error& error) {  // from a library without torch's error types
     if (is_out_of_memory(error) || is_error_of_gpu(error.what())) throw;
     give_up(error.what());
   }
@@ -109,7 +111,7 @@ class CudaKernel : public BlockKernel {
       });
       if (gradients) return *gradients;
     }
-    // Without dropout the state of the random generator is read by nobody, but must be a tensor.
+    // Without dropout no kernel reads the random generator's state, but it must be a tensor.
     const at::Tensor rng_state = at::zeros({2}, q.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q.options());
     return backward_packed(dout, q, k, v, out, lse_NT, blocks, flash_dim(spec),

@@ -1,4 +1,4 @@
-// The attention of CUDA beside the CPU's in fp64, which has a test of its own.
+// Compares CUDA's attention with the CPU's in fp64, which has its own test.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -20,7 +20,7 @@ using testing::KernelShape;
 
 TEST_CASE("cuda attention: beside fp64, in the numbers that models train in") {
   if (!testing::has_gpu()) return;
-  // bf16: weights (or their gradients) and what is made of them are rounded, 2^-9 each at most;
+  // bf16: weights (or their gradients) and products with them are rounded, 2^-9 each at most, and
   // some terms of a sum cancel. fp32: 64 roundings of 2^-24. fp64: as on the CPU.
   const std::vector<std::pair<at::ScalarType, double>> kinds{{at::kBFloat16, 4 * 0x1p-9},
                                                              {at::kHalf, 4 * 0x1p-12},
@@ -80,7 +80,7 @@ TEST_CASE("cuda attention: FlashAttention 3, where it is installed") {
         MESSAGE("not run: no FlashAttention 3 for this GPU is installed beside torch");
         return;
       }
-      // Of 256 numbers it has no backward that gives the same bits.
+      // CUDA's attention has no bit-reproducible backward for head dim 256.
       use_gpu(0, {.deterministic = shape.key_dim <= 192});
       for (const KernelCase& one : testing::kernel_cases()) {
         check_kernel(*kernel, at::kCUDA, dtype, shape, one, tolerance);

@@ -1,5 +1,5 @@
-// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim, L: tokens of a block,
-// with those that fill it up.
+// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: head dim, L: tokens of a block
+// with its padding.
 #include "longspan/attention/cudnn_attention.h"
 
 #include <ATen/ATen.h>
@@ -18,15 +18,15 @@
 namespace longspan::cudnn {
 namespace {
 
-/// Shorter ones are as fast by flash attention, many at once.
+/// Flash attention is as fast on shorter blocks, many at once.
 constexpr int64_t kLeastTokens = 2048;
-/// Causal blocks are filled up to a multiple of this, so that there are few lengths. No query sees
-/// what is behind it.
+/// Causal blocks are padded to a multiple of this, so that few lengths need a plan. No query sees
+/// the padding.
 constexpr int64_t kMultiple = 1024;
 constexpr int64_t kMostHeadDim = 128, kHeadDimMultiple = 8;
 constexpr int kHopper = 90;
 
-/// Whether cuDNN has refused what it was expected to compute. Then nothing suits it any more.
+/// Whether cuDNN has refused a call that suits() accepted. From then on nothing suits it.
 std::atomic<bool>& refused() {
   static std::atomic<bool> value = false;
   return value;
@@ -34,7 +34,7 @@ std::atomic<bool>& refused() {
 
 bool suits(const Block& block) {
   if (block.lower || block.q_length < kLeastTokens || block.k_length < kLeastTokens) return false;
-  // Its mask begins in the upper left corner.
+  // cuDNN's causal mask begins in the upper left corner.
   if (block.causal) return block.offset == 0 && block.q_length == block.k_length;
   return block.q_length % kMultiple == 0 && block.k_length % kMultiple == 0;
 }
@@ -43,7 +43,7 @@ int64_t filled_up(const Block& block, int64_t length) {
   return block.causal ? (length + kMultiple - 1) / kMultiple * kMultiple : length;
 }
 
-/// Tokens of a block as cuDNN takes them: [1, N, L, H], a view where nothing is to be filled up.
+/// Returns tokens of a block as cuDNN takes them, [1, N, L, H]: a view where no padding is needed.
 at::Tensor part(const at::Tensor& x_TNH, int64_t begin, int64_t length, int64_t L) {
   at::Tensor rows = x_TNH.narrow(0, begin, length);
   if (L > length) rows = at::constant_pad_nd(rows, {0, 0, 0, 0, 0, L - length});
@@ -114,7 +114,7 @@ AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                             const AttentionSpec& spec, const std::vector<Block>& blocks) {
   const auto fp32 = q_TNH.options().dtype(at::kFloat);
   AttentionGradients sums;
-  // Without dropout the state of the random generator is read by nobody, but must be there.
+  // Without dropout no kernel reads the random generator's state, but it must be given.
   const at::Tensor seed = at::zeros({1}, q_TNH.options().dtype(at::kLong));
   const at::Tensor none;
   for (const Block& block : blocks) {

@@ -1,5 +1,5 @@
-// cuDNN's attention, as ATen has it: on an H100 1.7 times as fast as ATen's flash attention
-// (docs/gpu-measurements.md).
+// cuDNN's attention by way of ATen. On an H100 it is 1.7 times as fast as ATen's flash attention
+// (docs/gpu.md).
 #pragma once
 
 #include <string>
@@ -8,19 +8,21 @@
 
 namespace longspan::cudnn {
 
-/// Whether it computes these blocks, and faster. It takes one block at a time, makes a plan for
-/// each new length, which takes a tenth of a second, and adds up its gradients in an order that
-/// changes from run to run: so it is for long blocks, and not where the same bits are asked for.
+/// Whether cuDNN computes these blocks, and faster than ATen's flash attention. cuDNN takes one
+/// block at a time and makes a plan for each new length, which takes a tenth of a second. So it
+/// suits long blocks. Its gradients are not bit-reproducible, so it suits no deterministic run.
 bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector<Block>& blocks);
 
-/// Nothing suits it from now on: it has refused what it was expected to compute. Warns once.
+/// Makes suits() return false from now on, after cuDNN refused a call that suits() had accepted.
+/// Warns once.
 void give_up(const std::string& reason);
 
-/// As BlockKernel::forward_round, of what it suits. Throws c10::Error where cuDNN refuses.
+/// As BlockKernel::forward_round, for blocks that suits() accepts. Throws c10::Error where cuDNN
+/// refuses.
 AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                         const AttentionSpec& spec, const std::vector<Block>& blocks);
 
-/// As BlockKernel::backward_blocks, of what it suits.
+/// As BlockKernel::backward_blocks, for blocks that suits() accepts.
 AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                             const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                             const at::Tensor& out_TNH, const at::Tensor& lse_NT,

@@ -1,5 +1,5 @@
-// Heads of other values than keys for kernels that know one head dim. T: tokens, N: heads, H:
-// numbers in a head.
+// Padding of heads, for kernels whose keys and values have the same head dim. T: tokens, N: heads,
+// H: numbers in a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,11 +8,12 @@
 
 namespace longspan {
 
-/// x_TNH with zeros behind each head, up to `head_dim` numbers. Zeros behind queries and keys add
-/// nothing to a score; those behind values make outputs and gradients of zeros.
+/// Returns x_TNH with each head padded by zeros to `head_dim` numbers. Zeros behind queries and
+/// keys add nothing to a score. Zeros behind values make zero outputs and gradients.
 at::Tensor with_head_dim(const at::Tensor& x_TNH, int64_t head_dim);
 
-/// The first `head_dim` numbers of each head, contiguous where that is not all of them.
+/// Returns the first `head_dim` numbers of each head. The result is contiguous where it leaves
+/// numbers out.
 at::Tensor without_padding(const at::Tensor& x_TNH, int64_t head_dim);
 
 }  // namespace longspan

@@ -28,10 +28,10 @@ namespace fs = std::filesystem;
 constexpr const char* kNamespace = "flash_attn_3";
 constexpr int kHopper = 90;
 constexpr int64_t kMostHeadDim = 256, kHeadDimMultiple = 8;
-/// The backward's largest tiles add up in an order that changes.
+/// The backward of larger head dims is not bit-reproducible.
 constexpr int64_t kMostHeadDimDeterministic = 192;
 
-/// Whether it has refused what it was expected to compute. Then it is not asked any more.
+/// Whether the kernel has refused a call that it should compute. From then on it is not called.
 std::atomic<bool>& refused() {
   static std::atomic<bool> value = false;
   return value;
@@ -44,7 +44,7 @@ int64_t padded_head_dim(const AttentionSpec& spec) {
   return (H + kHeadDimMultiple - 1) / kHeadDimMultiple * kHeadDimMultiple;
 }
 
-/// The package's extension in a folder that packages lie in.
+/// Returns the path of the package's extension in a folder of packages.
 std::string extension_in(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder / "flash_attn_3", error)) {
@@ -60,7 +60,7 @@ class Operator {
  public:
   using Given = std::pair<const char*, c10::IValue>;
 
-  /// `optional`: those of the arguments that may be missing; what is given for them is then
+  /// `optional`: arguments that an operator's schema may lack. Values given for missing ones are
   /// dropped.
   Operator(const std::string& name, std::vector<std::string> arguments,
            const std::vector<std::string>& optional = {})
@@ -105,7 +105,8 @@ class Operator {
     return *handle;
   }
 
-  /// The oldest form has no defaults for what may be None.
+  /// Whether an argument may be left out. The oldest form has no defaults for arguments that may be
+  /// None.
   static bool may_be_left(const c10::Argument& argument) {
     return argument.default_value() || argument.type()->kind() == c10::TypeKind::OptionalType;
   }
@@ -116,7 +117,7 @@ class Operator {
 std::string find_in(const fs::path& packages) {
   if (const std::string path = extension_in(packages); !path.empty()) return path;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(packages, error)) {  // by setup.py install
+  for (const auto& entry : fs::directory_iterator(packages, error)) {  // installed by setup.py
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("flash_attn_3-") || !name.ends_with(".egg")) continue;
     if (const std::string path = extension_in(entry.path()); !path.empty()) return path;
@@ -153,7 +154,7 @@ KernelAbilities Kernel::abilities() const {
 bool Kernel::takes(at::ScalarType dtype, const AttentionSpec& spec, bool backward,
                    bool deterministic) const {
   const int64_t H = padded_head_dim(spec);
-  // Its softcap is a tanh of eleven bits.
+  // The kernel's softcap uses a tanh of eleven bits, which is too imprecise.
   if ((dtype != at::kBFloat16 && dtype != at::kHalf) || spec.softcap || H > kMostHeadDim) {
     return false;
   }
@@ -194,7 +195,7 @@ AttentionGradients Kernel::backward_blocks(const at::Tensor& dout, const at::Ten
       dout, q, k, v, out, lse_NT, blocks, padded_head_dim(spec),
       [&](const PackedCall& call, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
           const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse) {
-        // What it returns differs between its forms; what it writes does not.
+        // The forms return different values, but all write dq, dk and dv.
         at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
         backward_->call({{"dout", dout},
                          {"q", q},
@@ -221,9 +222,10 @@ AttentionGradients Kernel::backward_blocks(const at::Tensor& dout, const at::Ten
 std::unique_ptr<const Kernel> load(const std::string& path) {
   if (path.empty()) return nullptr;
   std::string reason;
-  // As in Python, where torch has loaded it: the extension names it, but not its folder.
+  // As Python does when it imports torch: the extension needs libtorch.so but does not name its
+  // folder.
   dlopen((cuda::folder_of_torch() + "/libtorch.so").c_str(), RTLD_LAZY | RTLD_LOCAL);
-  // Lazily: its one function of Python is looked for where Python calls it, and so never.
+  // Lazy binding leaves the extension's one Python function unresolved. Only Python calls it.
   if (dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) {
     reason = dlerror();
   } else {
@@ -244,7 +246,7 @@ const BlockKernel* kernel_for(const at::Tensor& q, const AttentionSpec& spec, bo
   if (refused() || !q.is_cuda() || cuda::capability_or_0(q.device().index()) != kHopper) {
     return nullptr;
   }
-  // Never destroyed: others may end later.
+  // Never destroyed, since other static objects may still call it at exit.
   static const Kernel* const kernel = load(installed()).release();
   const bool deterministic = at::globalContext().deterministicAlgorithms();
   return kernel != nullptr && kernel->takes(q.scalar_type(), spec, backward, deterministic)

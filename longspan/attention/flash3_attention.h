@@ -1,6 +1,6 @@
-// FlashAttention 3 (arXiv 2407.08608) of the Python package flash_attn_3, where a user has
-// installed it: kernels for Hopper GPUs. Its shared object registers operators with torch when it
-// is loaded, which needs no Python. docs/gpu-measurements.md says what has run.
+// FlashAttention 3 (arXiv 2407.08608) for Hopper GPUs, from the Python package flash_attn_3 where
+// the user has installed it. Loading its shared object registers its operators with torch, without
+// Python. docs/gpu.md says which versions have run.
 #pragma once
 
 #include <filesystem>
@@ -11,25 +11,26 @@
 
 namespace longspan::flash3 {
 
-/// The shared object of the package in this folder of packages; empty where there is none.
+/// Returns the path of the package's shared object in a folder of packages, or "" where there is
+/// none.
 std::string find_in(const std::filesystem::path& packages);
-/// In the folder of packages that holds torch, which `longspan env` shows.
+/// The shared object in the folder of packages that holds torch. `longspan env` shows it.
 std::string installed();
 
-/// An operator with a schema that is known: arguments are bound by their names, and what is not
-/// given has the schema's own default.
+/// An operator with a known schema. Arguments are bound by name; the others have the schema's
+/// defaults.
 class Operator;
 
-/// Takes bf16 and fp16 on GPUs of compute capability 9.0.
+/// Computes bf16 and fp16 on GPUs of compute capability 9.0.
 class Kernel : public BlockKernel {
  public:
-  /// The operators fwd and bwd that are registered under this namespace, of any of the published
-  /// forms. Throws std::runtime_error with what is missing or not known, one clause.
+  /// Takes the registered operators `fwd` and `bwd` of this namespace, in any of the published
+  /// forms. Throws std::runtime_error with one clause that names the missing or unknown part.
   explicit Kernel(const std::string& registered_as);
   ~Kernel() override;
 
   KernelAbilities abilities() const override;
-  /// Whether it computes this, forward or backward. `deterministic`: with the same bits each time.
+  /// Whether it computes this pass. `deterministic`: with the same bits each time.
   bool takes(at::ScalarType dtype, const AttentionSpec& spec, bool backward,
              bool deterministic) const;
 
@@ -47,14 +48,15 @@ class Kernel : public BlockKernel {
   std::unique_ptr<const Operator> forward_, backward_;
 };
 
-/// Loads the shared object, for as long as the process lives. Null, with one warning, where it
-/// cannot be loaded or its operators are not known; null where `path` is empty.
+/// Loads the shared object for the life of the process. Returns null and warns once where it cannot
+/// be loaded or its operators are unknown. Returns null where `path` is empty.
 std::unique_ptr<const Kernel> load(const std::string& path);
 
-/// The installed one, loaded once, where it computes this on the GPU of q; else null.
+/// Returns the installed kernel, loaded once, where it computes this on the GPU of q; else null.
 const BlockKernel* kernel_for(const at::Tensor& q, const AttentionSpec& spec, bool backward);
 
-/// It computes nothing from now on: it has refused what it was expected to compute. Warns once.
+/// Makes kernel_for() return null from now on, after the kernel refused a call that it should
+/// compute. Warns once.
 void give_up(const std::string& reason);
 
 }  // namespace longspan::flash3

@@ -1,4 +1,5 @@
-// FlashAttention 3 by what its package registers (tests/flash_attn_3.cpp has it for CPUs).
+// FlashAttention 3 through the operators of its package (tests/flash_attn_3.cpp implements them for
+// CPUs).
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <doctest/doctest.h>
@@ -21,7 +22,7 @@ namespace {
 using testing::KernelCase;
 using testing::KernelShape;
 
-/// What `body` writes to stderr.
+/// Returns the text that `body` writes to stderr.
 std::string warnings_of(const std::function<void()>& body) {
   FILE* const file = ::tmpfile();
   REQUIRE(file != nullptr);
@@ -37,7 +38,7 @@ std::string warnings_of(const std::function<void()>& body) {
   return text;
 }
 
-/// The one of this build's folder of packages.
+/// The kernel in this build's folder of packages.
 const flash3::Kernel& installed_kernel() {
   static const std::unique_ptr<const flash3::Kernel> kernel = [] {
     const auto program = std::filesystem::read_symlink("/proc/self/exe");
@@ -50,8 +51,8 @@ const flash3::Kernel& installed_kernel() {
 const KernelShape kShape{6, 2, 64, 64};
 
 TEST_CASE("flash attention 3: every kind of block is that of the plain softmax") {
-  // As the CPU's own kernel beside a plain softmax; of bf16, weights or their gradients and what is
-  // made of them are rounded, 2^-9 each at most, and some terms of a sum cancel.
+  // Compared with a plain softmax, like the CPU's kernel. In bf16, weights or their gradients and
+  // products with them are rounded, 2^-9 each at most, and some terms of a sum cancel.
   for (const KernelCase& one : testing::kernel_cases()) {
     testing::check_kernel(installed_kernel(), at::kCPU, at::kBFloat16, kShape, one, 4 * 0x1p-9);
     for (const KernelShape& shape : {kShape, {4, 4, 16, 16}, {5, 1, 20, 60}}) {
@@ -62,14 +63,14 @@ TEST_CASE("flash attention 3: every kind of block is that of the plain softmax")
 
 TEST_CASE("flash attention 3: in fp32 it is as near to fp64 as the kernel of CPUs") {
   for (const KernelCase& one : testing::kernel_cases()) {
-    // The gradient of a softmax of one number is rounding alone.
+    // The gradient of a softmax over one number is only rounding error.
     if (one.sees_itself_alone) continue;
     CAPTURE(one.name);
     const AttentionSpec spec = plain_attention(6, 2, 64);
     const at::Tensor q = at::randn({one.T, 6, 64}), k = at::randn({one.S, 2, 64}),
                      v = at::randn({one.S, 2, 64}), dout = at::randn({one.T, 6, 64});
     const auto exact = [](const at::Tensor& x) { return x.to(at::kDouble); };
-    // A global softmax: of each query's weight, these blocks have a part.
+    // As in a global softmax of which these blocks are a part.
     const auto results = [&](auto forward, auto backward, auto as) {
       AttentionResult result = forward(as(q), as(k), as(v));
       const at::Tensor out = result.out_TNH * 0.5, lse = result.lse_NT + 1;
@@ -112,7 +113,7 @@ TEST_CASE("flash attention 3: what it takes") {
   AttentionSpec capped = plain_attention(2, 1, 64);
   capped.softcap = 30;
   CHECK_FALSE(kernel.takes(at::kBFloat16, capped, false, false));
-  // Nothing of it is for tensors on a CPU.
+  // The package has no kernel for tensors on a CPU.
   CHECK(flash3::kernel_for(at::empty({1, 2, 64}, at::kBFloat16), plain_attention(2, 1, 64),
                            false) == nullptr);
 }
@@ -129,7 +130,7 @@ constexpr const char* kForward =
     "cu_seqlens_k, int? max_seqlen_q, int? max_seqlen_k, float softmax_scale, bool is_causal, int "
     "window_size_left = -1, int window_size_right = -1, int num_splits = 0) -> (Tensor, Tensor)";
 
-/// Calls the installed operator of the same name with those of the arguments that it has.
+/// Calls the installed operator of the same name with the arguments that it has.
 void pass_on(const c10::OperatorHandle& here, c10::Stack* stack) {
   const std::string name = here.schema().name();
   const auto installed = c10::Dispatcher::singleton().findSchemaOrThrow(
@@ -147,7 +148,7 @@ void pass_on(const c10::OperatorHandle& here, c10::Stack* stack) {
   *stack = std::move(arguments);
 }
 
-/// Another version of the package, under a name of its own, as long as it lives.
+/// Another version of the package under its own name, for the object's lifetime.
 struct Version {
   torch::Library library;
 

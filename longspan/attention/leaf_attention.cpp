@@ -86,7 +86,8 @@ AttentionResult saved_or_computed(const std::function<AttentionResult()>& comput
   }
   AttentionResult result = compute();
   if (SavedAttention* saving = SavedAttention::saving()) {
-    // Detached: an output gets an autograd node where gradients are on, and that would hold us.
+    // Detached: with gradients enabled, an output gets an autograd node, which would hold the
+    // result.
     saving->results.push_back({result.out_TNH.detach(), result.lse_NT});
   }
   return result;

@@ -31,7 +31,7 @@ std::vector<Block> without_masked_pairs(const std::vector<Block>& blocks,
     auto rectangle = std::upper_bound(
         masked.begin(), masked.end(), block.q_begin,
         [](int64_t query, const MaskedRectangle& other) { return query < other.q_end; });
-    int64_t query = block.q_begin;  // the first one that is not in a part yet
+    int64_t query = block.q_begin;  // the first query that is in no part yet
     for (; rectangle != masked.end() && rectangle->q_begin < q_end; ++rectangle) {
       const int64_t k_first =
           std::clamp<int64_t>(rectangle->k_begin - block.k_begin, 0, block.k_length);
@@ -46,7 +46,7 @@ std::vector<Block> without_masked_pairs(const std::vector<Block>& blocks,
       query = behind;
     }
     if (query == block.q_begin) {
-      parts.push_back(block);  // as it is
+      parts.push_back(block);  // unchanged
     } else {
       add_part(parts, block, query, q_end, 0, block.k_length);
     }

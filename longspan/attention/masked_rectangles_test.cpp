@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-/// How often each pair of a query and a key is in the blocks.
+/// The number of blocks that hold each pair of a query and a key.
 std::vector<std::vector<int>> counts_of(const std::vector<Block>& blocks, int64_t num_queries,
                                         int64_t num_keys) {
   std::vector<std::vector<int>> counts(num_queries, std::vector<int>(num_keys, 0));
@@ -46,7 +46,7 @@ TEST_CASE("masked rectangles: what is left of random blocks is each pair outside
       if (block.q_length == 0) ++query;
     }
     std::vector<MaskedRectangle> masked;
-    // Masked rectangles may begin before the queries that are here, and end behind them.
+    // Masked rectangles may begin before the first query and end behind the last.
     for (int64_t query = between(-5, kQueries); query < kQueries;) {
       const int64_t q_end = query + between(1, 10), k_begin = between(-5, kKeys);
       masked.push_back({query, q_end, k_begin, k_begin + between(1, 12)});

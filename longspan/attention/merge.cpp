@@ -12,8 +12,7 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 }  // namespace
 
 void merge_(AttentionResult& total, const AttentionResult& part) {
-  // -inf - -inf is NaN: a query that has seen nothing yet takes nothing from a part that saw
-  // nothing.
+  // -inf - -inf is NaN. So a part in which a query saw no key gets weight 0.
   const at::Tensor weight_NT =
       at::sigmoid(part.lse_NT - total.lse_NT).masked_fill_(part.lse_NT == kMinusInfinity, 0.0);
   total.out_TNH.lerp_(part.out_TNH.to(total.out_TNH.scalar_type()),

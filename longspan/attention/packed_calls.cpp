@@ -15,7 +15,7 @@
 namespace longspan {
 namespace {
 
-// A kernel takes one causal flag and one window for all its segments.
+// Groups blocks into calls, since a kernel takes one causal flag and one window for all segments.
 std::vector<PackedCall> make_calls(const std::vector<Block>& blocks, int64_t T, int64_t S,
                                    at::Device device) {
   struct Ranges {
@@ -23,7 +23,7 @@ std::vector<PackedCall> make_calls(const std::vector<Block>& blocks, int64_t T, 
   };
   std::map<std::pair<bool, int64_t>, Ranges, std::greater<>> by_kind;
   for (const Block& whole : aligned_at_end(blocks)) {
-    // Where the last query sees a key, its window does not end before it.
+    // A trimmed block's last query sees a key, so its window does not end before it.
     const Block block = whole.lower ? trimmed(whole) : whole;
     if (block.q_length == 0 || block.k_length == 0) continue;
     // Query i is aligned with key i + k_length - q_length.
@@ -46,8 +46,8 @@ bool same(const Block& a, const Block& b) {
          std::tie(b.q_begin, b.q_length, b.k_begin, b.k_length, b.causal, b.offset, b.lower);
 }
 
-// All layers of a row attend by the same few lists of blocks, forward and backward: what they make
-// is sent to the device once.
+// A cache of calls. All layers of a row use the same few lists of blocks, forward and backward, so
+// each list is uploaded to the device once.
 class RecentCalls {
  public:
   using Calls = std::shared_ptr<const std::vector<PackedCall>>;
@@ -71,8 +71,8 @@ class RecentCalls {
   }
 
  private:
-  // A ring of 8 in its two directions, of layers with a window and without. What is forgotten is
-  // freed on the stream that attention runs on, which no other stream's attention reads from.
+  // Enough for a ring of 8 in two directions, for layers with and without a window. An evicted
+  // entry is freed on attention's stream, and no attention on another stream reads it.
   static constexpr size_t kMostEntries = 32;
   struct Entry {
     std::vector<Block> blocks;
@@ -81,12 +81,12 @@ class RecentCalls {
     Calls calls;
   };
   std::mutex mutex_;
-  std::list<Entry> entries_;  // the last one used first
+  std::list<Entry> entries_;  // most recently used first
 };
 
 RecentCalls::Calls calls_of(const std::vector<Block>& blocks, int64_t T, int64_t S,
                             at::Device device) {
-  // Never destroyed: the driver may be gone by then.
+  // Never destroyed: the driver may be gone at exit.
   static RecentCalls& recent = *new RecentCalls;
   return recent.of(blocks, T, S, device);
 }
@@ -96,7 +96,7 @@ void make_zeros(at::Tensor& total, const at::Tensor& like) {
   total = at::zeros(like.sizes(), like.options().dtype(at::toOpMathType(like.scalar_type())));
 }
 
-// The gradient of `x`: undefined as long as nothing was added.
+// Adds to the gradient of `x`, which is undefined until the first addition.
 void add(at::Tensor& total, const at::Tensor& x, const Segments& segments, const at::Tensor& part) {
   if (!total.defined() && !segments.index.defined()) {
     total = part.to(at::toOpMathType(x.scalar_type()));

@@ -1,5 +1,5 @@
-// The states from which recurrences continue, where a row's documents continue earlier tokens.
-// P: tokens of a convolution's window, J: channels, N, K, V: as kernels/gated_delta_rule.h.
+// Carried states of recurrences, where a row's documents continue earlier tokens. P: tokens of a
+// convolution's window, J: channels, N, K, V: as in kernels/gated_delta_rule.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,19 +8,22 @@
 
 namespace longspan {
 
-/// Of one document: the last inputs of the convolution, and the state. Undefined where it begins.
+/// The states of one document: the convolution's last inputs, and the recurrence's state. Undefined
+/// where the document begins.
 struct CarriedStates {
   at::Tensor window_PJ, state_NKV;
 };
 
-/// For generation: a decoder without gradients computes a document's next tokens in another row.
+/// Memory of recurrences for generation: a decoder without gradients computes a document's next
+/// tokens in another row.
 class RecurrentMemory {
  public:
   virtual ~RecurrentMemory() = default;
-  /// Called by each layer with a recurrence, in the order of the layers.
+  /// Moves to the next layer with a recurrence. Each such layer calls it, in the order of the
+  /// layers.
   virtual void begin_layer() = 0;
-  /// The states from which a document of the row continues in that layer. The layer replaces them
-  /// by those after the document's last token.
+  /// The current layer's states of a document. The layer continues from them, and replaces them by
+  /// the states after the document's last token.
   virtual CarriedStates& of_document(int64_t document) = 0;
 };
 

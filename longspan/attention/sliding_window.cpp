@@ -8,7 +8,7 @@ namespace {
 
 int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 
-// The runs of the tokens [begin, end), cut to these.
+// The runs of the tokens [begin, end), cut to that range.
 Positions runs_in(const Positions& positions, int64_t begin, int64_t end) {
   Positions runs;
   auto run = std::upper_bound(
@@ -26,12 +26,12 @@ Positions runs_in(const Positions& positions, int64_t begin, int64_t end) {
 
 int64_t last_position(const PositionRun& run) { return run.position + (run.length - 1) * run.step; }
 
-// A part of a block whose queries and keys are one run each, without what is outside the window.
+// Adds the parts of a block inside the window. Its queries and its keys are one run each.
 void add_within(std::vector<Block>& parts, const Block& block, int64_t window, PositionRun queries,
                 PositionRun keys) {
   if (queries.length == 1) queries.step = keys.step;
   if (keys.length == 1) keys.step = queries.step;
-  if (queries.step != keys.step) {  // no diagonal: each query by itself
+  if (queries.step != keys.step) {  // no common diagonal: one query at a time
     for (int64_t i = 0; i < queries.length; ++i) {
       add_within(parts, block, window,
                  {queries.begin + i, 1, queries.position + i * queries.step, keys.step}, keys);
@@ -83,7 +83,7 @@ Positions window_positions(const Positions& places, const Packing& packing) {
   if (!packing.has_forks()) return places;
   Positions positions;
   for (const PositionRun& run : places) {
-    // Cut where documents begin and where second branches do.
+    // Cuts runs where documents and second branches begin.
     for (int64_t i = 0; i < run.length;) {
       const int64_t place = run.position + i * run.step;
       const int64_t document = document_of(packing, place);
@@ -123,8 +123,8 @@ std::vector<Block> within_window(const std::vector<Block>& blocks, std::optional
       continue;
     }
     for (const PositionRun& query_run : of_queries) {
-      // Keys further back than the first query's window, and behind the last query, are not looked
-      // at.
+      // Skips keys that lie outside the first query's window. add_part() leaves out keys after the
+      // last query.
       const auto first =
           std::partition_point(of_keys.begin(), of_keys.end(), [&](const PositionRun& run) {
             return query_run.position - last_position(run) >= *window;
@@ -149,8 +149,8 @@ int64_t first_key_seen(int64_t begin, int64_t end, const Packing& packing,
   if (begin >= end) return begin;
   const int64_t document = document_of(packing, begin), first = packing.begin(document);
   if (!window) return first;
-  // What a query at `position` of the document sees first, counted in its positions: those of the
-  // prompt are also places.
+  // The first key that a query at `position` of the document sees, for keys of the prompt, whose
+  // positions are their places.
   const auto seen_at = [&](int64_t position) {
     return first + std::max<int64_t>(0, position - *window + 1);
   };
@@ -160,7 +160,8 @@ int64_t first_key_seen(int64_t begin, int64_t end, const Packing& packing,
   if (place >= fork->second) {
     const int64_t position = place - (fork->second - fork->first);
     const int64_t seen = seen_at(position);
-    // The window of the branch alone: places of the branch are further back than its positions.
+    // Where the window lies inside the second branch, places are behind positions by the length of
+    // the first branch.
     return seen - first >= fork->first ? seen + (fork->second - fork->first) : seen;
   }
   const bool second_too = end > first + fork->second;

@@ -35,7 +35,7 @@ TEST_CASE("sliding window: random blocks of scattered tokens keep what is inside
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   for (int trial = 0; trial < 2000; ++trial) {
-    // Scattered, or in steps, as striped and consecutive tokens are.
+    // Scattered tokens, or tokens in steps as in striped and consecutive orders.
     const int64_t steps = between(0, 3);
     const auto ascending = [&](int64_t count) {
       std::vector<int64_t> places{between(0, 20)};
@@ -64,7 +64,8 @@ TEST_CASE("sliding window: random blocks of scattered tokens keep what is inside
       }
     }
     for (const Block& part : parts) {
-      // Nothing of a part is seen by nobody, or sees nothing. A block that is inside is as it was.
+      // Every query of a part sees a key, and every key is seen. A block inside the window is
+      // unchanged.
       if (part.q_length == block.q_length && part.k_length == block.k_length) continue;
       right = right && part.q_length > 0 && part.k_length > 0;
       for (int64_t i = 0; i < part.q_length; ++i) right = right && keys_of(part, i).length() > 0;

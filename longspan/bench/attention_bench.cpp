@@ -20,7 +20,7 @@ namespace longspan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int64_t kTimeoutSeconds = 7200;  // of a collective: a rank may wait for a long row
+constexpr int64_t kTimeoutSeconds = 7200;  // for a collective: a rank may wait for a long row
 constexpr uint64_t kSeed = 1;
 
 double median(std::vector<double> values) {
@@ -71,7 +71,7 @@ class Contender {
   const Mesh& mesh() const { return mesh_; }
   MethodMeasurement& measured() { return measured_; }
 
-  /// The first pass, for memory and traffic: its time is not kept.
+  /// Runs the first pass, which measures memory and traffic and no time.
   void count() {
     const ThreadsOfPass threads(use_threads_, num_threads_);
     if (!idle_) {
@@ -97,7 +97,7 @@ class Contender {
     meet();
   }
 
-  /// A timed pass; `keep` its numbers.
+  /// Runs a timed pass. `keep`: records its numbers.
   void time(bool keep) {
     const ThreadsOfPass threads(use_threads_, num_threads_);
     meet();
@@ -113,11 +113,11 @@ class Contender {
     measured_.forward_seconds.push_back(std::chrono::duration<double>(middle - begin).count());
     measured_.backward_seconds.push_back(std::chrono::duration<double>(end - middle).count());
     kernel_seconds_.push_back(forward.seconds + backward.seconds);
-    // A backward does the same pairs again.
+    // A backward computes the pairs of the forward again.
     pairs_ = std::max(forward.pairs, backward.pairs);
   }
 
-  /// Brings the ranks' numbers to all of them. Collective.
+  /// Gathers the numbers of all ranks. Collective.
   void gather() {
     const auto rows =
         gather_numbers(world_,
@@ -137,7 +137,7 @@ class Contender {
   }
 
  private:
-  /// All ranks, and their devices, have done what they were given.
+  /// Waits until all ranks and their devices have finished.
   void meet() const {
     wait_for_device(device_);
     world_.barrier();
@@ -217,7 +217,7 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
   std::vector<Mesh> meshes =
       make_meshes(joined_start(where, kTimeoutSeconds), plans, on.link, kTimeoutSeconds);
   const Group world = meshes.empty() ? Group() : meshes[0].world;
-  // More threads than cores would only slow each other down.
+  // More threads than cores would slow each other down.
   const int threads_alone = std::max(
       threads, std::min(options.num_cores, threads * std::min(where.local_world_size, num_ranks)));
   std::vector<std::unique_ptr<Contender>> contenders;

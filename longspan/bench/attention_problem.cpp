@@ -32,7 +32,7 @@ struct RandomLayer {
   std::vector<at::Tensor> parameters;
 };
 
-// Of the scale that keeps the projections' outputs near 1.
+// Weights are scaled to keep the projections' outputs near 1.
 RandomLayer random_layer(const ProblemShape& shape) {
   at::Generator generator = at::detail::createCPUGenerator(kWeightSeed);
   const auto linear = [&](int64_t out, int64_t in) {
@@ -63,7 +63,7 @@ RandomLayer random_layer(const ProblemShape& shape) {
            weights.o_proj.weight}};
 }
 
-// Where each of a rank's tokens is in its document; 0 for padding.
+// Positions of a rank's tokens in their documents; 0 for padding.
 at::Tensor positions_of(const Packing& row, const TokenOrder& order) {
   std::vector<int64_t> positions;
   positions.reserve(order.index.size());

@@ -1,4 +1,4 @@
-// Where the benchmark computes, and what of the program depends on it.
+// The benchmark's device, with the link and the kernel that go with it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,13 +15,14 @@ struct BenchDevice {
   at::Device device{at::kCPU};
   Link link = Link::kGloo;
   const BlockKernel* kernel = &cpu_block_kernel();
-  std::string name = "CPU";  // what users call it
+  std::string name = "CPU";  // display name
 };
 
-/// The GPU of a process, the `local_rank`-th of its machine, which it makes its own; or the CPU.
+/// Returns the CPU, or the GPU of this process: the `local_rank`-th of its machine, which it makes
+/// its current device.
 BenchDevice bench_device(const DeviceChoice& choice, int local_rank);
 
-/// The host waits until the device has done all that it was given. On a CPU nothing is open.
+/// Blocks the host until the device has finished all work. No-op on a CPU.
 void wait_for_device(at::Device device);
 
 }  // namespace longspan

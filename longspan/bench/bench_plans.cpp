@@ -1,4 +1,4 @@
-// Which rows the table has, and how a method's options become a plan.
+// Chooses the rows of the table, and makes a plan of each method's options.
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -40,18 +40,17 @@ std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num
   const std::vector<const Method*> methods =
       named ? options.methods : methods_that_split(num_ranks, shape.attention());
   for (const Method* method : methods) {
-    // A method without waves has one row, whatever numbers of waves are asked for.
+    // A method without waves has one row, whatever numbers of waves the options name.
     if (!takes(*method, kHeadWaves) || options.head_waves.empty()) {
       plans.push_back(plan_of(options, num_ranks, *method, std::nullopt));
       continue;
     }
-    if (!named)
-      plan_of(options, num_ranks, *method, 1);  // what follows is refused for its waves only
+    if (!named) plan_of(options, num_ranks, *method, 1);  // throws for any reason except waves
     for (const int count : options.head_waves) {
       try {
         plans.push_back(plan_of(options, num_ranks, *method, count));
       } catch (const UserError& error) {
-        // What was named must be possible; of all methods those are taken that are.
+        // Named methods must be possible. Unnamed ones are left out where they are not.
         if (named) throw;
         if (skipped != nullptr) {
           skipped->push_back(fmt::format("{} in {} is left out: {}", method->name,

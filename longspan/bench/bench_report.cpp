@@ -31,7 +31,7 @@ double tokens_per_second(const AttentionBenchResult& result, const MethodMeasure
   return static_cast<double>(num_tokens(result.options.document_lengths)) / method.pass_median();
 }
 
-// "1.50", or "1.50 (1.25)" when the formula says otherwise.
+// "1.50", or "1.50 (1.25)" where the formula gives another number.
 std::string sent_text(int64_t sent, int64_t formula) {
   if (sent == formula) return fmt::format("{:.2f}", static_cast<double>(sent) / kMiB);
   return fmt::format("{:.2f} ({:.2f})", static_cast<double>(sent) / kMiB,
@@ -189,7 +189,7 @@ void write_bench_picture(const std::string& png_path, const AttentionBenchResult
   for (const MethodMeasurement& method : result.methods) {
     names.push_back(method.name);
     const double forward = 1e3 * method.forward_median();
-    // The parts add up to the median of the whole.
+    // The two parts add up to the median of the whole pass.
     const double pass = 1e3 * method.pass_median();
     time.parts[0].values.push_back(forward);
     time.parts[1].values.push_back(std::max(0.0, pass - forward));

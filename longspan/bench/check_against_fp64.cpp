@@ -25,7 +25,7 @@ double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
   return ((actual.to(at::kDouble).cpu() - expected).norm() / expected.norm()).item<double>();
 }
 
-// Local rows of all ranks in the order of the unpadded row. Collective.
+// Returns all ranks' local rows in the order of the unpadded row. Collective.
 at::Tensor whole_row(const at::Tensor& local, const TokenOrder& order, int64_t num_tokens,
                      const Group& world) {
   const at::Tensor index =
@@ -35,7 +35,7 @@ at::Tensor whole_row(const at::Tensor& local, const TokenOrder& order, int64_t n
   const at::Tensor real = (places >= 0).nonzero().squeeze(1);
   std::vector<int64_t> sizes = rows.sizes().vec();
   sizes[0] = num_tokens;
-  // A token that no rank holds would show.
+  // NaN marks a token that no rank holds.
   at::Tensor whole = at::full(sizes, std::nan(""), rows.options());
   whole.index_copy_(0, places.index_select(0, real), rows.index_select(0, real));
   return whole;

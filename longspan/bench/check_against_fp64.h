@@ -1,4 +1,4 @@
-// How far a method's results are from undistributed attention in fp64.
+// Measures the errors of a method against undistributed attention in fp64.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace longspan {
 
 class CheckAgainstFp64 {
  public:
-  /// Solves the row undistributed in fp64 on rank 0 with `num_threads`. A row that would take too
+  /// Computes the row undistributed in fp64 on rank 0 with `num_threads`. A row that would take too
   /// long is replaced by a shorter one with documents in the same proportion. Collective.
   CheckAgainstFp64(const ProblemShape& shape, const std::vector<int64_t>& document_lengths,
                    const Group& world, UseThreads use_threads, int num_threads);
 
   const std::vector<int64_t>& document_lengths() const { return document_lengths_; }
 
-  /// Solves the same row by `attention`, on all ranks or on rank 0 alone, and fills in the errors
-  /// (on rank 0). Collective.
+  /// Computes the same row by `attention`, on all ranks or on rank 0 `alone`. Sets the errors in
+  /// `measured` on rank 0. Collective.
   void compare(SequenceParallel& attention, bool alone, MethodMeasurement& measured) const;
 
  private:

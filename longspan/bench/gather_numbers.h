@@ -1,4 +1,4 @@
-// Small things that ranks tell each other.
+// An all-gather of a few numbers.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,7 +9,8 @@
 
 namespace longspan {
 
-/// Everyone's numbers (equally many), in rank order. Collective; `device` is the group's.
+/// Returns the numbers of all ranks, in rank order. All ranks give equally many. `device` is the
+/// group's. Collective.
 std::vector<std::vector<double>> gather_numbers(const Group& group,
                                                 const std::vector<double>& numbers,
                                                 at::Device device);

@@ -17,7 +17,7 @@ double thread_seconds() {
 
 }  // namespace
 
-/// Between two events of the stream that the kernel runs on.
+/// Measures the time between two events of the kernel's stream.
 struct MeasuredKernel::OnDevice {
   explicit OnDevice(at::Device device)
       : begin(device.type(), c10::EventFlag::BACKEND_DEFAULT),

@@ -1,4 +1,4 @@
-// The attention kernel, watched.
+// An attention kernel that measures another one.
 #pragma once
 
 #include <memory>
@@ -8,15 +8,15 @@
 
 namespace longspan {
 
-/// What the kernel did. `seconds`: on a GPU its time between two events of the stream; on a CPU
-/// processor time of the calling thread (not the time on the clock: ranks may be more than cores).
-/// `pairs`: a query and a key it sees, over all query heads.
+/// Work of a kernel. `seconds`: on a GPU the time between two events of the stream; on a CPU
+/// processor time of the calling thread, since ranks may outnumber cores. `pairs`: pairs of a query
+/// and a key that it sees, over all query heads.
 struct KernelWork {
   double seconds = 0;
   double pairs = 0;
 };
 
-/// Another kernel's results; adds up its work.
+/// Returns another kernel's results and adds up its work.
 class MeasuredKernel : public BlockKernel {
  public:
   explicit MeasuredKernel(const BlockKernel& kernel);
@@ -24,7 +24,7 @@ class MeasuredKernel : public BlockKernel {
 
   KernelAbilities abilities() const override { return kernel_.abilities(); }
 
-  /// Since the last call. The host waits for a GPU that is still at it.
+  /// Return the work since the last call. The host waits for a GPU that is still computing.
   KernelWork take_forward() const;
   KernelWork take_backward() const;
 

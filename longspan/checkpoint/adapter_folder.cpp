@@ -50,7 +50,8 @@ Json read_config(const fs::path& path) {
   return parse_json(*text, path.string());
 }
 
-/// Which modules have an adapter the weights say; this only looks whether it is what PEFT writes.
+/// Checks that the key holds what PEFT writes. The weights, not this key, say which modules have an
+/// adapter.
 void require_names(const JsonObject& config, const char* key) {
   if (!config.has(key)) return;
   const Json& value = config.value(key);
@@ -63,7 +64,7 @@ void require_names(const JsonObject& config, const char* key) {
 
 LoraShape shape_from(const JsonObject& config) {
   LoraShape shape;
-  // 4.0 is a rank as well.
+  // Accepts 4.0 as a rank.
   shape.r =
       whole_number(config.json().value("r", Json()), config.source() + ": r", 1, kMostIndexed);
   if (!config.has("lora_alpha")) config.fail("lora_alpha must be a number; it is missing");
@@ -77,7 +78,7 @@ LoraShape shape_from(const JsonObject& config) {
   return shape;
 }
 
-/// Adapters of whole parameters, which target_parameters names: of linear layers that the model's
+/// Returns the adapters of whole parameters in target_parameters: linear layers that the model's
 /// files stack.
 std::vector<StackedAdapter> stacks_from(const JsonObject& config, const ModelSpec& model) {
   if (!config.has("target_parameters") || config.value("target_parameters").empty()) return {};
@@ -139,7 +140,7 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
   for (const StackedAdapter& stack : stacked_adapters(config.spec, shape.modules)) {
     modules.erase(stack.module);
     parameters.insert(stack.target);
-    // Of an adapter that was loaded some layers may have none.
+    // A loaded adapter may leave out layers.
     if (!rest.contains(lora_a_name(stack.parts.front()))) continue;
     std::vector<at::Tensor> parts;
     for (const ParameterSpec& part : stack.parts) {

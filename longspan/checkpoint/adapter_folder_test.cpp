@@ -46,7 +46,7 @@ struct AdapterFolder {
     config = json::parse(file);
   }
 
-  /// What load_adapter says with these keys changed.
+  /// The message of load_adapter with these keys changed.
   std::string complaint(const json& changes) const {
     json changed = config;
     changed.update(changes);

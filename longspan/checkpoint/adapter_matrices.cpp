@@ -15,10 +15,10 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kOfValueHead = "v_head.";  // what adapters of TRL and others may hold
+constexpr std::string_view kOfValueHead = "v_head.";  // in adapters of TRL and others
 
-/// A tensor that is no matrix of LoRA. PEFT saves the embedding and the head beside an adapter once
-/// the vocabulary has grown.
+/// Throws for a tensor that is no LoRA matrix. PEFT saves the embedding and the head beside an
+/// adapter once the vocabulary has grown.
 [[noreturn]] void refuse_tensor(const SafetensorsFile& file, const SafetensorsEntry& tensor,
                                 const std::string& name, const ModelSpec& model) {
   const bool of_vocabulary = name.ends_with(kHeadName) || name.ends_with("embed_tokens.weight") ||
@@ -45,12 +45,13 @@ constexpr std::string_view kOfValueHead = "v_head.";  // what adapters of TRL an
       tensor.name, num_rows, model.vocab_size, num_rows));
 }
 
-/// Of a linear layer, by its name in the file: an adapter may also be on an embedding.
+/// Whether the name in the file is a matrix of a linear layer's adapter. Embeddings may have
+/// adapters too.
 bool is_matrix_of_lora(const std::string& name) {
   return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
 }
 
-/// r of the config against the matrices' own, before anything is made of it.
+/// Compares the config's r with the matrix's, before anything of that size is made.
 void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t r,
                   const std::string& config_path) {
   const size_t side = entry.name.find(".lora_A.") != std::string::npos ? 0 : 1;
@@ -61,7 +62,7 @@ void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, in
       file.path(), entry.name, fmt::join(entry.shape, ", "), r, config_path));
 }
 
-/// Shapes that a model with this adapter has, by name.
+/// Shapes by name in a model with this adapter.
 std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& config,
                                                           const LoraShape& shape) {
   std::map<std::string, std::vector<int64_t>> wanted;
@@ -77,7 +78,7 @@ struct StackInFile {
   const SafetensorsEntry *a = nullptr, *b = nullptr;
 };
 
-/// Takes the matrix if it is one of these stacks'.
+/// Takes the matrix where it belongs to one of these stacks.
 bool take(std::vector<StackInFile>& stacks, const std::string& name,
           const SafetensorsEntry& entry) {
   for (StackInFile& found : stacks) {
@@ -93,7 +94,7 @@ bool take(std::vector<StackInFile>& stacks, const std::string& name,
   return false;
 }
 
-/// Both matrices, of their shapes.
+/// Throws unless both matrices are there and have their shapes.
 void require_stack(const SafetensorsFile& file, const StackInFile& found, int64_t r) {
   const StackedAdapter& stack = *found.stack;
   if (found.a == nullptr || found.b == nullptr) {
@@ -114,15 +115,16 @@ void require_stack(const SafetensorsFile& file, const StackInFile& found, int64_
   }
 }
 
-/// What an adapter's file holds.
+/// The contents of an adapter's file.
 struct AdapterMatrices {
   std::vector<std::pair<std::string, const SafetensorsEntry*>> by_name;  // of linear layers
   std::vector<StackInFile> stacks;
-  std::set<std::string> modules;  // that have an adapter
+  std::set<std::string> modules;  // modules with an adapter
 };
 
-/// The names in the file say which modules have an adapter: target_modules may be a pattern.
-/// `stacks`: those that the adapter's config names; they outlive what is returned.
+/// Finds the matrices and the modules with an adapter by the names in the file, since
+/// target_modules may be a pattern. `stacks`: those of the adapter's config; must outlive the
+/// result.
 AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<StackedAdapter>& stacks,
                             const ModelSpec& model, int64_t r, const std::string& config_path) {
   AdapterMatrices matrices;
@@ -155,7 +157,7 @@ AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<Stack
   return matrices;
 }
 
-/// Each matrix has the shape that the model asks for.
+/// Throws unless each matrix has the model's shape.
 void require_shapes(const SafetensorsFile& file, const AdapterMatrices& matrices,
                     std::map<std::string, std::vector<int64_t>> wanted) {
   for (const auto& [name, entry] : matrices.by_name) {
@@ -172,8 +174,7 @@ void require_shapes(const SafetensorsFile& file, const AdapterMatrices& matrices
   }
 }
 
-/// Layers without an adapter are the base model's, but one matrix without the other is a broken
-/// file.
+/// Throws where one of a layer's two matrices is missing. A layer may have no adapter at all.
 void require_both_matrices(const SafetensorsFile& file, const AdapterMatrices& matrices) {
   std::set<std::string> names;
   for (const auto& [name, entry] : matrices.by_name) names.insert(name);

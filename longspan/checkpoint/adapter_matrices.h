@@ -13,20 +13,21 @@
 
 namespace longspan {
 
-/// What the file's names begin with, before those of the model's layers.
+/// Prefix of names in PEFT's file, before the model's names of layers.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 
-/// Is it a value head's, which adapters of TRL and others may hold, by its name in the file? It is
-/// not read: a value head has a file of its own.
+/// Whether this name in the file belongs to a value head. Adapters of TRL and others may hold one.
+/// It is not read, since a value head has its own file.
 bool is_of_value_head(std::string_view name);
 
-/// Throws UserError unless the numbers are in floating point.
+/// Throws UserError unless the numbers are floating point.
 void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry);
 
-/// All matrices of the file, in fp32 on the CPU. Adds the modules that have some to `shape`, whose
-/// r they have: by the names in the file, since target_modules of the config may be a pattern.
-/// `stacks`: those that the config in `config_path` names. Throws UserError where matrices are of
-/// other layers or shapes than the model's, have another r, or come without their other matrix.
+/// Returns all matrices of the file, in fp32 on the CPU. Adds the modules with an adapter to
+/// `shape`, whose `r` the matrices must have. Modules are known by the names in the file, since the
+/// config's target_modules may be a pattern. `stacks`: those that the config in `config_path`
+/// names. Throws UserError where a matrix has another layer, shape or r than the model's, or where
+/// one of the two matrices is missing.
 std::vector<NamedTensor> read_adapter_matrices(const SafetensorsFile& file,
                                                const std::vector<StackedAdapter>& stacks,
                                                const ModelConfig& config,

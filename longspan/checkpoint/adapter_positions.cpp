@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFile = "longspan_adapter.json";
-/// rope_parameters are transformers 5's, the others also transformers 4's.
+/// transformers 5 writes rope_parameters; versions 4 and 5 write the other keys.
 constexpr const char* kKeys[] = {"max_position_embeddings", "original_max_position_embeddings",
                                  "rope_parameters", "rope_scaling", "rope_theta"};
 
@@ -38,7 +38,7 @@ Json positions_of(const ModelConfig& config) {
 }  // namespace
 
 bool same_positions(const ModelConfig& one, const ModelConfig& other) {
-  // Sorted: the order of keys says nothing.
+  // nlohmann::json sorts keys, so their order makes no difference.
   return nlohmann::json(positions_of(one)) == nlohmann::json(positions_of(other));
 }
 
@@ -51,7 +51,7 @@ void save_positions(const std::string& folder, const ModelConfig& trained,
       return;
     }
   } catch (const UserError&) {
-    // The base model went away while it was trained. What was computed is saved all the same.
+    // The base model was removed during training. The adapter is saved all the same.
   }
   write_file_atomically(path.string(), positions_of(trained).dump(2) + "\n");
 }

@@ -1,4 +1,4 @@
-// The positions that an adapter was trained with, where they are not its base model's.
+// The positions that an adapter was trained with, where they differ from its base model's.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 
 namespace longspan {
 
-/// Writes folder/longspan_adapter.json with the keys of config.json that say how positions are
-/// stretched, where those of `trained` are not those of the model in `base_model`; else removes
-/// such a file. (PEFT's adapter_config.json has no place for them.)
+/// Writes folder/longspan_adapter.json with the keys of config.json that describe positions, where
+/// those of `trained` differ from the model in `base_model`. Removes the file where they are the
+/// same. (PEFT's adapter_config.json has no place for them.)
 void save_positions(const std::string& folder, const ModelConfig& trained,
                     const std::string& base_model);
 
-/// `base` with the positions of the last of these adapters that has some of its own, as the later
-/// ones are trained on top of the earlier. Throws UserError: a broken file.
+/// Returns `base` with the positions of the last adapter that has its own, since later adapters are
+/// trained on top of earlier ones. Throws UserError for a broken file.
 ModelConfig with_positions_of(const std::vector<std::string>& adapters, const ModelConfig& base);
 
-/// Are the positions of both configurations the same?
+/// Whether both configurations have the same positions.
 bool same_positions(const ModelConfig& one, const ModelConfig& other);
 
 }  // namespace longspan

@@ -44,7 +44,7 @@ const char* remedy_for(int error) {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  // Several processes, and several threads of one, may write to one folder.
+  // Several processes, and several threads of a process, may write to one folder.
   const std::filesystem::path target(path_);
   temporary_ = (target.parent_path() / temporary_name(target.filename().string())).string();
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -1,4 +1,4 @@
-// Files that are whole or absent. No torch.
+// Atomic writes of files and folders: a file is whole or absent. No torch.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,18 @@
 
 namespace longspan {
 
-/// There is no room left on a disk, or a quota is used up: somebody may make room.
+/// Thrown where a disk is full or a quota is used up. A later attempt may succeed.
 class DiskFullError : public UserError {
  public:
   using UserError::UserError;
 };
 
-/// What writing failed with: DiskFullError where this errno says so, UserError otherwise.
+/// Throws DiskFullError for an errno of a full disk or quota, UserError for any other.
 [[noreturn]] void throw_disk_error(int error, const std::string& message);
 
-/// A file being written under a temporary name (left_temporary.h) in its own folder. commit()
-/// fsyncs and renames it over `path`; without a commit the temporary is removed and what was at
-/// `path` stays as it was. All members throw as throw_disk_error (path, reason, remedy) when the
-/// system refuses.
+/// A file that is written under a temporary name (left_temporary.h) in its folder. commit() fsyncs
+/// it and renames it over `path`. Without a commit the destructor removes the temporary file, and
+/// `path` stays as it was. All members throw as throw_disk_error, with path, reason and remedy.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -39,23 +38,25 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-/// Writes to a temporary name in the same folder, fsyncs, renames over `path`. Throws UserError
-/// (path, reason, remedy).
+/// Writes to a temporary name in the same folder, fsyncs, and renames over `path`. Throws as
+/// throw_disk_error, with path, reason and remedy.
 void write_file_atomically(const std::string& path, std::string_view content);
 
-/// Adds to the end of a file, which is made where it is missing. After a failure any part of
-/// `content` may be in the file. Throws as throw_disk_error.
+/// Appends to a file, and creates it where it is missing. After a failure the file may hold any
+/// part of `content`. Throws as throw_disk_error.
 void append_to_file(const std::string& path, std::string_view content);
 
-/// Makes what was renamed or made in a folder survive a power cut. Throws UserError.
+/// Fsyncs a folder, so that renamed and created files survive a power cut. Throws as
+/// throw_disk_error.
 void sync_folder(const std::string& path);
 
-/// Renames the folder `from` to `to` and keeps what was there as `replaced`. Does so in one step
-/// where the file system can (renameat2), so that at each moment one of both has the name. Removes
-/// an older `replaced`. Throws UserError, as remove_own_folder does for that.
+/// Renames the folder `from` to `to`, and an existing `to` to `replaced`. Removes an older
+/// `replaced` first. Exchanges the two atomically where the file system can (renameat2), so that
+/// `to` exists at each moment. Throws UserError, also where remove_own_folder() refuses the older
+/// `replaced`.
 void put_in_place(const std::string& from, const std::string& to, const std::string& replaced);
 
-/// What the user can do when writing failed with this errno, in one sentence.
+/// Returns one sentence on what the user can do after this errno of a write.
 const char* remedy_for(int error);
 
 }  // namespace longspan

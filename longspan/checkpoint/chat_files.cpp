@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// A JSON file that is written when it has changed.
+/// A JSON file that is rewritten only where it has changed.
 class JsonFile {
  public:
   explicit JsonFile(fs::path path) : path_(std::move(path)) {
@@ -48,7 +48,7 @@ class JsonFile {
   Json before_ = Json::object();
 };
 
-/// A token that stands as text, or as an object with its content.
+/// Whether the key names the token. A token may be a string, or an object with its content.
 bool names(const Json& values, const char* key, const std::string& token) {
   const auto found = values.find(key);
   if (found == values.end()) return false;
@@ -60,7 +60,7 @@ void set_token(Json& values, const char* key, const std::optional<SavedChat::Tok
   if (token && !names(values, key, token->text)) values[key] = token->text;
 }
 
-/// eos_token_id is a number, a list of them, or not there.
+/// Returns eos_token_id, which may be a number, a list or missing.
 std::vector<int64_t> ids_in(const Json& values) {
   const Json given = values.value("eos_token_id", Json());
   std::vector<int64_t> ids;
@@ -80,7 +80,7 @@ void write_chat(const std::string& folder, const SavedChat& chat) {
   set_token(tokenizer.values, "pad_token", chat.pad);
   if (chat.chat_template) {
     tokenizer.values["chat_template"] = *chat.chat_template;
-    // They would be taken before it.
+    // transformers would read these files before tokenizer_config.json.
     for (const char* name : {"chat_template.jinja", "chat_template.json"}) fs::remove(place / name);
   }
   tokenizer.write();
@@ -110,7 +110,7 @@ void write_chat(const std::string& folder, const SavedChat& chat) {
   if (chat.pad && generation.values.value("pad_token_id", Json()).is_null()) {
     generation.values["pad_token_id"] = chat.pad->id;
   }
-  // A new file stands for what config.json says to generate by.
+  // A new generation_config.json replaces the generation keys of config.json.
   if (!generation.exists() && !generation.values.empty() && keys.contains("bos_token_id")) {
     generation.values["bos_token_id"] = keys.at("bos_token_id");
   }

@@ -75,7 +75,7 @@ uint64_t Xxh64::value() const {
 
 FileChecksum checksum_of_file(const std::string& path, ReadFrom from) {
   InputFile file(path, "file");
-  // Whether it works changes nothing here: then the file is read as ever.
+  // The result is ignored: the file is read either way.
   if (from == ReadFrom::kDisk) {
     static_cast<void>(::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED));
   }

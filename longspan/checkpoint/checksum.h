@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-/// Fed piece by piece.
+/// An incremental hash.
 class Xxh64 {
  public:
   void add(const void* data, size_t num_bytes);
@@ -16,7 +16,7 @@ class Xxh64 {
 
  private:
   std::array<uint64_t, 4> lanes_{kPrime1 + kPrime2, kPrime2, 0, 0 - kPrime1};
-  std::array<unsigned char, 32> buffer_{};  // of what does not fill a stripe yet
+  std::array<unsigned char, 32> buffer_{};  // of an incomplete stripe
   uint64_t num_bytes_ = 0;
 
   static constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87ull, kPrime2 = 0xC2B2AE3D27D4EB4Full,
@@ -32,11 +32,11 @@ struct FileChecksum {
   bool operator==(const FileChecksum&) const = default;
 };
 
-/// Where the bytes come from: memory may still hold what was written, whatever the disk made of it.
+/// kDisk bypasses the page cache, which may hold data that the disk has lost.
 enum class ReadFrom { kAnywhere, kDisk };
 
-/// Reads the file. kDisk: first drops the file from the page cache, as far as the system does that
-/// (Linux, for what is synced and on a disk). Throws UserError when it cannot be read.
+/// Reads the file and returns its checksum. kDisk: first drops the file from the page cache, where
+/// the system can (Linux, for synced files on a disk). Throws UserError where it cannot be read.
 FileChecksum checksum_of_file(const std::string& path, ReadFrom from = ReadFrom::kAnywhere);
 
 }  // namespace longspan

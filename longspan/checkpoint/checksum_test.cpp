@@ -31,7 +31,7 @@ TEST_CASE("xxh64: the values of the published test vectors") {
   CHECK(hash_of("abc") == 0x44bc2cf5ad770999ull);
   std::string bytes(100, '\0');
   std::iota(bytes.begin(), bytes.end(), '\0');
-  CHECK(hash_of(bytes) == 0x6ac1e58032166597ull);  // several stripes and every kind of rest
+  CHECK(hash_of(bytes) == 0x6ac1e58032166597ull);  // several stripes and a rest of every kind
 }
 
 TEST_CASE("xxh64: pieces of any length make the same hash") {
@@ -96,14 +96,14 @@ TEST_CASE("seal: the table covers itself, and says which files there must be") {
   changed("model.safetensors", "madel.safetensors");
   changed("\"format\": 2", "\"format\": 3");
   changed("xxh64_of_this_table", "xxh64_of_that_table");
-  // As a version would have written it that had no such checksum, but this folder is of another.
+  // A table as written before tables had their own checksum, in a newer folder.
   for (const char* text : {"{\"files\": {}}",
                            "{\"files\": {\"model.safetensors\": {\"size\": 5, \"xxh64\": "
                            "\"0\"}}}"}) {
     place.write("checksums.json", text);
     CHECK(broken_file(place.path).find("its own checksum is gone") != std::string::npos);
   }
-  // An entry is left out, or one is added that leaves the folder, and all of it signed anew.
+  // A table that lacks an entry, or has one outside the folder, with a new checksum of its own.
   ChecksumTable other = table;
   other.erase("model.safetensors");
   write_seal(place.path, other);
@@ -155,7 +155,7 @@ TEST_CASE("checksum: read from the disk, memory keeps nothing of the file") {
   fstatfs(descriptor, &system);
   ::close(descriptor);
   fs::remove(path);
-  // File systems that are known to let go and to count: ext4, XFS.
+  // File systems that drop pages and count bytes: ext4, XFS.
   if (before < 0 || (system.f_type != 0xef53 && system.f_type != 0x58465342)) return;
   CHECK(between - before < std::ssize(content));
   CHECK(after - between >= std::ssize(content));

@@ -1,4 +1,4 @@
-// A file descriptor that is closed with its object. No torch.
+// A file descriptor that its object closes. No torch.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@ class Descriptor {
     std::swap(number_, other.number_);
     return *this;
   }
-  /// Negative: there is none.
+  /// The descriptor, negative where there is none.
   operator int() const { return number_; }
 
  private:

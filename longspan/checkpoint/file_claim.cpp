@@ -10,7 +10,7 @@ namespace longspan {
 FileClaim::FileClaim(const std::string& path, Kind kind) {
   constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   const bool reads = kind == Kind::kRead;
-  // To be locked for one process alone a file on a disk of the network must be open for writing.
+  // An exclusive lock on a network disk needs a file that is open for writing.
   file_ = Descriptor(::open(path.c_str(), (reads ? O_RDONLY : O_RDWR) | kFlags));
   if (file_ < 0) file_ = Descriptor(::open(path.c_str(), O_RDONLY | kFlags));
   if (file_ < 0) return;

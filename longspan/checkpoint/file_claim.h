@@ -1,4 +1,4 @@
-// Keeps one run from removing what another one reads. No torch.
+// A claim on a file, which keeps one run from removing a file that another run reads. No torch.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace longspan {
 
-/// While this object lives, this process reads the file, or is about to remove it with what it
-/// stands for. A reader keeps others from removing it, as far as the disk knows locks (flock).
-/// Claims nothing where the file cannot be opened.
+/// While the object lives, this process reads the file, or is about to remove it with everything
+/// that it stands for. A reader keeps others from removing it, where the disk supports locks
+/// (flock). Has no effect where the file cannot be opened.
 class FileClaim {
  public:
   enum class Kind { kRead, kRemove };
   FileClaim(const std::string& path, Kind kind);
-  /// Another claim excludes this one.
+  /// Whether another process's claim excludes this one.
   bool refused() const { return refused_; }
 
  private:

@@ -37,7 +37,7 @@ TEST_CASE("file digest: of a small file it is XXH64, of a large one every byte c
 
   const std::string large = place / "large";
   std::ofstream(large).put('\0');
-  std::filesystem::resize_file(large, kDigestBlock + 3);  // with a hole, which takes no room
+  std::filesystem::resize_file(large, kDigestBlock + 3);  // with a hole, which takes no space
   CHECK(num_digest_blocks(kDigestBlock + 3) == 2);
   const uint64_t before = digest_of(large);
   for (const int64_t changed : {int64_t{0}, kDigestBlock - 1, kDigestBlock, kDigestBlock + 2}) {
@@ -53,7 +53,7 @@ TEST_CASE("file digest: the stamp sees a write though size and time are set back
   const std::string path = place.write("file", "abc");
   const FileStamp before = stamp_of_file(path);
   CHECK(stamp_of_file(path) == before);
-  // The clock of ctime moves in ticks: the same write again until it has.
+  // The clock of ctime moves in ticks. Repeats the write until it has moved.
   FileStamp after = before;
   while (after.ctime_ns == before.ctime_ns) {
     put_byte(path, 1, 'x');

@@ -37,7 +37,7 @@ void move_file(const fs::path& from, const fs::path& to) {
                                       std::strerror(error), remedy_for(error)));
 }
 
-/// Is it as it was written?
+/// Whether the file is as it was written.
 bool is_same(const fs::path& path, const ListedFile& listed) {
   std::error_code error;
   if (!listed.xxh64) return true;

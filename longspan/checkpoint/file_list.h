@@ -1,5 +1,5 @@
-// longspan_files.json: which files of a folder a run has written as its model, so that the next one
-// there clears these and nothing else. No torch.
+// longspan_files.json: the list of model files that a run has written into a folder. The next run
+// in that folder clears those files and nothing else. No torch.
 #pragma once
 
 #include <map>
@@ -11,24 +11,23 @@ namespace longspan {
 
 inline constexpr const char* kFileList = "longspan_files.json";
 
-/// What is known of a file that was written.
+/// A written file.
 struct ListedFile {
   int64_t size = 0;
-  /// Of all but weights, whose names say enough.
+  /// Not set for weights, which are compared by name only.
   std::optional<uint64_t> xxh64;
 };
-/// By name; files lie directly in the folder.
+/// By name. Files lie directly in the folder.
 using FileList = std::map<std::string, ListedFile>;
 
-/// Lists the files of `folder` and writes the list there. Throws UserError.
+/// Lists the files of `folder` and writes the list into it. Throws UserError.
 void write_file_list(const std::string& folder);
 
-/// Nothing where there is no list, or one that no run has written.
+/// Returns the list; empty where there is none, or where no run wrote it.
 FileList read_file_list(const std::string& folder);
 
-/// Removes those files of `list` that are not in `fresh` from the folder. One that somebody has
-/// changed since is renamed to NAME.kept; links, folders and what is not listed stay.
-/// Throws UserError.
+/// Removes the files of `list` that are not in `fresh` from the folder. Renames a file that was
+/// changed since to NAME.kept. Links, folders and unlisted files stay. Throws UserError.
 void remove_listed(const std::string& folder, const FileList& list,
                    const std::set<std::string>& fresh);
 

@@ -29,13 +29,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenTries{20};
-/// For so long the lock of a process that has ended is waited for: its end may be under way.
+/// How long to wait for the lock of a process that has ended, which may still be exiting.
 constexpr milliseconds kForTheDead{10'000};
-/// Others that are refused may remove a folder that they have made, in between.
+/// Retries, since a refused process may remove the folder that it had created.
 constexpr int kTries = 50;
 constexpr size_t kMostOfRecord = 4096;
 
-/// Is it still the file of that name?
+/// Whether the descriptor is still the file of that name.
 bool is_at(int descriptor, const std::string& path) {
   struct stat one{}, other{};
   return ::fstat(descriptor, &one) == 0 && ::lstat(path.c_str(), &other) == 0 &&
@@ -49,7 +49,7 @@ std::string content_of(int descriptor) {
   return text;
 }
 
-/// Does not wait for a pipe's other end, does not follow a link.
+/// Opens without waiting for a pipe's other end and without following a link.
 Descriptor open_lock(const std::string& path, int flags) {
   return Descriptor(
       ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666));
@@ -61,7 +61,7 @@ std::optional<milliseconds> touched_at(const std::string& path) {
   return milliseconds(status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec / 1'000'000);
 }
 
-/// By the clock of the folder's own disk, which may be another machine's.
+/// Returns the time of the folder's disk, which may be another machine's.
 std::optional<milliseconds> now_in(const std::string& folder) {
   const std::string path = folder + "/" + temporary_name("now");
   const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -86,19 +86,19 @@ bool knows_no_locks(int error) {
             : fmt::format("its {} does not say by which", kLockFile)));
 }
 
-/// Does somebody touch the file while it is watched?
+/// Whether any process touches the file while it is watched.
 bool is_touched(const std::string& path, milliseconds watch) {
   const std::optional<milliseconds> before = touched_at(path);
   for (const auto end = Clock::now() + watch; before && Clock::now() < end;) {
     std::this_thread::sleep_for(kBetweenTries);
-    open_lock(path, O_RDONLY);  // a disk of the network looks again when a file is opened
+    open_lock(path, O_RDONLY);  // a network disk updates its view when a file is opened
     if (touched_at(path) != before) return true;
   }
   return false;
 }
 
-/// Where the lock is free, or the disk knows none: may the owner that the file names still be
-/// there?
+/// Whether the owner that the file names may still run. Called where the lock is free, or where the
+/// disk has no locks.
 bool may_live(const LockOwner& owner, const std::string& folder, const LockTimes& times,
               bool disk_knows_locks) {
   const std::string path = folder + "/" + kLockFile;
@@ -108,11 +108,11 @@ bool may_live(const LockOwner& owner, const std::string& folder, const LockTimes
   return !disk_knows_locks || is_touched(path, times.watch);
 }
 
-/// Touches the file every few seconds, on a thread of its own, through a descriptor of its own:
-/// touching it may hang with its disk, and must keep nobody else.
+/// Touches the file every few seconds, by its own thread and descriptor. A touch may hang with its
+/// disk, and must block no other thread.
 class FolderBeat {
  public:
-  /// Throws std::system_error when the process can start no thread.
+  /// Throws std::system_error where no thread can be started.
   void start(const Descriptor& file, milliseconds interval) {
     shared_->file = Descriptor(::fcntl(file, F_DUPFD_CLOEXEC, 0));
     thread_ = std::thread([shared = shared_, interval] {
@@ -128,7 +128,7 @@ class FolderBeat {
     });
   }
 
-  /// Its descriptor is closed then; unless it hangs, when the thread is left behind.
+  /// Closes the descriptor and joins the thread. Leaves the thread behind where it hangs.
   void end() noexcept {
     if (!thread_.joinable()) {
       shared_->file = Descriptor();
@@ -185,11 +185,11 @@ class FolderLock::Impl {
   void release() noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(released_, true)) return;
-    // First: a disk of the network keeps a file that is open, and with it the folder.
+    // First, since an open file keeps a file of a network disk, and with it the folder.
     beat_.end();
     if (file_ >= 0) {
-      // Remove the name before the lock: the next holder of a lock on this file then sees that the
-      // name is gone.
+      // Removes the name before the lock, so that the next holder of a lock on this file sees that
+      // the name is gone.
       if (is_at(file_, path_)) ::unlink(path_.c_str());
       static_cast<void>(::flock(file_, LOCK_UN));
       file_ = Descriptor();
@@ -201,8 +201,7 @@ class FolderLock::Impl {
   void take() {
     for (int tries = 0;;) {
       make_folder();
-      // Tells also, in the words of a disk that is full or read-only, that the folder can hold
-      // none.
+      // Creates a file on trial. Fails with the disk's own error where it is full or read-only.
       const std::string trial = folder_ + "/" + temporary_name("lock");
       const Descriptor file(::open(trial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       const int error = file < 0 ? errno : 0;
@@ -219,11 +218,11 @@ class FolderLock::Impl {
     }
   }
 
-  /// False: try again.
+  /// Takes the lock by flock. Returns false to try again.
   bool take_by_lock() {
     make_folder();
     Descriptor file = open_lock(path_, O_RDWR | O_CREAT);
-    if (file < 0 && errno == EACCES) file = open_lock(path_, O_RDONLY);  // of another user
+    if (file < 0 && errno == EACCES) file = open_lock(path_, O_RDONLY);  // another user's file
     if (file < 0 && errno == ENOENT) return false;
     require_file(file);
     const std::optional<LockOwner> owner = lock_owner_from(content_of(file));
@@ -236,11 +235,11 @@ class FolderLock::Impl {
       }
       return false;
     }
-    // Its last owner may have removed it in between.
+    // The last owner may have removed the file meanwhile.
     if (!is_at(file, path_)) return false;
     if (owner && may_live(*owner, folder_, times_, true)) busy(key_, folder_, owner);
     if ((::fcntl(file, F_GETFL) & O_ACCMODE) == O_RDONLY) {
-      ::unlink(path_.c_str());  // ours now: a file that can be written to takes its place
+      ::unlink(path_.c_str());  // a writable file of this user replaces it
       return false;
     }
     file_ = std::move(file);
@@ -248,8 +247,8 @@ class FolderLock::Impl {
     return true;
   }
 
-  /// Where the disk knows no locks: the process that makes the file has the folder. It first
-  /// renames a file whose owner is gone, which only one process can do.
+  /// Takes the lock on a disk without locks: the process that creates the file holds it. A file
+  /// whose owner is gone is renamed first, which only one process can do.
   bool take_by_record() {
     make_folder();
     Descriptor own = open_lock(path_, O_RDWR | O_CREAT | O_EXCL);
@@ -264,19 +263,19 @@ class FolderLock::Impl {
     require_file(seen);
     const std::optional<LockOwner> owner = lock_owner_from(content_of(seen));
     if (owner ? may_live(*owner, folder_, times_, false) : !is_silent()) {
-      // Without an owner it is new, and about to be written.
+      // A file without an owner is new and about to be written.
       if (!owner && Clock::now() - start_ < times_.patience) return false;
       busy(key_, folder_, owner);
     }
     const std::string old = folder_ + "/" + temporary_name("old-lock");
     if (::rename(path_.c_str(), old.c_str()) != 0) return false;
-    // Another one has taken it over in between: it gets its name again.
+    // Another process took the lock over meanwhile. Gives its file the name back.
     if (!is_at(seen, old)) static_cast<void>(::link(old.c_str(), path_.c_str()));
     ::unlink(old.c_str());
     return false;
   }
 
-  /// `file` was to be opened as the lock's. Throws UserError unless it is a file.
+  /// Throws UserError unless `file`, opened as the lock file, is a regular file.
   void require_file(const Descriptor& file) const {
     struct stat status{};
     if (file < 0 && errno != ELOOP && errno != ENXIO && errno != EISDIR) fail(errno);
@@ -292,7 +291,7 @@ class FolderLock::Impl {
     return now && touched && *now - *touched > times_.silence;
   }
 
-  /// On a full disk it stays empty; the lock holds all the same.
+  /// On a full disk the record stays empty. The lock holds all the same.
   void write_record() {
     const std::string text = text_of(new_lock_owner());
     static_cast<void>(::ftruncate(file_, 0) == 0 &&
@@ -313,7 +312,7 @@ class FolderLock::Impl {
     if (missing.size() > made_.size()) made_ = missing;
   }
 
-  /// Only those that are empty, from the innermost up.
+  /// Removes the folders that were made, from the innermost up, where they are empty.
   void remove_made() noexcept {
     for (const fs::path& path : made_) {
       if (::rmdir(path.c_str()) != 0) return;
@@ -358,7 +357,8 @@ void require_not_locked(const std::string& key, const std::string& folder, const
       return;
     }
     if (errno != EWOULDBLOCK) return;
-    // An owner that is just ending is no reason to refuse: the process that takes the lock waits.
+    // An owner that is ending is no reason to refuse, since the process that takes the lock waits
+    // for it.
     if (owner && is_gone(owner->process)) return;
     if (Clock::now() - start > times.patience) busy(key, folder, owner);
     std::this_thread::sleep_for(kBetweenTries);

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A sign of life ends the watch; one that does not come is waited for in vain (kShortWatch).
+/// A sign of life ends the watch at once. kShortWatch is for tests without one.
 const LockTimes kTimes{.beat = milliseconds(20),
                        .watch = seconds(60),
                        .silence = seconds(60),
@@ -37,7 +37,7 @@ const LockTimes kShortWatch{.beat = milliseconds(20),
                             .silence = seconds(60),
                             .patience = milliseconds(200)};
 
-/// A process that does `what`, says so, and stays until it is killed.
+/// A process that runs `what`, reports it, and then waits to be killed.
 class Child {
  public:
   explicit Child(const std::function<void()>& what) {
@@ -80,7 +80,7 @@ std::string refusal(const std::string& folder, bool knows_locks = true,
   }
 }
 
-/// As another machine leaves it.
+/// Writes a lock file as another machine would leave it.
 void write_foreign_record(const std::string& folder, std::chrono::seconds age) {
   LockOwner owner = new_lock_owner();
   owner.process.host = "node7";
@@ -113,7 +113,7 @@ TEST_CASE("folder lock: another process is refused, by name, until the owner is 
     CHECK_NOTHROW(require_not_locked("output_dir", place.path, kTimes));
     {
       const FolderLock lock("output_dir", place.path, kTimes, knows_locks);
-      // Also another thread of this process is another one.
+      // Another thread of this process is excluded too.
       CHECK(refusal(place.path, knows_locks) != "");
     }
     CHECK(place.num_files() == 0);
@@ -136,7 +136,7 @@ TEST_CASE("folder lock: it is not handed on to programs that this one starts") {
   CHECK(num_handed_on == 0);
   lock.release();
   CHECK(place.num_files() == 0);
-  // On a disk of the network one that is still open would keep the file.
+  // An open file would remain on a network disk.
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code error;
     const std::string held = fs::read_symlink(entry.path(), error);
@@ -150,7 +150,7 @@ TEST_CASE("folder lock: where no thread can be started, nothing is left behind")
   pthread_attr_t usual, huge;
   REQUIRE(::pthread_getattr_default_np(&usual) == 0);
   REQUIRE(::pthread_getattr_default_np(&huge) == 0);
-  // No machine has room for such a stack.
+  // No machine has memory for such a stack.
   REQUIRE(::pthread_attr_setstacksize(&huge, size_t{1} << 60) == 0);
   REQUIRE(::pthread_setattr_default_np(&huge) == 0);
   bool thrown = false;
@@ -204,7 +204,7 @@ TEST_CASE(
 TEST_CASE(
     "folder lock: the owner on another machine is believed as long as it gives signs of life") {
   const testing::TemporaryFolder place;
-  // The disk knows locks: the file is watched for a moment.
+  // The disk has locks, so the file is watched for a moment.
   write_foreign_record(place.path, seconds(1));
   {
     Child alive([&] {
@@ -218,7 +218,7 @@ TEST_CASE(
     CHECK(refusal(place.path).find("host node7, process 4711") != std::string::npos);
   }
   CHECK(refusal(place.path, true, kShortWatch) == "");
-  // It knows none: the record holds until it is old.
+  // The disk has no locks, so the record holds until it is old.
   write_foreign_record(place.path, seconds(30));
   CHECK(refusal(place.path, false).find("host node7, process 4711") != std::string::npos);
   write_foreign_record(place.path, seconds(90));
@@ -239,7 +239,7 @@ TEST_CASE("folder lock: whatever the file says, it is no reason to fail") {
   CHECK(owner->process == ProcessIdentity{"a?[1mb", "c d", 5, 6});
   const LockOwner own = new_lock_owner();
   CHECK(lock_owner_from(text_of(own))->process == own.process);
-  // Of a machine that could not be found out: believed, as any other's.
+  // An owner on an unknown machine is treated like one on another machine.
   LockOwner unknown = own;
   unknown.process.machine = "";
   place.write(kLockFile, text_of(unknown));

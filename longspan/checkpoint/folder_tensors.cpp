@@ -22,7 +22,7 @@
 namespace longspan {
 namespace {
 
-/// Where the folder has a tensor.
+/// A tensor's place in the folder.
 struct Place {
   std::string file, name;  // the name in that file
 };
@@ -30,7 +30,7 @@ struct Place {
 /// The headers of a folder's files, each read once.
 class Headers {
  public:
-  /// Its entry is null where the file has no such tensor.
+  /// Returns a null entry where the file lacks the tensor.
   StoredTensor find(const Place& place) {
     const Header& header = of(place.file);
     const auto found = header.entries.find(place.name);
@@ -60,8 +60,8 @@ class Headers {
   std::map<std::string, Header> headers_;
 };
 
-/// Equal as numbers, whatever their dtypes, read a few megabytes at a time. A NaN equals nothing,
-/// as transformers compares.
+/// Whether the numbers are equal, whatever the dtypes. Reads a few megabytes at a time. A NaN
+/// equals nothing, as transformers compares.
 bool same_numbers(const StoredTensor& one, const StoredTensor& other) {
   constexpr int64_t kChunk = int64_t{1} << 22;
   if (one.entry->shape != other.entry->shape) return false;
@@ -87,15 +87,16 @@ bool same_numbers(const StoredTensor& one, const StoredTensor& other) {
   return true;
 }
 
-/// The tensors of a folder's files, by their headers.
+/// The tensors of a folder's files, read from their headers.
 struct FolderTensors {
   Headers headers;
   std::map<std::string, Place> places;  // by the language model's names (models/composite.h)
-  std::vector<Place> copied;            // of the parts that saving copies as they are
+  std::vector<Place> copied;            // tensors that saving copies unchanged
 };
 
-/// A tensor that the files hold twice, in two shards or by both names that a model of texts and
-/// pictures may give it: the second is redundant where the numbers are equal.
+/// Throws where a tensor is in the files twice with different numbers: in two shards, or by the two
+/// names that a model of texts and pictures may give it. With equal numbers the second is
+/// redundant.
 void require_same_numbers(Headers& headers, const Place& one, const Place& other) {
   const StoredTensor first = headers.find(one), second = headers.find(other);
   if (first.entry == nullptr || second.entry == nullptr || same_numbers(first, second)) return;
@@ -105,7 +106,7 @@ void require_same_numbers(Headers& headers, const Place& one, const Place& other
       one.name, one.file, other.name, other.file));
 }
 
-/// From the index and the headers: transformers as well reads all that the index's files hold.
+/// Reads the index and the headers. Like transformers, takes all tensors of the index's files.
 FolderTensors tensors_of(const std::string& folder, const ModelConfig& config) {
   const WeightFiles weights = weight_files(folder);
   FolderTensors tensors;
@@ -126,7 +127,7 @@ FolderTensors tensors_of(const std::string& folder, const ModelConfig& config) {
   }
   if (!weights.single.empty()) files.insert(weights.single);
   for (const std::string& file : files) {
-    // A missing shard's parameters are reported by name later.
+    // Parameters of a missing shard are reported by name later.
     if (weights.single.empty() && !is_there(file)) continue;
     for (const SafetensorsEntry& entry : tensors.headers.entries(file)) {
       const auto named = weights.shards.find(entry.name);
@@ -136,8 +137,8 @@ FolderTensors tensors_of(const std::string& folder, const ModelConfig& config) {
   return tensors;
 }
 
-/// The number of layers decides how much is made of config.json alone, and so is the first to be
-/// compared with the weights.
+/// Throws where the weights have another number of layers than config.json. This check comes first,
+/// since that number decides how much is built from config.json alone.
 void require_layers(const std::string& folder, const ModelConfig& config,
                     const std::map<std::string, Place>& places) {
   std::set<std::string> layers;
@@ -151,15 +152,15 @@ void require_layers(const std::string& folder, const ModelConfig& config,
       folder, config.spec.num_layers, counted(std::ssize(layers), "layer")));
 }
 
-/// What a parameter is of a tensor.
+/// A parameter's place in a tensor.
 struct Part {
-  std::string name;            // of the tensor, as the language model calls it
-  std::vector<int64_t> shape;  // of all of it
-  int64_t begin;               // the part's first number
+  std::string name;            // of the tensor, in the language model
+  std::vector<int64_t> shape;  // of the whole tensor
+  int64_t begin;               // the parameter's first number
 };
 
-/// A tensor that a parameter is read from: its name in the language model, its shape, and what it
-/// holds.
+/// A tensor from which a parameter is read: its name in the language model, its shape and its
+/// contents.
 struct WantedTensor {
   enum class Holds { kNumbers, kBytesOfMxfp4, kFp8 };
   std::string name;
@@ -167,20 +168,20 @@ struct WantedTensor {
   Holds holds = Holds::kNumbers;
 };
 
-/// One or, of quantized numbers, these and their scales.
+/// One tensor, or the tensors of quantized numbers: the numbers and their scales.
 struct WantedTensors {
   std::vector<WantedTensor> tensors;
   StoredNumbers stored;
 };
 
-/// Where the parameter is, by its spec.
+/// Returns the parameter's place by its spec.
 Part part_of(const ParameterSpec& parameter, bool tied,
              const std::map<std::string, Place>& places) {
   if (const auto& stack = parameter.stored_in_stack;
       stack && places.contains(stack->tensor) && !places.contains(parameter.stored_as)) {
     return {stack->tensor, stack->shape, stack->begin};
   }
-  // Where the embedding is the head, files may hold it by either name.
+  // Where the head is tied, files may hold the embedding by either name.
   if (tied && parameter.stored_as == kEmbeddingName && !places.contains(kEmbeddingName) &&
       places.contains(kHeadName)) {
     return {kHeadName, stored_shape(parameter), begin_in_stored(parameter)};
@@ -188,7 +189,7 @@ Part part_of(const ParameterSpec& parameter, bool tied,
   return {parameter.stored_as, stored_shape(parameter), begin_in_stored(parameter)};
 }
 
-/// MXFP4's blocks and scales, where the files have some of them and not the matrix.
+/// Returns MXFP4's blocks and scales, where the files have one of them and not the matrix.
 std::optional<WantedTensors> wanted_of_mxfp4(const ParameterSpec& spec, const Part& part,
                                              const ModelConfig& config,
                                              const std::map<std::string, Place>& places) {
@@ -206,7 +207,7 @@ std::optional<WantedTensors> wanted_of_mxfp4(const ParameterSpec& spec, const Pa
       config.stored};
 }
 
-/// A matrix in fp8 and its scales, where the files have scales of it.
+/// Returns a matrix in fp8 and its scales, where the files have scales.
 std::optional<WantedTensors> wanted_of_fp8(const ParameterSpec& spec, const Part& part,
                                            const ModelConfig& config,
                                            const std::map<std::string, Place>& places) {
@@ -221,8 +222,8 @@ std::optional<WantedTensors> wanted_of_fp8(const ParameterSpec& spec, const Part
                        stored};
 }
 
-/// What the files may hold a parameter in: its numbers; or what config.json says that there is in
-/// their place.
+/// Returns the tensors that may hold a parameter: its numbers, or the quantized form that
+/// config.json names.
 WantedTensors wanted_tensors(const ParameterSpec& spec, const Part& part, const ModelConfig& config,
                              const std::map<std::string, Place>& places) {
   std::optional<WantedTensors> quantized;
@@ -331,7 +332,7 @@ std::map<LeftOut, int64_t> left_out_tensors(const std::string& folder, const Mod
   for (const auto& [name, place] : places) {
     if (const std::optional<LeftOut> why = why_left_out(config.spec, name)) ++counts[*why];
   }
-  // Where it stands for the embedding, it is read.
+  // A tied head is read where the files have no embedding.
   if (!places.contains(kEmbeddingName)) counts.erase(LeftOut::kTiedHead);
   return counts;
 }

@@ -18,7 +18,7 @@ TEST_CASE("fp8: each number times the scale of its block, where the last blocks 
   for (const auto& [rows, columns, block_rows, block_columns] : std::vector<std::array<int64_t, 4>>{
            {130, 259, 128, 128}, {128, 128, 128, 128}, {5, 7, 2, 3}}) {
     CAPTURE(rows);
-    // All values of a byte that are numbers, again and again.
+    // All bytes that are numbers, repeated.
     const at::Tensor bytes =
         at::arange(rows * columns).remainder(127).to(at::kByte).view({rows, columns});
     const at::Tensor numbers = bytes.view(at::kFloat8_e4m3fn).to(at::kFloat);

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kBegin = ".longspan-", kEnd = ".partial";
-/// A name of the file system has 255 bytes at most; so many of the final one are told.
+/// Bytes of the final name in a temporary one. File systems allow 255 bytes in all.
 constexpr size_t kMostOfName = 120;
 
 std::string hash_of(const std::string& machine) {
@@ -30,7 +30,7 @@ std::string hash_of(const std::string& machine) {
   return fmt::format("{:08x}", hash.value() >> 32);
 }
 
-/// Takes ".WORD" from the end of `text`.
+/// Removes ".WORD" from the end of `text` and returns WORD.
 std::string last_part(std::string_view& text) {
   const size_t dot = text.rfind('.');
   if (dot == std::string_view::npos) return "";
@@ -39,7 +39,7 @@ std::string last_part(std::string_view& text) {
   return part;
 }
 
-/// As it is printed: digits alone, no zero before others.
+/// Parses a number as printed: digits only, no leading zeros.
 std::optional<int64_t> number_from(const std::string& text) {
   int64_t number = -1;
   const char* end = text.data() + text.size();
@@ -50,7 +50,7 @@ std::optional<int64_t> number_from(const std::string& text) {
   return number;
 }
 
-/// Has a run written into the folder, which it shares with the user?
+/// Whether a run has written into the folder, which may hold files of the user.
 bool is_of_runs(const std::string& folder) {
   std::error_code error;
   const auto has_file = [&](const char* name) {
@@ -59,7 +59,7 @@ bool is_of_runs(const std::string& folder) {
   return has_file(kFileList) || has_file("trainer_log.jsonl");
 }
 
-/// Files of a run's model and its reports.
+/// Whether the name is a model file or a report of a run.
 bool is_of_a_run(const std::string& name) {
   static const std::set<std::string> reports = {"train_results.json",     "eval_results.json",
                                                 "all_results.json",       "memory.json",
@@ -70,7 +70,7 @@ bool is_of_a_run(const std::string& name) {
 }  // namespace
 
 std::string temporary_name(std::string_view name) {
-  // Several threads of one process may write files of one name.
+  // Several threads of one process may write files of the same name.
   static std::atomic<int64_t> counter{0};
   const ProcessIdentity own = own_process();
   return fmt::format("{}{}.{}.{}.{}.{}{}", kBegin, name.substr(0, kMostOfName),
@@ -117,12 +117,12 @@ void remove_left_temporaries(const std::string& folder, bool folder_is_ours) {
     const std::string file_name = entry.path().filename();
     bool gone = false;
     if (const auto name = temporary_from(file_name)) {
-      // Where the own machine is unknown, each may be of a process that lives here.
+      // Where this machine is unknown, any name may belong to a local process.
       const bool is_here = own.machine.empty() || name->machine == hash_of(own.machine);
       gone =
           is_here ? is_gone({own.host, own.machine, name->process, name->started}) : folder_is_ours;
     } else if (const auto old = old_temporary_from(file_name); old && has_old) {
-      // This process gives no such names.
+      // This process gives no such names, so such a file of its number is left over.
       gone = is_of_a_run(old->name) &&
              (old->process == own.process || is_gone({own.host, own.machine, old->process, 0}));
     }

@@ -1,5 +1,5 @@
-// The names of files that are being written, by which a later run knows what an earlier one, which
-// was killed, has left half-done. No torch.
+// Names of temporary files, by which a later run finds files that a killed run left half-written.
+// No torch.
 #pragma once
 
 #include <optional>
@@ -10,33 +10,34 @@
 
 namespace longspan {
 
-/// A name for a file that this process is about to write and then renames to `name`:
-/// ".longspan-NAME.HOST.PROCESS.START.COUNT.partial", where HOST is the hash of the machine. No
-/// other call, in any process, gives the same one.
+/// Returns a unique name for a file that is written and then renamed to `name`:
+/// ".longspan-NAME.HOST.PROCESS.START.COUNT.partial". HOST is a hash of the machine. No other call
+/// returns the same name, in any process.
 std::string temporary_name(std::string_view name);
 
-/// What such a name says.
+/// The parts of a temporary name.
 struct TemporaryName {
   std::string name;
   std::string machine;  // hash
   int64_t process = 0, started = 0, count = 0;
 };
-/// nullopt for every name that temporary_name does not make.
+/// Parses a name of temporary_name(); nullopt for any other name.
 std::optional<TemporaryName> temporary_from(const std::string& file_name);
 
-/// What a name says that an older version gave to such a file: ".NAME.PROCESS-COUNT.tmp".
+/// The parts of a temporary name of an older version: ".NAME.PROCESS-COUNT.tmp".
 struct OldTemporaryName {
   std::string name;
   int64_t process = 0;
 };
-/// nullopt for every other name.
+/// Parses such a name; nullopt for any other name.
 std::optional<OldTemporaryName> old_temporary_from(const std::string& file_name);
 
-/// Removes the files directly in `folder` that have such a name and whose process has ended.
-/// Nothing is known of other machines' processes: removes their files only where `folder_is_ours`,
-/// that is, no other process writes there. There it also removes files of the older version, if a
-/// list of a run's model or its log shows that runs write into the folder, NAME is a file of a run,
-/// and no process has the number. Folders, links and all other names stay. Errors are ignored.
+/// Removes temporary files directly in `folder` whose process has ended. `folder_is_ours`: no other
+/// process writes into the folder. Then it also removes
+///   - files of other machines' processes, about which nothing is known;
+///   - files of the older version, if a list of model files or a log shows that runs write into the
+///     folder, NAME is a file of a run, and no process has the number.
+/// Leaves folders, links and all other names. Ignores errors.
 void remove_left_temporaries(const std::string& folder, bool folder_is_ours);
 
 }  // namespace longspan

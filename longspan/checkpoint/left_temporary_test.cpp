@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A name that a process, which has ended since, has given.
+/// A temporary name of a process that has ended.
 std::string name_of_a_dead_process() {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
@@ -70,7 +70,7 @@ TEST_CASE("left temporary: those of dead processes go, and nothing else") {
   const testing::TemporaryFolder place;
   const std::string dead = name_of_a_dead_process(), live = temporary_name("x");
   const ProcessIdentity own = own_process();
-  // Of a process that had this one's number before, and of another machine.
+  // Names of an earlier process with this one's number, and of another machine.
   const auto parts = temporary_from(live);
   REQUIRE(parts);
   const std::string before =

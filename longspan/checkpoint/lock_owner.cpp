@@ -29,7 +29,7 @@ std::optional<LockOwner> lock_owner_from(const std::string& text) {
     const size_t colon = line.find(": ");
     if (colon == std::string::npos) continue;
     std::string value = line.substr(colon + 2);
-    // Anybody may have written it, and it is shown to the user.
+    // Any program may have written the file, and the value is shown to the user.
     std::ranges::replace_if(value, [](char c) { return c < ' ' || c > '~'; }, '?');
     values.emplace(line.substr(0, colon), value);
   }

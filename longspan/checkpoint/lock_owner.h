@@ -1,4 +1,4 @@
-// Who holds a folder's lock, as the lock file says it. No torch.
+// The owner of a folder's lock, as its lock file names it. No torch.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@ struct LockOwner {
   std::string since;  // "2026-01-31 12:00:00 UTC"
 };
 
-/// This process, since now.
+/// Returns this process, as owner from now on.
 LockOwner new_lock_owner();
 
-/// As the file says it, and back; nullopt for text that names no owner.
+/// Convert an owner to the file's text and back; nullopt for text that names no owner.
 std::string text_of(const LockOwner& owner);
 std::optional<LockOwner> lock_owner_from(const std::string& text);
 

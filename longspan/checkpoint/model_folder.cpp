@@ -31,20 +31,20 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-/// How many layers the files have that predict further tokens, as DeepSeek, transformers and Qwen
-/// call it. transformers reads those of such a number when it drafts with them.
+/// Keys for the number of layers that predict further tokens, in DeepSeek, transformers and Qwen.
+/// transformers loads that many where it drafts with them.
 constexpr const char* kLayersForFurtherTokens[] = {"num_nextn_predict_layers", "num_mtp_layers",
                                                    "mtp_num_hidden_layers"};
 
 std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
   nlohmann::ordered_json json = parse_ordered_json(config.json, "config.json");
-  // transformers 5 writes dtype, 4 writes torch_dtype; both read the latter.
+  // transformers 5 writes dtype, 4 writes torch_dtype; both read torch_dtype.
   const char* key = json.contains("dtype") ? "dtype" : "torch_dtype";
   if (json.contains("dtype") && json.contains("torch_dtype")) json.erase("torch_dtype");
   json[key] = std::string(long_name_of(dtype));
   nlohmann::ordered_json& keys = language_keys(json);
   for (const char* named : kLayersForFurtherTokens) {
-    if (keys.contains(named)) keys[named] = 0;  // saved without them
+    if (keys.contains(named)) keys[named] = 0;  // such layers are not saved
   }
   if (&keys != &json) {
     for (const char* named : {"dtype", "torch_dtype"}) {
@@ -57,8 +57,8 @@ std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
   return json.dump(2) + "\n";
 }
 
-/// The tensors of other parts of the model, which are copied as they are. None where the folder
-/// went away while its model was trained: what was computed is saved all the same.
+/// Returns the tensors of the model's other parts, which are copied unchanged. Returns none where
+/// the folder was removed during training; the trained weights are saved all the same.
 std::vector<StoredTensor> copied_tensors(const std::string& folder, const ModelConfig& config) {
   if (!is_composite(config)) return {};
   try {
@@ -68,7 +68,7 @@ std::vector<StoredTensor> copied_tensors(const std::string& folder, const ModelC
   }
 }
 
-/// Writes them into one file, one at a time.
+/// Writes the tensors into one file, one at a time.
 std::vector<SafetensorsWriter::Planned> write_copied_tensors(
     const std::vector<StoredTensor>& copied, const std::string& path) {
   std::vector<SafetensorsWriter::Planned> planned;
@@ -101,7 +101,7 @@ void copy_tokenizer_files(const std::string& source_folder, const std::string& f
     try {
       path = model_file(source_folder, name);
     } catch (const UserError&) {
-      continue;  // refused when it was loaded: what was trained since is saved all the same
+      continue;  // refused at loading; the trained weights are saved all the same
     }
     if (!fs::is_regular_file(path, error)) continue;
     if (fs::equivalent(source / name, target / name, error)) continue;
@@ -173,7 +173,7 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
     written.insert(file);
   }
   if (const auto copied = copied_tensors(source_folder, config); !copied.empty()) {
-    const int num_files = static_cast<int>(written.size());  // beside config.json, with one more
+    const int num_files = static_cast<int>(written.size());  // less config.json, plus this file
     const std::string file = weight_file_name(num_files, num_files);
     for (const SafetensorsWriter::Planned& tensor :
          write_copied_tensors(copied, (target / file).string())) {
@@ -209,7 +209,7 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
                                 folder, error.message()));
   }
   const ParameterTable specs(parameters_of(config.spec));
-  std::vector<std::vector<NamedTensor>> shards(1);  // by the names that they are known by here
+  std::vector<std::vector<NamedTensor>> shards(1);  // by their names in the program
   int64_t shard_bytes = 0;
   for (const auto& [name, tensor] : parameters) {
     const int64_t num_bytes = tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype));

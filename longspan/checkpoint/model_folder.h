@@ -1,4 +1,4 @@
-// Hugging Face model folders, in and out.
+// Reads and writes Hugging Face model folders.
 #pragma once
 
 #include <cstdint>
@@ -13,64 +13,65 @@
 
 namespace longspan {
 
-/// All parameters of the architecture from model.safetensors or model.safetensors.index.json,
-/// converted to `dtype`, as fresh leaf tensors on the CPU. Throws UserError: no weights, missing or
+/// Reads all parameters of the architecture from model.safetensors or model.safetensors.index.json.
+/// Returns new leaf tensors in `dtype` on the CPU. Throws UserError: no weights, missing or
 /// unexpected tensors, shapes that differ from config.json.
 std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
                                          at::ScalarType dtype);
 
-/// The same as sources: each is read from its file when it is made, so that no process holds all
-/// parameters. None is trained. Throws UserError as above, for what headers tell.
+/// Returns the same parameters as sources, none of them trained. Each is read from its file when it
+/// is made, so no process holds them all. Throws UserError as above, for problems that headers
+/// show.
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype);
 
-/// The configuration of the folder's model, with a head of its own where the weights have one
-/// (has_own_head). Checks the headers (names, shapes, file lengths), and reads no tensors but such
-/// a head and the embedding. Throws UserError as load_model_config and load_parameters do.
+/// Returns the configuration of the folder's model, with an untied head where the weights have one
+/// (has_own_head). Checks the headers (names, shapes, file lengths). Reads no tensors except such a
+/// head and the embedding. Throws UserError as load_model_config and load_parameters do.
 ModelConfig load_folder_config(const std::string& folder);
 
-/// Checks headers only, reading no tensor data.
+/// Checks headers and reads no tensors. Throws UserError as load_parameters does.
 void check_model_folder(const std::string& folder, const ModelConfig& config);
 
-/// Of a file of weights, as transformers writes them.
+/// Largest file of weights in bytes, as in transformers.
 inline constexpr int64_t kMaxShardBytes = int64_t{5} << 30;
 
-/// Writes config.json (torch_dtype updated), safetensors shards of at most max_shard_bytes with an
-/// index, and copies tokenizer files and generation_config.json from source_folder, and of a model
-/// of texts and pictures the other parts' tensors. A folder that transformers' from_pretrained
-/// loads.
+/// Writes a folder that transformers' from_pretrained loads: config.json with an updated
+/// torch_dtype, and safetensors shards of at most max_shard_bytes with an index. Copies tokenizer
+/// files and generation_config.json from source_folder, and the other parts' tensors of a model of
+/// texts and pictures.
 void save_model_folder(const std::string& folder, const ModelConfig& config,
                        const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
                        const std::string& source_folder, int64_t max_shard_bytes = kMaxShardBytes);
 
-/// All of that but the weights themselves, for which `files` says where each is: files of the
-/// folder that are there or will be. Without an index where there is one file, model.safetensors.
+/// Writes all of that except the weights. `files` gives the file of each parameter, which exists in
+/// the folder or will. Writes no index where the one file is model.safetensors.
 void save_model_files(const std::string& folder, const ModelConfig& config, at::ScalarType dtype,
                       const std::string& source_folder,
                       const std::vector<std::pair<ParameterShape, std::string>>& files);
 
-/// Files of weights beside those of the language model: one, the last, of a model of texts and
-/// pictures (models/composite.h), which save_model_files copies out of source_folder. Where that
-/// went away in the meantime, there is none.
+/// The number of weight files beside the language model's: 1 for a model of texts and pictures
+/// (models/composite.h), else 0. save_model_files copies that last file from source_folder. The
+/// file is missing where that folder is gone.
 int num_copied_files(const ModelConfig& config);
-/// What that file takes, as far as the folder can be read.
+/// Bytes of that file, as far as the folder can be read.
 int64_t num_copied_bytes(const std::string& folder, const ModelConfig& config);
 
-/// model.safetensors, or "model-00001-of-00004.safetensors", counted from 1.
+/// Returns "model.safetensors", or "model-00001-of-00004.safetensors", counted from 1.
 std::string weight_file_name(int number, int num_files);
 
-/// Tokenizer files, chat template and generation_config.json, as far as `source_folder` has them:
-/// as new files, whose modes are the process's own. What model_file refuses is left out.
+/// Copies tokenizer files, chat template and generation_config.json, where `source_folder` has
+/// them. Copies are new files with the process's own modes. Skips files that model_file() refuses.
 void copy_tokenizer_files(const std::string& source_folder, const std::string& folder);
 
-/// `longspan init`: normal(0, initializer_range) matrices, norms 1, biases 0; the same for a seed
-/// on every machine.
+/// Parameters of `longspan init`: matrices from normal(0, initializer_range), norms 1, biases 0. A
+/// seed gives the same numbers on every machine.
 std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t seed,
                                            at::ScalarType dtype);
 
-/// Removes weights of any kind (model*.safetensors and their index, an adapter, a value head) and
-/// config.json from a folder, except those named: files of an earlier save beside new ones would
-/// make a folder that loads the wrong model.
+/// Removes config.json and weights of any kind (model*.safetensors and their index, an adapter, a
+/// value head) from a folder, except `keep`. Files of an earlier save beside new ones would load as
+/// the wrong model.
 void remove_other_weights(const std::string& folder, const std::set<std::string>& keep);
 
 }  // namespace longspan

@@ -88,13 +88,13 @@ TEST_CASE("random parameters: the seed decides, the numbers are normal") {
   }
   const auto embedding = a[0].tensor.to(at::kDouble) / config.spec.initializer_range;
   REQUIRE(a[0].name == "model.embed_tokens.weight");
-  // 64,000 draws: a standard error of 1 / sqrt(64000) = 0.004 for the mean, sqrt(96 / 64000) = 0.04
-  // for the fourth moment. Five of them.
+  // 64,000 draws: the standard error is 1 / sqrt(64000) = 0.004 for the mean and sqrt(96 / 64000) =
+  // 0.04 for the fourth moment. Tolerances are five standard errors.
   CHECK(std::abs(embedding.mean().item<double>()) < 0.02);
   CHECK(std::abs(embedding.square().mean().item<double>() - 1) < 0.03);
   CHECK(std::abs(embedding.pow(4).mean().item<double>() - 3) < 0.2);
   CHECK(embedding.abs().max().item<double>() > 3.5);
-  // Neighbours and the two of a pair are not correlated.
+  // Neighbours, and the two numbers of a Box-Muller pair, are uncorrelated.
   const auto flat = embedding.flatten();
   const auto product = flat.slice(0, 0, -1) * flat.slice(0, 1);
   CHECK(std::abs(product.mean().item<double>()) < 0.02);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kExponentBias = 127;
 
-/// A sign, two bits of an exponent and one of a mantissa.
+/// All values of a sign bit, two exponent bits and one mantissa bit.
 at::Tensor all_values() {
   return at::tensor({0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F, -0.0F, -0.5F, -1.0F, -1.5F,
                      -2.0F, -3.0F, -4.0F, -6.0F});
@@ -28,7 +28,7 @@ at::Tensor read_mxfp4(const at::Tensor& blocks, const at::Tensor& scales) {
                   blocks.size(-1) == kMxfp4Bytes &&
                   blocks.sizes().slice(0, scales.dim()) == scales.sizes(),
               "blocks and scales of MXFP4 are bytes, of which a block has ", kMxfp4Bytes);
-  // The values of both halves of every byte.
+  // The two values of every byte.
   const at::Tensor values = all_values();
   const at::Tensor bytes = at::arange(256, at::kLong);
   const at::Tensor pairs = at::stack(

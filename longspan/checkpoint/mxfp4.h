@@ -1,5 +1,5 @@
-// MXFP4 (OCP Microscaling Formats, MX 1.0): numbers of four bits, of which 32 share a power of two.
-// gpt-oss's folders have the matrices of their experts in it.
+// MXFP4 (OCP Microscaling Formats, MX 1.0): four-bit numbers, of which 32 share a power of two. The
+// folders of gpt-oss store expert matrices in it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,17 +9,18 @@
 
 namespace longspan {
 
-/// Numbers that share a power of two: two in each byte of a block.
+/// Numbers that share a power of two, and bytes of their block: two numbers in each byte.
 inline constexpr int64_t kMxfp4Group = 32, kMxfp4Bytes = kMxfp4Group / 2;
 
-/// Shapes of blocks and scales of `count` matrices [num_out, num_in]: [count, num_out, groups,
-/// kMxfp4Bytes] and [count, num_out, groups].
+/// Shapes of the blocks [count, num_out, groups, kMxfp4Bytes] and the scales [count, num_out,
+/// groups] of `count` matrices [num_out, num_in].
 std::vector<int64_t> mxfp4_blocks_shape(int64_t count, int64_t num_out, int64_t num_in);
 std::vector<int64_t> mxfp4_scales_shape(int64_t count, int64_t num_out, int64_t num_in);
 
-/// blocks [..., kMxfp4Bytes] and scales [...], both uint8 -> the numbers in fp32, [...,
-/// kMxfp4Group]: the lower half of a byte comes first, and a scale of s is 2^(s - 127). To the bit
-/// what convert_moe_packed_tensors of transformers gives, in bf16 too where it is rounded to that.
+/// Returns the numbers in fp32, [..., kMxfp4Group]. Takes blocks [..., kMxfp4Bytes] and scales
+/// [...], both uint8. The lower half of a byte comes first, and a scale s is 2^(s - 127). The
+/// result equals convert_moe_packed_tensors of transformers bit for bit, also after rounding to
+/// bf16.
 at::Tensor read_mxfp4(const at::Tensor& blocks, const at::Tensor& scales);
 
 }  // namespace longspan

@@ -19,9 +19,9 @@ using Json = nlohmann::json;
 /// A key of PEFT's LoraConfig and the values under which an adapter is plain LoRA.
 struct KnownKey {
   enum class Harmless {
-    kAny,      ///< read elsewhere, or changes nothing of what an adapter computes
+    kAny,      /// read elsewhere, or without effect on the computation
     kFalse,    ///< false or null
-    kNothing,  ///< null, false or empty: what asks for nothing
+    kNothing,  /// null, false or empty
     kListed,   ///< null or one of `values`
   };
   std::string_view name;
@@ -32,7 +32,7 @@ struct KnownKey {
 const std::vector<KnownKey>& known_keys() {
   using enum KnownKey::Harmless;
   static const std::vector<KnownKey> keys = {
-      // Read by load_adapter and its callers.
+      // Keys that load_adapter and its callers read.
       {"r", kAny},
       {"lora_alpha", kAny},
       {"lora_dropout", kAny},
@@ -40,13 +40,13 @@ const std::vector<KnownKey>& known_keys() {
       {"target_parameters", kAny},
       {"base_model_name_or_path", kAny},
       {"peft_type", kListed, {"LORA"}},
-      // Which modules have an adapter: the names of the matrices say so too.
+      // The modules with an adapter; the names of the matrices say the same.
       {"target_modules", kAny},
       {"exclude_modules", kAny},
       {"layers_to_transform", kAny},
       {"layers_pattern", kAny},
-      // Facts on the model and on PEFT, which change no computation. task_type puts a layer of its
-      // own beside the adapter for some tasks, which is refused as a tensor.
+      // Facts on the model and on PEFT, without effect on the computation. For some tasks,
+      // task_type adds a layer beside the adapter; that layer is refused as a tensor.
       {"task_type", kAny},
       {"revision", kAny},
       {"auto_mapping", kAny},
@@ -56,17 +56,17 @@ const std::vector<KnownKey>& known_keys() {
       {"megatron_core", kAny},
       // Ties adapters of the embedding and the head, which are refused as tensors.
       {"ensure_weight_tying", kAny},
-      // How the two matrices began, which the file's replace: these leave the model's weights as
-      // they are. PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change them, so that the adapter does not
-      // belong to the model that is named.
+      // How the two matrices were initialized. The listed values leave the model's weights
+      // unchanged. PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change the weights, so the adapter does
+      // not fit the named model.
       {"init_lora_weights", kListed, {true, false, "gaussian", "orthogonal", "eva"}},
-      // Read by PEFT for one value of init_lora_weights or use_qalora alone.
+      // PEFT reads these keys only with one value of init_lora_weights, or with use_qalora.
       {"eva_config", kAny},
       {"corda_config", kAny},
       {"loftq_config", kAny},
       {"lora_ga_config", kAny},
       {"qalora_group_size", kAny},
-      // Other computations.
+      // Keys of other computations.
       {"bias", kListed, {"none"}},
       {"use_dora", kFalse},
       {"fan_in_fan_out", kFalse},
@@ -122,7 +122,7 @@ void require_plain_lora(const JsonObject& config) {
           "{} is {}; only plain LoRA is supported. {}{}", name, text, kMerge,
           may_grow ? " (after resize_token_embeddings, where the vocabulary was grown)" : ""));
     }
-    // A newer PEFT writes keys of its own with the values that leave them unused.
+    // A newer PEFT writes new keys with values that leave them unused.
     if (asks_for_nothing(value)) continue;
     config.fail(
         fmt::format("{} is {}; the key is not known, and may change what the adapter "

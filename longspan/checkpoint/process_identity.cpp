@@ -19,7 +19,7 @@ struct Stat {
   int64_t started = 0;
 };
 
-/// Of /proc; unknown where it cannot be read.
+/// Reads /proc; the result is unknown where it cannot be read.
 Stat stat_of(int64_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string text;
@@ -30,7 +30,7 @@ Stat stat_of(int64_t process) {
   std::istringstream words(text.substr(name_ends + 2));
   Stat stat;
   words >> stat.state;
-  constexpr int kBetween = 18;  // fields from the parent's number on
+  constexpr int kBetween = 18;  // fields after the state, up to the start time
   std::string skipped;
   for (int i = 0; i < kBetween; ++i) words >> skipped;
   if (!(words >> stat.started)) stat.started = 0;
@@ -42,7 +42,7 @@ Stat stat_of(int64_t process) {
 ProcessIdentity own_process() {
   static const std::string host = own_host();
   const int64_t process = ::getpid();
-  // Asked for each time: it may be unknown for want of a descriptor, for a moment.
+  // Read anew at each call: it may be unknown for a moment, for want of a descriptor.
   return {host, own_machine(), process, stat_of(process).started};
 }
 

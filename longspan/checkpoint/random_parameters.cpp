@@ -10,8 +10,8 @@
 namespace longspan {
 namespace {
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection of 64-bit numbers that makes a counter
-/// look random, so that every element can be made on its own.
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection of 64-bit numbers. It turns a counter
+/// into random numbers, so every element can be made on its own.
 uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -24,7 +24,7 @@ void fill_normal(at::Tensor& tensor, uint64_t key, double standard_deviation) {
   const int64_t numel = tensor.numel();
   at::parallel_for(0, (numel + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
-      // Box and Muller: two uniform numbers of 53 bits, the first in (0, 1].
+      // Box-Muller transform of two uniform numbers of 53 bits, the first in (0, 1].
       const uint64_t counter = key + 2 * static_cast<uint64_t>(pair);
       const double u = static_cast<double>((mix(counter) >> 11) + 1) * 0x1p-53;
       const double angle =
@@ -62,7 +62,7 @@ at::Tensor new_values(const ParameterSpec& parameter, uint64_t key) {
       return tensor.log_();
     }
     case Initialisation::Kind::kUniform:
-      break;  // of adapters and value heads, which begin elsewhere
+      break;  // for adapters and value heads, which are initialized elsewhere
   }
   TORCH_CHECK(false, parameter.name, " does not begin with a model");
 }

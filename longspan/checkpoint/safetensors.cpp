@@ -1,5 +1,5 @@
-// The format: 8 bytes (little endian) length of the header, the header as JSON, the data. Files are
-// read and not mapped: one that shrinks meanwhile is an error here, and SIGBUS where it is mapped.
+// A file is 8 bytes of header length (little endian), the JSON header and the data. Files are read
+// and not mapped: a file that shrinks meanwhile is an error here, but SIGBUS in a mapping.
 #include "longspan/checkpoint/safetensors.h"
 
 #include <ATen/ATen.h>
@@ -24,11 +24,11 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{4} << 20;  // read by one thread at a time
-/// Tensors below this are not worth asking the machine how much memory it has.
+constexpr int64_t kChunkBytes = int64_t{4} << 20;  // that one thread reads at a time
+/// Smaller tensors are read without a check of free memory.
 constexpr int64_t kLargeBytes = int64_t{1} << 30;
 
-/// An open file whose bytes are read at any place, by several threads.
+/// An open file that several threads may read at any offset.
 class OpenFile {
  public:
   explicit OpenFile(const std::string& path) : file_(path, "tensors") {}
@@ -147,7 +147,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Planne
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // data aligned for every dtype
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data for every dtype
   std::string length(8, '\0');
   for (int byte = 0; byte < 8; ++byte) {
     length[byte] = static_cast<char>(text.size() >> (8 * byte));

@@ -1,4 +1,4 @@
-// safetensors files, in and out.
+// Reads and writes safetensors files.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -14,25 +14,24 @@
 
 namespace longspan {
 
-/// One file, of which tensors are read as they are asked for, into memory of their own. Between
-/// reads it is not open, so that any number of them may be at hand.
+/// One file. Tensors are read on request into their own memory. The file is closed between reads,
+/// so any number of objects may exist.
 class SafetensorsFile {
  public:
-  /// Reads and checks the header. Throws UserError for a missing, truncated or corrupt file (header
-  /// size, JSON, offsets, overlaps, dtype, file length are all checked).
+  /// Reads and checks the header. Throws UserError for a missing, truncated or corrupt file: checks
+  /// the header's size, JSON, offsets, overlaps and dtypes, and the file's length.
   explicit SafetensorsFile(std::string path);
 
   const std::string& path() const { return path_; }
   /// In the order of the data.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
 
-  /// A tensor of the file on the CPU, as it is or converted to `dtype` a few megabytes at a time.
-  /// Throws UserError when the file is not what it was when the header was read, and when the
-  /// machine has not so much memory.
+  /// Reads a tensor to the CPU. Converts it to `dtype` a few megabytes at a time. Throws UserError
+  /// where the file changed since the header was read, or where the machine lacks memory.
   at::Tensor read(const SafetensorsEntry& entry,
                   std::optional<at::ScalarType> dtype = std::nullopt) const;
-  /// Numbers [begin, end) of a tensor, counted as they lie, into the 1-D `to` on the CPU, which has
-  /// as many and any dtype. Throws UserError as above.
+  /// Reads numbers [begin, end) of a tensor, in storage order, into the 1-D CPU tensor `to`, which
+  /// has end - begin numbers of any dtype. Throws UserError as above.
   void read_run(const SafetensorsEntry& entry, int64_t begin, int64_t end,
                 const at::Tensor& to) const;
 
@@ -42,12 +41,12 @@ class SafetensorsFile {
   std::vector<SafetensorsEntry> entries_;
 };
 
-/// All tensors of one file. Throws UserError as SafetensorsFile does.
+/// Returns all tensors of a file. Throws UserError as SafetensorsFile does.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 
-/// A file that is written tensor by tensor, so that they need not all be there at once: under a
-/// temporary name until commit(), which fsyncs and renames. Members throw UserError when the disk
-/// is full or the folder read-only.
+/// Writes a file one tensor at a time, so that not all need to be in memory. The file has a
+/// temporary name until commit(), which fsyncs and renames it. Members throw UserError where the
+/// disk is full or the folder read-only.
 class SafetensorsWriter {
  public:
   struct Planned {
@@ -56,7 +55,7 @@ class SafetensorsWriter {
     std::vector<int64_t> shape;
   };
   SafetensorsWriter(const std::string& path, std::vector<Planned> planned);
-  /// The next of the planned ones, or its next rows, from any device and in any dtype.
+  /// Writes the next planned tensor, or its next rows, from any device and dtype.
   void write(const at::Tensor& tensor);
   void commit();
 
@@ -64,13 +63,13 @@ class SafetensorsWriter {
   AtomicFile file_;
   std::vector<Planned> planned_;
   size_t next_ = 0;
-  int64_t rows_written_ = 0;  // of the next
+  int64_t rows_written_ = 0;  // of the next tensor
 };
 
-/// Writes to a temporary name in the same folder, fsyncs, renames. Throws UserError when the disk
-/// is full or the folder read-only; leaves nothing half-written and an existing file untouched.
-/// metadata: {"format": "pt"}. Tensors are converted to `dtype` one at a time, if given, and come
-/// from any device.
+/// Writes tensors from any device to a temporary name in the same folder, fsyncs and renames.
+/// Converts them to `dtype`, one at a time, where given. metadata: {"format": "pt"}. Throws
+/// UserError where the disk is full or the folder read-only; then leaves no partial file and an
+/// existing file unchanged.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        std::optional<at::ScalarType> dtype = std::nullopt);
 

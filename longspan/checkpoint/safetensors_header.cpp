@@ -1,5 +1,5 @@
-// The header maps names to {dtype, shape, data_offsets}; offsets count from the end of the header.
-// Readers must refuse holes, overlaps and bytes that belong to nobody.
+// The header maps names to {dtype, shape, data_offsets}. Offsets count from the end of the header.
+// Readers must refuse holes, overlaps and bytes of no tensor.
 #include "longspan/checkpoint/safetensors_header.h"
 
 #include <fmt/format.h>
@@ -30,13 +30,13 @@ constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {{"F64", at::kDoubl
                                                               {"F8_E4M3", at::kFloat8_e4m3fn}};
 constexpr size_t kMaxDims = 64;  // torch's own limit
 
-/// The first 200 bytes of a text that may have any length.
+/// Returns the text, shortened to 200 bytes.
 std::string cut(std::string_view text) {
   return text.size() <= 200 ? std::string(text) : std::string(text.substr(0, 197)) + "...";
 }
 
-/// Takes the header's events one by one, so that neither depth nor length of what it does not want
-/// takes memory.
+/// Handles the header's JSON events one by one, so unused parts take no memory, however deep or
+/// long.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
@@ -133,7 +133,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
                        cut(now_.name));
   }
 
-  /// A value where none of its kind is expected: keys beside the three may have any.
+  /// Handles a value of an unexpected type. Keys beside the three may have any value.
   bool other(const char* kind) const {
     if (depth_ == 0) fail("its header is not a JSON object");
     if (in_metadata_) return true;
@@ -163,7 +163,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     bool overflows = false, is_empty = false;
     for (const int64_t dim : now_.shape) {
       is_empty = is_empty || dim == 0;
-      // Other dims of an empty tensor must be countable too.
+      // The other dims of an empty tensor must not overflow either.
       overflows |= __builtin_mul_overflow(num_bytes, std::max<int64_t>(dim, 1), &num_bytes);
     }
     if (overflows) fail(fmt::format("tensor {} is larger than any memory", cut(now_.name)));

@@ -1,5 +1,5 @@
-// The header of a safetensors file: what it says of the tensors behind it. No more is built of it
-// than that, however large or deep it is.
+// Parser of safetensors headers. Its memory is bounded by the tensors' descriptions, whatever else
+// a header holds.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// One line of a header. Offsets are in bytes from the start of the file.
+/// A tensor of the header. Offsets are in bytes from the start of the file.
 struct SafetensorsEntry {
   std::string name;
   at::ScalarType dtype;
@@ -19,25 +19,26 @@ struct SafetensorsEntry {
   int64_t begin, end;
 };
 
-/// Largest header, in bytes: the limit of the reference implementation.
+/// Largest header in bytes, as in the reference implementation.
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
-/// "F32", "BF16", ...; nullptr where the format has no name for it.
+/// Returns "F32", "BF16", ...; nullptr where the format has no name for the dtype.
 const char* safetensors_name(at::ScalarType dtype);
-/// Are they numbers as they are: no integers, and none in eight bits, which want scales?
+/// Whether tensors of the dtype hold plain numbers: no integers, and no 8-bit numbers, which need
+/// scales.
 bool has_plain_numbers(at::ScalarType dtype);
 
 /// Throws UserError: the file is not a valid safetensors file.
 [[noreturn]] void refuse_safetensors(const std::string& path, const std::string& what);
 
-/// Bytes of the header by the first 8 bytes of a file of `file_size` bytes. Throws UserError when
-/// the file does not hold so many, or the format does not allow it.
+/// Returns the bytes of the header from the first 8 bytes of a file of `file_size` bytes. Throws
+/// UserError where the file is shorter, or where the format forbids the size.
 int64_t safetensors_header_size(const std::string& path, const char* first_8_bytes,
                                 int64_t file_size);
 
-/// Reads the header's JSON, in the order of the data. Throws UserError: broken JSON, names that are
-/// there twice, dtypes that are not known, shapes that do not fit their bytes, holes, overlaps,
-/// bytes beyond the file or of nobody.
+/// Parses the header's JSON; entries are in the order of the data. Throws UserError: broken JSON,
+/// repeated names, unknown dtypes, shapes that do not fit their bytes, holes, overlaps, bytes
+/// beyond the file or of no tensor.
 std::vector<SafetensorsEntry> parse_safetensors_header(const std::string& path,
                                                        std::string_view header, int64_t file_size);
 

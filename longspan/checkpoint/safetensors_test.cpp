@@ -34,7 +34,7 @@ std::string with_header(const std::string& header, size_t num_data_bytes) {
   return content + header + std::string(num_data_bytes, 'x');
 }
 
-/// The message with which reading this content fails.
+/// The error message of reading this content.
 std::string complaint(const std::string& content) {
   const testing::TemporaryFolder folder;
   const std::string path = folder / "broken.safetensors";
@@ -78,7 +78,7 @@ TEST_CASE("safetensors: what is written is read back, bit for bit") {
     CHECK(found);
   }
   CHECK(folder.num_files() == 1);
-  // Tensors are their readers' own: changing one leaves the file alone.
+  // Readers own their tensors: changing one leaves the file alone.
   const std::string before = read(path);
   loaded.front().tensor.zero_();
   CHECK(read(path) == before);
@@ -134,13 +134,13 @@ TEST_CASE("safetensors: every corrupt form is refused with the path") {
   CHECK_THROWS_AS(read_safetensors("/"), UserError);
 }
 
-/// Of a file whose header says to be `said` bytes long and is text and then blanks.
+/// The message for a file whose header claims `said` bytes and is `text` and then blanks.
 std::string complaint_of_large(const std::string& text, int64_t said) {
   const testing::TemporaryFolder folder;
   std::string content = with_header(text, 0);
   for (int byte = 0; byte < 8; ++byte) content[byte] = static_cast<char>(said >> (8 * byte));
   const std::string path = folder.write("large.safetensors", content);
-  fs::resize_file(path, 8 + said);  // zeros that take no room
+  fs::resize_file(path, 8 + said);  // a hole, which takes no space
   try {
     SafetensorsFile{path};
   } catch (const UserError& error) {
@@ -218,7 +218,7 @@ TEST_CASE("a write that fails leaves the old file and nothing else") {
   const testing::TemporaryFolder folder;
   const std::string path = folder / "model.safetensors";
   write_file_atomically(path, "the old file");
-  // A limit on file sizes fails writes as a full disk does: some bytes fit, then none.
+  // A limit on file sizes makes writes fail like a full disk: some bytes fit, then none.
   struct rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

@@ -21,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 2;  // 1 had no number, and no checksum of the table
+constexpr int kFormat = 2;  // format 1 had no number and no checksum of the table
 
-/// Of what the table says, however its text is laid out.
+/// Digest of the table's contents, whatever the text's layout.
 std::string digest_of(const ChecksumTable& table) {
   Xxh64 hash;
   for (const auto& [name, checksum] : table) {
@@ -44,19 +44,19 @@ uint64_t checksum_from(const std::string& digits) {
   return checksum;
 }
 
-/// Does training_state.json say that the table had a checksum of its own? A table that lost it has
-/// been changed.
+/// Whether training_state.json says that the table had its own checksum. A table without it was
+/// then changed.
 bool had_digest(const std::string& folder) {
   try {
     const auto state = try_parse_json(
         read_text_file(folder + "/training_state.json", "training state", kMaxTableBytes));
     return state && state->is_object() && state->contains(kCoversItself);
   } catch (const UserError&) {
-    return false;  // its own problem, which is told elsewhere
+    return false;  // a broken file, which is reported elsewhere
   }
 }
 
-/// Weights or states that the table does not name: they would be read with the others.
+/// Returns weights or states that the table does not name. They would be read with the others.
 std::string unsealed_file(const std::string& folder, const ChecksumTable& table) {
   std::error_code error;
   for (const char* below : {"", "training_state"}) {
@@ -163,7 +163,7 @@ std::string broken_file(const std::string& folder, int part, int num_parts, Read
   } catch (const UserError& error) {
     return fmt::format("{}: {}", kSealFile, error.what());
   }
-  // The largest first, each to the part that has least.
+  // Deals out files, largest first, to the part with the least bytes.
   std::vector<std::pair<std::string, FileChecksum>> files(table.begin(), table.end());
   std::ranges::stable_sort(
       files, [](const auto& a, const auto& b) { return a.second.size > b.second.size; });

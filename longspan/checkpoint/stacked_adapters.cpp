@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-/// The name of the module that a parameter of this name belongs to.
+/// The module of a parameter of this name.
 std::string parent_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
 
 }  // namespace
@@ -27,10 +27,10 @@ std::vector<StackedAdapter> stacked_adapters(const ModelSpec& model,
     }
     stacks.back().parts.push_back(parameter);
   }
-  // The first parameter of a module is wrapped first, and lies deepest.
+  // PEFT wraps the first parameter of a module first, so that wrapper lies deepest.
   for (size_t i = 0; i < stacks.size(); ++i) {
     const std::string module = parent_of(stacks[i].parts.front().stored_as);
-    std::string linear = module;  // PEFT's, which has the adapter
+    std::string linear = module;  // PEFT's wrapper with the adapter
     for (size_t j = i + 1; j < stacks.size(); ++j) {
       if (parent_of(stacks[j].parts.front().stored_as) == module) linear += ".base_layer";
     }

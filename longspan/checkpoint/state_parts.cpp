@@ -24,7 +24,7 @@ std::string name_of(const std::string& what, const StateSource& source) {
   return fmt::format("{} {} {} {}", what, source.parameter, source.begin, source.end);
 }
 
-/// From the first number of a matrix to its last.
+/// The number of places from a matrix's first number to its last.
 int64_t span_of(const StoredWeights& place) {
   int64_t span = 1;
   for (size_t i = 0; i < place.shape.size(); ++i) span += (place.shape[i] - 1) * place.strides[i];

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A run of a parameter whose numbers count themselves; with a master, if given.
+/// A run of a parameter in which each number is its own index; with a master copy, if given.
 StateSource run_of(const std::string& name, int64_t begin, int64_t end,
                    const at::Tensor& master = {}) {
   const at::Tensor values = at::arange(begin, end, at::kFloat);
@@ -126,7 +126,7 @@ TEST_CASE("training state: values of a matrix that lies in the files as columns 
   const testing::TemporaryFolder place;
   fs::create_directory(place / kStateFolder);
   const at::Tensor stack = at::rand({2, 3, 5});  // two matrices [5, 3], each transposed
-  const at::Tensor mixed = at::rand({4, 6});     // columns of three matrices [4, 2] by turns
+  const at::Tensor mixed = at::rand({4, 6});     // interleaved columns of three matrices [4, 2]
   write_safetensors(place / "model.safetensors", {{"stack", stack}, {"mixed", mixed}});
   write_state_part(place / state_part_name(1, 1), {run_of("turned", 0, 15)});
   const StateReader reader(place.path, {{"turned", {"stack", 15, {5, 3}, {1, 5}}},
@@ -150,10 +150,10 @@ TEST_CASE("training state: saving and loading take one parameter's room beside t
   constexpr int64_t kSize = 1 << 16, kNumParameters = 8;
   struct Kind {
     at::ScalarType dtype;
-    bool in_8_bits, rounds;  // what is saved of the values
-    int64_t of_saving;       // bytes a number of the largest parameter
+    bool in_8_bits, rounds;  // states in 8 bits; weights rounded
+    int64_t of_saving;       // bytes a number of the largest parameter while saving
   };
-  // Moments in fp32 are written as they lie.
+  // Moments in fp32 are written without a copy.
   for (const Kind& kind :
        {Kind{at::kFloat, false, false, 0}, Kind{at::kFloat, false, true, 0},
         Kind{at::kBFloat16, false, false, 8}, Kind{at::kFloat, true, false, 8}}) {

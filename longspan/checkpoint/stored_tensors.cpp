@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-/// The numbers from `begin` on, as many as the shape has, as they lie.
+/// Reads numbers of the tensor from `begin` on into the shape, in storage order.
 at::Tensor read_run(const StoredTensor& stored, int64_t begin, at::IntArrayRef shape,
                     at::ScalarType dtype) {
   at::Tensor run = at::empty(shape, at::TensorOptions(dtype));
@@ -18,7 +18,7 @@ at::Tensor read_run(const StoredTensor& stored, int64_t begin, at::IntArrayRef s
   return run;
 }
 
-/// A matrix [num_out, num_in].
+/// Returns a matrix [num_out, num_in].
 at::Tensor read_matrix_of_mxfp4(const StoredParameter& stored, at::ScalarType dtype) {
   const ParameterSpec& spec = stored.spec;
   const int64_t expert = spec.stored_part->begin, num_out = spec.shape.at(0);
@@ -33,7 +33,7 @@ at::Tensor read_matrix_of_mxfp4(const StoredParameter& stored, at::ScalarType dt
   return read_mxfp4(blocks, scales).view(spec.shape).to(dtype);
 }
 
-/// All of a matrix.
+/// Returns the whole matrix.
 at::Tensor read_matrix_of_fp8(const StoredParameter& stored, at::ScalarType dtype) {
   at::Tensor matrix = stored.numbers.file->read(*stored.numbers.entry, at::kFloat);
   scale_fp8_(matrix, stored.scales.file->read(*stored.scales.entry, at::kFloat),

@@ -1,5 +1,4 @@
-// Parameters as they lie in the files of a model: whole tensors, parts of one, or numbers in MXFP4
-// or in fp8.
+// Parameters as a model's files hold them: whole tensors, parts of tensors, MXFP4 or fp8.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,29 +12,30 @@
 
 namespace longspan {
 
-/// A tensor of a file. The entry is the file's.
+/// A tensor of a file. The entry belongs to the file.
 struct StoredTensor {
   std::shared_ptr<const SafetensorsFile> file;
   const SafetensorsEntry* entry = nullptr;
 };
 
-/// What holds a parameter.
+/// The tensors that hold a parameter.
 struct StoredParameter {
   ParameterSpec spec;
-  StoredTensor numbers;  ///< that it is or is a part of; or the blocks of MXFP4, or fp8
-  int64_t begin = 0;     ///< its first number there; of MXFP4 not read
-  StoredTensor scales;   ///< of MXFP4 or fp8; empty otherwise
-  StoredNumbers stored;  ///< what these two are
+  StoredTensor numbers;  /// the tensor, or the blocks of MXFP4, or the fp8 numbers
+  int64_t begin = 0;     /// the parameter's first number there; unused for MXFP4
+  StoredTensor scales;   /// of MXFP4 or fp8; else empty
+  StoredNumbers stored;  /// format of the two
 
-  /// As a tensor of its own on the CPU. Throws UserError as SafetensorsFile::read does.
+  /// Reads the parameter to a tensor of its own on the CPU. Throws UserError as
+  /// SafetensorsFile::read does.
   at::Tensor read(at::ScalarType dtype) const;
 };
 
-/// The first number of a parameter in the tensor that holds it.
+/// The index of a parameter's first number in the tensor that holds it.
 int64_t begin_in_stored(const ParameterSpec& spec);
-/// Are the rows of the matrix columns there?
+/// Whether the stored matrix is the transpose of the parameter.
 bool is_turned(const ParameterSpec& spec);
-/// As the rows of the stored tensor that the parameter is: those of stored_shape().
+/// Returns the parameter as rows of the stored tensor (stored_shape()).
 at::Tensor as_stored(const ParameterSpec& spec, const at::Tensor& parameter);
 
 }  // namespace longspan

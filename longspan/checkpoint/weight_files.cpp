@@ -37,7 +37,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 std::map<std::string, std::string> indexed_files(const fs::path& folder, const std::string& path) {
   const nlohmann::json index = read_json_file(path, "index of the weights", kMaxTableBytes);
   const JsonObject weight_map = JsonObject(index, path).object("weight_map");
-  std::map<std::string, std::string> files, paths;  // of each tensor, of each shard
+  std::map<std::string, std::string> files, paths;  // by tensor, by shard
   for (const auto& [name, shard] : weight_map.json().items()) {
     const fs::path shard_name(weight_map.get<std::string>(name));
     if (shard_name.has_parent_path()) {
@@ -57,7 +57,7 @@ WeightFiles weight_files(const std::string& name) {
   const fs::path folder(name);
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    // In full: a lone dot for the folder would be read as the end of the sentence.
+    // The full path: a lone dot for the folder would read as the end of the sentence.
     const fs::path place = fs::absolute(folder).lexically_normal().parent_path();
     throw UserError(fmt::format("{} is a file. Give the folder that holds it, {}, instead.", name,
                                 place.string()));

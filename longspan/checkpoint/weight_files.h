@@ -1,4 +1,4 @@
-// Which files hold the weights of a model's folder. No torch.
+// The weight files of a model's folder. No torch.
 #pragma once
 
 #include <map>
@@ -6,14 +6,15 @@
 
 namespace longspan {
 
-/// Paths, as model_file gives them. One of the two is empty.
+/// Paths, resolved by model_file(). One of the two is empty.
 struct WeightFiles {
   std::string single;                         // model.safetensors
-  std::map<std::string, std::string> shards;  // by the tensors that the index names
+  std::map<std::string, std::string> shards;  // by the tensor names of the index
 };
 
-/// Throws UserError: the folder is none, its weights are quantized, pickled or missing, the index
-/// is broken or names a file outside of the folder. The files need not be there.
+/// Throws UserError where the folder is none, where weights are quantized, pickled or missing, or
+/// where the index is broken or names a file outside the folder. Does not check that the files
+/// exist.
 WeightFiles weight_files(const std::string& folder);
 
 }  // namespace longspan

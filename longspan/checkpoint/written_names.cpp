@@ -32,7 +32,7 @@ bool is_numbered(std::string_view name, std::string_view prefix) {
   return is_number(name.substr(0, of)) && is_number(name.substr(of + kOf.size()));
 }
 
-/// Files that the folder's table of checksums names; none where it has no table.
+/// Names in the folder's table of checksums; none where it has no table.
 std::set<std::string> sealed_names(const std::string& folder) {
   std::set<std::string> names;
   std::error_code error;
@@ -177,7 +177,7 @@ void require_own_folder(const std::string& folder) {
 void remove_own_folder(const std::string& folder) {
   require_own_folder(folder);
   std::error_code error;
-  // One that cannot go keeps no other.
+  // Removes every other entry where one cannot be removed.
   std::vector<fs::path> paths{folder};
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 TEST_CASE("written names: a folder is the program's own only with all that is in it") {
   const testing::TemporaryFolder place;
   const std::string folder = place / "part";
-  CHECK(foreign_entry(folder) == "");  // there is none
+  CHECK(foreign_entry(folder) == "");  // no such folder
   for (const std::string name :
        {"config.json", "model-00001-of-00002.safetensors", "adapter_model.safetensors",
         "chat_template.jinja", "training_state.json",
@@ -25,7 +25,7 @@ TEST_CASE("written names: a folder is the program's own only with all that is in
     place.write("part/" + name, "x");
   }
   place.write("part/" + temporary_name("model.safetensors"), "x");
-  // Of an older version that was killed, and a file that is removed and still held open.
+  // Files of an older version that was killed, and a removed file that is still open.
   place.write("part/.model.safetensors.4711-0.tmp", "x");
   place.write("part/training_state/.part-00001-of-00004.safetensors.4711-1.tmp", "x");
   place.write("part/training_state/.nfs0123456789abcdef00000001", "x");
@@ -51,7 +51,7 @@ TEST_CASE("written names: a folder is the program's own only with all that is in
   fs::remove(folder + "/config.json");
   remove_own_folder(folder);
   CHECK_FALSE(fs::exists(folder));
-  // Links and folders of such names are not a run's.
+  // Links and folders of such names do not belong to a run.
   for (const char* name : {".model.safetensors.4711-0.tmp", ".nfs0123456789abcdef00000001"}) {
     place.write(std::string("part/") + name + "/thesis", "years");
     CHECK_THROWS_AS(remove_own_folder(folder), UserError);

@@ -22,7 +22,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-/// The beginning of a file of /proc; empty when it cannot be read, for whatever reason.
+/// Returns the beginning of a file of /proc; "" where it cannot be read.
 std::string proc_text(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return "";
@@ -50,7 +50,7 @@ std::string own_machine() {
   std::getline(file, boot);
   std::error_code error;
   const std::string processes = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
-  // Half of it may be another machine's, too.
+  // Both parts are needed: one alone may be equal on another machine.
   return boot.empty() || processes.empty() ? "" : boot + " " + processes;
 }
 
@@ -115,8 +115,8 @@ ProcessState state_of_process(const Beat& beat, const std::string& own_machine) 
   };
   if (is_gone()) return ProcessState::kGone;
   const std::string text = proc_text(fmt::format("/proc/{}/stat", beat.process));
-  // One that cannot be looked at lives, unless it has ended meanwhile: /proc may not be mounted, or
-  // this process may open no more files.
+  // An unreadable process lives, unless it has ended meanwhile: /proc may not be mounted, or this
+  // process may have no free descriptor.
   if (text.empty()) return is_gone() ? ProcessState::kGone : ProcessState::kUnknown;
   const size_t name_ends = text.rfind(") ");
   const char state =
@@ -200,7 +200,7 @@ std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
   int64_t last = INT64_MIN;
   std::optional<int> slowest;
   for (int rank = 0; rank < static_cast<int>(later.size()); ++rank) {
-    if (!later[rank]) continue;  // this rank, whose own beats the store has lost
+    if (!later[rank]) continue;  // the store has lost this rank's own beats
     last = std::max(last, later[rank]->step);
     if (!slowest || later[rank]->step < later[*slowest]->step) slowest = rank;
   }

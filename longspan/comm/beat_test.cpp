@@ -36,7 +36,7 @@ TEST_CASE("beats: text and back") {
   for (const char* text : {"", "3", "3\nhost\nmachine\nx\n0\nstep\n0\n", "a\nb\nc\n1\n2\nd\n0"}) {
     CHECK_FALSE(beat_from(text));
   }
-  CHECK_FALSE(beat_from("7\nhost\nmachine\n12\n5\nstep 5\n57\n"));  // no way to end
+  CHECK_FALSE(beat_from("7\nhost\nmachine\n12\n5\nstep 5\n57\n"));  // no such ending
 }
 
 TEST_CASE("diagnosis: the silent one is blamed, not those who left because of it") {
@@ -114,7 +114,7 @@ TEST_CASE("diagnosis: one that cannot be looked at, for want of descriptors, liv
   CHECK(living == ProcessState::kUnknown);
   CHECK(blamed.empty());
   CHECK(gone == ProcessState::kGone);
-  // Two machines of which nothing is known are not one.
+  // Two unknown machines do not count as one.
   CHECK(machine.empty());
   beat.machine = "";
   CHECK(state_of_process(beat, "") == ProcessState::kUnknown);

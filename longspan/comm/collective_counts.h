@@ -1,4 +1,4 @@
-// How far a rank has come in each of its groups, for those who look from another thread.
+// Counters of a rank's progress in each of its groups, for other threads.
 #pragma once
 
 #include <atomic>
@@ -10,16 +10,17 @@
 
 namespace longspan {
 
-/// Collectives started, by group. All ranks of a group start the same ones in the same order.
+/// Number of collectives started, by group. All ranks of a group start the same ones in the same
+/// order.
 using StartedCollectives = std::map<std::string, int64_t>;
 
-/// The counters of one rank's groups. Safe for threads.
+/// The counters of one rank's groups. Thread-safe.
 class CollectiveCounts {
  public:
   using Counter = std::shared_ptr<std::atomic<int64_t>>;
 
-  /// A counter, at 0, that the group adds to. `group`: without spaces, the same on all its ranks,
-  /// and no other group's of the run.
+  /// Returns the counter of a group, which starts at 0 and to which the group adds. `group`: a name
+  /// without spaces that is unique in the run and the same on all ranks of the group.
   Counter of(const std::string& group) {
     const std::lock_guard lock(mutex_);
     return counters_.emplace(group, std::make_shared<std::atomic<int64_t>>(0)).first->second;

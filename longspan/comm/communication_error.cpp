@@ -39,7 +39,7 @@ std::string brief_reason(const std::exception& error) {
   for (const char* tail : {"\n", ". This is typically", "Exception raised from"}) {
     reason.resize(std::min(reason.size(), reason.find(tail)));
   }
-  // Gloo begins with "[file:line] ".
+  // Gloo's messages begin with "[file:line] ".
   if (reason.starts_with("[")) {
     const size_t end = reason.find("] ");
     if (end != std::string::npos) reason.erase(0, end + 2);
@@ -53,7 +53,7 @@ std::string reason_in_all_lines(const std::exception& error) {
   if (const size_t quote = what.find(kOfWatchdog); quote != std::string::npos) {
     what.erase(0, quote + kOfWatchdog.size());
   }
-  // Whose watchdog it is, where a collective has timed out.
+  // A watchdog's timeout begins with its group: "[PG ...] ".
   if (const size_t end = what.find("] "); what.starts_with("[PG ") && end != std::string::npos) {
     what.erase(0, end + 2);
   }

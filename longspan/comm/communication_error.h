@@ -1,4 +1,4 @@
-// The exception of a collective that could not finish.
+// The exception of a failed collective.
 #pragma once
 
 #include <stdexcept>
@@ -6,10 +6,10 @@
 
 namespace longspan {
 
-/// Another rank has ended, or the connection to it is lost, or it did not answer in time. The
-/// message names this rank and the collective. Not a mistake of this rank's: the rank that ended
-/// first says why; but where `of_library`, a library for which no host waits (NCCL) reports an
-/// error itself, of this rank or of the way to others.
+/// Thrown where another rank has ended, its connection is lost, or it did not answer in time. The
+/// message names this rank and the collective. This rank is not the cause: the rank that ended
+/// first says why. Exception: with `of_library`, a library with asynchronous errors (NCCL) reports
+/// an error of this rank or of its connection to others.
 class CommunicationError : public std::runtime_error {
  public:
   explicit CommunicationError(const std::string& what, bool from_library = false)
@@ -17,19 +17,19 @@ class CommunicationError : public std::runtime_error {
   bool of_library;
 };
 
-/// What a rank says that has lost the GPUs of others, with NCCL's reason; or its own GPU, whose
-/// error torch's watchdog has met when it looked at a collective (cuda/gpu_error.h).
+/// Returns the message of a rank that has lost the GPUs of others, with NCCL's reason; or that has
+/// lost its own GPU, whose error torch's watchdog met at a collective (cuda/gpu_error.h).
 std::string lost_gpus_message(const std::string& reason);
-/// How a user learns more of an error of NCCL, a sentence.
+/// Advice on how to learn more about an error of NCCL, as one sentence.
 inline constexpr const char* kNcclSaysMore =
     "With NCCL_DEBUG=INFO in the environment, NCCL says more.";
 
-/// The part of c10d's and Gloo's messages that helps: without source lines, stack traces and
+/// Returns the useful part of c10d's and Gloo's messages: without source lines, stack traces and
 /// advice.
 std::string brief_reason(const std::exception& error);
 
-/// The same of NCCL's messages, whose last line says what the GPU or the network has reported: all
-/// of their lines, as one; also where torch's watchdog quotes them.
+/// Returns the useful part of NCCL's messages: all lines as one, since the last line has the error
+/// of the GPU or the network. Also finds such a message inside one of torch's watchdog.
 std::string reason_in_all_lines(const std::exception& error);
 
 }  // namespace longspan

@@ -18,7 +18,8 @@ struct Loaded {
   bool broken = false;  // a driver that torch cannot use
 };
 
-// Beside the program (the build folder), or in lib/ next to its folder (`pip install`).
+// The library lies beside the program (build folder), or in lib/ next to its folder (`pip
+// install`).
 std::string shared_object_path() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -31,7 +32,7 @@ std::string shared_object_path() {
 
 Loaded load() {
   Loaded loaded;
-  // The driver comes first: without one, torch_cuda's 1 GB is not even mapped.
+  // Loads the driver first: without one, torch_cuda's 1 GB is not even mapped.
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
     loaded.reason = "no NVIDIA driver, libcuda.so.1, on this machine";
@@ -104,7 +105,7 @@ void use_gpu(int number, const GpuNumbers& numbers) {
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(numbers.deterministic, /*warn_only=*/false);
   context.setAllowTF32CuBLAS(numbers.tf32);
-  // Memory that nobody reads before it is written needs no numbers.
+  // Memory is always written before it is read, so it needs no fill values.
   context.setDeterministicFillUninitializedMemory(false);
 }
 

@@ -1,4 +1,4 @@
-// The part of the program that needs CUDA: a shared object, loaded only where there is a GPU.
+// Access to the CUDA part of the program: a shared object that is loaded only where there is a GPU.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,57 +22,60 @@ namespace cuda {
 class Kernels;
 }
 
-/// What the shared object offers: a description of the GPUs that it is for. Tests put one for a
-/// simulated accelerator in its place (testing/accelerator).
+/// The interface of the shared object. Tests put one of a simulated accelerator in its place
+/// (testing/accelerator).
 struct CudaEntry {
-  /// -1 where there is a driver that this torch cannot use.
+  /// Returns the number of devices, or -1 where this torch cannot use the driver.
   int (*num_devices)();
   void (*set_device)(int device);
-  /// NCCL's process group among `size` ranks that share the store.
+  /// Returns NCCL's process group of `size` ranks that share the store.
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int size, int64_t timeout_seconds);
-  /// Why num_devices() is -1, one clause; empty where it is not.
+  /// Returns why num_devices() is -1, as one clause; else "".
   const char* (*trouble)();
-  /// The stream (a CUstream) that torch's operators on this device use now, in this thread. Null
-  /// where row_kernels is not.
+  /// Returns the stream (a CUstream) of torch's operators on this device in this thread. Null where
+  /// row_kernels is set.
   void* (*current_stream)(int device);
-  /// What ATen calls these devices, and users.
+  /// Device type for ATen; display name for users.
   c10::DeviceType type;
   const char* name;
-  /// The attention kernel for tensors on them: one of the program's two, or another.
+  /// Returns the attention kernel for tensors on these devices: one of the two arguments, or
+  /// another.
   const BlockKernel& (*block_kernel)(const BlockKernel& of_cpu, const BlockKernel& of_cuda);
-  /// What runs on a device in the place of the compiled kernels over rows (longspan/cuda), or null
-  /// for ATen's operators. Null: the compiled kernels run there.
+  /// Returns replacements for the compiled kernels over rows (longspan/cuda) on a device, or null
+  /// for ATen's operators. The pointer itself is null where the compiled kernels run.
   cuda::Kernels* (*row_kernels)(int device);
 };
 
-/// Is there a GPU, and a CUDA build of torch to use it? Loads the shared object on the first call,
-/// which must come before any other use of CUDA through ATen. False where torch is a CPU build,
-/// where no driver is installed, or where the shared object is missing.
+/// Whether there is a GPU, and a CUDA build of torch to use it. Loads the shared object on the
+/// first call, which must come before any other use of CUDA through ATen. False for a CPU build of
+/// torch, without a driver, or without the shared object.
 bool cuda_available();
 
-/// Why cuda_available() is false, one clause; empty when it is true.
+/// Returns why cuda_available() is false, as one clause; else "".
 const std::string& why_no_cuda();
 
-/// The shared object. Throws UserError (with the reason) when cuda_available() is false.
+/// Returns the shared object's interface. Throws UserError with the reason where cuda_available()
+/// is false.
 const CudaEntry& load_cuda();
 
-/// The GPUs of this machine, for choose_device.
+/// Returns the GPUs of this machine, for choose_device().
 Gpus look_for_gpus();
 
-/// What ATen calls the device that a run has chosen: that GPU of this machine, or the CPU.
+/// Returns ATen's device for a run's choice: GPU number `gpu` of this machine, or the CPU.
 c10::Device device_of(const DeviceChoice& choice, int gpu);
 
-/// How a GPU computes what it may compute in more ways than one.
+/// Numerics of a GPU.
 struct GpuNumbers {
-  /// Every operation of ATen and of its libraries gives the same bits each time, which the
-  /// environment variable CUBLAS_WORKSPACE_CONFIG (:4096:8) must allow.
+  /// Makes every operation of ATen and its libraries bit-reproducible. Needs the environment
+  /// variable CUBLAS_WORKSPACE_CONFIG=:4096:8.
   bool deterministic = false;
-  /// Gemms of fp32 numbers round them to TF32's ten bits first. Else they never do.
+  /// Rounds inputs of fp32 gemms to TF32's ten bits. Without it they are never rounded.
   bool tf32 = false;
 };
 
-/// Makes this GPU the process's own, which ATen and NCCL then mean by "cuda" without an index.
+/// Makes this GPU the current device of the process, which ATen and NCCL use for "cuda" without an
+/// index.
 void use_gpu(int number, const GpuNumbers& numbers);
 
 }  // namespace longspan

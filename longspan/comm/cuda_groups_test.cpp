@@ -1,5 +1,5 @@
-// Groups whose tensors are on a GPU, as far as one GPU can show them: NCCL takes a GPU for each
-// rank, so that here it has one rank, and ranks that share a GPU exchange through the host.
+// Groups of GPU tensors, as far as one GPU can test them. NCCL needs a GPU for each rank, so it has
+// one rank here. Ranks that share a GPU exchange through the host.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -31,7 +31,7 @@ TEST_CASE("cuda groups: NCCL connects at once and is shut down") {
   }
 }
 
-/// Two ranks as threads, each on a GPU of its own; empty where all went well.
+/// Runs two ranks as threads, each on its own GPU. Returns their errors; "" for none.
 std::vector<std::string> on_two_gpus(const std::function<void(const Group& group)>& body) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> wrong(2);
@@ -53,7 +53,7 @@ std::vector<std::string> on_two_gpus(const std::function<void(const Group& group
   return wrong;
 }
 
-// torch has no work to wait for where no message was coalesced.
+// torch returns no work to wait for where no message was coalesced.
 TEST_CASE("cuda groups: nothing is sent where all counts are zero, and nobody waits for it") {
   if (!testing::has_gpu()) return;
   if (const int count = load_cuda().num_devices(); count < 2) {
@@ -80,7 +80,7 @@ TEST_CASE("cuda groups: nothing is sent where all counts are zero, and nobody wa
     group.broadcast_(rows(0));
     TORCH_CHECK(group.traffic().shift == 0 && group.traffic().all_to_all == 0);
 
-    // Beside something, nothing arrives as nothing.
+    // An empty tensor beside a full one arrives empty.
     const std::vector<at::Tensor> some = group.shift({rows(0), rows(3)}).wait_all();
     require_rows(some.at(0), 0);
     require_rows(some.at(1), 3);

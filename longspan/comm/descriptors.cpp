@@ -9,14 +9,14 @@
 namespace longspan {
 namespace {
 
-/// Standard streams, connections to the store, logs: measured to be 8; and files on the way.
+/// Standard streams, connections to the store and logs (measured: 8), and short-lived files.
 constexpr int64_t kOfAnyRun = 24;
-/// Of a group: what it listens at and waits with, as measured.
+/// For each group: its listening and waiting descriptors, as measured.
 constexpr int64_t kOfGroup = 4;
-/// Of a store's server, and of each rank that is connected to it: its groups', its heartbeat's and
-/// its notices' connections, and two on the way. Measured to be 9 and 3.
+/// For a store's server, and for each rank connected to it: the connections of its groups,
+/// heartbeat and notices, and two short-lived ones. Measured: 9 and 3.
 constexpr int64_t kOfServer = 12, kOfRankAtServer = 5;
-/// Python, and a pipe or two for each worker, which are among those above.
+/// For Python. Its pipes to each worker are counted above.
 constexpr int64_t kOfLauncher = 24;
 
 }  // namespace

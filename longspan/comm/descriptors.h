@@ -1,4 +1,4 @@
-// Open files and connections: as many as a run takes, before it takes them. No torch.
+// File descriptors that a run needs, counted before it opens them. No torch.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace longspan {
 
-/// How many files and connections this process may have open (ulimit -n). The program raises it
-/// when it starts (cli/process/resources.h).
+/// Returns how many files and connections this process may open (ulimit -n). The program raises the
+/// limit at its start (cli/process/resources.h).
 int64_t descriptor_limit();
 
-/// The most descriptors that a rank of the plan has open: a connection to each other rank of each
-/// of its groups, what each group and the rest of a run take, and everyone's where it serves the
-/// store.
+/// Returns the most descriptors that a rank of the plan needs: a connection to each other rank of
+/// each of its groups, descriptors of each group and of the run itself, and connections of all
+/// ranks where it serves the store.
 int64_t descriptors_of_rank(const ParallelPlan& plan, bool serves_store);
 
-/// The most descriptors that a launcher has open which serves the store of so many ranks.
+/// Returns the most descriptors that a launcher needs which serves the store of `world_size` ranks.
 int64_t descriptors_of_launcher(int64_t world_size);
 
-/// Throws UserError where the limit is less than `needed`: it names what is needed and what is
-/// allowed. `who` is who needs it: "A process of this run".
+/// Throws UserError, with both numbers, where the limit is less than `needed`. `who`: the process
+/// that needs them, as in "A process of this run".
 void require_descriptors(const char* who, int64_t needed);
 
 }  // namespace longspan

@@ -41,7 +41,7 @@ TEST_CASE("descriptors: a rank needs a connection to each other rank of each gro
   plan.shard_size = 100;
   CHECK(descriptors_of_rank(plan, /*serves_store=*/false) > many + 99);
   const int64_t divided = descriptors_of_rank(plan, /*serves_store=*/false);
-  plan.expert_parallel_size = 10;  // ranks that share out experts, and those that divide an expert
+  plan.expert_parallel_size = 10;  // groups of ranks that divide experts, and that shard an expert
   CHECK(descriptors_of_rank(plan, /*serves_store=*/false) > divided + 9 + 9);
   CHECK(descriptors_of_launcher(100) > descriptors_of_launcher(1) + 300);
 }

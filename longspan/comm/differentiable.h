@@ -8,13 +8,13 @@
 
 namespace longspan {
 
-/// Concatenates all ranks' x (equal shapes) along dim 0. The backward sums all ranks' gradients of
-/// this rank's x.
+/// Concatenates all ranks' x (equal shapes) along dim 0. The backward sums the gradients that all
+/// ranks have for this rank's x.
 at::Tensor all_gather(const at::Tensor& x, const Group& group);
 
-/// Sum over ranks whose backward is the identity: with y = sum_r x_r, every rank's d loss / d x_r
-/// is d loss / d y (the Plug & Play SP paper, algorithm 2, in the form where parameter gradients
-/// are summed).
+/// Sums x over ranks. The backward is the identity: with y = sum_r x_r, every rank's d loss / d x_r
+/// is d loss / d y. (Algorithm 2 of the Plug & Play SP paper, in the form that sums parameter
+/// gradients.)
 at::Tensor sum_over(const at::Tensor& x, const Group& group);
 
 }  // namespace longspan

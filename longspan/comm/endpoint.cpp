@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 
 constexpr int kLastPort = 65535;
 
-/// A descriptor that is closed with the object.
+/// A socket that the object closes.
 class Socket {
  public:
   Socket(int family, int flags)
@@ -52,7 +52,7 @@ struct Address {
 
 struct Addresses {
   std::vector<Address> all;
-  std::string problem;  // where there is none
+  std::string problem;  // why there is none
 };
 
 Addresses look_up(const std::string& host, int flags = 0) {
@@ -74,7 +74,7 @@ Addresses look_up(const std::string& host, int flags = 0) {
 }
 
 Addresses look_up_within(const std::string& host, milliseconds patience) {
-  // An address needs no server of names, and so no thread.
+  // A numeric address needs no DNS query, and so no thread.
   if (Addresses written = look_up(host, AI_NUMERICHOST); !written.all.empty()) return written;
   std::optional<Addresses> found = within<Addresses>(patience, [host] { return look_up(host); });
   if (found) return *std::move(found);
@@ -111,13 +111,13 @@ Listener try_address(const Address& address, Clock::time_point end) {
   return error == ECONNREFUSED ? Listener::kRefuses : Listener::kSilent;
 }
 
-/// 0, or the error of taking the port at every address of this machine. Who listens at it keeps
-/// others from it; nobody is let in meanwhile.
+/// Returns 0, or the error of binding and listening at the port at all addresses of this machine. A
+/// listener at the port makes it fail. Accepts no connection.
 int try_to_take(int family, int port) {
   const Socket socket(family, 0);
   if (socket.get() < 0) return errno;
   const int yes = 1, no = 0;
-  // What an earlier server has left in the system is no other program.
+  // Leftovers of an earlier server do not count as another program.
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   Address address;
   address.storage.ss_family = static_cast<sa_family_t>(family);
@@ -148,7 +148,7 @@ int require_port(const std::string& name, int64_t port) {
 }
 
 std::string why_not_free(int port) {
-  // As torch does: at IPv6 and IPv4 together, else at IPv4 alone.
+  // As torch does: IPv6 and IPv4 together, else IPv4 alone.
   if (try_to_take(AF_INET6, port) == 0) return "";
   switch (const int error = try_to_take(AF_INET, port)) {
     case 0:
@@ -190,7 +190,7 @@ std::string address_text(const sockaddr_storage& address) {
 
 bool is_this_machine(const std::string& host, milliseconds patience) {
   const Addresses found = look_up_within(host, patience);
-  // Only addresses of this machine can be bound to.
+  // Only addresses of this machine can be bound.
   return found.all.empty() || std::ranges::any_of(found.all, [](const Address& address) {
            const Socket socket(address.storage.ss_family, 0);
            return socket.get() < 0 || bind(socket.get(), address.get(), address.length) == 0;
@@ -205,7 +205,7 @@ Listener who_listens(const std::string& host, int port, milliseconds patience) {
     set_port(address, port);
     const Listener here = try_address(address, end);
     if (here == Listener::kTakes) return here;
-    // All of them must refuse: one that is silent may be the one that counts.
+    // kRefuses needs all addresses to refuse: a silent one may be the right one.
     found = first || found == here ? here : Listener::kSilent;
     first = false;
   }

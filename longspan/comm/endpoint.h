@@ -1,4 +1,4 @@
-// Addresses and ports, looked at before anything depends on them. No torch.
+// Checks of addresses and ports. No torch.
 #pragma once
 
 #include <chrono>
@@ -10,41 +10,41 @@ struct sockaddr_storage;
 
 namespace longspan {
 
-/// "node7:29500", "[::1]:29500".
+/// Returns "node7:29500", or "[::1]:29500" for an IPv6 address.
 std::string endpoint_text(const std::string& host, int64_t port);
 
-/// An IPv6 address without the brackets that it may be given in.
+/// Returns the host without the brackets of an IPv6 address.
 std::string bare_host(const std::string& host);
 
-/// Throws UserError unless the port is one, 1 to 65535. `name` is where it was given.
+/// Returns the port. Throws UserError unless it is in 1 to 65535. `name`: the setting that gave it.
 int require_port(const std::string& name, int64_t port);
 
-/// Why this machine cannot listen at the port ("another program listens there"); empty: it can.
+/// Returns why this machine cannot listen at the port ("another program listens there"); "" where
+/// it can.
 std::string why_not_free(int port);
 
-/// Why the name has no address ("Name or service not known"); empty: it has. Asking a server of
-/// names ends after `patience`.
+/// Returns why the name has no address ("Name or service not known"); "" where it has one. Gives up
+/// on a DNS query after `patience`.
 std::string why_no_address(const std::string& host, std::chrono::milliseconds patience);
 
-/// The host's addresses, as address_text has them; none where none can be found out in time.
+/// Returns the host's addresses in the form of address_text(); empty where none is found in time.
 std::set<std::string> addresses_of(const std::string& host, std::chrono::milliseconds patience);
 
-/// "127.0.0.1", also where IPv6 carries it (::ffff:127.0.0.1); "::1", without a port or an
-/// interface. Empty for an address of another kind.
+/// Returns "127.0.0.1" (also for ::ffff:127.0.0.1) or "::1", without port and interface. Returns ""
+/// for other kinds of addresses.
 std::string address_text(const sockaddr_storage& address);
 
-/// Does the host have an address of this machine? Of a name without an address it is not known, and
-/// so taken for true.
+/// Whether the host has an address of this machine. True for a name without an address.
 bool is_this_machine(const std::string& host, std::chrono::milliseconds patience);
 
-/// What comes of connecting to a port.
+/// The result of connecting to a port.
 enum class Listener {
-  kTakes,    // somebody takes the connection
-  kRefuses,  // the machine answers that nobody listens
-  kSilent,   // there is no way to the machine, or no answer, or no address
-  kUnknown   // this process could not even try: it has no descriptor left
+  kTakes,    // accepts the connection
+  kRefuses,  // the machine answers that no process listens
+  kSilent,   // no route, no answer, or no address
+  kUnknown   // this process has no free descriptor for a connection
 };
-/// Connects to one address of the host after the other, and lets go. Ends after `patience`.
+/// Connects to one address of the host after the other, and disconnects. Ends after `patience`.
 Listener who_listens(const std::string& host, int port, std::chrono::milliseconds patience);
 
 }  // namespace longspan

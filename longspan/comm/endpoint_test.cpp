@@ -1,4 +1,4 @@
-// Addresses and ports, and a store's address at which something else listens.
+// Addresses and ports, and a store's address at which another program listens.
 #include "longspan/comm/endpoint.h"
 
 #include <doctest/doctest.h>
@@ -49,7 +49,7 @@ TEST_CASE("within: a call's result, its error, or nothing in time") {
     for (;;) pause();
     return 7;
   }));
-  // A clock can wait for any number of seconds that a configuration may give.
+  // A clock can wait for any number of seconds in a configuration.
   CHECK(within<int>(patience_of(std::numeric_limits<int64_t>::max()), [] { return 7; }) == 7);
   CHECK(patience_of(180'000'000) == seconds(180'000'000));
   CHECK(patience_of(-1) == seconds(0));
@@ -78,10 +78,10 @@ TEST_CASE("endpoints: who listens, and whether this machine can") {
   CHECK(who_listens("127.0.0.1", server.port(), kPatience) == Listener::kTakes);
   CHECK(why_no_address("127.0.0.1", kPatience).empty());
   CHECK(why_no_address("::1", kPatience).empty());
-  // Too long a name for anybody to be asked about it.
+  // The name is too long for a query.
   CHECK_FALSE(why_no_address(std::string(64, 'x') + ".invalid", kPatience).empty());
   CHECK(is_this_machine("127.0.0.1", kPatience));
-  // An address for books. The system may be told to let every program have any.
+  // An address for documentation. The system may allow any address.
   int may_have_any = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_nonlocal_bind") >> may_have_any;
   CHECK(is_this_machine("192.0.2.1", kPatience) == (may_have_any != 0));

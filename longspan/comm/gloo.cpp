@@ -19,8 +19,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
   } else {
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(host));
   }
-  // Two threads for each device, as torch does: a collective may wait for a peer while the next
-  // one already moves.
+  // Two threads for each device, as in torch: one collective may wait for a peer while the next one
+  // moves data.
   options->threads = 2 * static_cast<int>(options->devices.size());
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }

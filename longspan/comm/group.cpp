@@ -20,7 +20,8 @@
 namespace longspan {
 namespace {
 
-// Data of any dtype as [rows, bytes of a row]: Gloo knows few dtypes, and moving needs none.
+// Views data of any dtype as [rows, bytes of a row]. Gloo supports few dtypes, and moving data
+// needs none.
 at::Tensor as_byte_rows(const at::Tensor& contiguous, int64_t row_bytes) {
   return contiguous.view({-1}).view(at::kByte).view(
       {static_cast<int64_t>(contiguous.nbytes()) / row_bytes, row_bytes});
@@ -28,7 +29,7 @@ at::Tensor as_byte_rows(const at::Tensor& contiguous, int64_t row_bytes) {
 
 at::Tensor as_bytes(const at::Tensor& contiguous) { return contiguous.view({-1}).view(at::kByte); }
 
-// torch renamed these two on the way to 2.15; both names are supported.
+// torch renamed these two before 2.15. Both names are supported.
 template <typename Backend>
 auto start_all_to_all(Backend& backend, at::Tensor& output, at::Tensor& input,
                       std::vector<int64_t>& output_rows, std::vector<int64_t>& input_rows) {
@@ -48,9 +49,9 @@ auto start_all_gather(Backend& backend, at::Tensor& output, at::Tensor& input) {
   }
 }
 
-/// Where a backend lets go of a collective's tensors late (LinkTraits::lets_go_late), on a busy
-/// machine the moment may last until the next allocation: waited for, so that memory is what the
-/// caller thinks it is. Whether it comes to that within the patience changes no result.
+/// Waits until a backend that releases tensors late (LinkTraits::lets_go_late) has released a
+/// collective's tensors, so that memory use is as the caller expects. On a busy machine the release
+/// may come after the next allocation. Giving up changes no result.
 void await_letting_go(const c10::intrusive_ptr<c10d::Work>& work) {
   constexpr std::chrono::milliseconds kPatience{20};
   constexpr std::chrono::microseconds kNap{20};
@@ -78,23 +79,24 @@ class Group::Impl {
         rank_(backend_->getRank()),
         size_(backend_->getSize()) {}
 
-  // A backend that would wait for its peers stays, unless it was shut down before.
+  // Leaks a backend whose destructor would wait for its peers, unless it was shut down before.
   ~Impl() {
     if (link_.ends_with_peers && !is_shut_down_) static_cast<void>(backend_.release());
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  /// What the backend sends of a tensor: the tensor, or a copy of it on the link's device.
+  /// Returns the tensor that the backend sends: x, or a copy of it on the link's device.
   at::Tensor outgoing(const at::Tensor& x) const { return link_.copies ? x.to(link_.device()) : x; }
-  /// Where the backend writes what becomes the tensor: there, or elsewhere.
+  /// Returns the tensor into which the backend writes x: x itself, or another.
   at::Tensor incoming(const at::Tensor& x) const {
     return link_.copies ? at::empty(x.sizes(), x.options().device(link_.device())) : x;
   }
 
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  // Runs what starts or finishes a collective; whatever a backend throws becomes our exception.
+  // Runs the start or the end of a collective. Turns any exception of the backend into a
+  // CommunicationError.
   template <typename Step>
   auto guarded(const char* collective, Step step) -> decltype(step()) {
     try {
@@ -112,14 +114,14 @@ class Group::Impl {
     }
   }
 
-  /// The same of what starts one. It counts before: a start may itself wait for the peers.
+  /// The same for a start. Counts before it starts, since a start may itself wait for the peers.
   template <typename Step>
   auto started(const char* collective, Step step) -> decltype(step()) {
     ++*num_started_;
     return guarded(collective, std::move(step));
   }
 
-  /// A tensor, and where the backend writes what becomes it.
+  /// A tensor, and the tensor into which the backend writes it.
   struct Arrival {
     at::Tensor arrived, x;
   };
@@ -251,8 +253,8 @@ Pending Group::all_gather(const at::Tensor& x) const {
 
 Pending Group::reduce_scatter(const at::Tensor& x) const {
   if (size() == 1) return done({x});
-  // An exchange and a sum in rank order: the same bytes as a ring, one rounding for bf16, and a
-  // result that does not depend on who is late.
+  // An all-to-all and a sum in rank order. It sends the same bytes as a ring and rounds once for
+  // bf16, and its result does not depend on timing.
   Group self = *this;
   const int64_t before = impl_->all_to_all_;
   Pending exchange = all_to_all(x);
@@ -284,7 +286,7 @@ Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const
     for (const at::Tensor& tensor : tensors) {
       inputs.push_back(impl_->outgoing(tensor.contiguous()));
       outputs.push_back(at::empty(tensor.sizes(), tensor.options()));
-      // Everyone counts alike, so each message has a tag of its own and several shifts can be in
+      // All ranks count alike, so each message has a tag of its own, and several shifts may be in
       // flight.
       const int tag = static_cast<int>(impl_->next_tag_++ & 0x3fffffff);
       if (tensor.numel() == 0) continue;
@@ -302,7 +304,7 @@ Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const
 
 Pending Group::sum_async_(at::Tensor x) const {
   if (size() == 1 || x.numel() == 0) return done({x});
-  // Gloo sums no bf16, and a sum over ranks deserves fp32.
+  // Gloo does not sum bf16, and fp32 is more precise.
   const bool widen = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
   at::Tensor work_on = widen ? x.to(at::kFloat).contiguous() : x.contiguous();
   impl_->sum_ += 2 * static_cast<int64_t>(work_on.nbytes()) * (size() - 1) / size();
@@ -335,8 +337,8 @@ void Group::barrier() const {
   impl_->started("barrier", [&] { impl_->backend_->barrier()->wait(); });
 }
 
-// Most texts are short, or empty: they travel with their lengths, in one exchange. With GPUs each
-// is a wait of the host.
+// Sends texts together with their lengths in one exchange, since most are short or empty. On GPUs
+// each exchange makes the host wait.
 std::vector<std::string> Group::gather_text(const std::string& text) const {
   if (size() == 1) return {text};
   constexpr size_t kAhead = 248;  // bytes that travel with the length

@@ -1,4 +1,4 @@
-// A value handle over a process group. The only folder that knows c10d.
+// A value handle of a process group. comm/ is the only folder that knows c10d.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,9 @@
 
 namespace longspan {
 
-/// A collective in flight. wait() returns its result, once; the inputs are held until then and must
-/// not be written to. Throws CommunicationError (communication_error.h) when a peer is gone.
+/// A collective in flight. wait() returns its result; call it once. The inputs are held until then
+/// and must not be written to. Throws CommunicationError (communication_error.h) where a peer is
+/// gone.
 class Pending {
  public:
   explicit Pending(std::function<std::vector<at::Tensor>()> finish) : finish_(std::move(finish)) {}
@@ -23,24 +24,24 @@ class Pending {
   std::function<std::vector<at::Tensor>()> finish_;
 };
 
-/// Bytes that this rank sent to OTHER ranks, by collective. sum counts a ring all-reduce,
-/// 2 (P - 1) / P of the tensor's bytes (in fp32 for a bf16 tensor).
+/// Bytes that this rank sent to OTHER ranks, by collective. `sum` counts a ring all-reduce: 2 (P -
+/// 1) / P of the tensor's bytes (as fp32 for a bf16 tensor).
 struct Traffic {
   int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0, sum = 0;
 
   Traffic& operator+=(const Traffic& other);
 };
 
-/// How the tensors of a group's collectives travel.
+/// The transport of a group's tensors.
 enum class Link {
   kGloo,             // tensors on the CPU
   kNccl,             // tensors on CUDA, one process for each GPU
-  kGlooThroughHost,  // tensors on CUDA, copied to the host and back: processes that share a GPU
+  kGlooThroughHost,  // CUDA tensors copied to the host and back: processes share a GPU
 };
 
-/// Some ranks that communicate. Copies share one process group. A default-constructed group is this
-/// rank alone: every collective is then the identity (the same tensor) and sends nothing. All ranks
-/// of a group start its collectives in the same order; several may be in flight.
+/// Ranks that communicate. Copies share one process group. A default-constructed group is this rank
+/// alone: every collective is then the identity (the same tensor) and sends nothing. All ranks of a
+/// group start its collectives in the same order. Several may be in flight.
 class Group {
  public:
   class Impl;
@@ -50,42 +51,42 @@ class Group {
   int rank() const;
   int size() const;
 
-  /// Splits x along dim 0 by send_rows (equal parts when empty), sends part i to rank i; the
-  /// received parts are laid along dim 0 in rank order. recv_rows likewise.
+  /// Splits x along dim 0 by send_rows (equal parts where empty) and sends part i to rank i.
+  /// Concatenates the received parts along dim 0 in rank order; recv_rows are their sizes.
   Pending all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows = {},
                      std::vector<int64_t> recv_rows = {}) const;
-  /// All-to-all in messages of any shape. Each is contiguous and carries one of num_slots numbers,
-  /// by which sender and receiver know it; num_slots is the same on all ranks. What is received is
-  /// written to the given tensors when the result is waited for. Counted as all_to_all.
+  /// All-to-all of contiguous messages of any shape. Sender and receiver match a message by its
+  /// slot, a number below num_slots, which is the same on all ranks. wait() writes received
+  /// messages into the given tensors. Counted as all_to_all.
   struct Message {
     int peer, slot;
     at::Tensor data;
   };
   Pending exchange(const std::vector<Message>& send, const std::vector<Message>& receive,
                    int num_slots) const;
-  /// Concatenates everyone's x (equal shapes) along dim 0.
+  /// Concatenates all ranks' x (equal shapes) along dim 0.
   Pending all_gather(const at::Tensor& x) const;
-  /// Sums x over ranks and returns this rank's equal part along dim 0.
+  /// Sums x over ranks. Returns this rank's equal part along dim 0.
   Pending reduce_scatter(const at::Tensor& x) const;
-  /// Sends these tensors to rank + distance and receives tensors of the same shapes from rank -
+  /// Sends these tensors to rank + distance, and receives tensors of the same shapes from rank -
   /// distance (both modulo size).
   Pending shift(const std::vector<at::Tensor>& tensors, int distance = 1) const;
-  /// Sums over ranks in place.
+  /// Sums x over ranks in place.
   void sum_(at::Tensor x) const;
   Pending sum_async_(at::Tensor x) const;
-  /// Copies rank 0's x to everyone, in place.
+  /// Copies the root's x to all ranks, in place.
   void broadcast_(at::Tensor x, int root = 0) const;
   void barrier() const;
-  /// Everyone's text, in rank order.
+  /// Returns all ranks' texts in rank order.
   std::vector<std::string> gather_text(const std::string& text) const;
 
   Traffic traffic() const;
 
-  /// Ends NCCL's threads and communicators, once, after the last collective; other links need
-  /// nothing. All ranks of the group call it, and wait for each other in it.
+  /// Ends NCCL's threads and communicators. No-op for other links. All ranks of the group call it
+  /// once, after the last collective, and wait for each other in it.
   void shut_down() const;
 
-  /// The same process group.
+  /// Whether both are the same process group.
   bool operator==(const Group&) const = default;
 
  private:

@@ -1,5 +1,5 @@
-// Links that connect CPUs. Groups whose tensors are copied to the host and back have them on the
-// host already here; what arrives is copied from a tensor of its own all the same.
+// Links that connect CPUs. Groups that copy tensors to the host have CPU tensors here; received
+// data is copied from a separate tensor all the same.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-// What each collective gives rank `rank` of two.
+// Returns the results of each collective on rank `rank` of two.
 std::vector<at::Tensor> results(const Group& group, int rank) {
   const int other = 1 - rank;
   const auto filled = [](at::IntArrayRef shape, double value) {
@@ -47,7 +47,7 @@ TEST_CASE("group: the same arrives by Gloo, through the host, and between thread
           of_rank[rank] = results(mesh.world, rank);
           const std::vector<std::string> told = mesh.world.gather_text(rank == 0 ? "a" : "bcd");
           if (rank == 0) texts = told;
-          mesh.world.shut_down();  // nothing, for Gloo
+          mesh.world.shut_down();  // no-op for Gloo
         },
         *link);
     const auto column = [](std::vector<float> values) {

@@ -15,13 +15,13 @@
 namespace longspan {
 namespace {
 
-// Groups are used by Gloo here; what other links do is what this one does (group_link_test).
+// Groups use Gloo here. group_link_test compares the other links with it.
 template <typename Ranks>
 void run_ranks(const Ranks& ranks, const std::function<void(const Mesh& mesh)>& body) {
   testing::run_ranks(ranks, body, traits_of(Link::kGloo));
 }
 
-// CHECK is not for several threads at once.
+// CHECK is not thread-safe.
 #define RANK_CHECK(condition) \
   if (!(condition)) throw std::runtime_error("rank check failed: " #condition)
 
@@ -84,7 +84,7 @@ TEST_CASE("group: collectives on three ranks, fp64, bf16 and int64") {
       at::Tensor share = group.reduce_scatter(at::arange(6, received.options()) + rank).wait();
       RANK_CHECK(share.equal(at::arange(2 * rank, 2 * rank + 2, received.options()) * 3 + 3));
 
-      // Two shifts in flight at once keep apart.
+      // Two shifts in flight do not mix.
       Pending one = group.shift({filled({4}, rank), filled({2}, 100 + rank)});
       Pending two = group.shift({filled({4}, 50 + rank)}, -1);
       RANK_CHECK(two.wait().equal(filled({4}, 50 + (rank + 1) % 3)));
@@ -101,7 +101,7 @@ TEST_CASE("group: collectives on three ranks, fp64, bf16 and int64") {
       group.broadcast_(from_two, 2);
       RANK_CHECK(from_two.equal(filled({3}, 2)));
       group.barrier();
-      // About as many bytes as travel with a text's length, and far more.
+      // Texts about as long as the bytes that travel with a length, and much longer ones.
       const auto long_text = [](size_t length) { return std::string(length, 'l') + '\0' + "end"; };
       for (const std::vector<std::string>& texts : {std::vector<std::string>{"", "rank one", "x"},
                                                     {long_text(244), "", long_text(243)},
@@ -170,7 +170,7 @@ TEST_CASE("group: a rank that fails ends the others, and its own error is report
                                    }
                                  }),
                        "the first error", std::domain_error);
-  // They have not waited for the first one as long as a collective does in run_ranks.
+  // They did not wait as long as a collective's timeout in run_ranks.
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
   REQUIRE(messages.size() == 2);
   CHECK(messages[0].find("of 3 of the world group: all_to_all did not finish") !=

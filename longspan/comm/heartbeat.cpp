@@ -27,14 +27,14 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 using Beats = std::vector<std::optional<Beat>>;
 
-/// What the main thread gets to notice by itself that a rank is gone.
+/// Time for the main thread to notice by itself that a rank is gone.
 constexpr Seconds kGrace{10};
-/// Between two looks at the others, in beats: one that lives has beaten in between.
+/// Time between two looks at the others, in beats: a living rank has beaten in between.
 constexpr double kBeatsBetweenLooks = 2.5;
 
 }  // namespace
 
-/// Shared with the thread, which may hang in a store that hangs, and is then left behind.
+/// Shared with the thread, which is left behind where it hangs in a silent store.
 struct Heartbeat::Impl {
   Impl(const Rendezvous& rendezvous, int64_t timeout_seconds, EndProcess end, OnStopNotice on_stop,
        OnLauncherGone on_gone)
@@ -43,11 +43,11 @@ struct Heartbeat::Impl {
         on_stop_notice(std::move(on_stop)),
         on_launcher_gone(std::move(on_gone)),
         timeout(static_cast<double>(timeout_seconds)),
-        // A handful of beats must fit into the shortest timeout; more often than needed costs the
-        // store's host of a large run.
+        // A few beats must fit into the shortest timeout. More beats would load the store's host in
+        // a large run.
         interval(std::clamp(static_cast<double>(timeout_seconds) / 20, 0.1, 1.0)) {}
 
-  /// The thread. Alone uses `store`.
+  /// The body of the thread, which alone uses `store`.
   void beat_on() {
     std::unique_lock lock(mutex);
     Clock::time_point watched{};
@@ -77,7 +77,7 @@ struct Heartbeat::Impl {
       told.notify_all();
       const auto pressing = [&] { return stop || (asked && !answered) || urgent; };
       wake.wait_for(lock, interval, [&] { return pressing() || moved; });
-      // Steps of milliseconds are not worth a message each.
+      // Steps of milliseconds get no message each.
       if (!pressing()) wake.wait_for(lock, moved ? kLeastGap : Seconds(0), pressing);
       urgent = moved = false;
     }
@@ -111,7 +111,7 @@ struct Heartbeat::Impl {
       refused_since.reset();
       return true;
     } catch (const std::exception& error) {
-      // Gone, or not answering: the next beat tries again by a new connection.
+      // The store is gone or silent. The next beat tries a new connection.
       store.reset();
       const std::lock_guard lock(mutex);
       if (!refused_since && dynamic_cast<const StoreIsGone*>(&error)) refused_since = Clock::now();
@@ -120,7 +120,7 @@ struct Heartbeat::Impl {
     }
   }
 
-  /// Another thread, beside the one that beats.
+  /// The body of a second thread.
   void end_unanswered_questions() {
     std::unique_lock lock(mutex);
     while (!stop) {
@@ -143,7 +143,7 @@ struct Heartbeat::Impl {
     return why_store_is_lost(where, rank_0, own.machine, refused_since.has_value());
   }
 
-  /// Without the store the run ends; the ranks, which need it no more, save first.
+  /// Ends the run, which needs the store. The ranks save first, without the store.
   void end_without_launcher() {
     const bool saves = on_launcher_gone && on_launcher_gone();
     if (Clock::now() - *refused_since < (saves ? timeout : kGrace)) return;
@@ -154,7 +154,7 @@ struct Heartbeat::Impl {
     }());
   }
 
-  /// Two looks at all ranks, with some beats between them; or what another rank has found.
+  /// Compares two looks at all ranks, some beats apart; or takes another rank's verdict.
   std::string diagnose(bool reached, Beats& later) {
     std::string known;
     Beats earlier;
@@ -163,7 +163,7 @@ struct Heartbeat::Impl {
                     known = text_at(*store, kVerdict);
                     earlier = beats_of_all(*store, where.world_size);
                   });
-    // What a rank has said itself, and what /proc knows, needs no second look.
+    // A rank's own words and /proc need no second look.
     if (looked && is_clear_at_once(earlier, where.rank, own.machine)) {
       later = earlier;
       earlier.assign(where.world_size, std::nullopt);
@@ -184,15 +184,15 @@ struct Heartbeat::Impl {
       return "";
     }
     std::string found = diagnosis_of(earlier, later, where.rank, own.machine);
-    // First diagnosis wins. Publish it before exiting: later ranks may find the store (hosted here)
-    // gone.
+    // The first verdict wins. It is posted before this rank ends, since later ranks may find the
+    // store (hosted here) gone.
     on_store([&] {
       if (known = text_at(*store, kVerdict); known.empty()) put_text(*store, kVerdict, found);
     });
     return known.empty() ? found : known;
   }
 
-  /// Where this rank fails by itself, tells the others so. Returns whether it does.
+  /// Tells the others of this rank's own failure. Returns whether there is one.
   bool posts_own_failure() {
     std::unique_lock lock(mutex);
     if (own_failure.empty()) return false;
@@ -204,7 +204,7 @@ struct Heartbeat::Impl {
     return true;
   }
 
-  /// The store goes with this process: those who live get some time to read from it.
+  /// Gives the living ranks time to read from the store, which ends with this process.
   void linger(const Beats& seen) {
     longspan::linger(seen, own.machine, interval, [&] {
       Beats now;
@@ -213,7 +213,7 @@ struct Heartbeat::Impl {
     });
   }
 
-  /// Rank 0 looks at all, the others at rank 0, whose verdict is everyone's.
+  /// Rank 0 watches all ranks. The others watch rank 0, whose verdict holds for all.
   void watch() {
     Beats beats;
     const bool reached = on_store([&] {
@@ -224,7 +224,7 @@ struct Heartbeat::Impl {
       seen_verdict = known;
     });
     if (!stop_notice.empty()) {
-      // Rank 0 waits for this word: where the store answers late, the next beat says it again.
+      // Rank 0 waits for this confirmation. The next beat repeats it where the store is late.
       heard = heard || on_store([&] { put_text(*store, heard_of_stop(where.rank), "yes"); });
       if (!heard && !refused_since && Clock::now() - last_reached < timeout) return;
       wait_until_all_heard_of_stop(where, timeout);
@@ -244,8 +244,8 @@ struct Heartbeat::Impl {
       if (!reached && (refused_since || now - last_reached > timeout)) lost = store_is_gone();
     }
     if (lost.empty()) {
-      // What has passed must not shorten the waits that come (Notices::wait_for_all). A rank that
-      // still misses somebody sounds the alarm again.
+      // An alarm that is over must not shorten later waits (Notices::wait_for_all). A rank that
+      // still misses another one sounds the alarm again.
       if (noticed && on_store([&] { store->deleteKey(kAlarm); })) noticed.reset();
       return;
     }
@@ -257,7 +257,7 @@ struct Heartbeat::Impl {
       if (where.serves_store() && !beats.empty()) linger(beats);
     }
     {
-      // The main thread was about to say it, and hangs.
+      // The main thread hangs before it has reported its failure.
       const std::lock_guard lock(mutex);
       if (!own_failure.empty()) lost = own_failure;
     }
@@ -272,29 +272,29 @@ struct Heartbeat::Impl {
 
   std::mutex mutex;
   std::condition_variable wake, told;
-  Beat own = own_beat("set-up");  // what will be posted next
+  Beat own = own_beat("set-up");  // the next beat
   int64_t posted_count = 0;
   bool stop = false, done = false, asked = false, answered = false, urgent = false;
   bool moved = false;  // to another step
-  // What this rank stood in before. All were there: a step ends with a sum of all.
+  // The step before the current one. All ranks were in it, since a step ends with a sum over all.
   int64_t passed_step = 0;
   std::string passed;
   std::string answer, stop_notice;
-  std::string own_failure;  // which the main thread says
+  std::string own_failure;  // as reported by the main thread
   std::shared_ptr<const CollectiveCounts> collectives;
   Clock::time_point last_reached = Clock::now();
-  bool reachable = true;     // the store was, when it was asked last
-  std::optional<Beat> head;  // of rank 0
+  bool reachable = true;     // the store answered the last question
+  std::optional<Beat> head;  // last beat of rank 0
   Unanswered unanswered;
 
-  // The thread's own.
+  // Used only by the thread.
   c10::intrusive_ptr<c10d::Store> store;
   std::string seen_verdict;
-  bool heard = false;  // of the stop
+  bool heard = false;  // this rank has confirmed the stop notice
   Silence silence;
   Standstill standstill;
   std::optional<Clock::time_point> noticed;
-  std::optional<Clock::time_point> refused_since;  // nobody listens where the store was
+  std::optional<Clock::time_point> refused_since;  // since the store's port refuses connections
 };
 
 Heartbeat::Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,
@@ -351,7 +351,7 @@ std::string Heartbeat::diagnosis(const std::string& own_failure) {
   std::unique_lock lock(impl_->mutex);
   impl_->own_failure = own_failure;
   if (impl_->own.ending == Beat::Ending::kNone) impl_->own.ending = Beat::Ending::kAsks;
-  // Where the store's server is seen to be gone from here nobody needs to be asked.
+  // Where this machine sees that the store's process is gone, no question is needed.
   if (impl_->head && !impl_->where.launcher_hosts_store && impl_->where.rank != 0) {
     const ProcessState state = state_of_process(*impl_->head, impl_->own.machine);
     if (state == ProcessState::kGone || state == ProcessState::kStopped) {
@@ -363,7 +363,7 @@ std::string Heartbeat::diagnosis(const std::string& own_failure) {
   impl_->wake.notify_all();
   const Seconds patience = Seconds(4) + 5 * impl_->interval;
   if (!impl_->told.wait_for(lock, patience, [&] { return impl_->answered; })) {
-    impl_->reachable = false;  // the thread hangs in it
+    impl_->reachable = false;  // the thread hangs in the store
     return impl_->store_is_gone();
   }
   // A process that is being killed closes its connections a moment before it is gone.

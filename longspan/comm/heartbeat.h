@@ -1,4 +1,4 @@
-// Signs of life of all ranks, so that an error can say which one is gone.
+// Heartbeats of all ranks, from which errors say which rank is gone.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,30 @@
 
 namespace longspan {
 
-/// While this object lives, a thread of its own posts every few seconds who this rank is (host,
-/// process), which step it is in and that it lives, through its own connection to the run's
-/// key-value store. Does nothing where there is one rank. Only members that say so may be called
-/// from several threads.
+/// Posts this rank's beats. A thread of its own posts every few seconds this rank's host, process
+/// and step to the run's key-value store, through a connection of its own. No-op where there is one
+/// rank. Only members that say so are thread-safe.
 class Heartbeat {
  public:
-  /// Ends this process at once, with the message as its error. The thread calls it when another
-  /// rank has been silent for timeout_seconds, or is known to have ended (as rank 0 is where it
-  /// served the store and nobody listens there any more), or the store has been silent for as long
-  /// while this rank stood still, and the rest of this process has not noticed that some seconds
-  /// later. So it does on all ranks when one, which lives, has kept others waiting in a collective
-  /// for longer (comm/standstill).
+  /// Ends this process at once, with the message as its error. The thread calls it in these cases,
+  /// if the rest of the process has not noticed the case itself some seconds later:
+  ///   - another rank has been silent for timeout_seconds;
+  ///   - another rank is known to have ended. Rank 0 has, where it served the store and its port
+  ///   refuses
+  ///     connections;
+  ///   - the store has been silent for timeout_seconds while this rank made no progress;
+  ///   - a living rank has kept others waiting in a collective for longer (comm/standstill). Then
+  ///   the
+  ///     thread calls it on all ranks.
   using EndProcess = std::function<void(const std::string& message)>;
 
-  /// The thread calls it again and again once a rank has announced that it ends because it was told
-  /// to (comm/notices).
+  /// Called repeatedly by the thread after a rank has announced that it was told to end
+  /// (comm/notices).
   using OnStopNotice = std::function<void(const std::string& why)>;
 
-  /// The thread calls it again and again once nobody listens any more where the launcher served the
-  /// store: the launcher has ended. It returns whether the run now saves and ends by itself, for
-  /// which the run has timeout_seconds. If not, the thread calls EndProcess some seconds later.
+  /// Called repeatedly by the thread after the launcher, which served the store, has ended: its
+  /// port refuses connections. Returns whether the run now saves and ends by itself, for which it
+  /// has timeout_seconds. If not, the thread calls EndProcess some seconds later.
   using OnLauncherGone = std::function<bool()>;
 
   Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,
@@ -40,34 +43,33 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  /// card() says who this rank is. meet() learns who rank 0 is, which may be gone before it has
-  /// given a sign of life.
+  /// card() identifies this rank. meet() takes rank 0's card, since rank 0 may end before its first
+  /// beat.
   std::string card() const;
   void meet(const std::string& card_of_rank_0);
 
-  /// From now on tells how far this rank is in its groups (Mesh::collectives).
+  /// From now on, beats tell this rank's progress in its groups (Mesh::collectives).
   void tell_of(std::shared_ptr<const CollectiveCounts> collectives);
 
-  /// Tells what this rank is doing: "step 7". `step` tells which rank is behind.
+  /// Sets what beats tell of this rank's work: "step 7". `step` shows which rank is behind.
   void stands_at(int64_t step, const std::string& doing);
 
-  /// To be called after a collective has failed. Says who is gone, silent or behind, in sentences
-  /// that name rank, host, process and step; empty where nothing can be said (one rank). Takes some
-  /// beats. Tells the others that this rank is leaving because of it. May be called from any
-  /// thread. `own_failure`: what this rank knows of it that others cannot, which they are told
-  /// where none of them is to blame; then the result is empty. Empty: nothing.
+  /// Call after a failed collective. Returns sentences on the ranks that are gone, silent or
+  /// behind, with rank, host, process and step; "" where nothing is known, or where there is one
+  /// rank. Takes a few beats. Tells the other ranks that this rank leaves because of the failure.
+  /// Thread-safe. `own_failure`: a cause that only this rank knows; "": none. Where no other rank
+  /// is to blame, the others are told the cause, and the result is "".
   std::string diagnosis(const std::string& own_failure = "");
 
-  /// To be called after diagnosis(). Returns what a rank had announced by then (see OnStopNotice);
-  /// empty: nothing.
+  /// Call after diagnosis(). Returns a rank's announcement so far (see OnStopNotice), or "".
   std::string stop_notice() const;
 
-  /// Tells the others that this rank is about to end by a failure of its own, which they may quote.
-  /// May be called from any thread.
+  /// Tells the other ranks that this rank is about to end by its own failure, which they may quote.
+  /// Thread-safe.
   void failed(const std::string& reason);
 
-  /// Ends the thread, after those who ask have read what they need from the store that this rank
-  /// serves; the destructor calls it. To be called where the process ends without the destructor.
+  /// Ends the thread. Where this rank serves the store, first waits until the others have read what
+  /// they need. The destructor calls it. Call it where the process ends without the destructor.
   void leave();
 
  private:

@@ -1,4 +1,4 @@
-// Workers that were started together find a name for that, in a store that outlives them.
+// Agrees on a name among workers that were started together, in a store that outlives them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,9 +35,8 @@ std::string heard_key(const std::string& name, int rank) {
   return fmt::format("heard/{}/{}", name, rank);
 }
 
-/// Rank 0 answers everyone who says that it is here. What an earlier worker of that rank has left
-/// may be answered too, which nobody reads; so all have joined only when all say that they have
-/// heard this answer.
+/// Rank 0 answers every worker that announces itself. It may also answer an announcement of an
+/// earlier worker, which nobody reads. So all have joined only when all confirm this answer.
 std::string gather_workers(c10d::Store& store, int world_size, Clock::time_point end) {
   const std::string name = fresh_name();
   std::set<int> missing;
@@ -69,8 +68,8 @@ Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds) {
   try {
     where.store_prefix =
         "/start/" + while_meeting<std::string>(end + kTimeToMeet, [where, patience, end] {
-          // The launchers have met in it before they start workers; all the same, torch tries
-          // again.
+          // The launchers have met in the store before they start workers. torch retries all the
+          // same.
           const auto store = c10::make_intrusive<c10d::PrefixStore>(
               kStartPrefix, open_store(where, /*serves=*/false, patience));
           if (where.rank == 0) return gather_workers(*store, where.world_size, end);

@@ -27,7 +27,7 @@ struct LateNotices::Owed {
   Owed(const Rendezvous& of_run, std::string keys, std::chrono::milliseconds of_question)
       : where(of_run), prefix(std::move(keys)), patience(of_question) {}
 
-  /// The thread. Alone takes notices away.
+  /// The body of the thread, which alone removes notices.
   void work() {
     StoreClient store(where, prefix, patience);
     std::unique_lock lock(mutex);
@@ -70,9 +70,9 @@ void LateNotices::put(const std::string& key, std::chrono::milliseconds timeout)
   if (owed_->has_thread) return;
   try {
     std::thread([owed = owed_] { owed->work(); }).detach();
-    owed_->has_thread = true;  // before it can look: it waits for the lock
+    owed_->has_thread = true;  // before the thread reads it: the thread waits for the lock
   } catch (const std::system_error&) {
-    // The others find out by the alarm, or by the next notice.
+    // The others learn it from the alarm, or from the next notice.
   }
 }
 

@@ -1,4 +1,4 @@
-// Notices for a store that is silent: they are put there when it speaks again.
+// Notices for a silent store, written when the store answers again.
 #pragma once
 
 #include <chrono>
@@ -9,24 +9,24 @@
 
 namespace longspan {
 
-/// Has one thread while it owes the store something, and none else.
+/// Has one thread while any notice is pending, and none otherwise.
 class LateNotices {
  public:
-  /// prefix and patience as of a StoreClient.
+  /// `prefix` and `patience`: as in StoreClient.
   LateNotices(const Rendezvous& where, std::string prefix, std::chrono::milliseconds patience);
-  /// What has not been put by then stays away. Waits for nothing: the thread ends by itself when
-  /// the question that it has asked the store is answered, or has lasted `patience`.
+  /// Drops pending notices. Does not wait: the thread ends by itself when its current question to
+  /// the store is answered or has lasted `patience`.
   ~LateNotices();
   LateNotices(const LateNotices&) = delete;
   LateNotices& operator=(const LateNotices&) = delete;
 
-  /// The store shall have something under this name, if it speaks again within `timeout`. Returns
-  /// at once. Where no thread can be started the next call tries again, for this name too.
+  /// Writes the key to the store, if the store answers within `timeout`. Returns at once. Where no
+  /// thread can be started, the next call retries for all pending keys.
   void put(const std::string& key, std::chrono::milliseconds timeout);
 
  private:
   struct Owed;
-  const std::shared_ptr<Owed> owed_;  // with the thread
+  const std::shared_ptr<Owed> owed_;  // shared with the thread
 };
 
 }  // namespace longspan

@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// Without the number of the attempt, unlike Rendezvous::store_prefix.
+// Has no start's prefix, unlike Rendezvous::store_prefix.
 constexpr const char* kPrefix = "/longspan";
 constexpr std::chrono::seconds kPatience{30};
 

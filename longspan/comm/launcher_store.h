@@ -1,4 +1,4 @@
-// What torchrun's key-value store holds through restarts of the workers.
+// Values in torchrun's key-value store that outlive restarts of the workers.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace longspan {
 
-/// Returns what keep_at_launcher() has stored under this name. Empty when there is nothing, or when
-/// another launcher than torchrun serves the run.
+/// Returns the value that keep_at_launcher() stored under this name; "" where there is none, or
+/// where another launcher than torchrun serves the run.
 std::string recall_from_launcher(const Rendezvous& where, const std::string& name);
 
-/// Stores the value for workers that are started again. Does nothing where there is no such store.
+/// Stores a value for restarted workers. No-op without such a store.
 void keep_at_launcher(const Rendezvous& where, const std::string& name, const std::string& value);
 
 }  // namespace longspan

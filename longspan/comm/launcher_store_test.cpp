@@ -1,4 +1,4 @@
-// What ranks agree on, and wait for, through a store: workers of a launcher as threads.
+// Agreements and waits of ranks through a store. The ranks are workers of a launcher, as threads.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 
 std::string alarm_key() { return std::string(kNoticesPrefix) + "/" + kAlarm; }
 
-/// Each rank's `body`, in a thread.
+/// Runs `body` for each rank in a thread.
 void in_threads(int num_ranks, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_ranks; ++rank) threads.emplace_back(body, rank);
@@ -43,7 +43,7 @@ void in_threads(int num_ranks, const std::function<void(int rank)>& body) {
 std::vector<std::string> joined(const Launcher& launcher, int num_ranks, int64_t timeout = 20) {
   std::vector<std::string> names(num_ranks);
   in_threads(num_ranks, [&](int rank) {
-    // As workers are started: in no order, and not at once.
+    // Workers start in any order, and at different times.
     std::this_thread::sleep_for(std::chrono::milliseconds(40 * ((rank + 2) % num_ranks)));
     try {
       names[rank] = joined_start(launcher.worker(rank, num_ranks), timeout).store_prefix;
@@ -62,8 +62,8 @@ TEST_CASE("start: its workers have a name in common that no other start has") {
   CHECK(first[0].starts_with("/start/"));
   CHECK(first == std::vector<std::string>(3, first[0]));
 
-  // An attempt of which only some came: what they have left behind misleads nobody. On a busy
-  // machine rank 1 may come too late for a short patience.
+  // An incomplete start misleads no later one. On a busy machine rank 1 may come too late for a
+  // short patience.
   constexpr const char* kWhoIsMissing = "rank 2 did not come";
   std::vector<std::string> lost(3);
   for (int64_t patience = 1; patience <= 32 && lost[0].find(kWhoIsMissing) == std::string::npos;
@@ -103,9 +103,9 @@ TEST_CASE("notices: all wait for the slowest, until the alarm") {
       if (rank == meeting % kRanks) std::this_thread::sleep_for(std::chrono::milliseconds(700));
       ++num_arrived;
       notices.wait_for_all();
-      if (num_arrived < kRanks * (meeting + 1)) ++seen[rank];  // some had not arrived
+      if (num_arrived < kRanks * (meeting + 1)) ++seen[rank];  // not all had arrived
     }
-    if (rank == 2) return;  // it never comes, and somebody notices
+    if (rank == 2) return;  // never comes; the alarm is raised
     if (rank == 0) {
       alarm = std::jthread([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(1500));
@@ -155,7 +155,8 @@ TEST_CASE("notices: a question that the store has heard twice ends no meeting ea
   });
   far_one.wait_for_all();
   for (int meeting = 1; meeting < 3; ++meeting) {
-    // Its own name, or the count of those who are here, is asked for once more by a new connection.
+    // A question is asked again by a new connection: for its own key, or for the count of those
+    // here.
     relay.lose_an_answer(/*number=*/meeting);
     far_one.wait_for_all();
     seen.push_back(num_come);
@@ -166,7 +167,7 @@ TEST_CASE("notices: a question that the store has heard twice ends no meeting ea
 }
 
 TEST_CASE("notices: without the store nobody waits") {
-  // Ranks that meet twenty times, of which each would be a matter of half a minute.
+  // Ranks meet twenty times. Waiting for the store would take half a minute each time.
   constexpr int kRanks = 2, kMeetings = 20;
   const auto meet = [](const std::function<Rendezvous(int)>& worker, const auto& after_the_first) {
     std::vector<double> waited(kRanks);
@@ -189,7 +190,7 @@ TEST_CASE("notices: without the store nobody waits") {
       meet([&](int rank) { return launcher->worker(rank, kRanks); }, [&] { launcher.reset(); });
   CHECK(lost < 60.0);
 
-  // Something else has the port since then, and takes all connections.
+  // Another server has taken the port and accepts all connections.
   const testing::SilentServer server;
   const Launcher other;
   Rendezvous silent = other.worker(0, kRanks);
@@ -207,7 +208,7 @@ TEST_CASE("notices: who leaves a silent store is not waited for there, and comes
   far.master_port = relay.port();
   Notices near_one(launcher.worker(0, 2), /*timeout_seconds=*/20),
       far_one(far, /*timeout_seconds=*/20);
-  /// Whether the far one has waited for the near one, which comes half a second later.
+  /// Whether the far rank has waited for the near one, which comes half a second later.
   const auto meet = [&] {
     std::atomic<bool> has_come = false;
     std::thread other([&] {
@@ -279,7 +280,7 @@ TEST_CASE("heartbeat: takes its alarm back when a silent rank gives signs of lif
       [](const std::string&) {});
   Beat beat;
   beat.machine = "another";
-  /// Rank 1, which beats ten times a second or not at all, until the alarm is or is not there.
+  /// Plays rank 1, which beats ten times a second or not at all, until the alarm is as wanted.
   const auto is_alarmed = [&](bool wanted, bool beats) {
     const Clock::time_point end = Clock::now() + std::chrono::seconds(60);
     while (launcher.has(alarm_key()) != wanted && !ended && Clock::now() < end) {
@@ -299,7 +300,7 @@ TEST_CASE("heartbeat: a rank that is gone has been where all were, whatever its 
   Heartbeat heartbeat(
       launcher.worker(1, 2), /*timeout_seconds=*/8, [](const std::string&) {},
       [](const std::string&) {});
-  Beat beat;  // its thread got no time to beat again
+  Beat beat;  // the rank's thread had no time for another beat
   beat.host = "node7";
   beat.machine = "another";
   beat.process = 1234;
@@ -338,7 +339,7 @@ TEST_CASE("notices: a stop is announced to all") {
   alone.announce_stop("nobody is there");
 }
 
-/// A rank of a run in which rank 0 serves the store, though the launcher does so here.
+/// A rank whose Rendezvous says that rank 0 serves the store. Here the launcher serves it.
 Rendezvous of_own_store(const Launcher& launcher, int rank) {
   Rendezvous where = launcher.worker(rank, 2);
   where.launcher_hosts_store = false;
@@ -356,8 +357,8 @@ TEST_CASE("notices: the store does not end with its rank before all have heard o
     notices.announce_stop("rank 0 got SIGTERM");
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  // On a machine that is so busy for seven seconds that the other one hears of nothing, and the
-  // store answers nobody.
+  // A machine that is busy for seven seconds: the store answers nobody, and the other rank hears
+  // nothing.
   relay.hold(true);
   std::this_thread::sleep_for(std::chrono::seconds(7));
   relay.hold(false);

@@ -13,8 +13,8 @@
 namespace longspan {
 namespace {
 
-/// NCCL ends a process from inside when a collective has timed out, without a word about who is
-/// gone. The heartbeat, which can say it, comes first; also where a host waits for other hosts.
+/// NCCL ends a process after a collective's timeout, without saying which rank is gone. This grace
+/// lets the heartbeat, which can say it, come first; also where a host waits for other hosts.
 constexpr int64_t kNcclGraceSeconds = 60;
 
 c10::DeviceType host() { return c10::DeviceType::CPU; }
@@ -24,7 +24,7 @@ std::function<void()> any_thread_will_do() {
   return [] {};
 }
 
-/// Each thread has a current GPU of its own.
+/// Each thread has its own current GPU, so new threads must set it.
 std::function<void()> on_this_threads_gpu() {
   const int gpu = c10::impl::VirtualGuardImpl(gpus()).getDevice().index();
   return [gpu] { load_cuda().set_device(gpu); };

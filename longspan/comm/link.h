@@ -1,4 +1,4 @@
-// What sets the links of groups apart, as data: groups and meshes ask it, and know no link by name.
+// Properties of links as data. Groups and meshes read them, and know no link by name.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -19,29 +19,29 @@ class Store;
 
 namespace longspan {
 
-/// Where a rank meets the others of a group.
+/// Where a rank meets the other ranks of a group.
 struct GroupPlace {
-  c10::intrusive_ptr<c10d::Store> store;  // shared by the group's ranks alone
+  c10::intrusive_ptr<c10d::Store> store;  // shared by the group's ranks only
   int rank, size;
   int64_t timeout_seconds;  // of a collective
   std::string host;         // this machine's address
-  std::string interfaces;   // of this machine, which take precedence; empty: none
+  std::string interfaces;   // network interfaces, used instead of `host`; empty: none
 };
 
 struct LinkTraits {
-  c10::DeviceType (&device)();  // where the backend takes and leaves tensors
-  bool copies;           // groups are given tensors of another device, and copy them there and back
-  bool coalesces;        // the backend starts the messages of one exchange together
-  bool ends_with_peers;  // the backend waits for its peers when it goes, whatever became of them
-  bool waits_for_none;  // no host waits in the backend for its peers: an error is the backend's own
-  bool lets_go_late;    // a thread of the backend holds tensors a moment after it has told that a
-                        // collective is done
-  std::chrono::seconds time_to_meet;  // in which ranks connect once all of them are there
-  std::string (&reason_of)(const std::exception& error);  // what of its messages helps
-  /// Called on the run's thread. Returns what another thread does before it makes a backend.
+  c10::DeviceType (&device)();  // the device of the backend's tensors
+  bool copies;                  // a group's tensors are on another device, and are copied
+  bool coalesces;               // the backend starts the messages of one exchange together
+  bool ends_with_peers;         // the backend's destructor waits for its peers, even dead ones
+  bool waits_for_none;          // no host waits in the backend for peers; its errors are its own
+  bool lets_go_late;            // tensors are held a moment after a collective is reported done
+  std::chrono::seconds time_to_meet;  // in which ranks connect, once all are there
+  std::string (&reason_of)(const std::exception& error);  // the useful part of its messages
+  /// Called on the run's thread. Returns a function that another thread calls before it makes a
+  /// backend.
   std::function<void()> (&prepare_threads)();
   c10::intrusive_ptr<c10d::Backend> (&make_backend)(const GroupPlace& place);
-  /// Of groups beside it that take tensors on the CPU; null: its own take them.
+  /// Link of the parallel groups for CPU tensors; null: this link takes CPU tensors itself.
   const LinkTraits* of_hosts = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// The message when the run's key-value store is gone, which would have told who else is gone.
+// The error message for a lost key-value store, which would have told which rank is gone.
 #pragma once
 
 #include <optional>
@@ -9,9 +9,8 @@
 
 namespace longspan {
 
-/// Without the store nobody can say who is gone. The process that serves it is gone itself, or the
-/// way to it is. `head` is the last sign of life of rank 0; `refused`: nobody listens any more at
-/// the address.
+/// Returns why the store is lost: the process that serves it is gone, or the network to it. `head`:
+/// the last beat of rank 0. `refused`: the address refuses connections.
 std::string why_store_is_lost(const Rendezvous& where, const std::optional<Beat>& head,
                               const std::string& own_machine, bool refused);
 

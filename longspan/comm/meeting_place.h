@@ -1,4 +1,4 @@
-// What a launcher checks before it starts processes that are to meet.
+// A launcher's check of the meeting place, before it starts processes.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,8 @@
 
 namespace longspan {
 
-/// Throws UserError when something listens at the address that has not answered as a torch store
-/// after `patience`. It is fine when nobody listens there yet.
+/// Throws UserError where something listens at the address and does not answer as a torch store
+/// within `patience`. Accepts an address where nothing listens yet.
 void require_store_or_nobody(const std::string& host, int port, std::chrono::milliseconds patience);
 
 }  // namespace longspan

@@ -26,9 +26,9 @@
 namespace longspan {
 namespace {
 
-// The address of this machine on the way to `peer`: connecting a datagram socket sends nothing,
-// but makes the kernel choose an interface. Resolving the own host name instead, as torch does,
-// yields loopback on many machines (Debian's 127.0.1.1), where no other machine can reach it.
+// Returns this machine's address on the way to `peer`. Connecting a datagram socket sends nothing,
+// but makes the kernel choose an interface. Resolving the own host name, as torch does, yields
+// loopback on many machines (Debian's 127.0.1.1), which other machines cannot reach.
 std::string local_address_towards(const std::string& peer, int port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_DGRAM;
@@ -56,7 +56,7 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
 
-// The first address of this machine that others can reach; "" when there is none.
+// Returns the first address of this machine that others can reach; "" where there is none.
 std::string outside_address() {
   ifaddrs* interfaces = nullptr;
   std::string address;
@@ -83,9 +83,9 @@ std::string own_address(const Rendezvous& where) {
   return address.empty() ? "127.0.0.1" : address;
 }
 
-// A rank chooses its plan from what it sees. Machines that differ (in the number of their
-// processes) may see different things, and ranks of two plans would wait for each other forever.
-// Every rank reads every plan, so that all stop at once and say the same.
+// A rank chooses its plan from its own view. Machines with other numbers of processes may see
+// different things, and ranks with two plans would wait for each other forever. So every rank reads
+// every plan, and all stop at once with the same message.
 void require_one_plan(c10d::Store& store, const Rendezvous& where, const ParallelPlan& plan) {
   const std::string mine =
       fmt::format("{} processes, {} by {} of {}", plan.world_size, plan.sequence_size,
@@ -101,13 +101,13 @@ void require_one_plan(c10d::Store& store, const Rendezvous& where, const Paralle
   const std::vector<std::vector<uint8_t>> plans = store.multiGet(keys_of("plan"));
   const auto other = std::ranges::find_if(plans, [&](const auto& p) { return p != plans[0]; });
   if (other == plans.end()) return;
-  // Rank 0 may hold the store, and must not end before all have read.
+  // Rank 0 may serve the store, and must not end before all have read.
   const std::vector<std::string> read = keys_of("read_plans");
   store.set(read[where.rank], std::vector<uint8_t>{1});
   if (where.rank == 0) {
     try {
       store.wait(read, std::chrono::seconds(5));
-    } catch (const std::exception&) {  // a rank that has ended: what it said is what we say
+    } catch (const std::exception&) {  // a rank has ended, with the same message as this one
     }
   }
   throw UserError(fmt::format(
@@ -232,8 +232,8 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
         return make_mesh_over(keys, where.rank, plan, traits, timeout_seconds, own_address(where),
                               where.interfaces);
       };
-      // Gloo waits five times its timeout for a rank that has given its address and does not come,
-      // and NCCL for ever.
+      // Gloo waits five times its timeout for a rank that has published its address and does not
+      // come, and NCCL waits forever.
       meshes.push_back(while_meeting<Mesh>(end, connect));
     }
     return meshes;

@@ -1,5 +1,5 @@
-// Ranks of a run laid out as data parallel x sequence parallel, and as groups that divide states
-// and experts.
+// The ranks of a run as data parallel x sequence parallel, and as groups that shard states and
+// experts.
 #pragma once
 
 #include <memory>
@@ -13,39 +13,39 @@
 
 namespace longspan {
 
-/// All groups of a run. Neighbouring ranks form a sequence-parallel group; ranks at the same place
-/// of different sequence groups form a data-parallel group. Inside a sequence group: ring-major,
-/// Ulysses-minor (rank = ring_rank * ulysses_size + ulysses_rank).
+/// All groups of a run. Neighbouring ranks form a sequence-parallel group. Ranks at the same place
+/// of different sequence groups form a data-parallel group. Inside a sequence group the order is
+/// ring-major and Ulysses-minor: rank = ring_rank * ulysses_size + ulysses_rank.
 struct Mesh {
   Group world;
   Group data;
-  Group data_hosts;  // the same ranks, for tensors on the CPU, with which no host waits for a GPU
+  Group data_hosts;  // the ranks of `data`, for CPU tensors, without waits for a GPU
   Group sequence;
   Group ring;
   Group ulysses;
-  Group window;        // window_size neighbours of a ring
-  Group windows;       // the ranks at the same place of each window of a ring
-  Group shard;         // ZeRO: shard_size neighbours that divide the model's states among them
-  Group replicas;      // the ranks at the same place of each such group
-  Group slices;        // num_head_slices neighbours, which hold the slices of the same heads
-  Group experts;       // expert_parallel_size neighbours that share out the experts of each layer
-  Group expert_shard;  // those of a shard that hold the same experts, whose states they divide
-  Group expert_replicas;  // the ranks at the same place of each such group
-  /// Of all these groups. Null where there is one rank.
+  Group window;           // window_size neighbours of a ring
+  Group windows;          // ranks at the same place of each window of a ring
+  Group shard;            // ZeRO: shard_size neighbours that shard the model's states
+  Group replicas;         // ranks at the same place of each shard
+  Group slices;           // num_head_slices neighbours with the slices of the same heads
+  Group experts;          // expert_parallel_size neighbours that divide each layer's experts
+  Group expert_shard;     // ranks of a shard with the same experts, whose states they shard
+  Group expert_replicas;  // ranks at the same place of each expert_shard
+  /// Counters of all these groups. Null where there is one rank.
   std::shared_ptr<const CollectiveCounts> collectives;
 };
 
-/// Shuts all groups down, in one order on all ranks, after the last collective.
+/// Shuts all groups down after the last collective, in the same order on all ranks.
 void shut_down(const Mesh& mesh);
 
-/// What this rank has sent in its sequence group and the groups inside it. Groups that are one and
-/// the same count once.
+/// Returns the bytes that this rank has sent in its sequence group and the groups inside it. Counts
+/// identical groups once.
 Traffic sequence_traffic(const Mesh& mesh);
 
-/// Connects the ranks (Gloo on CPU, NCCL on CUDA) and makes the groups. Gloo listens on the
-/// interfaces that `where` names, else on the one that leads to the master address.
-/// timeout_seconds bounds every collective (key ddp_timeout). Throws CommunicationError when the
-/// ranks do not find each other within that (300 s at most) and 10 s, UserError when plans differ.
+/// Connects the ranks (Gloo on CPUs, NCCL on GPUs) and makes the groups. Gloo listens on the
+/// interfaces of `where`, else on the interface towards the master address. timeout_seconds (key
+/// ddp_timeout) limits every collective. Throws CommunicationError where the ranks do not meet
+/// within that time (300 s at most) and 10 s, and UserError where their plans differ.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, Link link,
                int64_t timeout_seconds);
 

@@ -82,7 +82,7 @@ TEST_CASE("mesh: ranks wait for others that they have not met only for a time") 
   CHECK_THROWS_AS(while_meeting<int>(now() - seconds(1), hang), CommunicationError);
 }
 
-// Of each group of each rank, who is in it, in order.
+// Returns the members of each group of each rank, in order.
 std::vector<std::map<std::string, std::string>> members(const ParallelPlan& plan) {
   std::vector<std::map<std::string, std::string>> of_ranks(plan.world_size);
   testing::run_ranks(plan, [&](const Mesh& mesh) {
@@ -183,7 +183,7 @@ TEST_CASE("mesh: ranks that planned differently all say so at once") {
   for (int rank = 0; rank < kRanks; ++rank) {
     CAPTURE(rank);
     CHECK(errors[rank] == errors[0]);
-    CHECK(seconds[rank] < 60);  // the patience with a rank that does not come
+    CHECK(seconds[rank] < 60);  // less than the patience with a missing rank
   }
   CHECK(errors[0].starts_with("The ranks would share rows"));
   CHECK(errors[0].find("rank 0: 3 processes, 3 by ulysses") != std::string::npos);

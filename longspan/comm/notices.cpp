@@ -22,18 +22,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// With a store that is silent: a fourth of ddp_timeout, within these.
+/// Patience with a silent store: a fourth of ddp_timeout, within these limits.
 constexpr std::chrono::milliseconds kLeastPatience{5000}, kMostPatience{60000};
-/// Of the rank that serves the store, with itself.
+/// Patience of the serving rank with its own store.
 constexpr std::chrono::milliseconds kShortPatience{2000};
-/// Of a rank that is about to end because it was told to, with one answer of the store, which may
-/// be silent for seconds on a busy machine. Before all have met, this is also the bound
-/// for the whole announcement: nobody may be there who hears it.
+/// Patience of an ending rank with one answer of the store, which may be silent for seconds on a
+/// busy machine. Before all ranks have met, it also limits the whole announcement, since no rank
+/// may be there to read it.
 constexpr std::chrono::milliseconds kLastPatience{6000};
-/// Between two looks whether all are here: a part of the time that has passed, within these.
+/// Pause between two looks whether all are here: a part of the time that has passed, within these
+/// limits.
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
 constexpr std::chrono::milliseconds kBetweenNotices{50};
-/// An alarm may be taken back: it counts when it has sounded for so long.
+/// How long an alarm must last to count, since it may be taken back.
 constexpr std::chrono::milliseconds kAlarmLasts{2000};
 constexpr Clock::time_point kNever = Clock::time_point::max();
 
@@ -48,7 +49,8 @@ void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::duration
   StoreClient store(where, prefix_of(where), kShortPatience);
   const std::string machine = own_machine();
   const auto is_waited_for = [&](int rank) {
-    // No answer in time says nothing: this process serves the store, on a machine that may be busy.
+    // No answer in time means nothing: this process serves the store, on a machine that may be
+    // busy.
     if (store.has(heard_of_stop(rank)).value_or(store.is_gone())) return false;
     const std::optional<Beat> beat = beat_from(store.text(key_of_beat(rank)).value_or(""));
     return !beat || !has_left(*beat, machine);
@@ -70,7 +72,8 @@ struct Notices::Impl {
         store(where, prefix(), patience),
         late(where, prefix(), patience) {}
 
-  /// Without the store's answer: where it is only silent, nobody shall wait there for this rank.
+  /// Returns without the store's answer. Where the store is only silent, leaves a notice there, so
+  /// that no rank waits for this one.
   void leave(const std::string& all) {
     if (!store.is_gone()) late.put(all, timeout);
   }
@@ -81,7 +84,7 @@ struct Notices::Impl {
   const std::chrono::milliseconds timeout, patience;
   std::atomic<bool> all_have_met = false;
   int64_t num_meetings = 0;
-  StoreClient store;  // of wait_for_all
+  StoreClient store;  // for wait_for_all
   LateNotices late;
 };
 
@@ -100,9 +103,9 @@ void Notices::wait_for_all() {
   const auto key_of_rank = [&](int rank) { return fmt::format("{}/{}", key, rank); };
   const std::string own = key_of_rank(impl_->where.rank);
   StoreClient& store = impl_->store;
-  // Names rather than a count say who is here: a question may have been heard twice. The count says
-  // who may be the last, so that not every rank asks for all names. Each is an addition, which the
-  // store answers: it has arrived.
+  // Keys of ranks, not the count, say who is here, since a question may be received twice. The
+  // count says which rank may be the last, so that not every rank asks for all keys. Each is an
+  // addition, whose answer shows that it has arrived.
   if (!store.add(own, 1)) return impl_->leave(all);
   const std::optional<int64_t> num_heard = store.add(key, 1);
   if (!num_heard) return impl_->leave(all);
@@ -118,14 +121,14 @@ void Notices::wait_for_all() {
       store.remove(before + "/all");
     }
   }
-  // Waiting inside the store would be told of as an error every time that the alarm is looked at.
+  // Polls, since torch would log an error at every timeout of a wait inside the store.
   const Clock::time_point start = Clock::now();
   Clock::time_point alarmed = kNever;
   for (;;) {
     const std::optional<bool> all_here = store.has(all);
     const std::optional<bool> alarm = all_here ? store.has(kAlarm) : std::nullopt;
     if (!all_here || !alarm) return impl_->leave(all);
-    if (*all_here) store.remove(own);  // nobody looks for it any more
+    if (*all_here) store.remove(own);  // no other rank reads it any more
     if (*all_here) return;
     alarmed = *alarm ? std::min(alarmed, Clock::now()) : kNever;
     if (*alarm && Clock::now() - alarmed > kAlarmLasts) return;
@@ -144,7 +147,7 @@ void Notices::announce_stop(const std::string& why) const {
   const std::chrono::milliseconds in_all = impl_->all_have_met ? impl_->timeout : kLastPatience;
   const Clock::time_point end = Clock::now() + in_all;
   StoreClient store(where, impl_->prefix(), kLastPatience);
-  // A rank that ends without having said so is taken for killed.
+  // A rank that ends without this notice counts as killed.
   while (!store.put(kStopNotice, why) || !store.put(heard_of_stop(where.rank), "yes")) {
     if (store.is_gone() || Clock::now() > end) return;
     std::this_thread::sleep_for(kBetweenNotices);

@@ -17,12 +17,13 @@ namespace longspan {
 namespace {
 
 struct Ends {
-  std::string text;  // the bytes of both addresses
+  std::string text;  // bytes of both addresses
   std::string peer_address;
   int peer_port = 0;
 };
 
-/// Nothing where the descriptor is no connection, or one in which nobody waits for bytes.
+/// Returns nullopt for a descriptor that is no connection, or one in which no thread waits for
+/// bytes.
 std::optional<Ends> ends_of(int descriptor) {
   sockaddr_storage own{}, peer{};
   socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
@@ -77,7 +78,8 @@ void shut_down(const Connections& connections) {
   if (connections.empty()) return;
   for (const int descriptor : descriptors()) {
     if (!ends_of(descriptor)) continue;
-    // Its number may be another's by now; that of the copy is nobody else's.
+    // The descriptor's number may belong to another file by now. The copy's number belongs to this
+    // function.
     const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) continue;
     const std::optional<Ends> ends = ends_of(copy);

@@ -1,4 +1,4 @@
-// Connections of this process that a library has made and shows to nobody. No torch.
+// Finds and ends connections of this process that a library hides. No torch.
 #pragma once
 
 #include <set>
@@ -6,15 +6,15 @@
 
 namespace longspan {
 
-/// Connections, each by the addresses of its two ends.
+/// Connections, each identified by the addresses of its two ends.
 using Connections = std::set<std::string>;
 
-/// Those of this process to this port of a machine that has one of the addresses (address_text), in
-/// which a thread may wait for bytes for as long as the other end is silent. None where the system
-/// does not list them (/proc).
+/// Returns this process's connections to this port at one of the addresses (address_text) in which
+/// a thread may wait for bytes without a time limit. Empty where the system does not list them
+/// (/proc).
 Connections connections_to(const std::set<std::string>& addresses, int port);
 
-/// Ends those that are still open: a thread that waits in one gets an error. From any thread.
+/// Shuts down those that are still open: a thread that waits in one gets an error. Thread-safe.
 void shut_down(const Connections& connections);
 
 }  // namespace longspan

@@ -53,11 +53,11 @@ TEST_CASE(
   CHECK(got == 0);
   char byte = 0;
   CHECK(recv(another, &byte, 1, 0) == 0);
-  CHECK(recv(elsewhere, &byte, 1, MSG_DONTWAIT) == -1);  // nothing has come, and may yet
+  CHECK(recv(elsewhere, &byte, 1, MSG_DONTWAIT) == -1);  // no data, but still open
   CHECK(connections_to(kLoopback, other.port()) == third);
   for (const int descriptor : {one, another, elsewhere}) close(descriptor);
   CHECK(connections_to(kLoopback, other.port()).empty());
-  shut_down(third);  // nothing is left to end
+  shut_down(third);  // nothing left to end
 }
 
 TEST_CASE("own connections: one to the same port of another address is another's") {

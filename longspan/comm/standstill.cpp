@@ -12,10 +12,10 @@ namespace {
 
 using Beats = std::vector<std::optional<Beat>>;
 
-/// A rank that has not come to a collective, and one that has.
+/// A collective that a rank has not reached, and a rank that waits there.
 struct Lag {
   std::string group;
-  int64_t number;  // of the collective, from 1
+  int64_t number;  // of the collective, counted from 1
   int waits;
 };
 
@@ -24,7 +24,7 @@ std::string name_without_index(std::string group) {
   return group;
 }
 
-/// By rank, the first group in which it is behind.
+/// Returns, for each rank, the first group in which it is behind.
 std::map<int, Lag> lags_of(const Beats& beats) {
   std::map<std::string, std::pair<int64_t, int>> furthest;
   for (int rank = 0; rank < static_cast<int>(beats.size()); ++rank) {

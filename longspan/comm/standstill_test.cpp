@@ -41,7 +41,7 @@ TEST_CASE("standstill: who has not come to a collective keeps the others waiting
   Beats later = beats;  // all have beaten since
   for (std::optional<Beat>& beat : later) ++beat->count;
   CHECK(diagnosis_of(beats, later, 0, "here") == "All ranks live. " + laggards_of(beats));
-  // Groups of other ranks have counts of their own.
+  // Groups of different ranks have separate counts.
   CHECK(laggards_of({beats[0], beats[2]}).empty());
   CHECK(laggards_of({beats[0], std::nullopt}).empty());
 }
@@ -52,7 +52,7 @@ TEST_CASE("standstill: of ranks that wait for each other in a chain the last is 
               beat_of({{"data1", 2}})};
   CHECK(names(laggards_of(beats), 2));
   CHECK_FALSE(names(laggards_of(beats), 1));
-  // In a circle all are.
+  // In a cycle all are named.
   beats[2]->collectives["slices0"] = 1;
   beats[0]->collectives["slices0"] = 0;
   for (const int rank : {0, 1, 2}) CHECK(names(laggards_of(beats), rank));
@@ -66,13 +66,13 @@ TEST_CASE("standstill: it is one when nobody of these has moved for longer than 
   CHECK(watched.look(stuck, start + seconds(5), seconds(10)).empty());
   CHECK(watched.look(stuck, start + seconds(10), seconds(10)).empty());
   CHECK(names(watched.look(stuck, start + seconds(11), seconds(10)), 1));
-  // Who goes on is not stuck, and does not wait.
+  // A rank that makes progress is not stuck, and does not wait.
   for (const size_t rank : {0, 1}) {
     Beats moved = stuck;
     ++moved[rank]->step;
     CHECK(watched.look(moved, start + seconds(12), seconds(10)).empty());
   }
-  // Nor who is equally far, as while one of them writes a model, nor who has ended.
+  // Neither is a rank that is equally far (while one of them writes a model), or that has ended.
   Standstill other;
   Beats ended = stuck;
   ended[1]->ending = Beat::Ending::kFinished;

@@ -40,14 +40,14 @@ void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own
   const auto waits_for = [&](size_t rank, const std::optional<Beat>& now) {
     if (!now || has_left(*now, own_machine)) return false;
     if (state_of_process(*now, own_machine) == ProcessState::kStopped) return false;
-    // One that has not beaten for a while is gone too.
+    // A rank that has not beaten for a while counts as gone.
     return !seen[rank] || now->count > seen[rank]->count || !lasted(kLingers / 2);
   };
   for (bool waits = !seen.empty(); waits && !lasted(kLingers);) {
     waits = false;
     const std::vector<std::optional<Beat>> now = look();
     for (size_t rank = 1; rank < now.size(); ++rank) waits |= waits_for(rank, now[rank]);
-    // Those who were not waited for any more may still be reading.
+    // Ranks that are no longer waited for may still be reading.
     std::this_thread::sleep_for(waits ? interval / 4 : kLeastGap);
   }
 }

@@ -1,4 +1,4 @@
-// Beats of ranks in the run's key-value store.
+// Reads and writes beats in the run's key-value store.
 #pragma once
 
 #include <chrono>
@@ -15,30 +15,30 @@ class Store;
 
 namespace longspan {
 
-/// Under which name the store has the diagnosis that all ranks print.
+/// The key of the diagnosis that all ranks print.
 inline constexpr const char* kVerdict = "verdict";
 
-/// What the server of the store gives the others to read from it.
+/// How long the rank that serves the store lets others read from it before it ends.
 inline constexpr std::chrono::duration<double> kLingers{4};
-/// The least of it, and the least between two beats.
+/// The shortest such time, and the shortest time between two beats.
 inline constexpr std::chrono::duration<double> kLeastGap{0.2};
 
-/// Under which name the store has a rank's beat.
+/// Returns the key of a rank's beat.
 std::string key_of_beat(int rank);
 
-/// Posts a rank's beat. A failure of its own is the verdict, too, where there is none yet: with it
-/// the store may go, and others wait for ranks that are no longer there.
+/// Posts a rank's beat. A failure of its own also becomes the verdict, unless there is one. The
+/// store may end with this rank, and others would blame missing ranks.
 void post_beat(c10d::Store& store, int rank, const Beat& beat);
 
-/// Beats of these ranks; nothing where there is none yet.
+/// Returns the beats of these ranks; nullopt for a rank that has none yet.
 std::vector<std::optional<Beat>> beats_of(c10d::Store& store, const std::vector<int>& ranks);
 
-/// Of all ranks of a run.
+/// Returns the beats of all ranks of a run.
 std::vector<std::optional<Beat>> beats_of_all(c10d::Store& store, int world_size);
 
-/// The store goes with rank 0's process, which calls this: waits until the ranks that live have
-/// read from it, kLingers at most. `seen`: the beats of all as they were; `look` returns them as
-/// they are now, or nothing where the store cannot be asked.
+/// Waits until the living ranks have read from the store, for kLingers at most. Rank 0 calls it
+/// before it ends, since the store ends with it. `seen`: earlier beats of all ranks. `look` returns
+/// their current beats, or an empty vector where the store does not answer.
 void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own_machine,
             std::chrono::duration<double> interval,
             const std::function<std::vector<std::optional<Beat>>()>& look);

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatienceAfterSilence{2000};
 
-/// A connection to the store, shared with the thread of a question: the thread may hang in it.
+/// A connection to the store, shared with a question's thread, which may hang in it.
 class Line {
  public:
   Line(const Rendezvous& where, std::string prefix, std::chrono::milliseconds patience)
@@ -30,7 +30,7 @@ class Line {
     return store_.defined();
   }
 
-  /// Connects when it is called first. For one thread at a time. Throws as connect_to_store.
+  /// Connects at the first call. One thread at a time. Throws as connect_to_store.
   c10d::Store& store() {
     if (!is_connected()) {
       Connections made;
@@ -43,7 +43,7 @@ class Line {
     return *store_;
   }
 
-  /// From any thread: the question that is under way ends, now or when it has connected.
+  /// Ends the question under way, now or once it has connected. Thread-safe.
   void hang_up() {
     const std::lock_guard lock(mutex_);
     hung_up_ = true;
@@ -63,7 +63,7 @@ class Line {
 }  // namespace
 
 struct StoreClient::Impl {
-  /// `question` owns what it uses: when the store is silent it is left behind with a thread.
+  /// `question` owns what it uses: where the store is silent, it is left behind with its thread.
   template <typename T>
   std::optional<T> ask(std::function<T(c10d::Store&)> question) {
     if (gone || Clock::now() < quiet_until || !left.expired()) return std::nullopt;
@@ -99,7 +99,7 @@ struct StoreClient::Impl {
   const std::string prefix;
   const std::chrono::milliseconds patience;
   std::shared_ptr<Line> line;
-  std::weak_ptr<Line> left;  // gone when the thread that it was left to has ended
+  std::weak_ptr<Line> left;  // expires when the thread that was left behind has ended
   bool gone = false, was_silent = false;
   Clock::time_point quiet_until;
 };

@@ -1,4 +1,4 @@
-// Questions to the run's key-value store that are answered in time, or not at all.
+// A client of the run's key-value store with a time limit for each question.
 #pragma once
 
 #include <chrono>
@@ -12,14 +12,17 @@
 
 namespace longspan {
 
-/// A connection to the store that a run already has, made when it is first used. Once nobody
-/// listens there any more the store is gone for good: from then on every question is answered at
-/// once, by nullopt or false. When what listens has not answered for `patience`, questions are
-/// answered so for as long again, and the next one is asked with a patience of 2 seconds. The
-/// connection in which nobody answered is ended then, and with it the thread that waits there;
-/// until it has ended, questions are answered so too: a client never has more than one under way. A
-/// connection that breaks while the store lives is made anew, and the question asked again: it may
-/// then have been heard twice. For one thread.
+/// A connection to the store of a running run, made at first use. Not thread-safe. Answers are
+/// nullopt or false where the store does not answer:
+///   - Once its port refuses connections, the store is gone for good. Every later question fails at
+///     once.
+///   - After `patience` without an answer, the connection and its waiting thread are ended.
+///   Questions
+///     fail at once for another `patience`, and until that thread has ended, so a client never has
+///     two questions under way. The next question has a patience of 2 seconds.
+///   - A connection that breaks while the store lives is made anew, and the question is asked
+///   again.
+///     The store may then have received it twice.
 class StoreClient {
  public:
   StoreClient(const Rendezvous& where, std::string prefix, std::chrono::milliseconds patience);
@@ -27,14 +30,14 @@ class StoreClient {
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
-  /// For good.
+  /// Whether the store is gone for good.
   bool is_gone() const;
-  /// The number under this name after adding to it; 0 where there was none.
+  /// Adds to the number under this key and returns the sum. A missing key counts as 0.
   std::optional<int64_t> add(const std::string& key, int64_t amount);
   std::optional<bool> has(const std::string& key);
   std::optional<bool> has_all(const std::vector<std::string>& keys);
   bool put(const std::string& key, const std::string& text);
-  /// The text under this name; empty: none.
+  /// Returns the text under this key; "" where there is none.
   std::optional<std::string> text(const std::string& key);
   bool remove(const std::string& key);
 

@@ -1,4 +1,4 @@
-// Questions to stores that are silent, for a while or for good.
+// Questions to stores that are silent, for a while or forever.
 #include "longspan/comm/store_client.h"
 
 #include <doctest/doctest.h>
@@ -35,18 +35,18 @@ TEST_CASE("store client: a store that is silent keeps one thread and one descrip
     StoreClient client(where, "/test", milliseconds(20));
     for (int question = 0; question < 30; ++question) {
       CHECK_FALSE(client.add("key", 1));
-      // One that asks, one that connects for it, and one that looks at who listens, each while the
-      // one before it ends, which takes a busy machine some time. Were they kept, it would be one
-      // for each question.
+      // One thread asks, one connects for it, and one checks for a listener, each while the
+      // previous one ends, which takes time on a busy machine. A leak would add one thread for each
+      // question.
       REQUIRE(comes_true([&] {
         return num_threads() - threads <= 5 && num_descriptors() - descriptors <= 4 &&
                connections_to(kLoopbackOnly, server.port()).size() <= 2;
       }));
-      std::this_thread::sleep_for(milliseconds(25));  // another one may be asked then
+      std::this_thread::sleep_for(milliseconds(25));  // until the next question may be asked
     }
     CHECK_FALSE(client.is_gone());
   }
-  // What is left behind ends, though the server goes on to be silent.
+  // Threads that were left behind end although the server stays silent.
   CHECK(comes_true([&] { return num_threads() <= threads && num_descriptors() <= descriptors; }));
 }
 
@@ -70,11 +70,11 @@ TEST_CASE("store client: a question that nobody answers ends with its connection
   }));
   CHECK_FALSE(client.is_gone());
 
-  // The store speaks again: by a new connection, and by that alone.
+  // The store answers again, by one new connection.
   relay.hold(false);
   CHECK(comes_true([&] { return client.add("key", 1).has_value(); }));
   CHECK(comes_true(has_one_connection));
-  // The thread of a question that was answered may live for an instant longer.
+  // The thread of an answered question may live a moment longer.
   CHECK(comes_true([&] { return num_threads() <= threads; }));
 }
 

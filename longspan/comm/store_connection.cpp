@@ -1,4 +1,4 @@
-// Connections to the run's key-value store that end in time, whatever listens there.
+// Connections to the run's key-value store with a time limit, whatever listens there.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,12 +22,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What torch's own patience may be exceeded by.
+/// Extra time, since torch may exceed its own timeout.
 constexpr milliseconds kSlack{2000};
-/// Of finding out what is wrong.
+/// Time to find out what is wrong.
 constexpr milliseconds kLook{2000};
 
-/// Of those that connect to a port one alone, so that a connection that is new is its own.
+/// Lets one thread at a time connect to a port, so that a new connection is known to be its own.
 std::timed_mutex& door_to(int port) {
   static std::mutex mutex;
   static std::map<int, std::timed_mutex>& doors = *new std::map<int, std::timed_mutex>();
@@ -73,7 +73,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
           fmt::format("port {} of this machine is not free: {}", port, problem));
     }
   }
-  // Threads that wait for a server must not keep it out.
+  // A serving thread takes no lock, so threads that wait for a server do not block it.
   std::unique_lock<std::timed_mutex> door;
   if (!serves) {
     door = std::unique_lock(door_to(port), timeout);
@@ -81,7 +81,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
       throw CommunicationError(fmt::format("{} does not answer", endpoint_text(host, port)));
     }
   }
-  // Another machine may have a port of the same number, to which another thread connects meanwhile.
+  // Filters by address, since another thread may connect to the same port of another machine
+  // meanwhile.
   const std::set<std::string> addresses = addresses_of(host, timeout);
   const Connections earlier = connections_to(addresses, port);
   const auto fresh = [&] {
@@ -91,7 +92,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
   };
   std::string reason;
   try {
-    // torch waits for the first answer of whoever takes the connection, forever.
+    // torch waits forever for the first answer of whatever accepts the connection.
     const std::optional<Opened> store =
         within<Opened>(timeout + kSlack, [host, port, serves, timeout]() -> Opened {
           c10d::TCPStoreOptions options;
@@ -117,7 +118,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& where, bool serves,
 
 c10::intrusive_ptr<c10d::Store> connect_to_store(const Rendezvous& where, const std::string& prefix,
                                                  milliseconds timeout, Connections* made) {
-  // torch would try again and again.
+  // torch would retry again and again.
   if (who_listens(where.master_address, where.master_port, timeout) == Listener::kRefuses) {
     throw StoreIsGone(fmt::format("nobody listens at {} any more",
                                   endpoint_text(where.master_address, where.master_port)));

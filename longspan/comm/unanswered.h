@@ -1,4 +1,4 @@
-// Questions to the run's store that nobody answers. No torch.
+// Ends questions to the run's store that get no answer. No torch.
 #pragma once
 
 #include <chrono>
@@ -12,14 +12,15 @@
 
 namespace longspan {
 
-/// Ends a question that a thread has waited with for too long: torch waits forever for a server
-/// that is stopped, or that is behind a network which drops everything. A rank that gets on without
-/// an answer needs none. Safe for threads.
+/// Ends a question that has lasted too long. torch waits forever for a server that is stopped, or
+/// that is behind a network that drops everything. A rank that makes progress needs no answer, and
+/// its question goes on. Thread-safe.
 class Unanswered {
  public:
-  /// Of the thread that asks: it does so in this connection from now on, one question at a time.
+  /// Registers the asking thread's store connections. From now on it asks in these, one question at
+  /// a time.
   void asks_in(Connections connections);
-  /// While this object lives, a question is under way.
+  /// Marks a question as under way for its lifetime.
   class Question {
    public:
     explicit Question(Unanswered& all) : all_(all) { all_.asks(true); }
@@ -31,8 +32,8 @@ class Unanswered {
     Unanswered& all_;
   };
 
-  /// Of another thread, again and again: how far the rank is. Ends the connection where its
-  /// question has been under way for longer than `limit`, and the rank has not moved meanwhile.
+  /// Called repeatedly by another thread with the rank's progress. Shuts the connections down where
+  /// a question has been under way for longer than `limit` without any progress of the rank.
   void look(const StartedCollectives& begun, const std::string& doing,
             SinceWhen::Clock::time_point now, std::chrono::duration<double> limit);
 

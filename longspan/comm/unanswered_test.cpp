@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::seconds;
 
-/// A connection in which nobody answers, and what watches over it: one look a second.
+/// A connection without answers, and its watcher, which looks once a second.
 class Silent {
  public:
   Silent() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -56,7 +56,7 @@ class Silent {
 TEST_CASE("unanswered: a question ends where the rank has not moved for longer than the limit") {
   Silent silent;
   silent.look_for(30);
-  CHECK_FALSE(silent.has_ended());  // nobody asks
+  CHECK_FALSE(silent.has_ended());  // no question is under way
   const Unanswered::Question question(silent.watched);
   silent.look_for(11);
   CHECK_FALSE(silent.has_ended());

@@ -1,4 +1,4 @@
-// Waits for a call that may never return, but for a limited time.
+// Calls with a time limit.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 
 namespace longspan {
 
-/// Some 30 years. A clock that counts nanoseconds in 64 bits cannot add ten times that to its time.
+/// About 30 years. A clock of nanoseconds in 64 bits overflows at about ten times that.
 inline constexpr int64_t kLongestWaitSeconds = 1'000'000'000;
 
-/// That many seconds, or as many as a clock can wait.
+/// Returns that many seconds, limited to what a clock can wait.
 inline std::chrono::seconds patience_of(int64_t seconds) {
   return std::chrono::seconds(std::clamp<int64_t>(seconds, 0, kLongestWaitSeconds));
 }
 
-/// Runs `call` on a thread of its own. Returns what it returns, or throws what it throws; nullopt
-/// when it has done neither after `patience`. The thread is then left behind, so that `call` must
-/// own whatever it uses.
+/// Runs `call` on a new thread. Returns what it returns, or throws what it throws. Returns nullopt
+/// where it is still running after `patience`. The thread is then left behind, so `call` must own
+/// everything that it uses.
 template <typename T>
 std::optional<T> within(std::chrono::milliseconds patience, std::function<T()> call) {
   auto task = std::make_shared<std::packaged_task<T()>>(std::move(call));

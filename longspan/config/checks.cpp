@@ -26,8 +26,7 @@ namespace {
 
 using Demand = std::function<void(bool holds, std::string_view problem)>;
 
-/// What the key is without a word of the user's. Of a key that may be absent, false asks for as
-/// little.
+/// Whether the key has its default value. For an optional boolean, also where it is false.
 bool asks_for_nothing(const Key& key, const Config& config) {
   const Config defaults;
   return std::visit(
@@ -41,7 +40,7 @@ bool asks_for_nothing(const Key& key, const Config& config) {
       key.field);
 }
 
-/// Keys of one way of fine-tuning are of no use to another.
+/// Refuses keys of other finetuning types.
 void check_method(const Config& config, const Demand& demand) {
   const FinetuningType own = finetuning_type_of(config);
   for (const FinetuningType type : kFinetuningTypes) {
@@ -69,7 +68,7 @@ void check_method(const Config& config, const Demand& demand) {
          "first ones");
 }
 
-/// Keys that say something to other stages only, and what the stage itself demands.
+/// Refuses keys that only other stages use, and checks what the stage itself requires.
 void check_stage(const Config& config, std::vector<std::string>& problems) {
   const Stage& stage = stage_of(config);
   std::vector<const StageKeys*> refused;
@@ -148,7 +147,7 @@ void check_steps(const OptimizationSettings& config, int64_t cutoff_len, const D
       fmt::format("lr_scheduler_type: {} has no warmup_steps and no warmup_ratio; take "
                   "constant_with_warmup",
                   config.lr_scheduler_type));
-  constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a row, so that its work can be counted
+  constexpr int64_t kMostTokens = int64_t{1} << 40;  // per row, so that its work can be counted
   for (const int64_t rows :
        {config.per_device_train_batch_size, config.per_device_eval_batch_size}) {
     if (rows <= kMostTokens / cutoff_len) continue;
@@ -166,7 +165,7 @@ void check_steps(const OptimizationSettings& config, int64_t cutoff_len, const D
          "adam_beta1 and adam_beta2 must be below 1");
 }
 
-/// Keys that say the opposite of each other.
+/// Refuses pairs of keys that contradict each other.
 void check_contradictions(const Config& config, const Demand& demand) {
   demand(!config.data_seed || *config.data_seed == config.seed,
          "data_seed and seed differ: seed orders the rows; remove data_seed, or give both the same "

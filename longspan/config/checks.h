@@ -1,4 +1,4 @@
-// What keys demand of each other. No torch.
+// Checks of keys against each other. No torch.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@ namespace longspan {
 
 struct Config;
 
-/// Everything that is wrong with a configuration whose keys are well typed and in range: missing
-/// keys, keys that exclude each other. A line for each, with the remedy; empty when all is well.
+/// Returns the problems of a configuration whose values have the right types and ranges: missing
+/// keys, keys that exclude each other. One line each, with the remedy; empty where there is none.
 std::vector<std::string> check_config(const Config& config);
 
 /// The same for `longspan export`.

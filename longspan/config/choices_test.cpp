@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-/// Tries every word that the table of keys allows.
+/// Tries every word of the table of keys.
 template <typename Meaning>
 void check_words(const char* name, int num_words, std::string Config::* field,
                  const Meaning& meaning) {

@@ -1,5 +1,4 @@
-// What the user wrote, with every default visible: LLaMA-Factory's keys by their own names. No
-// torch.
+// The user's configuration with all defaults, under LLaMA-Factory's names. No torch.
 #pragma once
 
 #include <string>
@@ -17,7 +16,7 @@
 
 namespace longspan {
 
-/// All keys. What needs one room of it takes that room alone.
+/// All keys. A function that reads one section takes that section only.
 struct Config : ModelSettings,
                 MethodSettings,
                 PreferenceSettings,
@@ -27,17 +26,16 @@ struct Config : ModelSettings,
                 MemorySettings,
                 ExportSettings,
                 ParallelSettings {
-  /// What to tell the user about keys that were taken.
+  /// Messages to the user about accepted keys.
   std::vector<std::string> notes;
 };
 
-/// Reads a YAML (or JSON) file and then `key=value` / `--key value` overrides. Throws UserError:
-/// missing file, broken YAML (file, line), an unknown key (names the nearest known one), a known
-/// key that is not supported (by name), a value of the wrong type or out of range.
+/// Reads a YAML or JSON file and then the overrides `key=value` or `--key value`. Throws UserError:
+/// missing file, broken YAML (with file and line), unknown key (with the nearest known one),
+/// unsupported key, value of the wrong type or out of range.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides);
 
-/// The same for `longspan export`, which looks at fewer keys and takes those of training that its
-/// users' files also hold.
+/// The same for `longspan export`, which reads fewer keys and accepts training keys in the file.
 Config load_export_config(const std::string& path, const std::vector<std::string>& overrides);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Configuration file and overrides -> Config.
+// Reads a configuration file and overrides into a Config.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -31,16 +31,16 @@ namespace {
 
 using nlohmann::json;
 
-/// Of one file and its overrides: for each the key is looked for that was meant. Who gives another
-/// format's file by mistake need not read on.
+/// Problems that are reported for a file and its overrides. Each may cost a search for the nearest
+/// key. A file in another program's format would have too many.
 constexpr size_t kMostProblems = 50;
-constexpr size_t kShownBytes = 60;  // of a key or a value that may be of any length
+constexpr size_t kShownBytes = 60;  // of a key or a value of any length
 
 std::string shown(const json& value) {
   return shortened(value.dump(-1, ' ', false, json::error_handler_t::replace), kShownBytes);
 }
 
-// Each setter says whether the value has the field's type.
+// Each setter returns whether the value has the field's type.
 bool set(std::string& field, const json& value) {
   if (!value.is_string()) return false;
   field = value.get<std::string>();
@@ -61,7 +61,7 @@ bool set(double& field, const json& value) {
   return std::isfinite(field);
 }
 bool set(int64_t& field, const json& value) {
-  if (value.is_number_float()) {  // 1e3 is a whole number as well
+  if (value.is_number_float()) {  // 1e3 is a whole number too
     const double number = value.get<double>();
     if (std::nearbyint(number) != number || std::abs(number) > 9e15) return false;
     field = static_cast<int64_t>(number);
@@ -86,9 +86,8 @@ bool set(std::optional<T>& field, const json& value) {
   return true;
 }
 
-/// A number in quotes is the number, and a truth value in quotes the truth value, where such a one
-/// is wanted: YAML readers of version 1.1 take 1e-4 for a word, and so people write "1e-4". Blanks
-/// around it are nothing, as in Python.
+/// Returns the number or the boolean in quotes, where the key wants one. YAML 1.1 reads 1e-4 as a
+/// word, so people write "1e-4". Ignores blanks around it, as Python does.
 json without_quotes(const Key& key, const json& value) {
   if (!value.is_string() || !key.choices.empty()) return value;
   const bool is_text = std::visit(
@@ -132,12 +131,12 @@ bool in_range(const Key& key, const json& value) {
   return (key.above_least ? number > key.least : number >= key.least) && number <= key.most;
 }
 
-/// Puts a value into the configuration, or says what is wrong with it.
+/// Puts a value into the configuration. Returns what is wrong with it, or "".
 std::string assign(Config& config, const Key& key, json value) {
-  if (value.is_null()) return {};  // as if it had not been written
+  if (value.is_null()) return {};  // like a key that is not set
   const json given = value;
   value = without_quotes(key, value);
-  // YAML readers of version 1.1 take a bare `no` for false; so do people.
+  // YAML 1.1 reads a bare `no` as false, and some users write false.
   if (value == false && !key.choices.empty() && key.choices[0] == "no") value = "no";
   if (key.truth && value.is_boolean()) value = value == true ? "true" : "false";
   if (key.list && value.is_array()) {
@@ -182,9 +181,9 @@ bool is_neutral(const UnsupportedKey& key, const json& value) {
 struct Reading {
   Config config;
   std::vector<std::string> idle;                                  // keys without effect
-  std::vector<std::pair<std::string_view, std::string>> renamed;  // today's name, the one given
+  std::vector<std::pair<std::string_view, std::string>> renamed;  // new name, given name
   std::vector<std::pair<const OppositeKey*, bool>> opposites;     // the value of the key `of`
-  std::set<std::string, std::less<>> given;                       // working keys with a value
+  std::set<std::string, std::less<>> given;                       // supported keys with a value
 };
 
 const Key& key_named(std::string_view name) {
@@ -196,7 +195,7 @@ const Key& key_named(std::string_view name) {
   throw std::logic_error(fmt::format("the table has no key {}", name));
 }
 
-/// Takes one `key: value`, or says what is wrong with it.
+/// Takes one `key: value`. Returns what is wrong with it, or "".
 std::string take(Reading& reading, const std::string& name, const json& value) {
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
@@ -245,7 +244,7 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
                                      : "the nearest known key is " + nearest);
 }
 
-/// Values that the opposite key gave. Says what two keys contradict each other in.
+/// Applies the values of opposite keys. Returns the contradictions between two keys.
 std::vector<std::string> settle_opposites(Reading& reading) {
   std::vector<std::string> problems;
   for (const auto& [key, value] : reading.opposites) {
@@ -264,7 +263,7 @@ std::vector<std::string> settle_opposites(Reading& reading) {
   return problems;
 }
 
-/// Keys that say in other words what another key says, and what the user is told of what was taken.
+/// Applies keys that are another form of a key, and collects the notes for the user.
 void settle(Reading& reading) {
   Config& config = reading.config;
   if (config.use_cpu && wanted_device_of(config) == WantedDevice::kAuto) config.device = "cpu";
@@ -295,8 +294,8 @@ json read_file(const std::string& path) {
   const std::string text = read_text_file(path, "configuration file");
   json values;
   try {
-    // Of two equal keys JSON's readers keep the last without a word; the reader of YAML refuses
-    // them.
+    // JSON readers silently keep the last of two equal keys, so those are refused. The YAML reader
+    // refuses them itself.
     values = path.ends_with(".json") ? parse_json_of_single_keys(text, path)
                                      : parse_json(yaml_to_json(text, path), path);
   } catch (const UserError&) {
@@ -335,8 +334,7 @@ Config load(const std::string& path, const std::vector<std::string>& words,
     if (replaced.contains(key.of)) replaced.insert(key.name);
   }
   for (const auto& [name, value] : values.items()) {
-    // What an override replaces is not looked at: a refused key can be mended from the command
-    // line.
+    // Skips a key that an override replaces, so that the command line can correct a refused key.
     if (replaced.contains(name)) continue;
     note(path, take(reading, name, value));
     if (is_enough()) break;
@@ -351,7 +349,7 @@ Config load(const std::string& path, const std::vector<std::string>& words,
   GivenKeys given{std::exchange(reading.given, {}), {}};
   for (const Override& item : overrides) {
     if (is_enough()) break;
-    // A switch without a value is switched on.
+    // A switch without a value means true.
     const json value = item.has_value
                            ? parse_json(yaml_to_json(item.value, item.key + "=" + item.value),
                                         item.key + "=" + item.value)

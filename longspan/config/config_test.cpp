@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The smallest configuration that is accepted.
+/// The smallest accepted configuration.
 json least() {
   return {{"model_name_or_path", "m"}, {"dataset", "d"}, {"output_dir", "o"}, {"do_train", true}};
 }
@@ -42,7 +42,7 @@ Config load(const json& values, const std::vector<std::string>& overrides = {}) 
 
 Config load_yaml(const std::string& text) { return load_config(File(text, ".yaml").path, {}); }
 
-/// What the UserError says; empty when none is thrown.
+/// Returns the UserError's message; "" where none is thrown.
 std::string complaint(json extra, const std::vector<std::string>& overrides = {}) {
   json values = least();
   if (!extra.is_null()) values.update(extra);
@@ -256,7 +256,7 @@ TEST_CASE("config: a problem of several keys names where their values came from"
   const std::string words = "command line", both = file.path + " and " + words;
   begins({{"max_steps", 0}}, {}, file.path);
   begins({}, {"max_steps=0"}, words);
-  begins({{"num_train_epochs", 2}}, {"max_steps=0"}, words);  // which the remedy names
+  begins({{"num_train_epochs", 2}}, {"max_steps=0"}, words);  // the remedy names that key
   begins({{"max_steps", 0}}, {"seed=1"}, file.path);
   begins({{"warmup_ratio", 0.1}, {"warmup_steps", 2}}, {}, file.path);
   begins({{"warmup_ratio", 0.1}}, {"warmup_steps=2"}, both);
@@ -285,7 +285,7 @@ TEST_CASE("config: files that cannot be read") {
 }
 
 TEST_CASE("config: LLaMA-Factory's own example loads, with its DeepSpeed file") {
-  // The parts of its ds_z3_config.json that are no sizes of buckets.
+  // Its ds_z3_config.json without sizes of buckets.
   const File deepspeed(
       R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
           "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
@@ -331,7 +331,7 @@ TEST_CASE("config: the tables are sound") {
     CHECK(names.contains(key.of));
   }
   for (const UnsupportedKey& key : unsupported_keys()) add(key.name);
-  // Every default is itself accepted, so that writing it down changes nothing.
+  // Every default is accepted, so writing it down changes nothing.
   json defaults = least();
   for (const KeyDescription& key : describe_keys()) {
     if (key.default_value.empty() || defaults.contains(key.name)) continue;
@@ -369,14 +369,14 @@ TEST_CASE("config: what is huge is told in short, and soon") {
   const std::string said = complaint({{name, 1}});
   CHECK_SAYS(said, "unknown key kkkk");
   CHECK_MESSAGE(said.size() < 400, said.size());
-  CHECK(edit_distance(name, name + "x") == 0);  // no more than their beginnings are compared
+  CHECK(edit_distance(name, name + "x") == 0);  // only the first letters are compared
   json many = json::object();
   std::vector<std::string> words;
   for (int i = 0; i < 20'000; ++i) {
     many["key" + std::to_string(i)] = i;
     words.push_back("word" + std::to_string(i) + "=1");
   }
-  // Each of them costs a search for the key that was meant.
+  // Each unknown key costs a search for the nearest one.
   const auto searches = [](const std::string& text) {
     int count = 0;
     for (size_t at = 0; (at = text.find("unknown key", at)) != std::string::npos; ++at) ++count;

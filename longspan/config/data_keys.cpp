@@ -12,7 +12,7 @@
 namespace longspan::key_tables {
 namespace {
 
-/// Further names of LLaMA-Factory's templates, as of its release 0.9.5.
+/// Unsupported templates of LLaMA-Factory 0.9.5.
 std::vector<std::string_view> other_templates() {
   std::string_view left =
       "alpaca bailing bailing_v2 breeze chatglm3 chatml_de cohere cpm4 dbrx deepseek hy3 "

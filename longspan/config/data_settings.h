@@ -1,4 +1,4 @@
-// Data sets, and how their rows become tokens. No torch.
+// Data sets, and how rows become tokens. No torch.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct DataSettings {
   std::optional<std::string> default_system;
   bool enable_thinking = true;
   std::string on_bad_row = "stop";  // stop | skip
-  std::optional<bool> packing;      // absent: true for pt, else false
+  std::optional<bool> packing;      // not set: true for pt, else false
   bool neat_packing = false;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Sizes of buckets and the like: no result depends on them.
+/// Sizes of buckets and the like, which affect no result.
 const std::set<std::string> kTuning = {"steps_per_print",
                                        "wall_clock_breakdown",
                                        "dump_state",
@@ -56,7 +56,7 @@ const std::set<std::string> kOffloadTuning = {"pin_memory",    "buffer_count",  
                                               "max_in_cpu",    "fast_init",     "pipeline",
                                               "pipeline_read", "pipeline_write"};
 
-/// When, within a backward pass, gradients are added up.
+/// When gradients are added up within a backward.
 const std::set<std::string> kBf16Tuning = {"immediate_grad_update"};
 
 class Reader {
@@ -69,7 +69,7 @@ class Reader {
       if (key == "zero_optimization") {
         read_zero(value);
       } else if (key == "fp16") {
-        // Its other keys are of fp16 alone, which is refused.
+        // The section's other keys apply only to fp16, which is refused.
         if (!asks_nothing(enabled(value))) refuse("fp16.enabled", enabled(value), "use bf16");
       } else if (key == "bf16" || key == "bfloat16") {
         require_known_of_bf16(key, value);
@@ -119,7 +119,7 @@ class Reader {
                     value.dump(), own_key, json(own).dump()));
   }
 
-  /// Others say in which dtype gradients and states of the optimizer are.
+  /// Other keys set dtypes of gradients and optimizer states.
   void require_known_of_bf16(const std::string& section, const json& values) {
     if (!values.is_object()) return;
     for (const auto& [key, value] : values.items()) {

@@ -1,4 +1,4 @@
-// DeepSpeed's configuration file, as far as it says how memory is used. No torch.
+// DeepSpeed's configuration file: its keys on the use of memory. No torch.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@ namespace longspan {
 
 struct Config;
 
-/// Reads the file that config.deepspeed names into zero_stage, zero_shard_size, offload_optimizer
-/// and offload_params. What tunes DeepSpeed's own machinery alone is taken and has no effect;
-/// everything else that asks for something is a problem, by name, as is what contradicts the
-/// configuration. Returns the problems. Throws UserError where the file cannot be read.
+/// Reads the file of config.deepspeed into zero_stage, zero_shard_size, offload_optimizer and
+/// offload_params. Accepts and ignores keys that tune only DeepSpeed's own machinery. Returns the
+/// problems: any other key that asks for something, and keys that contradict the configuration.
+/// Throws UserError where the file cannot be read.
 std::vector<std::string> apply_deepspeed(Config& config);
 
 }  // namespace longspan

@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-/// The problems of a run in bf16 whose DeepSpeed file has this section bf16.
+/// Problems of a run in bf16 with a DeepSpeed file that has this section bf16.
 std::string problems(const std::string& bf16) {
   const testing::TemporaryFolder folder;
   Config config;

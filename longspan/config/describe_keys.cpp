@@ -1,4 +1,4 @@
-// The table of keys in words.
+// Describes the table of keys in words.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-// One key in words, and the key that a mistyped one may have been meant for.
+// Describes one key in words, and finds the key that a mistyped one may have meant.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -53,7 +53,7 @@ std::vector<std::string> words_of(std::string_view name) {
   return words;
 }
 
-/// Does `given` have two or more words, all of which `name` has too, in this order?
+/// Whether `given` has two or more words, and `name` has all of them in this order.
 bool leaves_words_out(std::string_view given, std::string_view name) {
   const std::vector<std::string> some = words_of(given);
   size_t found = 0;
@@ -111,14 +111,14 @@ std::string nearest_key(std::string_view name) {
   }
   for (const IdleKey& key : idle_keys()) others.emplace_back(key.name);
   for (const OppositeKey& key : opposite_keys()) others.emplace_back(key.name);
-  // A key that does something is what was meant, unless one without effect is nearer.
+  // Prefers a key with an effect, unless one without is nearer.
   const std::string nearest = nearest_name(name, working), other = nearest_name(name, others);
   if (!other.empty() &&
       (nearest.empty() || edit_distance(name, other) < edit_distance(name, nearest))) {
     return other;
   }
   if (!nearest.empty()) return nearest;
-  // num_epochs, batch_size: the words of a key's name, but not all of them.
+  // num_epochs, batch_size: some words of a key's name.
   const auto longer = std::ranges::find_if(
       working, [&](const std::string& key) { return leaves_words_out(name, key); });
   return longer == working.end() ? "" : *longer;

@@ -1,4 +1,4 @@
-// Where `longspan export` writes. No torch.
+// Output of `longspan export`. No torch.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@ namespace longspan {
 
 struct ExportSettings {
   std::string export_dir;
-  double export_size = 5.0;  // GB of a file
+  double export_size = 5.0;  // GB per file
 };
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Keys that are taken whatever their value, opposites and old names of keys.
+// Keys without effect, opposite keys and old names of keys.
 #include "longspan/config/keys.h"
 
 namespace longspan {

@@ -42,7 +42,7 @@ Json bounded(const Key& key, Json type) {
   return schema;
 }
 
-/// Numbers and truth values in quotes: what the program reads from them, as far as a pattern says.
+/// A pattern for numbers and booleans in quotes that the program reads.
 Json in_quotes(const Key& key, const std::string& type) {
   const std::string sign = key.least >= 0 ? "\\+?" : "[+-]?";
   const bool from_one = key.least >= 1 || key.above_least || key.not_zero;
@@ -60,19 +60,19 @@ Json in_quotes(const Key& key, const std::string& type) {
   return {{"type", "string"}, {"pattern", "^\\s*(" + pattern + ")\\s*$"}};
 }
 
-/// Words with commas between, or none.
+/// A pattern for words with commas between them, or none.
 Json list_of(const Key& key) {
   const std::string word = fmt::format(" *({}) *", fmt::join(key.choices, "|"));
   return {{"type", "string"}, {"pattern", fmt::format("^({0}(,{0})*)?$", word)}};
 }
 
-/// The values that the program takes.
+/// A schema of the accepted values.
 Json values_of(const Key& key) {
   std::vector<Json> any;
   if (!key.choices.empty()) {
     Json words = Json::array();
     for (const std::string_view word : key.choices) words.push_back(word);
-    // A bare `no` is false to readers of YAML 1.1.
+    // YAML 1.1 reads a bare `no` as false.
     if (key.choices[0] == "no") words.push_back(false);
     if (key.truth) words.insert(words.end(), {true, false});
     any.push_back({{"enum", words}});

@@ -1,5 +1,5 @@
-// What the tables of keys (config/*_keys.cpp), one for each section of the help, are written with.
-// No torch.
+// Helpers for the tables of keys (config/*_keys.cpp), one table for each section of the help. No
+// torch.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +11,33 @@
 
 namespace longspan::key_tables {
 
-// What is counted stays small enough that products of it, rows of a step and tokens of a
-// micro-batch, can be counted too, and that nothing is made of a mistyped number alone.
+// Upper limits. They keep products, like tokens of a micro-batch, countable, and stop allocations
+// of a mistyped size.
 inline constexpr double kMostTokens = INT32_MAX;  // of a row
-inline constexpr double kMostRows = 1e6;          // of a micro-batch, micro-batches of a step
+inline constexpr double kMostRows = 1e6;          // of a micro-batch; also micro-batches of a step
 inline constexpr double kMostSteps = 1e15;
 inline constexpr double kMostEpochs = 1e9;
 inline constexpr double kMostProcesses = 4096;  // of a machine
-inline constexpr double kMostSeconds = 1e9;     // some 30 years
+inline constexpr double kMostSeconds = 1e9;     // about 30 years
 
-/// A number of at least `least`.
+/// A number, at least `least` and at most `most`.
 Key number(std::string_view name, Field field, OnResume on_resume, double least,
            std::string_view help, double most = std::numeric_limits<double>::infinity());
-/// One of the words `choices`. `others`: words that LLaMA-Factory has beside them; one that is a
-/// choice by now is no longer unsupported.
+/// One of the words `choices`. `others`: further words of LLaMA-Factory; those not in `choices` are
+/// unsupported.
 Key choice(std::string_view name, Field field, OnResume on_resume,
            std::vector<std::string_view> choices, std::string_view help,
            std::vector<std::string_view> others = {});
-/// A count of steps, or a share of them.
+/// A number of steps, or a fraction of all steps.
 Key steps(std::string_view name, Field field, OnResume on_resume, std::string_view help,
           bool none_allowed = false);
-/// Text or a truth value.
+/// Text or a boolean.
 Key plain(std::string_view name, Field field, OnResume on_resume, std::string_view help);
 
-/// The key, which one finetuning_type alone uses (Key::finetuning_type).
+/// Returns the key, restricted to one finetuning_type (Key::finetuning_type).
 Key only_for(FinetuningType type, Key key);
 
-/// The key, which LLaMA-Factory has otherwise (Key::differs).
+/// Returns the key with a note on LLaMA-Factory's different behaviour (Key::differs).
 Key noted(Key key, std::string_view differs);
 inline constexpr std::string_view kOwn = "It has no such key.";
 inline constexpr std::string_view kDeepSpeed =

@@ -1,5 +1,5 @@
-// How keys are written: in quotes, by old names, without effect, in other programs' files; and how
-// they are explained.
+// Ways to write keys: in quotes, by old names, without effect, in other programs' files. Also their
+// explanations.
 #include "longspan/config/keys.h"
 
 #include <doctest/doctest.h>
@@ -35,7 +35,7 @@ Config load(const std::string& more, const std::vector<std::string>& words = {})
   return load_config(write(kLeast + more), words);
 }
 
-/// What the UserError says; empty when none is thrown.
+/// Returns the UserError's message; "" where none is thrown.
 std::string complaint(const std::string& text, const std::vector<std::string>& words = {}) {
   try {
     load_config(write(text), words);
@@ -74,7 +74,7 @@ TEST_CASE("keys: numbers and truth values in quotes, 1 and 0 for true and false"
   CHECK(config.warmup_ratio == 0.5);
   CHECK(config.max_samples == 7);
   CHECK(config.do_train);
-  CHECK(config.run_name == "12");  // a text stays one
+  CHECK(config.run_name == "12");  // text stays text
   CHECK_SAYS(complaint(kLeast + std::string("cutoff_len: \"8 tokens\"\n")),
              "\"8 tokens\" was given; wanted is a whole number");
   CHECK_SAYS(complaint(kLeast + std::string("cutoff_len: \"0\"\n")), "at least 1");
@@ -143,7 +143,7 @@ TEST_CASE("keys: gradient_checkpointing is the opposite of disable_gradient_chec
   }
   CHECK_SAYS(complaint(kLeast + std::string("gradient_checkpointing: some\n")),
              "gradient_checkpointing, the opposite of disable_gradient_checkpointing: \"some\"");
-  // Both of them.
+  // Both keys are given.
   const std::string both =
       kLeast + std::string("gradient_checkpointing: {}\n") + "disable_gradient_checkpointing: {}\n";
   const auto said = [&](bool on, bool disabled) {
@@ -154,7 +154,7 @@ TEST_CASE("keys: gradient_checkpointing is the opposite of disable_gradient_chec
   CHECK_SAYS(said(true, true),
              "gradient_checkpointing: true and disable_gradient_checkpointing: true contradict");
   CHECK_SAYS(said(false, false), "contradict each other; keep one");
-  // The command line replaces what the file says, by either name.
+  // The command line replaces the file's value, by either name.
   CHECK(!load("gradient_checkpointing: false\n", {"disable_gradient_checkpointing=false"})
              .disable_gradient_checkpointing);
   CHECK(!load("disable_gradient_checkpointing: true\n", {"gradient_checkpointing=true"})
@@ -298,7 +298,7 @@ TEST_CASE("keys: words that another register has are its words") {
   };
   const std::vector<std::string> templates = named_templates();
   CHECK(words_of("template") == std::set<std::string>(templates.begin(), templates.end()));
-  // A user cannot ask for longrope, whose factors a model brings, nor for no scaling by a word.
+  // Users cannot choose longrope, whose factors come with a model, or a word for no scaling.
   std::set<std::string> scalings;
   for (const auto& [name, type] : kRopeTypes) {
     if (type == RopeScaling::Type::kDefault || type == RopeScaling::Type::kLongrope) continue;

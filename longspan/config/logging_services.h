@@ -1,4 +1,4 @@
-// Unsupported services for logged numbers, which report_to knows by name. No torch.
+// Advice on logging services that report_to names and that are unsupported. No torch.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace longspan {
 
-/// How the user gets logged numbers into the service that report_to names, with the call of the
-/// service's own package that takes an entry of log_history, where there is one.
+/// Returns how the user gets logged numbers into the service. Where the service's package has a
+/// call that takes an entry of log_history, the text names it.
 std::string remedy_of_service(std::string_view name);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Keys: what saves memory.
+// Keys: savings of memory.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 

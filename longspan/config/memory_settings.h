@@ -8,7 +8,7 @@
 namespace longspan {
 
 struct MemorySettings {
-  std::string deepspeed;  // a DeepSpeed JSON, of which stage and offloading are read
+  std::string deepspeed;  // a DeepSpeed JSON, read for stage and offloading
   std::optional<int64_t> zero_stage, zero_shard_size;
   bool offload_optimizer = false, offload_params = false;
   std::string offload_activations = "false";  // false | true | disk

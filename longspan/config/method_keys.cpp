@@ -1,4 +1,4 @@
-// Keys: what is trained of it, and on which kind of rows.
+// Keys: the trained part of the model, and the kind of rows.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/config/words_of_registers.h"

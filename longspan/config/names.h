@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// The parts between commas, without the blanks around them; empty ones are left out.
+/// Splits a list at commas, removes blanks around the parts, and drops empty parts.
 std::vector<std::string> split_names(const std::string& list);
 
 }  // namespace longspan

@@ -12,7 +12,7 @@ namespace longspan {
 int edit_distance(std::string_view a, std::string_view b) {
   a = a.substr(0, kMostComparedLetters);
   b = b.substr(0, kMostComparedLetters);
-  // Optimal string alignment: three rows of the table are alive at a time.
+  // Optimal string alignment, with three rows of the table in memory.
   std::vector<int> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) above[j] = static_cast<int>(j);
   for (size_t i = 1; i <= a.size(); ++i) {

@@ -1,4 +1,4 @@
-// Which known name did the user mean? No torch.
+// Finds the known name that a user may have meant. No torch.
 #pragma once
 
 #include <string>
@@ -7,22 +7,22 @@
 
 namespace longspan {
 
-/// Only so many letters are compared: nobody mistypes a longer name.
+/// Letters that are compared. Longer names are not mistyped words.
 inline constexpr size_t kMostComparedLetters = 100;
 
-/// Edits that turn a into b: one letter inserted, dropped, replaced, or two neighbours swapped.
-/// Looks at the first kMostComparedLetters of each.
+/// Returns the number of edits that turn a into b: insert, drop or replace a letter, or swap two
+/// neighbours. Compares the first kMostComparedLetters of each.
 int edit_distance(std::string_view a, std::string_view b);
 
-/// Whether one may have been written for the other: at most a third of the longer one's letters, or
-/// a single one, are edited.
+/// Whether one name may be a mistyped form of the other: the edits are at most a third of the
+/// longer one's letters, or one.
 bool is_near(std::string_view a, std::string_view b);
 
-/// The name with the fewest edits, the first of several; empty when none is near.
+/// Returns the name with the fewest edits, the first of several; "" where none is near.
 std::string nearest_name(std::string_view given, const std::vector<std::string>& names);
 
-/// "the nearest is NAME" where one is near, else "there are: A, B, C", of which no more than the
-/// first ten are named. `kind` is put before "nearest"'s verb: "the nearest KIND is NAME".
+/// Returns "the nearest KIND is NAME" where a name is near, else "there are: A, B, C", with at most
+/// ten names. `kind` may be empty.
 std::string suggestion(std::string_view given, const std::vector<std::string>& names,
                        std::string_view kind = {});
 

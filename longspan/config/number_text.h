@@ -5,8 +5,7 @@
 
 namespace longspan {
 
-/// The shortest text that reads back as the same number; what is not a number is "nan", whatever
-/// its sign bit.
+/// Returns the shortest text that reads back as the same number. NaN is "nan", with any sign bit.
 std::string number_text(double number);
 
 }  // namespace longspan

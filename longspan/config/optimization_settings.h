@@ -1,4 +1,4 @@
-// Batches, steps, and what updates parameters. No torch.
+// Batches, steps and the optimizer. No torch.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct OptimizationSettings {
   double weight_decay = 0.0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   std::string optim = "adamw_torch";        // a name of the register (optim/update_rule.h)
   std::string on_nonfinite = "stop";        // stop | skip
-  std::optional<double> moe_aux_loss_coef;  // absent: as the model's config.json has it
+  std::optional<double> moe_aux_loss_coef;  // not set: the value of config.json
   bool bf16 = false;
   int64_t seed = 42;
-  std::optional<int64_t> data_seed;  // as seed
+  std::optional<int64_t> data_seed;  // same value as seed
   std::string eval_strategy = "no";  // no | steps | epoch
   std::optional<double> eval_steps;
 };

@@ -13,7 +13,7 @@ namespace {
 
 struct Format {
   std::string_view name;
-  // No keys of ours; so many of them tell the format.
+  // Keys that this program does not have. `least` of them identify the format.
   std::vector<std::string_view> keys;
   size_t least;
   std::string_view remedy;

@@ -1,4 +1,4 @@
-// Configuration files of other programs.
+// Recognizes configuration files of other programs.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace longspan {
 
-/// What a file with these keys is and what to do, when it is written for another program (or for
-/// another trainer of LLaMA-Factory's); empty when it is not.
+/// Returns what a file with these keys is and what to do, where another program (or another trainer
+/// of LLaMA-Factory) reads it; else "".
 std::string other_format(const std::vector<std::string>& keys);
 
-/// Lines such as `learning_rate = 1e-4`, which YAML does not read as a key and its value: the first
-/// of them, and how to write it; empty when there is none.
+/// Returns the first line like `learning_rate = 1e-4`, which YAML does not read as a key and a
+/// value, and how to write it; "" where there is none.
 std::string line_with_equals(const std::string& yaml);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Keys: what a run writes, where and how often.
+// Keys: outputs of a run, where and how often.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/config/logging_services.h"

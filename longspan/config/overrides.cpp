@@ -16,8 +16,8 @@ bool is_name(std::string_view text) {
   });
 }
 
-/// `learning_rate = 1e-4` as three words or as one in quotes, `learning_rate: 1e-4`: what was
-/// meant, or nothing.
+/// Returns the right form of `learning_rate = 1e-4`, as three words or as one in quotes, and of
+/// `learning_rate: 1e-4`; "" for other words.
 std::string without_blanks(const std::vector<std::string>& words, size_t first) {
   std::string text;
   for (size_t i = first; i < std::min(words.size(), first + 3); ++i) {

@@ -1,4 +1,4 @@
-// Keys that are given on the command line.
+// Keys on the command line.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ struct Override {
   bool has_value = true;  // false: a switch, `--bf16`
 };
 
-/// Reads `key=value`, `--key value`, `--key=value`, `--key`. Throws UserError, with what should
-/// have been written.
+/// Parses `key=value`, `--key value`, `--key=value` and `--key`. Throws UserError, with the right
+/// form.
 std::vector<Override> read_overrides(const std::vector<std::string>& words);
 
 }  // namespace longspan

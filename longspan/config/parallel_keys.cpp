@@ -1,4 +1,4 @@
-// Keys: processes, and how they share rows and experts.
+// Keys: processes, and how they divide rows and experts.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/config/words_of_registers.h"

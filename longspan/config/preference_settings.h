@@ -1,4 +1,4 @@
-// Losses of preferences, and the reference model. No torch.
+// Preference losses and the reference model. No torch.
 #pragma once
 
 #include <string>

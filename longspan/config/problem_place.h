@@ -1,4 +1,4 @@
-// Which file, or the command line, gave the keys that a problem names. No torch.
+// Says whether the file or the command line gave the keys of a problem. No torch.
 #pragma once
 
 #include <set>
@@ -7,15 +7,14 @@
 
 namespace longspan {
 
-/// The names of the keys that have a value, by where it was given.
+/// Names of keys with a value, by the place that gave it.
 struct GivenKeys {
   std::set<std::string, std::less<>> in_file, in_words;
 };
 
-/// What to put before a problem (see check_config): `file` where the values came from it, "command
-/// line" where they came from there, both where they came from both. The keys at fault are those
-/// before the first semicolon; what follows it is the remedy. A problem that names no key which has
-/// a value is one of all that was given.
+/// Returns the prefix of a problem (see check_config): `file`, "command line" or both, by where the
+/// values of its keys came from. Those keys stand before the first semicolon; the remedy follows
+/// it. Where none of them has a value, the problem concerns everything that was given.
 std::string place_of(std::string_view problem, const std::string& file, const GivenKeys& given);
 
 }  // namespace longspan

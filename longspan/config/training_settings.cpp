@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// Does the key say anything to a run of this stage and kind?
+/// Whether a run of this stage and finetuning type uses the key.
 bool applies(const Key& key, const Config& config) {
   return key.finetuning_type.value_or(finetuning_type_of(config)) == finetuning_type_of(config) &&
          is_for_stage(key.name, stage_of(config));
@@ -49,7 +49,7 @@ Settings training_settings(const Config& config) {
           key.name, std::visit([&](auto member) { return text_of(config.*member); }, key.field));
     }
   }
-  // What a key that is left out comes to.
+  // Defaults that depend on other keys.
   set_value(settings, "lora_alpha", text_of(config.lora_alpha.value_or(2 * config.lora_rank)));
   set_value(settings, "packing", text_of(packs(config, stage_of(config))));
   return settings;

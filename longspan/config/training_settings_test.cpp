@@ -51,7 +51,7 @@ TEST_CASE("training settings: what changed, then and now") {
   config.finetuning_type = "lora";
   const Settings then = training_settings(config);
   CHECK(changed_settings(then, then).empty());
-  config.lora_alpha = 16;  // what it came to before
+  config.lora_alpha = 16;  // its default before
   CHECK(changed_settings(then, training_settings(config)).empty());
   config.lora_alpha = 32;
   config.learning_rate = 1e-4;
@@ -68,7 +68,7 @@ TEST_CASE("training settings: what changed, then and now") {
   CHECK(rate->then == "5e-05");
   CHECK(rate->now == "0.0001");
   CHECK(rate->on_resume == OnResume::kNamed);
-  // A key that only one of them has: another version's.
+  // A key in only one of the lists belongs to another version.
   CHECK(changed_settings({{"older_key", "1"}}, {{"learning_rate", "1"}}).empty());
 }
 

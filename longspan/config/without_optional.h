@@ -1,4 +1,4 @@
-// The type of a key's value where it is there.
+// The type of a key's value without std::optional.
 #pragma once
 
 #include <optional>

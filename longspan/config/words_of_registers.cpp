@@ -44,7 +44,7 @@ std::string help_of_optimizers() {
   return help + ".";
 }
 
-/// Some methods save memory in waves, and have one by themselves; others overlap work with them.
+/// Some methods save memory with waves, and default to one wave. Others overlap work with them.
 std::string help_of_waves() {
   const auto in_one = [](const Method& method) {
     return takes(method, kHeadWaves) && method.head_waves.own == 1;

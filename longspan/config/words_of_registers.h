@@ -1,5 +1,4 @@
-// What the registers of methods, stages and optimizers put into the table of keys: the values of a
-// key, and its help. No torch.
+// Values and help of keys that the registers of methods, stages and optimizers define. No torch.
 #pragma once
 
 #include <string>

@@ -40,7 +40,7 @@ const char* name_of(CpuCapability capability) {
 CpuCapability widest_cpu_capability() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // Exactly what the loops are compiled with (CMakeLists.txt).
+  // The instruction sets for which the loops are compiled (CMakeLists.txt).
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

@@ -1,5 +1,4 @@
-// That the widest instructions that the processor has are the ones that run, unless less is asked
-// for.
+// The widest instructions of the processor run, unless fewer are asked for.
 #include "longspan/cpu/capability.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +16,7 @@
 namespace longspan {
 namespace {
 
-/// By the kernel's account of the processor and not by the compiler's.
+/// The capability according to the kernel, not to the compiler.
 CpuCapability capability_by_linux() {
   std::ifstream file("/proc/cpuinfo");
   std::string line;

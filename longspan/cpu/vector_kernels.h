@@ -1,16 +1,16 @@
-// Interface between vector_math and its loops over floats, which are compiled once for each set of
-// vector instructions. Plain C++ on purpose: a template of a library that is instantiated with
-// AVX-512 could be the copy that the linker keeps for the whole program.
+// Interface between vector_math and its loops over floats, which are compiled once for each
+// instruction set. Uses plain C++ only: a library template instantiated with AVX-512 could be the
+// copy that the linker keeps for the whole program.
 #pragma once
 
 #include <stdint.h>
 
 namespace longspan::vector_math {
 
-/// Loops for one set of instructions; what each does is said in vector_math.h. A bf16 number is its
+/// Loops for one instruction set, as vector_math.h describes them. A bf16 number is passed as its
 /// 16 bits.
 struct Kernels {
-  /// "portable", "avx2", "avx512": by what the compiler was told, not by what the file is called.
+  /// The instruction set that it was compiled for: "portable", "avx2" or "avx512".
   const char* instructions;
 
   float (*sum_of_squares)(const float* x, int64_t n);
@@ -40,7 +40,7 @@ struct Kernels {
   void (*to_bf16)(uint16_t* y, const float* x, int64_t n);
 };
 
-/// The last two are null on processors other than x86-64.
+/// The last two return null on processors other than x86-64.
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();

@@ -1,4 +1,4 @@
-// Any processor: what the compiler vectorises without being told more (SSE2, NEON).
+// Any processor: instructions that the compiler uses by default (SSE2, NEON).
 #include "longspan/cpu/vector_kernels.h"
 
 #define INSTRUCTIONS "portable"

@@ -1,5 +1,5 @@
-// The loops of vector_math, included by one .cpp for each set of vector instructions, which defines
-// INSTRUCTIONS, the set's name, and by vector_math.cpp for those over doubles. Everything is in an
+// The loops of vector_math. One .cpp for each instruction set includes it and defines INSTRUCTIONS,
+// the set's name. vector_math.cpp includes it for the loops over doubles. Everything is in an
 // unnamed namespace and calls no library template.
 #pragma once
 
@@ -10,21 +10,21 @@ namespace {
 
 #define LONGSPAN_INLINE __attribute__((always_inline)) inline
 
-// std::bit_cast and std::min take references, which keeps GCC from vectorising the loops around
-// them.
+// Not std::bit_cast and std::min: they take references, with which GCC does not vectorise the loops
+// around them.
 LONGSPAN_INLINE uint32_t bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 LONGSPAN_INLINE float from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
 LONGSPAN_INLINE double exp_of_negative(double x) { return __builtin_exp(x); }
 
-/// exp(x) for x <= 0 to about 1 unit in the last place, without branches or calls, so that loops
-/// over it become vector instructions. x = n ln 2 + r, |r| <= ln 2 / 2, exp(r) by its Taylor series
-/// to degree 7 (remainder below 1e-8 relative), 2^n by the exponent bits. From -87.3 down to -inf
-/// the result is about 1e-38 instead of a denormal or 0. A NaN of either sign stays one.
+/// exp(x) for x <= 0, within about 1 ulp, without branches or calls, so that loops over it
+/// vectorise. x = n ln 2 + r with |r| <= ln 2 / 2; exp(r) by its Taylor series to degree 7
+/// (relative remainder below 1e-8); 2^n by the exponent bits. From -87.3 down to -inf the result is
+/// about 1e-38 instead of a denormal or 0. NaN of either sign stays NaN.
 LONGSPAN_INLINE float exp_of_negative(float x) {
   // max(x, -87.3): among negative floats the larger magnitude has the larger bits. (A comparison of
-  // floats would become a branch.) x86 makes NaNs with their sign bit set, which lie beyond -inf:
-  // their bits are put back.
+  // floats would become a branch.) x86 makes NaNs with their sign bit set, whose bits are above
+  // those of -inf, so their bits are restored.
   const uint32_t lowest = bits(-87.3F), given = bits(x);
   const int32_t magnitude = static_cast<int32_t>(given & 0x7FFFFFFF);
   const uint32_t if_nan = -static_cast<uint32_t>(magnitude > 0x7F800000);  // all ones or zeros
@@ -32,7 +32,7 @@ LONGSPAN_INLINE float exp_of_negative(float x) {
   // Adding 1.5 * 2^23 rounds to the nearest whole number.
   const float shifted = x * 1.44269504F + 12582912.0F;
   const float n = shifted - 12582912.0F;
-  // ln 2 in two parts, the first exact in few bits, so that n * part has no rounding.
+  // ln 2 in two parts. The first has few bits, so n times it is exact.
   const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
   float p = 1.98412698e-4F;
   p = p * r + 1.38888889e-3F;
@@ -51,7 +51,7 @@ LONGSPAN_INLINE double sigmoid(double x) {
 
 LONGSPAN_INLINE float sigmoid(float x) {
   const float e = exp_of_negative(-__builtin_fabsf(x));
-  const uint32_t negative = 0U - (bits(x) >> 31);  // all ones or zeros: a choice without a branch
+  const uint32_t negative = 0U - (bits(x) >> 31);  // all ones or zeros: selects without a branch
   return from_bits((bits(e) & negative) | (bits(1.0F) & ~negative)) / (1 + e);
 }
 
@@ -136,8 +136,8 @@ void swiglu_backward_loop(A* gate, A* up, A* dact, int64_t n) {
   }
 }
 
-/// gelu(x) = x sigmoid(slope x (1 + cubic x^2)), the form with tanh of arXiv 1606.08415:
-/// 0.5 x (1 + tanh(y)) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3).
+/// gelu(x) = x sigmoid(slope x (1 + cubic x^2)), the tanh form of arXiv 1606.08415: 0.5 x (1 +
+/// tanh(y)) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3).
 template <typename A>
 struct GeluTanh {
   static constexpr A kSlope = A(1.5957691216057307117597842397375), kCubic = A(0.044715);
@@ -167,7 +167,7 @@ void geglu_backward_loop(A* gate, A* up, A* dact, int64_t n) {
   }
 }
 
-/// x within [low, high]; a NaN stays one.
+/// Clamps x to [low, high]. NaN stays NaN.
 template <typename A>
 LONGSPAN_INLINE A clamped(A x, A low, A high) {
   const A below = x > high ? high : x;
@@ -190,7 +190,7 @@ void clamped_swiglu_backward_loop(A* gate, A* up, A* dact, A slope, A limit, int
     const A g = gate[i] > limit ? limit : gate[i], u = clamped(up[i], -limit, limit), d = dact[i];
     const A s = sigmoid(slope * g);
     const A glu = g * s;
-    // A number that was clamped has no gradient.
+    // A clamped number has gradient 0.
     gate[i] = gate[i] > limit ? A(0) : d * (1 + u) * (s + slope * glu * (1 - s));
     up[i] = up[i] == u ? d * glu : A(0);
     dact[i] = glu * (1 + u);
@@ -205,8 +205,8 @@ A max_loop(const A* x, int64_t n) {
   return largest;
 }
 
-/// Adds values(i), i of [0, n), in double: fp32 sums of many numbers lose those that are small
-/// beside the sum. block(begin, m, values) writes m values. kLanes sums run side by side.
+/// Sums values(i), i of [0, n), in double: long sums in fp32 lose numbers that are small beside the
+/// sum. block(begin, m, values) writes m values. kLanes sums run in parallel.
 template <typename A, typename Block>
 LONGSPAN_INLINE double sum_in_double(int64_t n, Block&& block) {
   constexpr int64_t kLanes = 64, kBlock = 4 * kLanes;
@@ -244,7 +244,7 @@ void scaled_exp_loop(A* x, A shift, A scale, int64_t n) {
 }
 
 #if defined(INSTRUCTIONS)
-/// A square of an fp32 number is exact in fp64, and neither overflows nor vanishes there.
+/// The square of an fp32 number is exact in fp64, without overflow or underflow.
 double precise_sum_of_squares_loop(const float* x, int64_t n) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -275,7 +275,7 @@ void to_bf16_loop(uint16_t* y, const float* x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t b = bits(x[i]);
-    // To nearest, ties to even; a NaN keeps its sign and becomes quiet.
+    // Rounds to nearest, ties to even. NaN keeps its sign and becomes quiet.
     const uint32_t rounded = (b + 0x7FFF + (b >> 16 & 1)) >> 16;
     const uint32_t quiet = (b >> 16) | 0x40;
     y[i] = static_cast<uint16_t>((b & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded);

@@ -1,6 +1,6 @@
-// Loops over contiguous numbers that the compiler turns into vector instructions. Those over floats
-// are compiled for several sets of them (capability.h), and each call goes to the one that
-// cpu_capability() says; those over doubles, which only checks in fp64 use, are compiled once.
+// Loops over contiguous numbers that the compiler vectorises. Loops over floats are compiled for
+// several instruction sets (capability.h), and each call runs those of cpu_capability(). Loops over
+// doubles, which only fp64 checks use, are compiled once.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -12,17 +12,18 @@
 
 namespace longspan::vector_math {
 
-/// The loops over floats for one capability, for tests and comparisons. The processor must have it.
+/// Returns the loops over floats for one capability, for tests and comparisons. The processor must
+/// have it.
 const Kernels& kernels_of(CpuCapability capability);
 
-/// Those that the functions below run.
+/// Returns the loops that the functions below run.
 const Kernels& kernels();
 
-// Each operation for float (fast) and double (for fp64 checks).
+// Each operation exists for float (fast) and double (for fp64 checks).
 float sum_of_squares(const float* x, int64_t n);
 double sum_of_squares(const double* x, int64_t n);
 
-/// The same added up in double, for sums of any length; bf16 numbers are exact in it.
+/// The same with a sum in double, for any n. bf16 numbers are exact in it.
 double precise_sum_of_squares(const float* x, int64_t n);
 double precise_sum_of_squares(const double* x, int64_t n);
 double precise_sum_of_squares(const c10::BFloat16* x, int64_t n);
@@ -45,11 +46,12 @@ void norm_gradient(double* dx, const double* dy, const double* weight, const dou
 void add_scaled_product(float* sum, const float* dy, const float* x, float rstd, int64_t n);
 void add_scaled_product(double* sum, const double* dy, const double* x, double rstd, int64_t n);
 
-/// One head: y[f] = x[f] cos - x[f + F] sin, y[f + F] = x[f + F] cos + x[f] sin; y may be x.
+/// Rotates one head: y[f] = x[f] cos - x[f + F] sin, y[f + F] = x[f + F] cos + x[f] sin. y may be
+/// x.
 void rotate(float* y, const float* x, const float* cos, const float* sin, float sign, int64_t F);
 void rotate(double* y, const double* x, const double* cos, const double* sin, double sign,
             int64_t F);
-/// The same of pairs (x[2f], x[2f + 1]).
+/// The same for pairs (x[2f], x[2f + 1]).
 void rotate_neighbours(float* y, const float* x, const float* cos, const float* sin, float sign,
                        int64_t F);
 void rotate_neighbours(double* y, const double* x, const double* cos, const double* sin,
@@ -59,18 +61,18 @@ void rotate_neighbours(double* y, const double* x, const double* cos, const doub
 void swiglu(float* out, const float* gate, const float* up, int64_t n);
 void swiglu(double* out, const double* gate, const double* up, int64_t n);
 
-/// (gate, up, dact) -> (dgate, dup, act) in place.
+/// Replaces (gate, up, dact) by (dgate, dup, act) in place.
 void swiglu_backward(float* gate, float* up, float* dact, int64_t n);
 void swiglu_backward(double* gate, double* up, double* dact, int64_t n);
 
-/// The same of gelu(gate) * up, with gelu in its form with tanh.
+/// The same for gelu(gate) * up, with the tanh form of gelu.
 void geglu(float* out, const float* gate, const float* up, int64_t n);
 void geglu(double* out, const double* gate, const double* up, int64_t n);
 void geglu_backward(float* gate, float* up, float* dact, int64_t n);
 void geglu_backward(double* gate, double* up, double* dact, int64_t n);
 
-/// The same of g sigmoid(slope g) (1 + u), with g = min(gate, limit) and u = up within [-limit,
-/// limit]. What was clamped has a gradient of 0.
+/// The same for g sigmoid(slope g) (1 + u), with g = min(gate, limit) and u = up clamped to
+/// [-limit, limit]. Clamped numbers have gradient 0.
 void clamped_swiglu(float* out, const float* gate, const float* up, float slope, float limit,
                     int64_t n);
 void clamped_swiglu(double* out, const double* gate, const double* up, double slope, double limit,
@@ -80,12 +82,12 @@ void clamped_swiglu_backward(float* gate, float* up, float* dact, float slope, f
 void clamped_swiglu_backward(double* gate, double* up, double* dact, double slope, double limit,
                              int64_t n);
 
-/// The largest of those that are no NaN; -inf where there is none.
+/// The maximum, without NaNs; -inf where all are NaN.
 float max(const float* x, int64_t n);
 double max(const double* x, int64_t n);
 
-/// sum of exp(x - shift), for shift >= x, added up in double. NaN where an x is or where x and
-/// shift are the same infinity.
+/// sum of exp(x - shift) in double, for shift >= x. NaN where any x is NaN, or where x and shift
+/// are the same infinity.
 double sum_exp(const float* x, float shift, int64_t n);
 double sum_exp(const double* x, double shift, int64_t n);
 

@@ -1,4 +1,4 @@
-// The loops for every set of vector instructions that the processor has, against fp64.
+// Compares the loops of every instruction set that the processor has with fp64.
 #include "longspan/cpu/vector_math.h"
 
 #include <doctest/doctest.h>
@@ -46,9 +46,8 @@ double error_of(const std::vector<float>& x, const std::vector<double>& y) {
   return std::sqrt(difference / size);
 }
 
-/// Logits as a trained model has them for a token that it is rather sure of: a few large, and a
-/// long tail 16 nats below them in which a third of the probabilities are under half a unit in the
-/// last place of their sum.
+/// Logits like a trained model's for a rather certain token: a few large ones, and a long tail 16
+/// nats below them. A third of the probability is in terms below half an ulp of the sum.
 std::vector<float> trained_logits(int64_t vocabulary, uint32_t seed) {
   std::vector<float> x = random_numbers(vocabulary, 2.0F, seed);
   for (float& value : x) value += 4.0F;
@@ -67,15 +66,15 @@ TEST_CASE("vector math: the log of a sum over a whole vocabulary keeps its digit
     const std::vector<float> x = trained_logits(vocabulary, 1);
     const double exact = std::log(exact_sum_exp(x, 20.0));
     for_all_kernels([&](const Kernels& kernels) {
-      // One rounding of x - shift and one of exp, of either sign, average out; what is left of them
-      // is far below the 1e-6 that a loss may be off.
+      // Rounding errors of x - shift and of exp have either sign and average out. The rest is far
+      // below the 1e-6 that a loss may be off.
       CHECK(std::abs(std::log(kernels.sum_exp(x.data(), 20.0F, vocabulary)) - exact) < 1e-7);
     });
   }
 }
 
 TEST_CASE("vector math: every loop at any length") {
-  // Rounding of a handful of operations an element; sums over 1000 elements of fp32 a few more.
+  // Rounding of a few operations for each element; a few more for fp32 sums over 1000 elements.
   constexpr double kTolerance = 1e-6;
   for (const int64_t n : {1, 7, 63, 64, 255, 257, 1000}) {
     CAPTURE(n);
@@ -116,7 +115,7 @@ TEST_CASE("vector math: every loop at any length") {
         CHECK(error_of(out, exact) < kTolerance);
         kernels.rotate_neighbours(out.data(), out.data(), y.data(), w.data(), 1.0F, F);
         rotate_neighbours(exact.data(), exact.data(), yd.data(), wd.data(), 1.0, F);
-        CHECK(error_of(out, exact) < 2 * kTolerance);  // of what was rotated before
+        CHECK(error_of(out, exact) < 2 * kTolerance);  // its input was rotated and rounded before
       }
       kernels.swiglu(out.data(), x.data(), y.data(), n);
       swiglu(exact.data(), xd.data(), yd.data(), n);
@@ -138,7 +137,7 @@ TEST_CASE("vector math: every loop at any length") {
         CHECK(error_of(up, up_exact) < kTolerance);
         CHECK(error_of(dact, dact_exact) < kTolerance);
       }
-      // Numbers of about 3 and 1: some of each are clamped.
+      // The numbers are about 3 and 1, so some of each are clamped.
       kernels.clamped_swiglu(out.data(), x.data(), y.data(), 1.702F, 1.5F, n);
       clamped_swiglu(exact.data(), xd.data(), yd.data(), 1.702F, 1.5, n);
       CHECK(error_of(out, exact) < kTolerance);
@@ -230,7 +229,7 @@ TEST_CASE("vector math: infinities") {
     for (const int64_t n : {1, 5, 300}) {
       const std::vector<float> ones(n, 1.0F);
       std::vector<float> x = random_numbers(n, 1, 1);
-      // A logit of -inf is no probability at all; one of +inf makes all of them undefined.
+      // A logit of -inf has probability 0. A logit of +inf makes all probabilities NaN.
       x[n - 1] = -kInfinity;
       const double rest = exact_sum_exp(std::vector<float>(x.begin(), x.end() - 1), 5.0);
       CHECK(kernels.sum_exp(x.data(), 5.0F, n) == doctest::Approx(rest).epsilon(1e-6).scale(1e-30));
@@ -244,7 +243,7 @@ TEST_CASE("vector math: infinities") {
       out = x;
       kernels.scaled_exp(out.data(), kInfinity, 1.0F, n);
       CHECK(std::isnan(out[n - 1]));
-      // silu(inf) = inf; silu(-inf), a product of 0 and infinity, is not finite.
+      // silu(inf) = inf. silu(-inf) is -inf times 0, and not finite.
       kernels.swiglu(out.data(), x.data(), ones.data(), n);
       CHECK(out[n - 1] == kInfinity);
       x[n - 1] = -kInfinity;

@@ -13,17 +13,17 @@
 namespace longspan::cuda {
 namespace {
 
-// Of nvrtc.h, which torch's packages bring only in part.
+// Declarations of nvrtc.h, of which torch's packages have only a part.
 using Program = struct NvrtcProgram*;
 using Result = int;
 constexpr Result kSuccess = 0;
 
-/// Versions by the number of their library, newest first.
+/// Versions by the names of their libraries, newest first.
 constexpr const char* kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
-/// Where torch's packages have it, from the folder of packages.
+/// Folders in torch's packages, relative to the folder of packages.
 constexpr const char* kFolders[] = {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"};
 
-/// The one that the process has; else torch's own; else the system's.
+/// Returns the library of the process, else torch's, else the system's.
 void* open_library() {
   for (const char* name : kNames) {
     if (void* loaded = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return loaded;
@@ -42,8 +42,8 @@ void* open_library() {
   return nullptr;
 }
 
-/// NVRTC opens libnvrtc-builtins by its name when it compiles, and the library of torch 2.11 does
-/// not look beside itself: what the process has loaded is found.
+/// NVRTC opens libnvrtc-builtins by name when it compiles, and torch 2.11's NVRTC does not search
+/// its own folder. A loaded library is found.
 void load_builtins(const void* function_of_nvrtc, int major, int minor) {
   Dl_info library{};
   if (dladdr(function_of_nvrtc, &library) == 0) return;
@@ -51,7 +51,7 @@ void load_builtins(const void* function_of_nvrtc, int major, int minor) {
   dlopen((folder / fmt::format("libnvrtc-builtins.so.{}.{}", major, minor)).c_str(), RTLD_NOW);
 }
 
-/// "9.0" of 90.
+/// 90 -> "9.0".
 std::string capability_text(int capability) {
   return fmt::format("{}.{}", capability / 10, capability % 10);
 }
@@ -120,7 +120,7 @@ std::string Compiler::options(int architecture) const {
 }
 
 int Compiler::architecture_for(int capability) const {
-  // Code of an architecture runs on those of the same first number that came later.
+  // Code of an architecture runs on later ones with the same major number.
   std::optional<int> best;
   for (const int architecture : architectures_) {
     if (architecture / 10 != capability / 10 || architecture > capability) continue;

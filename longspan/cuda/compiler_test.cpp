@@ -12,8 +12,7 @@
 namespace longspan::cuda {
 namespace {
 
-/// Null, with a line that says so, where this machine has no NVRTC: a CPU build of torch brings
-/// none.
+/// Null, with a message, where this machine has no NVRTC: CPU builds of torch have none.
 const Compiler* compiler() {
   try {
     return &Compiler::get();
@@ -58,10 +57,10 @@ TEST_CASE("cuda kernels: what does not compile is one clear error") {
                        doctest::Contains("broken.cu does not compile with NVRTC"), CompileError);
   CHECK_THROWS_WITH_AS(nvrtc->architecture_for(35), doctest::Contains("compute capability 3.5"),
                        CompileError);
-  // A later GPU of the same kind runs the code of an earlier one, but not of a later one.
+  // A later GPU of the same major number runs an earlier one's code, but not the reverse.
   CHECK(nvrtc->architecture_for(88) >= 80);
   CHECK(nvrtc->architecture_for(88) <= 88);
-  // What spills is seen in the log, so that the test above can fail.
+  // Spills appear in the log, so the test above can fail.
   const std::string spills =
       "extern \"C\" __global__ void __launch_bounds__(1024, 2) k(float* x) {\n"
       "  float y[128];\n"

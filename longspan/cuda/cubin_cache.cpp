@@ -18,11 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Far more than any part of the kernels takes.
+/// Far larger than any part's machine code.
 constexpr int64_t kMostBytes = int64_t{64} << 20;
 
-/// The first line of a file. Two hashes of the key, one of them in the name, and one of what
-/// follows: another key's file and a damaged one are no hits.
+/// Returns the first line of a file: a second hash of the key (the first is in the file's name) and
+/// a hash of the code. So files of other keys and damaged files are no hits.
 std::string head_of(const std::string& key, std::string_view cubin) {
   return fmt::format("longspan cubin {:016x} {:016x}\n", fnv1a("again " + key), fnv1a(cubin));
 }
@@ -33,7 +33,7 @@ CubinCache::CubinCache(std::string folder) : folder_(std::move(folder)) {}
 
 CubinCache CubinCache::of_user() {
   const char* const caches = std::getenv("XDG_CACHE_HOME");
-  // The standard wants an absolute path, and a relative one to be ignored.
+  // The standard requires an absolute path, and says to ignore a relative one.
   if (caches != nullptr && caches[0] == '/') return CubinCache((fs::path(caches) / "longspan"));
   const char* const home = std::getenv("HOME");
   if (home == nullptr || home[0] != '/') return CubinCache("");
@@ -68,7 +68,7 @@ void CubinCache::keep(const std::string& key, const std::string& cubin) const {
   try {
     write_file_atomically(path_of(key), head_of(key, cubin) + cubin);
   } catch (const UserError&) {
-    // The next start compiles again.
+    // Without a cache, the next start compiles again.
   }
 }
 

@@ -1,4 +1,4 @@
-// Machine code that NVRTC has made, cached on disk between starts of the program. No torch.
+// A cache on disk of machine code from NVRTC, which later starts of the program reuse. No torch.
 #pragma once
 
 #include <optional>
@@ -8,14 +8,15 @@ namespace longspan::cuda {
 
 class CubinCache {
  public:
-  /// Files in this folder, which is made when it is wanted; nothing is cached where it is empty.
+  /// Caches in this folder, which is created when needed. Caches nothing where it is empty.
   explicit CubinCache(std::string folder);
-  /// $XDG_CACHE_HOME/longspan, or ~/.cache/longspan.
+  /// The cache in $XDG_CACHE_HOME/longspan, or ~/.cache/longspan.
   static CubinCache of_user();
 
-  /// What is cached under this key, which may be long. nullopt where there is nothing whole.
+  /// Returns the machine code under this key; nullopt where there is none or where it is damaged.
+  /// Keys may be long.
   std::optional<std::string> find(const std::string& key) const;
-  /// Caches it, whole or not at all. A disk that does not take it is no error.
+  /// Caches machine code, atomically. Ignores errors of the disk.
   void keep(const std::string& key, const std::string& cubin) const;
   /// The file of a key; for tests.
   std::string path_of(const std::string& key) const;

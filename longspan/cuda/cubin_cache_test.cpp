@@ -22,7 +22,7 @@ TEST_CASE("cubin cache: gives what it was given, and nothing else") {
   cache.keep(key, cubin);
   CHECK(cache.find(key) == cubin);
   CHECK(!cache.find("another source"));
-  // Another key's file under this name, as if both had the same hash.
+  // Another key's file under this name, as after a collision of hashes.
   fs::copy_file(cache.path_of(key), cache.path_of("another source"));
   CHECK(!cache.find("another source"));
   cache.keep(key, "newer");

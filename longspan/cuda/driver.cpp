@@ -10,7 +10,7 @@
 namespace longspan::cuda {
 namespace {
 
-// Of cuda.h.
+// Declarations of cuda.h.
 using DriverResult = int;
 constexpr DriverResult kDriverSuccess = 0;
 enum Attribute { kNumMultiprocessors = 16, kCapabilityMajor = 75, kCapabilityMinor = 76 };
@@ -64,8 +64,8 @@ struct Driver {
   }
 };
 
-/// While it lives, the calling thread's context is this one. Threads that have used a GPU through
-/// torch have it already.
+/// Makes the context the calling thread's current one for its lifetime. Threads that have used a
+/// GPU through torch have it already.
 class InContext {
  public:
   explicit InContext(CudaContext* context) : driver_(Driver::get()) {

@@ -1,12 +1,12 @@
-// Errors that a GPU reports by itself. No torch.
+// Recognizes errors of a GPU. No torch.
 #pragma once
 
 #include <string_view>
 
 namespace longspan {
 
-/// Does this text of torch's tell of an error of the GPU: of the kernel that was started, or of any
-/// before it? Whoever waits for the GPU meets it from then on.
+/// Whether a message of torch reports an error of the GPU: of the kernel just started or of any
+/// earlier one. Every later wait for the GPU meets the same error.
 inline bool is_error_of_gpu(std::string_view text) {
   return text.find("CUDA error") != std::string_view::npos;
 }

@@ -1,12 +1,12 @@
-// The CUDA C++ of the kernels over rows (cuda/rows/*.cu), which the build puts into the program as
-// text. No torch.
+// CUDA C++ source of the kernels over rows (cuda/rows/*.cu), which the build embeds as text. No
+// torch.
 #pragma once
 
 #include <string>
 
 namespace longspan::cuda {
 
-/// Kernels that are compiled together, when the first of them is used.
+/// Kernels that are compiled together at the first use of any of them.
 enum class Part {
   kNorm,
   kNormBackward,
@@ -22,11 +22,11 @@ inline constexpr Part kParts[] = {Part::kNorm,       Part::kNormBackward, Part::
                                   Part::kNormRotary, Part::kGated,        Part::kCrossEntropy,
                                   Part::kDropOut,    Part::kGroupedGemm,  Part::kGroupedRows};
 
-/// The least compute capability, as 80 for 8.0, of GPUs that have the instructions of the part.
+/// Returns the least compute capability (80 for 8.0) with the instructions of the part.
 int least_capability_of(Part part);
-/// The part's file, for messages.
+/// Returns the part's file name, for messages.
 const char* name_of(Part part);
-/// The whole text that NVRTC gets.
+/// Returns the whole source for NVRTC.
 std::string source_of(Part part);
 
 }  // namespace longspan::cuda

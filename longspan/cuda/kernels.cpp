@@ -59,7 +59,7 @@ void warn_once(const std::string& reason) {
   });
 }
 
-/// Null where it cannot be.
+/// Returns null where the part cannot be loaded.
 std::unique_ptr<LoadedKernels> load(int device, Part part) {
   try {
     if (compute_capability(device) < least_capability_of(part)) return nullptr;
@@ -88,7 +88,7 @@ std::string cubin_of(Part part, int capability) {
 Kernels* kernels_of(int device, Part part) {
   if (switched_off > 0) return nullptr;
   if (Kernels* const kernels = lent) return kernels;
-  if (device < 0) return nullptr;  // no GPU's
+  if (device < 0) return nullptr;  // not a GPU
   if (cuda_available() && load_cuda().row_kernels != nullptr) {
     return load_cuda().row_kernels(device);
   }

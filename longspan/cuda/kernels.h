@@ -1,5 +1,5 @@
-// The kernels over rows on the GPUs of this process: compiled at first use, cached on disk, started
-// on torch's streams. No torch.
+// The kernels over rows on this process's GPUs: compiled at first use, cached on disk, started on
+// torch's streams. No torch.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
   virtual int num_multiprocessors() const = 0;
-  /// Starts a kernel on torch's current stream of this GPU, with a struct of cuda/rows/arguments.h.
-  /// Throws std::runtime_error.
+  /// Starts a kernel on torch's current stream of this GPU. `argument`: a struct of
+  /// cuda/rows/arguments.h. Throws std::runtime_error.
   template <typename Argument>
   void launch(const std::string& name, const Launch& launch, const Argument& argument) {
     start(name, launch, &argument);
@@ -25,11 +25,11 @@ class Kernels {
   virtual void start(const std::string& name, const Launch& launch, const void* argument) = 0;
 };
 
-/// The kernels, compiled and loaded. Null while they are switched off, and where they cannot be
-/// had: then a warning says why, once, and ATen's operators take their place.
+/// Returns the part's kernels, compiled and loaded. Null while they are switched off, and where
+/// they cannot be used: then warns once, and ATen's operators take their place.
 Kernels* kernels_of(int device, Part part);
 
-/// While it lives, no kernels are found, by any thread: for comparisons with ATen's operators.
+/// Hides the kernels from all threads for its lifetime, for comparisons with ATen's operators.
 class WithoutKernels {
  public:
   WithoutKernels();
@@ -38,7 +38,8 @@ class WithoutKernels {
   WithoutKernels& operator=(const WithoutKernels&) = delete;
 };
 
-/// While it lives, these kernels are found, for tensors of any device: for tests without a GPU.
+/// Makes kernels_of() return these kernels for tensors of any device, for its lifetime. For tests
+/// without a GPU.
 class WithKernels {
  public:
   explicit WithKernels(Kernels& kernels);
@@ -47,7 +48,7 @@ class WithKernels {
   WithKernels& operator=(const WithKernels&) = delete;
 };
 
-/// Machine code of a part, out of the cache or compiled. Throws CompileError.
+/// Returns a part's machine code from the cache, or compiles it. Throws CompileError.
 std::string cubin_of(Part part, int capability);
 
 }  // namespace longspan::cuda

@@ -1,4 +1,4 @@
-// Functions of libraries that are loaded when they are wanted. No torch.
+// Functions of libraries that are loaded on demand. No torch.
 #pragma once
 
 #include <dlfcn.h>
@@ -7,14 +7,14 @@
 
 namespace longspan::cuda {
 
-/// Whether the library has this function, which is then in `function`.
+/// Looks the function up in the library, into `function`. Returns whether it exists.
 template <typename Function>
 bool find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   return function != nullptr;
 }
 
-/// The folder of torch's libraries (.../torch/lib); empty where it cannot be seen.
+/// Returns the folder of torch's libraries (.../torch/lib); "" where it is unknown.
 std::string folder_of_torch();
 
 }  // namespace longspan::cuda

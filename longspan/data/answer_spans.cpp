@@ -7,14 +7,14 @@ namespace longspan {
 
 namespace {
 
-/// An answer up to the token by which generation stops, and the text behind it.
+/// An answer up to the token that stops generation, and the text after it.
 struct Ending {
   AnswerTokens answer;
   bool stops;
-  size_t rest, limit;  // bytes: the text behind the answer, up to that of the next message
+  size_t rest, limit;  // bytes of the text after it, up to the next message's text
 };
 
-/// The first token from `at` on that is not whole in the text before byte `end`.
+/// Returns the first token from `at` on that does not end by byte `end`.
 size_t tokens_up_to(const EncodedText& tokens, size_t at, size_t end) {
   while (at < tokens.ids.size() && tokens.end[at] <= end) ++at;
   return at;
@@ -82,7 +82,7 @@ std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedTex
       while (end < most && is_space(text, tokens, end)) ++end;
     }
   }
-  // Between two answers there may be no text of a message.
+  // Two answers may have no message's text between them.
   for (size_t i = 1; i < spans.size(); ++i) {
     spans[i - 1].end = std::min(spans[i - 1].end, spans[i].begin);
   }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kShown = 5;
 
-/// Without the lines that are proposed, and without the sentence that leads to them.
+/// Removes the proposed lines, and the sentence that introduces them.
 std::string without_proposal(const std::string& reason) {
   const size_t end = reason.find('\n');
   if (end == std::string::npos) return reason;
@@ -21,7 +21,7 @@ std::string without_proposal(const std::string& reason) {
 void BadRows::add(const std::string& reason) {
   ++count_;
   if (shown_.size() == kShown) return;
-  // What is proposed beside the first one (an entry for dataset_info.json) need not be said again.
+  // Only the first row shows its proposal (an entry for dataset_info.json).
   shown_.push_back(shown_.empty() ? reason : without_proposal(reason));
 }
 

@@ -1,4 +1,4 @@
-// Rows of a data set that cannot be used: counted, shown, left out. No torch.
+// Counts and reports unusable rows of a data set. No torch.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// What is wrong with one row, its place first; other rows may be fine.
+/// What is wrong with one row. The message begins with the row's place. Other rows may be fine.
 class RowError : public UserError {
  public:
   using UserError::UserError;
@@ -19,13 +19,13 @@ class RowError : public UserError {
 /// The bad rows of a file or of a data set.
 class BadRows {
  public:
-  /// The caller adds them in the order of the rows.
+  /// Adds a bad row. Call in the order of the rows.
   void add(const std::string& reason);
   int64_t count() const { return count_; }
 
-  /// Does what the key on_bad_row says. kStop: throws UserError, which counts the bad rows among
-  /// `num_rows` rows of `what` and shows the first five. kSkip: returns that text as a sentence (""
-  /// when there are none), and throws when no row is left.
+  /// Applies the key on_bad_row. kStop: throws UserError, with the count of bad rows among
+  /// `num_rows` rows of `what` and the first five. kSkip: returns that text as a sentence ("" where
+  /// there are none), and throws UserError where no row is left.
   std::string settle(OnBadRow on_bad_row, const std::string& what, int64_t num_rows) const;
 
  private:

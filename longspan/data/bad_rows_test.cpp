@@ -12,7 +12,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-/// Rows 0 to 19, of which every third is broken, silent or no object, in turn.
+/// Rows 0 to 19. Every third is broken, without text, or no object, in turn.
 std::string lines_with_bad_ones() {
   const Texts bad = {"{\"instruction\"", R"({"instruction": "a", "output": ""})", "7"};
   std::string lines;
@@ -66,7 +66,7 @@ TEST_CASE("bad rows: skip leaves them out and says so") {
   REQUIRE(rows.notes.size() == 1);
   CHECK_SAYS(rows.notes[0], "dataset d: 7 of 20 rows left out");
   CHECK_SAYS(rows.notes[0], ", line 2: broken JSON");
-  // max_samples counts the rows that are used.
+  // max_samples counts the good rows.
   config.max_samples = 3;
   CHECK(flat(read_conversations(config, stage_of(config), config.seed, "d")) ==
         Texts{"u=0;a=x;", "u=2;a=x;", "u=3;a=x;"});

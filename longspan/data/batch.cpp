@@ -17,7 +17,7 @@ at::Tensor empty_row(int64_t num_tokens) { return at::empty({num_tokens}, at::kL
 
 int64_t num_tokens_of(const Sample& sample) { return std::ssize(sample.input_ids); }
 
-// 0: positions are a count of the tokens.
+// Returns 0 where positions count the tokens.
 int64_t num_axes(const Sample& sample) {
   return sample.positions_AT.defined() ? sample.positions_AT.size(0) : 0;
 }
@@ -58,7 +58,7 @@ int64_t most_axes(const std::vector<const Sample*>& samples) {
   return axes;
 }
 
-// [A, T] where a sample has axes, else undefined.
+// Returns [A, T] where a sample has axes, else undefined.
 at::Tensor joined_positions(const std::vector<const Sample*>& samples) {
   const int64_t axes = most_axes(samples);
   if (axes == 0) return {};
@@ -67,8 +67,8 @@ at::Tensor joined_positions(const std::vector<const Sample*>& samples) {
   return at::cat(parts, 1);
 }
 
-// The row with `cut` applied to each tensor of tokens. Tokens are its last dimension in positions,
-// its first elsewhere; `padding` is the value of a token that pads the row.
+// Returns the row with `cut` applied to each tensor of tokens. Tokens are the last dimension of
+// positions and the first of other tensors. `padding`: the value for padding tokens.
 using Cut = std::function<at::Tensor(const at::Tensor& x, int64_t dim, double padding)>;
 
 Batch with_each(const Batch& row, const Cut& cut) {
@@ -229,8 +229,8 @@ Batch on_device(const Batch& batch, at::Device device) {
   if (device.is_cpu() || !batch.tokens_T.is_cpu()) {
     return with_each(batch, [&](const at::Tensor& x, int64_t, double) { return x.to(device); });
   }
-  // All of it travels at once, in the order in which it is visited. Where labels are is looked for
-  // here: a device would have to tell the host how many there are.
+  // Sends all tensors at once, in the order in which they are visited. Finds the labels here, since
+  // a device would have to send the host their number.
   std::vector<at::Tensor> parts;
   with_each(batch, [&](const at::Tensor& x, int64_t, double) { return parts.emplace_back(x); });
   parts.push_back(label_rows(batch));

@@ -16,7 +16,7 @@ std::vector<int64_t> values(const at::Tensor& x_T) {
 }
 
 const Sample kFirst{{5, 6, 7, 8}, {-100, -100, 7, 8}};
-const Sample kSecond{{9, 10}, {9, 10}};  // a label at position 0 predicts nothing
+const Sample kSecond{{9, 10}, {9, 10}};  // no token predicts the label at position 0
 const Sample kThird{{11}, {11}};
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Bytes of a message that tell which columns there are.
+/// Bytes of a message for the names of columns.
 constexpr size_t kNames = 400;
 
 std::string names_in(const ordered_json& object) {
@@ -28,7 +28,7 @@ std::string names_in(const ordered_json& object) {
   return names.empty() ? "none" : shortened(fmt::format("{}", fmt::join(names, ", ")), kNames);
 }
 
-/// A value as a message shows it: what it is, and how it begins.
+/// Returns a value for a message: its type and its beginning.
 std::string shown(const ordered_json& value) {
   if (value.is_null()) return "null";
   std::string text = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -134,11 +134,11 @@ std::vector<std::string> RowReader::demanded_in_first_row() const {
 void RowReader::finish() const {
   const DatasetColumns& columns = entry_.columns;
   std::vector<std::optional<std::string>> demanded = {columns.history, columns.system};
-  // formatting: openai has a column of tools by default, which may be absent.
+  // formatting: openai has a default column of tools, which may be missing.
   if (entry_.columns_given) demanded.push_back(columns.tools);
   if (!holds_messages(entry_.formatting)) {
     demanded.push_back(columns.prompt);
-    // The default name of the query may be absent: many files have only a prompt.
+    // The query's default column may be missing: many files have only a prompt.
     if (entry_.columns_given) demanded.push_back(columns.query);
   }
   for (const auto& column : demanded) {

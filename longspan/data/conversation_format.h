@@ -1,4 +1,4 @@
-// One row of a dataset file -> one conversation. No torch.
+// Turns rows of a dataset file into conversations. No torch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -18,17 +18,18 @@ class RowReader {
  public:
   explicit RowReader(const DatasetEntry& entry) : entry_(entry) {}
 
-  /// alpaca: history, then prompt + "\n" + query, then response. sharegpt, openai: messages by
-  /// their tags. Pairs: chosen and rejected are texts (alpaca) or one message each. Throws
-  /// UserError when no row so far has a column that the stage reads; RowError (place, what is
-  /// there, what is wanted): wrong tags, values that are not text, roles out of order, no answer, a
-  /// kto_tag that is no truth value.
+  /// Reads a row. alpaca: history, then prompt + "\n" + query, then response. sharegpt, openai:
+  /// messages by their tags. Pairs: chosen and rejected are texts (alpaca) or one message each.
+  /// Throws UserError where no row so far has a column that the stage needs. Throws RowError (with
+  /// place, found and wanted values) for wrong tags, values that are not text, roles out of order,
+  /// a missing answer, or a kto_tag that is no boolean.
   Conversation read(const nlohmann::ordered_json& row, const std::string& place);
 
-  /// After the last row: throws UserError when a column that dataset_info.json names was in no row.
+  /// Call after the last row. Throws UserError where no row had a column that dataset_info.json
+  /// names.
   void finish() const;
 
-  /// The keys of the rows so far, and of their messages, that nothing reads.
+  /// Keys of the rows and messages so far that nothing reads.
   const UnreadKeys& unread() const { return unread_; }
 
  private:
@@ -38,16 +39,16 @@ class RowReader {
                      UnreadKeys& unread) const;
   void read_history(const nlohmann::ordered_json& row, Conversation& conversation) const;
   bool read_verdict(const nlohmann::ordered_json& row, const std::string& place) const;
-  /// An answer of a pair.
+  /// Reads one answer of a pair.
   Message read_side(const nlohmann::ordered_json& row, const std::string& column,
                     const std::string& place, UnreadKeys& unread) const;
-  /// One message; `where` names it.
+  /// Reads one message; `where` names it in errors.
   Message read_message(const nlohmann::ordered_json& message, const nlohmann::ordered_json& row,
                        const std::string& where, UnreadKeys& unread) const;
   std::vector<std::string> columns_read() const;
   void require_trained_answer(const Conversation& conversation) const;
   void require_turns(const Conversation& conversation) const;
-  /// The row's text in a column; nullopt when the column is absent or null.
+  /// Returns the row's text in a column; nullopt where the column is missing or null.
   std::optional<std::string> text(const nlohmann::ordered_json& row,
                                   const std::optional<std::string>& column,
                                   const std::string& place) const;
@@ -55,12 +56,11 @@ class RowReader {
   [[noreturn]] void no_answer(const std::string& column, const std::string& place) const;
 
   const DatasetEntry& entry_;
-  std::set<std::string> seen_;  // columns that some row had
+  std::set<std::string> seen_;  // columns of any row so far
   UnreadKeys unread_;
 };
 
-/// An entry for dataset_info.json that would read a row with these columns, as far as it can be
-/// guessed from their names.
+/// Suggests an entry of dataset_info.json for rows with these columns, guessed from their names.
 std::string suggested_entry(const DatasetEntry& entry, const nlohmann::ordered_json& row);
 
 }  // namespace longspan

@@ -23,11 +23,10 @@ namespace longspan {
 
 namespace {
 
-// Streams of the seed, apart from those of the epochs (0, 1, ...).
+// Streams of the seed, distinct from those of the epochs (0, 1, ...).
 constexpr int64_t kSplitStream = -1, kSampleStream = -2;
 
-/// A file's one object may hold the rows in its "data", unless the rows themselves have such a
-/// column.
+/// Whether a file's one object may hold the rows in its "data": unless the rows have such a column.
 bool unwraps_data(const DatasetColumns& columns) {
   const auto named = {columns.prompt,  columns.query,    columns.response, columns.history,
                       columns.system,  columns.messages, columns.chosen,   columns.rejected,
@@ -50,7 +49,7 @@ double bytes_of(const Conversation& row) {
   return row.rejected ? bytes + bytes_of(*row.rejected) : bytes;
 }
 
-/// num_samples may ask for the rows again and again; the copies must fit into memory.
+/// Throws where num_samples repeats rows so often that the copies do not fit into memory.
 void require_room_for_samples(const DatasetEntry& entry, const std::vector<Conversation>& rows,
                               int64_t size) {
   const int64_t num_rows = std::ssize(rows);
@@ -71,7 +70,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   std::vector<Conversation> rows;
   RowReader reader(entry);
   BadRows bad;
-  // A sample is drawn from all rows; otherwise reading stops with the last row that is wanted.
+  // A sample is drawn from all rows. Without one, reading stops at the last wanted row.
   const int64_t most = entry.num_samples ? INT64_MAX : config.max_samples.value_or(INT64_MAX);
   const OnBadRow on_bad_row = on_bad_row_of(config);
   const bool skips = on_bad_row == OnBadRow::kSkip;
@@ -104,7 +103,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   }
   reader.finish();
   if (entry.num_samples && !rows.empty()) {
-    // All rows in a random order, as often as it takes. max_samples are the first of them.
+    // Takes all rows in random order, repeatedly if needed. max_samples takes the first of them.
     const int64_t size = std::min(*entry.num_samples, config.max_samples.value_or(INT64_MAX));
     require_room_for_samples(entry, rows, size);
     std::vector<Conversation> sample;
@@ -121,7 +120,7 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   return rows;
 }
 
-/// Moves the rows that val_size asks for from train to eval.
+/// Moves the rows of val_size from train to eval.
 void split_off_validation(const DataSettings& config, int64_t seed, RunRows& rows) {
   const int64_t size = std::ssize(rows.train);
   const int64_t eval_size =

@@ -30,7 +30,7 @@ constexpr std::pair<const char*, Formatting> kFormattings[] = {{"alpaca", Format
                                                                {"sharegpt", Formatting::kShareGpt},
                                                                {"openai", Formatting::kOpenAi}};
 
-/// Reads one entry; `fail` throws with the entry's place before the message.
+/// Reads one entry. `fail` throws a message that begins with the entry's place.
 class EntryReader {
  public:
   EntryReader(DatasetEntry& entry, const json& values, const Stage& stage)
@@ -105,7 +105,7 @@ class EntryReader {
                    .system = "system"};
   }
 
-  /// ranking and the columns must be those that the stage reads.
+  /// Throws unless ranking and the columns suit the stage.
   void require_columns_of_stage() const {
     const DatasetColumns& columns = entry_.columns;
     const RowParts parts = parts_of(entry_.kind);
@@ -198,7 +198,7 @@ class EntryReader {
 
   using Names = std::map<std::string, std::optional<std::string>*>;
 
-  /// A block of names: sets those that it lists and resets the others.
+  /// Reads a block of names: sets those that it lists, and resets the others.
   void read_block(const std::string& block, const Names& names,
                   const std::vector<std::string>& unsupported) const {
     const json& given = values_.at(block);
@@ -259,7 +259,7 @@ class EntryReader {
     const auto name = values_.find("file_name");
     if (name == values_.end() || !name->is_string()) fail("file_name is missing");
     entry_.file_name = name->get<std::string>();
-    const fs::path path = fs::path(dataset_dir) / entry_.file_name;  // absolute paths stay
+    const fs::path path = fs::path(dataset_dir) / entry_.file_name;  // an absolute name stays
     std::error_code error;
     if (fs::is_directory(path, error)) {
       for (const auto& file : fs::directory_iterator(path, error)) {

@@ -1,4 +1,4 @@
-// dataset_info.json: where a dataset lies and what its columns are called. No torch.
+// dataset_info.json: files and column names of datasets. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// Names of columns; nullopt: the rows have no such column.
+/// Names of columns; nullopt: rows have no such column.
 struct DatasetColumns {
   std::optional<std::string> prompt = "instruction", query = "input", response = "output";
   std::optional<std::string> history, system, tools;
@@ -19,7 +19,7 @@ struct DatasetColumns {
   std::optional<std::string> chosen, rejected, kto_tag;
 };
 
-/// Names inside a message; the defaults are those of sharegpt.
+/// Names inside a message. Defaults are sharegpt's.
 struct MessageTags {
   std::optional<std::string> role = "from", content = "value";
   std::optional<std::string> user = "human", assistant = "gpt";
@@ -27,14 +27,14 @@ struct MessageTags {
   std::optional<std::string> system = "system";
 };
 
-/// How a row holds its conversation.
+/// How a row stores its conversation.
 enum class Formatting {
-  kAlpaca,    // parts in columns of their own, as text
+  kAlpaca,    // parts in separate columns, as text
   kShareGpt,  // messages with tags, in one column
-  kOpenAi,    // the same by OpenAI's names, and a column of tools
+  kOpenAi,    // as kShareGpt with OpenAI's names, and a column of tools
 };
 
-/// Are the parts of such a row messages? Else they are texts.
+/// Whether such rows hold messages; else texts.
 constexpr bool holds_messages(Formatting formatting) {
   switch (formatting) {
     case Formatting::kAlpaca:
@@ -49,9 +49,9 @@ constexpr bool holds_messages(Formatting formatting) {
 /// One entry of dataset_info.json.
 struct DatasetEntry {
   std::string name;
-  std::string info_file;           // the dataset_info.json that it was read from
+  std::string info_file;           // path of the dataset_info.json
   std::string file_name;           // as written there
-  std::vector<std::string> files;  // json, jsonl, txt; a folder's files in the order of their names
+  std::vector<std::string> files;  // json, jsonl, txt; files of a folder are sorted by name
   RowKind kind = RowKind::kAnswer;
   Formatting formatting = Formatting::kAlpaca;
   DatasetColumns columns;
@@ -60,10 +60,10 @@ struct DatasetEntry {
   std::optional<int64_t> num_samples;
 };
 
-/// The entries that a comma list names, for a stage. A `columns` or `tags` block that is given
-/// resets what it does not list. Throws UserError: no dataset_info.json, broken JSON (line), no
-/// such entry (names the nearest), an entry for another stage, what is known but unsupported (hub
-/// datasets, images, csv, ...), no file.
+/// Returns the entries that a comma list names, for a stage. A given `columns` or `tags` block
+/// resets the names that it does not list. Throws UserError: no dataset_info.json, broken JSON
+/// (with line), unknown entry (with the nearest name), an entry for another stage, unsupported
+/// kinds (hub datasets, images, csv, ...), no file.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);
 

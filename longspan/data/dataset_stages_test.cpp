@@ -1,4 +1,4 @@
-// Rows of the stages beside sft.
+// Rows of stages other than sft.
 #include <doctest/doctest.h>
 
 #include "longspan/config/config.h"
@@ -69,7 +69,7 @@ TEST_CASE("texts: prompt, prompt and query, empty ones, lines of a text file") {
   CHECK(flat(folder.rows()) == Texts{"u=a\nb;"});
 
   folder.info(R"({"file_name": "d.txt", "columns": {"prompt": "text"}})");
-  // Python: "a\n\nb \r\nc\rd\n\n".splitlines() without the line ends; nothing follows the last one.
+  // Python's "a\n\nb \r\nc\rd\n\n".splitlines(); no line follows the last line end.
   folder.write("d.txt",
                "\xef\xbb\xbf"
                "a\n\nb \r\nc\rd\n\n");

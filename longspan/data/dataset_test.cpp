@@ -66,7 +66,7 @@ TEST_CASE("sharegpt: default tags, OpenAI's tags, system message or column, obse
   folder.write("d.json", R"([{"messages": [{"role": "system", "content": "s"},
     {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}])");
   CHECK(flat(folder.rows()) == Texts{"s=s;u=a;a=b;"});
-  // An empty one is there, for templates that have a default.
+  // An empty system message stays, for templates with a default.
   folder.write("d.json", R"([{"messages": [{"role": "system", "content": ""},
     {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}])");
   CHECK(flat(folder.rows()) == Texts{"s=;u=a;a=b;"});
@@ -216,7 +216,7 @@ TEST_CASE("sharegpt rows: what is wrong is said") {
 TEST_CASE("rows: a list of messages may hold anything") {
   const DatasetFolder folder;
   folder.info(R"({"file_name": "d.json", "formatting": "sharegpt"})");
-  // The columns are called otherwise, so that an entry is suggested from what is there.
+  // The columns have other names, so an entry is suggested.
   for (const char* messages : {R"([{"role": "user", "content": "a"}, 3])", R"([{"role": 1}, null])",
                                R"([{}, [[]], "text"])"}) {
     folder.write("d.json", std::string(R"([{"messages": )") + messages + "}]");

@@ -15,10 +15,10 @@ namespace longspan {
 
 namespace {
 
-// Enough of both ends to see prompt, template and answer.
+// Enough of both ends to show prompt, template and answer.
 constexpr int64_t kShownTokens = 160, kShownIds = 24;
 constexpr size_t kShownDocuments = 2;  // of a packed row
-constexpr size_t kShownBytes = 4096;   // of one end: a token may stand for a long text
+constexpr size_t kShownBytes = 4096;   // of each end: a token may stand for a long text
 
 std::string decoded(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
   const int64_t size = std::ssize(ids);

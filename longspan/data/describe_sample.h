@@ -1,4 +1,4 @@
-// A sample in words, for people who want to see what is trained. No torch.
+// Describes a sample in words, so that users see what is trained. No torch.
 #pragma once
 
 #include <string>
@@ -10,13 +10,12 @@ namespace longspan {
 struct Example;
 struct Sample;
 
-/// Several lines: number of tokens and of trained tokens, the decoded text, the decoded trained
-/// text, the first ids and labels. Long parts are shortened in the middle.
+/// Returns several lines: numbers of tokens and of trained tokens, the decoded text, the decoded
+/// trained text, the first ids and labels. Shortens long parts in the middle.
 std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer);
 
-/// The same for the documents of an example (of a packed row the first two), under headings that
-/// say what they are at this stage: chosen and rejected, the answer with its verdict and the
-/// mismatched one, ...
+/// The same for the documents of an example (the first two of a packed row). Headings say what each
+/// is at this stage: chosen and rejected, the answer with its verdict and the mismatched one, ...
 std::string describe_example(const Example& example, const std::string& stage,
                              const Tokenizer& tokenizer);
 

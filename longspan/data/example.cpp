@@ -21,7 +21,7 @@ Batch collate_examples(const std::vector<const Example*>& examples) {
   for (const Example* example : examples) {
     int64_t length = 0;
     for (const Sample& document : example->documents) length += std::ssize(document.input_ids);
-    // Positions that a document brings restart by themselves.
+    // A document's own positions restart by themselves.
     const bool counted = std::ranges::none_of(
         example->documents, [](const Sample& document) { return document.positions_AT.defined(); });
     for (size_t i = 0; counted && i < example->position_restarts.size(); ++i) {

@@ -17,7 +17,7 @@ namespace longspan {
 
 namespace {
 
-/// A trained tokenizer (chatml's special tokens) and rows for it.
+/// A trained tokenizer (with chatml's special tokens), and rows for it.
 class Rows {
  public:
   explicit Rows(const std::string& stage) : folder_(stage), config(folder_.config()) {
@@ -48,7 +48,7 @@ class Rows {
     return "";
   }
   std::string text(const std::vector<int32_t>& ids) const { return tokenizer.decode(ids); }
-  /// The text that is trained.
+  /// Returns the trained text.
   std::string trained(const Sample& sample) const {
     std::vector<int32_t> ids;
     for (size_t i = 0; i < sample.labels.size(); ++i) {
@@ -109,7 +109,7 @@ TEST_CASE("pairs: the longer answer says how both are cut; earlier answers are n
   CHECK(cut[1].input_ids.size() == 70);
   CHECK(num_ignored(cut[0]) == num_ignored(cut[1]));
   CHECK(num_ignored(cut[0]) < num_ignored(whole[0]));
-  CHECK(cut[1].input_ids.size() - num_ignored(cut[1]) > 30);    // half of the room and more
+  CHECK(cut[1].input_ids.size() - num_ignored(cut[1]) > 30);    // half of the budget and more
   CHECK(rows.trained(cut[0]) == std::string(10, 'a') + kEnds);  // short enough to stay whole
   rows.config.cutoff_len = 1;
   CHECK_SAYS(rows.complaint(), "row 1: no token of the chosen answer is trained: cutoff_len 1");
@@ -170,7 +170,7 @@ TEST_CASE("pt: texts in blocks, whole texts, and what is left out") {
   rows.config.cutoff_len = 5;
   const EncodedExamples whole = rows.encode();
   CHECK(!whole.packing);
-  REQUIRE(whole.examples.size() == 3);  // a blank line has nothing to learn
+  REQUIRE(whole.examples.size() == 3);  // a blank line trains nothing
   CHECK(whole.examples[0].documents[0].input_ids ==
         std::vector<int32_t>(all.begin(), all.begin() + 5));
   rows.rows = {rows.rows[1]};
@@ -273,7 +273,7 @@ TEST_CASE("rows that were cut are counted, with the tokens that they lost") {
     CHECK(cut.longest == limit + 7);
     CHECK_SAYS(cut.text(limit), "1 of 4 rows was cut, 7 of ");
     CHECK_FALSE(has(cut.text(limit), "warning"));
-    if (kind != "kto") {  // whose second documents are no rows of the data
+    if (kind != "kto") {  // its second documents are no rows of the data
       int64_t all = 0;
       for (const Example& example : whole) all += tokens(example);
       CHECK(cut.num_tokens == all);
@@ -292,7 +292,7 @@ TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each st
       rows.add("a", answer, pairs ? std::optional<std::string>("c") : std::nullopt);
     }
     const EncodedExamples all = rows.encode();
-    // An answer that the row takes out of training leaves no label.
+    // A row may take an answer out of training, which then has no label.
     rows.rows[2].messages.back().is_trained = false;
     CHECK_SAYS(rows.complaint(), "the data: 1 of 4 rows cannot be used:\n  rows, row 3: no token");
     rows.config.on_bad_row = "skip";
@@ -302,7 +302,7 @@ TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each st
     CHECK(good.cut.num_rows == 3);
     CHECK(rows.trained(good.examples[2].documents[0]) == "four" + kEnds);
     if (std::string(stage) == "kto") {
-      // The answer of the row before, among those that are left.
+      // The answer of the row before, among the remaining rows.
       CHECK(rows.trained(good.examples[2].documents[1]) == "two" + kEnds);
       CHECK(rows.trained(all.examples[3].documents[1]) == "three" + kEnds);
       rows.rows.resize(3);
@@ -321,7 +321,7 @@ TEST_CASE("rows in parallel: each once; the first row's error is told") {
     for (const auto& count : calls) CHECK(count == 1);
     for_each_row_in_parallel(config, 0, [&](int64_t) { FAIL("there is no row"); });
   }
-  // Rows 5 and 6 fail at once; whichever ends first, row 5 is told.
+  // Rows 5 and 6 fail at the same time. Row 5 is reported, whichever ends first.
   for (const bool first_is_late : {false, true}) {
     std::atomic<bool> second_runs{false};
     const auto pause = [](bool pauses) {

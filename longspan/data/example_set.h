@@ -1,4 +1,4 @@
-// Examples of a run that can be counted and gone through again.
+// A run's examples as a set with random access.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,15 @@ namespace longspan {
 
 using ExamplePointer = std::shared_ptr<const Example>;
 
-/// Examples by their places: those of a data set in memory, or of one that reads an example when it
-/// is asked for it. All ranks have the same ones. The documents of all of them have the same
-/// columns.
+/// Examples by index: of a data set in memory, or of one that reads an example on request. All
+/// ranks have the same ones. All documents have the same columns.
 class ExampleSet {
  public:
   virtual ~ExampleSet() = default;
 
   virtual int64_t size() const = 0;
-  /// That at `place`, of [0, size()): the same whenever it is asked for. It is there as long as
-  /// somebody holds it.
+  /// Returns the example at `place` in [0, size()), the same one at every call. The pointer keeps
+  /// it alive.
   virtual ExamplePointer example(int64_t place) const = 0;
 
   bool empty() const { return size() == 0; }
@@ -28,7 +27,7 @@ class ExampleSet {
 
 class ExamplesInMemory final : public ExampleSet {
  public:
-  /// Gives them their numbers, from `first_number` on.
+  /// Numbers the examples from `first_number` on.
   explicit ExamplesInMemory(std::vector<Example> examples, int64_t first_number = 0);
 
   int64_t size() const override { return std::ssize(*examples_); }
@@ -38,7 +37,7 @@ class ExamplesInMemory final : public ExampleSet {
   std::shared_ptr<const std::vector<Example>> examples_;
 };
 
-/// The examples of one set, then those of another. Both outlive it.
+/// The examples of one set, followed by those of another. Both must outlive it.
 class JoinedExamples final : public ExampleSet {
  public:
   JoinedExamples(const ExampleSet& first, const ExampleSet& second)
@@ -52,13 +51,13 @@ class JoinedExamples final : public ExampleSet {
   const ExampleSet& second_;
 };
 
-/// Examples that make a row. None make an idle row.
+/// Examples of a row. None: an idle row.
 struct DrawnExamples {
   std::vector<ExamplePointer> examples;
-  ExamplePointer pattern;  // any of their source: an idle row has its columns and axes of positions
+  ExamplePointer pattern;  // any example: an idle row has its columns and axes of positions
 };
 
-/// The examples at these places of a set that is not empty.
+/// Returns the examples at these places. The set is not empty.
 DrawnExamples draw(const ExampleSet& examples, const std::vector<int64_t>& places);
 
 }  // namespace longspan

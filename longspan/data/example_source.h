@@ -1,4 +1,4 @@
-// What a run trains on, one micro-batch after the other.
+// A run's training data, one micro-batch after the other.
 #pragma once
 
 #include <cstdint>
@@ -10,32 +10,31 @@
 
 namespace longspan {
 
-/// Gives a data-parallel group its examples: those of a data set in some order, or of a stream that
-/// reads or makes examples when they are asked for. The documents of all examples have the same
-/// columns.
+/// Gives examples to a data-parallel group: a data set in some order, or a stream that reads or
+/// makes examples on request. All documents have the same columns.
 class ExampleSource {
  public:
   virtual ~ExampleSource() = default;
 
-  /// Micro-batches of an epoch, over all groups. nullopt: nobody knows, and max_steps ends the run.
+  /// The number of micro-batches of an epoch, over all groups. nullopt: unknown; max_steps ends the
+  /// run.
   virtual std::optional<int64_t> num_batches() const = 0;
-  /// The group's examples of the next micro-batch, which is number `batch` of `epoch`; maybe none,
-  /// in the last one of an epoch. The run asks for each micro-batch once, in ascending order. The
-  /// same examples on all ranks of a sequence group.
+  /// Returns the group's examples of micro-batch `batch` of `epoch`; possibly none in an epoch's
+  /// last one. The run asks for each micro-batch once, in ascending order. All ranks of a sequence
+  /// group get the same examples.
   virtual DrawnExamples next(int64_t epoch, int64_t batch) = 0;
 
-  /// What next() needs so that it goes on from here in another start of the run; a checkpoint saves
-  /// it. The same on every rank. Empty: epoch and batch say where it stands.
+  /// Returns the state from which next() continues after a restart; a checkpoint saves it. The same
+  /// on every rank. Empty: epoch and batch are enough.
   virtual std::string state() const = 0;
-  /// Goes on from a state that a checkpoint holds. Throws UserError where it is none of this
-  /// source.
+  /// Continues from a checkpoint's state. Throws UserError where it is not a state of this source.
   virtual void resume(const std::string& state) = 0;
 };
 
-/// All examples of a set in each epoch, as a Loader deals them to the groups.
+/// All examples of a set in each epoch, in the order of a Loader.
 class Epochs final : public ExampleSource {
  public:
-  /// The set is not empty, and outlives it.
+  /// The set is not empty, and must outlive this object.
   Epochs(const ExampleSet& examples, Loader loader)
       : examples_(examples), loader_(std::move(loader)) {}
 

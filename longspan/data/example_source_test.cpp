@@ -29,7 +29,7 @@ TEST_CASE("example source: epochs of a set give each example once an epoch, in a
   };
   std::vector<int64_t> first = numbers_of(0, 0), second = numbers_of(1, 0);
   CHECK(first != second);
-  // A resumed run asks for what is left.
+  // A resumed run asks for the rest.
   CHECK(numbers_of(1, 2) == std::vector<int64_t>(second.begin() + 8, second.end()));
   for (std::vector<int64_t>* numbers : {&first, &second}) {
     std::ranges::sort(*numbers);

@@ -12,7 +12,7 @@ namespace longspan {
 
 using nlohmann::ordered_json;
 
-// json.dumps puts a space behind each comma and colon; nlohmann's dump does not.
+// Python's json.dumps puts a space after each comma and colon; nlohmann's dump does not.
 std::string python_json(const ordered_json& value) {
   std::string text;
   if (value.is_object()) {
@@ -62,7 +62,7 @@ FunctionCall read_function(const ordered_json& function, const std::string& plac
   ordered_json arguments = function.value("arguments", ordered_json());
   if (arguments.is_string()) {
     const std::string text = arguments.get<std::string>();
-    // OpenAI writes no arguments at all as an empty text.
+    // OpenAI writes missing arguments as an empty text.
     arguments = text.empty() ? ordered_json::object()
                              : try_parse_ordered_json(text).value_or(ordered_json());
   }

@@ -1,4 +1,4 @@
-// The label of a token that is not trained. No torch.
+// The label of an untrained token. No torch.
 #pragma once
 
 #include <cstdint>

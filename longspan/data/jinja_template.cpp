@@ -11,7 +11,7 @@ namespace longspan {
 
 namespace {
 
-/// Text as a string literal of Jinja.
+/// Returns the text as a Jinja string literal.
 std::string jinja_text(std::string_view text) {
   std::string literal = "'";
   for (const char c : text) {
@@ -26,11 +26,11 @@ std::string jinja_text(std::string_view text) {
   return literal + "'";
 }
 
-/// The roles of messages with a tool's result.
+/// Roles of messages with a tool's result.
 constexpr std::string_view kToolRoles = "['tool', 'observation']";
 
-/// Writes one format as a Jinja template, of expressions and statements without white space
-/// between.
+/// Writes a format as a Jinja template: expressions and statements without white space between
+/// them.
 class JinjaWriter {
  public:
   JinjaWriter(const Format& format, std::string bos, std::string eos, std::string default_system,
@@ -65,7 +65,7 @@ class JinjaWriter {
     if (!expression.empty()) text_ += fmt::format("\n{{{{- {} -}}}}", expression);
   }
 
-  /// A frame as an expression, without what it ends with; `content` is the expression of its text.
+  /// Returns a frame as an expression, without its ending. `content` is the expression of its text.
   std::string expression(const Frame& frame, const std::string& content,
                          std::string_view ending = {}) const {
     std::vector<std::string> parts;
@@ -139,7 +139,7 @@ class JinjaWriter {
     asked(format_.user);
   }
 
-  /// Results of tools in a row are one question.
+  /// Consecutive results of tools form one question.
   void results() {
     set_content();
     line("set results.text = results.text + content");
@@ -160,7 +160,7 @@ class JinjaWriter {
 
   void asked(const Frame& frame) {
     print(expression(frame, "content", format_.generation));
-    // What asks for an answer is there when one follows or is to be written.
+    // The text that asks for an answer is printed where an answer follows or is to be generated.
     if (!format_.generation.empty()) {
       line(
           "if add_generation_prompt and loop.last or not loop.last and "
@@ -176,7 +176,7 @@ class JinjaWriter {
     line("endif");
   }
 
-  /// As NamedTemplate::append_answer: thoughts that go, and empty ones that come.
+  /// As NamedTemplate::append_answer: removes thoughts, and adds empty ones.
   void answer() {
     set_content();
     line("set written = namespace(calls='')");
@@ -196,7 +196,7 @@ class JinjaWriter {
     }
     line("if message['tool_calls']");
     calls();
-    // The thoughts' end is a break of its own.
+    // The end of thoughts is already a line break.
     line(fmt::format("if content{}",
                      format_.thinks
                          ? fmt::format(" and content[-{}:] != {}", format_.thoughts_close.size(),
@@ -241,10 +241,10 @@ class JinjaWriter {
     line("endif");
   }
 
-  /// A message of calls alone has none.
+  /// A message with only calls may have no content.
   void set_content() { line("set content = message['content'] or ''"); }
 
-  /// written.calls from message['tool_calls'], as training writes calls (NamedTemplate).
+  /// Sets written.calls from message['tool_calls'], in the form of training (NamedTemplate).
   void calls() {
     line("for call in message['tool_calls']");
     line("set function = call['function'] or call");

@@ -1,4 +1,4 @@
-// A named template as a chat template in Jinja. No torch.
+// A named template as a Jinja chat template. No torch.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace longspan {
 
-/// A chat template that gives the prompts of training by a named template, as text. `bos` and
-/// `eos`: the texts of these tokens.
+/// Returns a chat template that renders the prompts of training by a named template. `bos`, `eos`:
+/// the tokens' texts.
 std::string jinja_template(const Format& format, const std::string& bos, const std::string& eos,
                            const std::string& default_system, const Thinking& thinking);
 

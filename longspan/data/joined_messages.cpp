@@ -17,7 +17,7 @@ constexpr size_t kEnd = 500;  // bytes of a message's beginning and of its end
 
 bool is_inside_of_letter(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-/// Both ends of a long text, cut between letters of UTF-8.
+/// Returns both ends of a long text, cut at UTF-8 characters.
 std::string ends_of(const std::string& text) {
   if (text.size() <= 2 * kEnd) return text;
   size_t left = kEnd, right = text.size() - kEnd;
@@ -26,7 +26,7 @@ std::string ends_of(const std::string& text) {
   return text.substr(0, left) + text.substr(right);
 }
 
-/// All before the last answer.
+/// Returns the conversation before the last answer.
 Conversation question_of(const Conversation& row) {
   Conversation asked = row;
   asked.messages.pop_back();
@@ -58,7 +58,7 @@ std::string hint_at_joined_messages(const DataSettings& config, const Stage& sta
       num_joined += tokenizer.encode(text) != encoder->question(asked);
       ++num_chats;
     } catch (const UserError&) {
-      // What one of the two refuses (roles out of order, written calls) has no other tokens.
+      // A chat that either of the two refuses (roles out of order, written calls) does not count.
     }
   }
   if (num_joined == 0) return "";

@@ -1,4 +1,4 @@
-// kto: one answer and a verdict; beside it the same question with an answer to another one.
+// kto: an answer with a verdict, and the same question with an answer to another one.
 #include <fmt/format.h>
 
 #include "longspan/config/choices.h"
@@ -32,8 +32,8 @@ EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conv
         "of another row",
         rows[good[0]].source));
   }
-  // Mismatched answers are those of the row before; the first row takes the last one's. TRL and
-  // LLaMA-Factory do this within batches of rows, here it is one batch of all rows.
+  // A mismatched answer is the answer of the row before; the first row gets the last row's. TRL and
+  // LLaMA-Factory do this within batches of rows. Here all rows are one batch.
   const std::vector<int64_t> whole = encoding.good_rows(std::ssize(good), [&](int64_t i) {
     Conversation mismatched = rows[good[i]];
     mismatched.messages.back() = rows[good[i == 0 ? good.size() - 1 : i - 1]].messages.back();

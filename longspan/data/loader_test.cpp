@@ -12,7 +12,7 @@ namespace longspan {
 
 namespace {
 
-/// All rows of an epoch in the order in which the groups together see them.
+/// All rows of an epoch, in the order of all groups together.
 std::vector<int64_t> epoch_order(int64_t samples, int64_t batch, int groups, bool shuffle,
                                  int64_t seed, int64_t epoch) {
   std::vector<int64_t> order;
@@ -68,7 +68,8 @@ TEST_CASE("loader: the last micro-batch may leave a group without rows") {
 }
 
 TEST_CASE("seeded_permutation: each place is equally likely") {
-  // 6 orders of 3 over 6,000 streams: 1,000 each expected, standard deviation 29; 5 of those.
+  // 6 orders of 3 over 6,000 streams: 1,000 each expected, standard deviation 29. Allows 5 of
+  // those.
   std::vector<int> count(27, 0);
   for (int64_t stream = 0; stream < 6000; ++stream) {
     const auto order = seeded_permutation(3, 7, stream);

@@ -25,7 +25,7 @@ std::string content_of(const ordered_json& message) {
   return content == message.end() || !content->is_string() ? "" : content->get<std::string>();
 }
 
-/// Is a text there as it is, or as JSON writes it (a tool's output)?
+/// Whether a text is printed unchanged, or as in JSON (a tool's output).
 bool is_written(const std::string& text, const std::string& there) {
   if (there == text) return true;
   for (const bool only_ascii : {false, true}) {
@@ -71,7 +71,8 @@ bool LocatedChat::mark(const std::vector<bool>& marked) {
 void LocatedChat::mark_most() {
   const size_t size = messages_.size();
   if (mark(std::vector<bool>(size, true))) return;
-  // Halves of the messages, halves of these: few renderings where few messages take no marks.
+  // Tries halves of the messages, and halves of those that take no marks. That needs few renderings
+  // where few messages take no marks.
   std::vector<bool> takes_marks(size, true);
   std::vector<Place> left = {{0, size / 2}, {size / 2, size}};
   while (!left.empty()) {
@@ -100,7 +101,7 @@ void LocatedChat::find_marked_texts() {
   for (const MarkPlace& mark : marks_) {
     std::vector<size_t>& bytes = (mark.is_end ? ends : begins)[mark.text];
     bytes.push_back(mark.byte);
-    // A tool's result may name the call again.
+    // A tool's result may repeat the call's name.
     if (texts[mark.text].kind == ChatText::kName && bytes.size() > 1) continue;
     std::optional<Place>& place = places_[texts[mark.text].message];
     if (!place) place = Place{mark.byte, mark.byte};
@@ -145,7 +146,7 @@ void LocatedChat::search_for_texts() {
     }
     if (text.empty()) continue;
     size_t at = plain_.text.find(text, from);
-    // A system message may be printed behind others.
+    // A system message may be printed after other messages.
     if (at == std::string::npos && !is_answer(messages_[i])) at = plain_.text.find(text);
     if (at == std::string::npos) {
       fail(fmt::format("the text of {} is not in what it prints (\"{}\")", name_of_message(i),
@@ -219,7 +220,7 @@ size_t LocatedChat::begin_of_answer(size_t message) const {
   std::vector<MarkPlace> prompt_marks;
   const std::string prompt =
       marked_->without_marks(render_(before, /*generation_prompt=*/true).text, prompt_marks);
-  // Both texts are compared behind the last mark before the answer that both have.
+  // Compares both texts from their last common mark before the answer.
   size_t at = 0, prompt_at = 0;
   std::map<std::pair<size_t, bool>, size_t> of_prompt;
   for (const MarkPlace& mark : prompt_marks) of_prompt[{mark.text, mark.is_end}] = mark.byte;

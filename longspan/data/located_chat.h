@@ -1,4 +1,4 @@
-// Where a chat template prints the texts of each message. No torch.
+// Finds the texts of each message in a rendered chat. No torch.
 #pragma once
 
 #include <cstddef>
@@ -14,47 +14,48 @@
 
 namespace longspan {
 
-/// Renders messages by a chat template, with or without the generation prompt behind them. Throws
-/// RowError where the template refuses them.
+/// Renders messages by a chat template, with or without a generation prompt. Throws RowError where
+/// the template refuses them.
 using RenderMessages =
     std::function<RenderedChat(const nlohmann::ordered_json& messages, bool generation_prompt)>;
 
-/// A chat in one rendering. The texts are found by marks: a rendering with marks must be the plain
-/// one once they are taken out. A message whose text is changed or compared by the template stays
-/// without marks, and its text is searched for.
+/// A rendered chat with the places of its texts. They are found by marks: without the marks, a
+/// marked rendering must equal the plain one. Messages whose text the template changes or compares
+/// get no marks, and their texts are searched for.
 class LocatedChat {
  public:
-  /// Throws RowError, which begins with `place`: the template refuses the messages; it does not
-  /// print the content of a message as it is; it prints an answer twice or out of order.
+  /// Throws RowError, beginning with `place`, where the template refuses the messages, does not
+  /// print a message's content unchanged, or prints an answer twice or out of order.
   LocatedChat(RenderMessages render, const nlohmann::ordered_json& messages, bool generation_prompt,
               const std::string& place);
 
   const std::string& text() const { return plain_.text; }
-  /// Spans that {% generation %} marks.
+  /// Spans marked by {% generation %}.
   const std::vector<GenerationSpan>& generation() const { return plain_.generation; }
 
-  /// Where the texts of a message are: bytes of text(). nullopt: the message has none, or only
+  /// Bytes of text() with the texts of a message. nullopt: the message has no text, or only
   /// thoughts that are not printed.
   struct Place {
     size_t begin, end;
   };
   const std::optional<Place>& place_of(size_t message) const { return places_[message]; }
-  /// Bytes between the texts of the messages before and those behind.
+  /// Returns the bytes from the end of the earlier messages' texts to the beginning of the later
+  /// ones'.
   Place surroundings_of(size_t message) const;
-  /// All names, keys and texts of a message's calls are printed, the keys not as Python writes
-  /// those of a dict (which a template prints that wants JSON text). False where the message has no
+  /// Whether all names, keys and texts of a message's calls are printed, with no key in the form of
+  /// a Python dict (which a template prints that expects JSON text). False where the message has no
   /// marks.
   bool prints_calls(size_t message) const;
   bool is_marked(size_t message) const { return is_marked_[message]; }
-  /// The printed text around the texts of a message.
+  /// Returns the printed text around the texts of a message.
   std::string text_around(size_t message) const;
-  /// Thoughts of the message are not printed.
+  /// Whether thoughts of the message are not printed.
   bool lost_thoughts(size_t message) const { return lost_thoughts_[message]; }
 
-  /// The first byte of an answer: behind the text that the generation prompt puts before it, as far
-  /// as the rendering has the same text there. Throws RowError where they have nothing in common.
+  /// Returns the first byte of an answer: after the generation prompt's text, as far as the
+  /// rendering has the same text there. Throws RowError where the two have nothing in common.
   size_t begin_of_answer(size_t message) const;
-  /// The text behind those of an answer where the chat ends with it.
+  /// Returns the text that follows an answer where the chat ends with it.
   std::string ending_alone(size_t message) const;
 
  private:

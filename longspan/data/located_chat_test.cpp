@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A chat of users and assistants in turn.
+/// A chat of user and assistant in turn.
 ordered_json chat_of(const std::vector<std::string>& contents) {
   ordered_json messages = ordered_json::array();
   for (const std::string& content : contents) {
@@ -44,7 +44,7 @@ std::string complaint(const std::string& chat_template, const ordered_json& mess
   return "";
 }
 
-/// From where an answer begins to where its texts end.
+/// The text from an answer's begin to the end of its texts.
 std::string answer(const LocatedChat& chat, size_t message) {
   const size_t begin = chat.begin_of_answer(message);
   return chat.text().substr(begin, chat.place_of(message)->end - begin);
@@ -57,7 +57,7 @@ std::string frames(const std::string& content, const std::string& prompt = "[ass
 }
 
 const std::string kPlain = frames("{{ m.content }};");
-// As Qwen3's: thoughts are taken out of the content, and printed in the last answer.
+// Like Qwen3's: takes thoughts out of the content, and prints those of the last answer.
 const std::string kThinks = frames(
     "{% set c = m.content %}{% set t = m.reasoning_content or '' %}"
     "{% if '</think>' in c %}{% set t = c.split('</think>')[0].split('<think>')[-1].strip() %}"
@@ -73,7 +73,7 @@ TEST_CASE("a chat's texts are found in one rendering") {
   CHECK(answer(chat, 3) == "d");
   CHECK(chat.surroundings_of(1).begin == 7);
   CHECK(chat.text().substr(chat.surroundings_of(1).end) == "c[assistant];[assistant]d;");
-  // Texts that repeat, an empty answer, and a template that strips.
+  // Repeated texts, an empty answer, and a template that strips.
   CHECK(answer(locate(frames("{{ m.content | trim }};"), chat_of({"x", "x", "x", "\n x \n"})), 3) ==
         "x");
   const LocatedChat empty = locate(kPlain, chat_of({"a", "", "b", "c"}));
@@ -99,7 +99,7 @@ TEST_CASE(
   CHECK(!chat.lost_thoughts(3));
   CHECK(answer(chat, 1) == "b");
   CHECK(answer(chat, 3) == "<think>well</think>d");
-  // Thoughts of their own.
+  // Separate thoughts.
   ordered_json own = chat_of({"a", "b"});
   own[1]["reasoning_content"] = "hm";
   CHECK(answer(locate(kThinks, own), 1) == "<think>hm</think>b");
@@ -117,17 +117,17 @@ TEST_CASE(
 }
 
 TEST_CASE("the generation prompt says where an answer begins, as far as the chat has it") {
-  // R1's prompt opens thoughts, which its chats do not have.
+  // R1's prompt opens thoughts, which its chats lack.
   const std::string opens = frames("{{ m.content }};", "[assistant]<think>\n");
   CHECK(answer(locate(opens, chat_of({"a", "b", "c", "<d"})), 1) == "b");
   CHECK(answer(locate(opens, chat_of({"a", "b", "c", "<d"})), 3) == "<d");
-  // Empty thoughts of the prompt belong to the question, others to the answer.
+  // The prompt's empty thoughts belong to the question, other thoughts to the answer.
   const std::string none = frames(
       "{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }};",
       "[assistant]<think></think>");
   CHECK(answer(locate(none, chat_of({"a", "b", "c", "d"})), 1) == "b");
   CHECK(answer(locate(none, chat_of({"a", "b", "c", "d"})), 3) == "d");
-  // The end of a text differs from that of a prompt.
+  // A whole chat ends differently from a prompt.
   const std::string phi = kPlain + "{% if not add_generation_prompt %}[end]{% endif %}";
   CHECK(answer(locate(phi, chat_of({"a", "b", "c", "d"})), 1) == "b");
 }
@@ -148,7 +148,7 @@ TEST_CASE("a message that the template compares takes the marks off no other") {
   const LocatedChat chat = locate(compares, chat_of({"x", "b", "user", "d"}));
   CHECK(!chat.is_marked(0));
   CHECK(chat.is_marked(2));
-  // The text of the second question is not found in its header.
+  // The second question's text is not taken from its header.
   CHECK(chat.text().substr(chat.surroundings_of(1).end) == "user;[assistant]d;");
 }
 
@@ -160,7 +160,7 @@ TEST_CASE("a call is printed when its name, keys and texts are") {
     return locate(frames("{{ m.content }}" + calls + ";"), messages).prints_calls(1);
   };
   const std::string each = "{% for c in m.tool_calls or [] %}", end = "{% endfor %}";
-  // The text beside the call names all of it.
+  // The text beside the call has all of its words.
   CHECK(!prints(""));
   CHECK(!prints(each + "{{ c.function.name }}" + end));
   CHECK(prints(each + "{{ c.function | tojson }}" + end));
@@ -172,7 +172,7 @@ TEST_CASE("a call is printed when its name, keys and texts are") {
                     end),
              messages);
   CHECK(items.prints_calls(1));
-  // The end of the call, although its last argument is no text.
+  // The call's end is found although its last argument is no text.
   CHECK(items.text().substr(items.place_of(1)->end) == "=3>");
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Plane 15 of Unicode: private use, four bytes of UTF-8 of which the first is 0xF3.
+// Plane 15 of Unicode: private use, four bytes of UTF-8, of which the first is 0xF3.
 constexpr uint32_t kFirstMark = 0xF0000, kLastMark = 0xFFFFD;
 constexpr size_t kMarkBytes = 4;
 
@@ -21,7 +21,7 @@ std::string utf8_of(uint32_t mark) {
           static_cast<char>(0x80 | ((mark >> 6) & 0x3F)), static_cast<char>(0x80 | (mark & 0x3F))};
 }
 
-/// The character of plane 15 that begins the text, if one does.
+/// Returns the character of plane 15 at the beginning of the text, if there is one.
 std::optional<uint32_t> mark_at(std::string_view text) {
   if (text.size() < kMarkBytes || static_cast<unsigned char>(text[0]) != 0xF3) return std::nullopt;
   uint32_t mark = 3;
@@ -34,7 +34,7 @@ std::optional<uint32_t> mark_at(std::string_view text) {
   return mark;
 }
 
-/// Characters of the text that are among the marks.
+/// Returns the text's characters that could be marks.
 std::set<uint32_t> marks_in(std::string_view text) {
   std::set<uint32_t> marks;
   for (size_t i = 0; (i = text.find('\xF3', i)) != std::string_view::npos; ++i) {
@@ -43,7 +43,7 @@ std::set<uint32_t> marks_in(std::string_view text) {
   return marks;
 }
 
-/// White space beyond ASCII that str.strip() takes away.
+/// Non-ASCII white space that str.strip() removes.
 constexpr std::string_view kWideSpaces[] = {"\u0085", "\u00a0", "\u1680", "\u2000", "\u2001",
                                             "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",
                                             "\u2007", "\u2008", "\u2009", "\u200a", "\u2028",
@@ -51,7 +51,7 @@ constexpr std::string_view kWideSpaces[] = {"\u0085", "\u00a0", "\u1680", "\u200
 
 constexpr std::string_view kSpaces = " \t\n\v\f\r\x1c\x1d\x1e\x1f";
 
-/// Bytes of the white space with which the text begins (or ends); 0: none.
+/// Returns the bytes of white space with which the text begins (or ends); 0: none.
 size_t space_at_end(std::string_view text, bool front) {
   if (text.empty()) return 0;
   if (kSpaces.find(front ? text.front() : text.back()) != std::string_view::npos) return 1;

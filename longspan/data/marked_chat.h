@@ -1,4 +1,4 @@
-// Marks around the texts of a chat, by which they are found in its rendering. No torch.
+// Marks around the texts of a chat, which locate them in its rendering. No torch.
 #pragma once
 
 #include <cstddef>
@@ -17,29 +17,28 @@ struct ChatText {
   enum Kind {
     kContent,
     kThoughts,
-    kName,      // of a function that is called
-    kKey,       // of its arguments
-    kArgument,  // a text in them, or all of them as JSON text
+    kName,      // of a called function
+    kKey,       // a key of its arguments
+    kArgument,  // a text in the arguments, or all arguments as JSON text
   } kind;
   size_t message;
   std::string text;
 };
 
-/// A mark in a rendering: where it was, and whose it is.
+/// A mark in a rendering.
 struct MarkPlace {
-  size_t byte;  // of the rendering without marks
-  size_t text;  // of MarkedChat::texts
+  size_t byte;  // in the rendering without marks
+  size_t text;  // index in MarkedChat::texts
   bool is_end;
 };
 
-/// The messages of a chat as a template gets them, with a mark before and behind each text of some
-/// messages. The content of an answer is divided at <think> and </think>, so that a template can
-/// take its thoughts away.
+/// Messages for a template, with marks before and after each text of some messages. An answer's
+/// content is split at <think> and </think>, since a template may drop its thoughts.
 class MarkedChat {
  public:
-  /// messages: objects with role and, each if given, content, reasoning_content and tool_calls.
-  /// Messages are marked where `marked` says so. A mark is a private-use character that occurs
-  /// neither in the messages nor in `others`. Throws RowError where there are more texts than marks
+  /// messages: objects with role and optionally content, reasoning_content and tool_calls.
+  /// `marked`: the messages that get marks. A mark is a private-use character that occurs neither
+  /// in the messages nor in `others`. Throws RowError where there are more texts than marks
   /// (32,767).
   MarkedChat(const nlohmann::ordered_json& messages, const std::vector<bool>& marked,
              std::string_view others);
@@ -47,7 +46,7 @@ class MarkedChat {
   const nlohmann::ordered_json& messages() const { return messages_; }
   /// The texts of the marked messages.
   const std::vector<ChatText>& texts() const { return texts_; }
-  /// Takes the marks out of a rendering. `places` gets them in the order of the text.
+  /// Removes the marks from a rendering. `places` gets them in the order of the text.
   std::string without_marks(std::string_view rendered, std::vector<MarkPlace>& places) const;
 
  private:
@@ -59,14 +58,14 @@ class MarkedChat {
   nlohmann::ordered_json messages_;
   std::vector<ChatText> texts_;
   std::set<uint32_t> taken_;
-  std::map<uint32_t, size_t> marks_;  // twice the number of the text, and one more behind it
+  std::map<uint32_t, size_t> marks_;  // mark -> twice the text's index, plus 1 for the end
   uint32_t next_;
 };
 
-/// A private-use character for each number, as text; none of them occurs in `others`.
+/// Returns `number` private-use characters, as text, that do not occur in `others`.
 std::vector<std::string> free_characters(size_t number, std::string_view others);
 
-/// The text without white space at its ends, as Python's str.strip() leaves it.
+/// Returns the text without white space at its ends, as Python's str.strip() does.
 std::string_view stripped(std::string_view text);
 
 }  // namespace longspan

@@ -18,13 +18,13 @@ using nlohmann::ordered_json;
 
 constexpr const char* kThoughtKeys[] = {"reasoning_content", "thinking", "reasoning"};
 
-/// The value of a key; nullptr where it is absent or null.
+/// Returns the value of a key; nullptr where it is missing or null.
 const ordered_json* value_of(const ordered_json& object, const std::string& key) {
   const auto value = object.find(key);
   return value == object.end() || value->is_null() ? nullptr : &*value;
 }
 
-/// Reads one message; `place` names it.
+/// Reads one message; `place` names it in errors.
 class PartsReader {
  public:
   PartsReader(const ordered_json& message, const MessageKeys& keys, const Speaker& speaker,
@@ -54,7 +54,7 @@ class PartsReader {
     throw RowError(fmt::format("{}: {}", place_, problem));
   }
 
-  /// The value of a key beside the role and the text, which may be called as it is.
+  /// Returns the value of a key, unless the key is the one of the role or the text.
   const ordered_json* beside(const std::string& key) const {
     return key == keys_.role || key == keys_.content ? nullptr : value_of(message_, key);
   }
@@ -115,7 +115,7 @@ class PartsReader {
     return thoughts;
   }
 
-  /// Content of JSON becomes calls. As in LLaMA-Factory, marked thoughts may stand before it.
+  /// Turns JSON content into calls. As in LLaMA-Factory, marked thoughts may stand before it.
   void take_written_calls(Message& message) const {
     std::string json = std::move(message.content);
     message.content.clear();
@@ -137,7 +137,7 @@ class PartsReader {
   std::vector<FunctionCall> calls() const {
     const ordered_json* const several = beside("tool_calls");
     const ordered_json* const one = beside("function_call");
-    // Rows of one table have each column: one without calls holds an empty list.
+    // All rows of a table have each column: a row without calls has an empty list.
     const bool has_several = several != nullptr && !(several->is_array() && several->empty());
     if (!has_several && one == nullptr) return {};
     require_answer(has_several ? "tool_calls" : "function_call");
@@ -148,7 +148,7 @@ class PartsReader {
     return {read_function(*one, place_ + ": function_call", unread_)};
   }
 
-  /// OpenAI's weight and axolotl's train.
+  /// Reads OpenAI's `weight` and axolotl's `train`.
   bool is_trained() const {
     std::optional<bool> trained;
     if (const ordered_json* const weight = beside("weight")) {

@@ -1,4 +1,4 @@
-// The parts of a message of a chat, by the keys of sharegpt, OpenAI and axolotl. No torch.
+// Reads the parts of a chat message, by the keys of sharegpt, OpenAI and axolotl. No torch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,23 +16,23 @@ struct Speaker {
   bool writes_calls = false;  // the text is JSON of calls (LLaMA-Factory's role function_call)
 };
 
-/// The keys of a message's role and text.
+/// Names of the keys with a message's role and text.
 struct MessageKeys {
   std::string role, content;
 };
 
-/// Does a message say something without a text: calls?
+/// Whether a message has calls, and so needs no text.
 bool calls_tools(const nlohmann::ordered_json& message);
 
 /// Reads a message, an object with a role:
 ///   content                                    text, or a list of parts {"type": "text", "text"};
-///                                              null or absent only beside calls
-///   tool_calls, function_call                  calls, of an answer
-///   reasoning_content, thinking, reasoning     thoughts, of an answer
+///                                              null or missing only beside calls
+///   tool_calls, function_call                  calls of an answer
+///   reasoning_content, thinking, reasoning     thoughts of an answer
 ///   weight (0, 1), train (true, false)         whether an answer is trained; others never are
 ///   name, tool_call_id                         of a tool's result
-/// Throws RowError with `place` for other values of these keys and for those that contradict each
-/// other. Counts keys that are not read.
+/// Counts unread keys. Throws RowError with `place` for other values of these keys, and for
+/// contradictions.
 Message read_message_parts(const nlohmann::ordered_json& message, const MessageKeys& keys,
                            const Speaker& speaker, const std::string& place, UnreadKeys& unread);
 

@@ -1,4 +1,4 @@
-// What messages and rows say beside their text.
+// Parts of messages and rows beside their text.
 #include <doctest/doctest.h>
 
 #include "longspan/config/config.h"
@@ -11,12 +11,12 @@ namespace {
 
 const char* kOpenAi = R"({"file_name": "d.jsonl", "formatting": "openai"})";
 
-/// Rows of OpenAI's format, one a line.
+/// Rows in OpenAI's format, one a line.
 class Chats {
  public:
   explicit Chats(const std::string& stage = "sft") : folder(stage) { folder.info(kOpenAi); }
 
-  /// The row whose messages these are, with other columns behind them.
+  /// The row with these messages, and with other columns after them.
   Conversation row(const std::string& messages, const std::string& columns = "") const {
     write(messages, columns);
     const std::vector<Conversation> rows = folder.rows();
@@ -27,7 +27,7 @@ class Chats {
     write(messages, columns);
     return folder.complaint();
   }
-  /// What is said of an answer with these keys to a question.
+  /// The complaint about an answer with these keys.
   std::string complaint_at(const std::string& answer) const {
     return complaint(R"([{"role": "user", "content": "a"}, {"role": "assistant", )" + answer +
                      "}]");
@@ -66,7 +66,7 @@ TEST_CASE("openai: roles, calls with null content, results of tools, tools") {
   const std::vector<FunctionCall>& calls = row.messages[2].calls;
   REQUIRE(calls.size() == 2);
   CHECK(calls[0].name == "f");
-  CHECK(calls[0].arguments == R"({"y": 1, "x": 2})");  // in the order of the row
+  CHECK(calls[0].arguments == R"({"y": 1, "x": 2})");  // in the row's order
   CHECK(calls[0].id == "1");
   CHECK(calls[1].arguments == "{}");
   CHECK(row.messages[3].name == "f");
@@ -134,7 +134,7 @@ TEST_CASE("messages: thoughts under each of their names") {
   CHECK_SAYS(chats.complaint(R"([{"role": "user", "content": "a", "thinking": "hm"},
                                  {"role": "assistant", "content": "b"}])"),
              "thinking stands in a message of the user's");
-  // LLaMA-Factory's role of calls takes them before the JSON.
+  // LLaMA-Factory's role of calls takes thoughts before the JSON.
   chats.folder.info(R"({"file_name": "d.jsonl", "formatting": "sharegpt"})");
   chats.folder.write(
       "d.jsonl",
@@ -233,7 +233,7 @@ TEST_CASE("keys that nothing reads are named in one line, with counts") {
   Config config = chats.folder.config();
   config.on_bad_row = "skip";
   const auto notes = [&] { return read_run_rows(config, stage_of(config), config.seed).notes; };
-  REQUIRE(notes().size() == 2);  // one of the row that is left out
+  REQUIRE(notes().size() == 2);  // one is on the row left out
   CHECK(notes()[1] ==
         "dataset d: 5 keys are not read: name (1 message), index (1 call), audio (2 messages), "
         "id (2 rows), meta (1 row)");

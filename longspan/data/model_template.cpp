@@ -1,4 +1,4 @@
-// The model's own chat_template: the loss mask is found in what it renders.
+// Turns by the model's own chat_template. The loss mask is found in the rendered text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// As in transformers: absent tools and documents are None, special tokens are given by name.
+/// Variables as in transformers: missing tools and documents are None, special tokens are named.
 ordered_json template_variables(const Tokenizer& tokenizer, const Moment& moment) {
   ordered_json variables = {
       {"tools", nullptr}, {"documents", nullptr}, {"strftime_now", moment.text}};
@@ -62,7 +62,7 @@ class ModelTemplate : public TurnEncoder {
     }
     chat_template_ = *tokenizer.chat_template();
     variables_ = template_variables(tokenizer, moment);
-    // Templates take an absent enable_thinking for true.
+    // Templates treat a missing enable_thinking as true.
     if (!enable_thinking) variables_["enable_thinking"] = false;
     find_ends_of_template();
     ends_ = tokenizer.end_tokens();
@@ -73,7 +73,7 @@ class ModelTemplate : public TurnEncoder {
     const LocatedChat chat = locate(conversation, /*generation_prompt=*/false);
     const EncodedText tokens = tokenizer_.encode_with_offsets(chat.text());
     const size_t first = first_message_of(conversation);
-    std::vector<size_t> answers;  // places in the chat
+    std::vector<size_t> answers;  // indices in the chat
     for (size_t i = 0; i < conversation.messages.size(); ++i) {
       if (is_answer(conversation.messages[i].role)) answers.push_back(first + i);
     }
@@ -114,8 +114,9 @@ class ModelTemplate : public TurnEncoder {
   std::optional<int32_t> added_end() const override { return writes_end_ ? std::nullopt : eos(); }
 
  private:
-  /// The token that the template writes behind an answer. Where it writes none, the tokens with
-  /// which the messages of a user and of a tool begin: by these a model of such a family stops.
+  /// Finds the token that the template prints after an answer. Where it prints none, takes the
+  /// tokens with which messages of users and tools begin, since models of such families stop at
+  /// those.
   void find_ends_of_template() {
     constexpr std::string_view kAnswer = "longspan:answer", kNext = "longspan:next";
     const ordered_json chat = {{{"role", "user"}, {"content", "?"}},
@@ -125,7 +126,7 @@ class ModelTemplate : public TurnEncoder {
       try {
         text = render(messages, false, "", "").text;
       } catch (const RowError&) {
-        return std::nullopt;  // a template that knows no tools
+        return std::nullopt;  // the template has no tools
       }
       const size_t answer = text.rfind(kAnswer);
       if (answer == std::string::npos) return std::nullopt;
@@ -148,7 +149,7 @@ class ModelTemplate : public TurnEncoder {
     }
   }
 
-  /// Messages that the template gets before those of the conversation: a default system message.
+  /// Returns the number of messages before the conversation's: 1 for a default system message.
   size_t first_message_of(const Conversation& conversation) const {
     const bool has_system =
         !conversation.messages.empty() && conversation.messages[0].role == Role::kSystem;
@@ -195,7 +196,7 @@ class ModelTemplate : public TurnEncoder {
                        conversation.source);
   }
 
-  /// The first call that is not printed.
+  /// Returns the first call that is not printed.
   std::optional<std::string> lost_call(const LocatedChat& chat,
                                        const Conversation& conversation) const {
     const size_t first = first_message_of(conversation);
@@ -211,7 +212,7 @@ class ModelTemplate : public TurnEncoder {
     return std::nullopt;
   }
 
-  /// Renders a conversation with its calls in the first shape in which the template prints them.
+  /// Renders a conversation with its calls in the first form that the template prints.
   LocatedChat locate_calls(const Conversation& conversation, bool generation_prompt) const {
     std::optional<RowError> refusal;
     std::optional<std::string> lost;
@@ -231,8 +232,8 @@ class ModelTemplate : public TurnEncoder {
                                    shortened(*lost, 60)));
   }
 
-  /// Throws RowError: see LocatedChat; a call, a tool or the thoughts of the last answer are not
-  /// printed.
+  /// Locates a conversation. Throws RowError as LocatedChat does, and where a call, a tool or the
+  /// last answer's thoughts are not printed.
   LocatedChat locate(const Conversation& conversation, bool generation_prompt) const {
     const bool calls = std::ranges::any_of(
         conversation.messages, [](const Message& message) { return !message.calls.empty(); });
@@ -244,7 +245,8 @@ class ModelTemplate : public TurnEncoder {
     return chat;
   }
 
-  /// The names of the tools are marked: a call may print a name, too.
+  /// Throws unless all tools are printed. Their names are marked, since a call may print a name
+  /// too.
   void require_tools(const Conversation& conversation, bool generation_prompt) const {
     if (conversation.tools.empty()) return;
     ordered_json tools = parse_ordered_json(conversation.tools, conversation.source);
@@ -265,7 +267,7 @@ class ModelTemplate : public TurnEncoder {
                    .text;
         break;
       } catch (const RowError&) {
-        continue;  // another shape of the calls
+        continue;  // tries another form of the calls
       }
     }
     for (size_t i = 0; i < names.size(); ++i) {
@@ -303,7 +305,7 @@ class ModelTemplate : public TurnEncoder {
       at = answer.end;
     }
     if (turns.empty()) turns.emplace_back();
-    // What follows the last answer stays in the row, untrained.
+    // The text after the last answer stays in the row, untrained.
     turns.back().target.insert(turns.back().target.end(), ids.begin() + at, ids.end());
     turns.back().target_labels.resize(turns.back().target.size(), kIgnoreLabel);
     return turns;
@@ -314,7 +316,7 @@ class ModelTemplate : public TurnEncoder {
     return tokenizer_.id_of(*tokenizer_.eos_token());
   }
 
-  /// Joins turns of one answer, of which {% generation %} marks several parts. `messages`: the
+  /// Joins turns of the same answer, of which {% generation %} marks several parts. `messages`: the
   /// answer of each turn.
   static void join(std::vector<Turn>& turns, std::vector<size_t>& messages) {
     for (size_t i = 1; i < messages.size();) {
@@ -334,8 +336,8 @@ class ModelTemplate : public TurnEncoder {
     }
   }
 
-  /// Ends the last answer of a template that writes nothing behind it, as servers stop: by the
-  /// marker of the tool's message behind a call, else by eos_token.
+  /// Ends the last answer where the template prints no end: after a call by the marker of a tool's
+  /// message, else by eos_token. Servers stop there too.
   void add_end(const Message& answer, Turn& turn) const {
     if (!answer.is_trained || has_end(turn, ends_, tokenizer_)) return;
     // A special token is the template's own end of a call.
@@ -352,8 +354,8 @@ class ModelTemplate : public TurnEncoder {
   std::string default_system_, chat_template_;
   ordered_json variables_;
   std::vector<int32_t> turn_ends_;
-  bool writes_end_ = false;  // behind an answer
-  std::set<int32_t> ends_;   // by which generation stops
+  bool writes_end_ = false;  // after an answer
+  std::set<int32_t> ends_;   // tokens that stop generation
 };
 
 }  // namespace

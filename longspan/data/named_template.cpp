@@ -1,4 +1,4 @@
-// Conversations by a template of LLaMA-Factory's.
+// Turns by a named template of LLaMA-Factory.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -47,7 +47,7 @@ std::string written_calls(const CallFormat& format, const std::vector<FunctionCa
   return brackets ? fmt::format("[{}]", text) : text;
 }
 
-/// An answer without the thoughts before it.
+/// Removes the thoughts before an answer.
 std::string without_thoughts(const Format& format, std::string text) {
   const std::string_view open = format.thoughts_begin, close = format.thoughts_close;
   for (size_t begin = 0; (begin = text.find(open, begin)) != std::string::npos;) {
@@ -62,8 +62,8 @@ std::string place_of(const Conversation& conversation) {
   return conversation.source.empty() ? "" : conversation.source + ": ";
 }
 
-/// Messages that lead to an answer: a system message, if any, then questions and answers in turn, a
-/// question last.
+/// Throws unless the messages are an optional system message, then questions and answers in turn,
+/// with a question last.
 void check_question(const Conversation& conversation, std::string_view template_name) {
   const std::vector<Message>& messages = conversation.messages;
   const std::string place = place_of(conversation);
@@ -229,7 +229,7 @@ class NamedTemplate : public TurnEncoder {
         place, format_.name));
   }
 
-  /// What stands behind the system text.
+  /// Returns the tools' text, which follows the system text.
   std::string written_tools(const std::string& tools, const std::string& place) const {
     if (tools.empty()) return "";
     const ToolFormat& format = format_.tools;
@@ -250,7 +250,7 @@ class NamedTemplate : public TurnEncoder {
     return text += format.after;
   }
 
-  /// The answer's text, with the thoughts that stand beside it in front.
+  /// Returns the answer's text, with its separate thoughts before it.
   std::string with_thoughts(const Message& answer, const std::string& place) const {
     if (answer.thoughts.empty()) return answer.content;
     if (!format_.thinks) {
@@ -281,14 +281,14 @@ class NamedTemplate : public TurnEncoder {
       const bool keeps_thoughts = is_last || !thinking_.last_answer_only;
       if (!thinking_.enabled || !keeps_thoughts) content = without_thoughts(format_, content);
       const bool has_thoughts = has_marks(content);
-      // An empty thought is given with the question where answers are not to think.
+      // Empty thoughts belong to the question where the model is not to think.
       if (keeps_thoughts && !has_thoughts) {
         append({{Piece::kText, no_thoughts_}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
     const bool calls = !answer.calls.empty();
     if (calls) {
-      // The thoughts' end is a break of its own.
+      // The end of thoughts is already a line break.
       if (!content.empty() && !content.ends_with(format_.thoughts_close)) content += '\n';
       content += written_calls(format_.calls, answer.calls, place);
     }
@@ -351,7 +351,7 @@ std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const
 std::string end_of_text(const std::string& template_name, const Tokenizer& tokenizer) {
   std::string token;
   if (!template_name.empty()) token = template_format(template_name).end_of_text;
-  // Without an eos_token, LLaMA-Factory takes this one.
+  // LLaMA-Factory's default where the tokenizer has no eos_token.
   if (token.empty()) token = tokenizer.eos_token().value_or("<|endoftext|>");
   if (tokenizer.id_of(token)) return token;
   throw UserError(fmt::format(

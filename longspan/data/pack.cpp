@@ -1,4 +1,4 @@
-// sft: several samples in a row.
+// sft: packs several samples into a row.
 #include <algorithm>
 #include <map>
 
@@ -18,7 +18,7 @@ std::vector<std::vector<int64_t>> best_fit(const std::vector<int64_t>& lengths,
          next = by_length.upper_bound(room)) {
       const auto longest = std::prev(next);
       room -= longest->first;
-      row.push_back(longest->second.back());  // of equals the last one, as in LLaMA-Factory
+      row.push_back(longest->second.back());  // the last of equally long ones, as in LLaMA-Factory
       longest->second.pop_back();
       if (longest->second.empty()) by_length.erase(longest);
     }
@@ -48,7 +48,7 @@ EncodedExamples pack_samples(std::vector<Sample> samples, int64_t row_length, bo
       parts.push_back(&samples[i]);
     }
     example.documents.push_back(joined(parts));
-    for (const int64_t i : row) samples[i] = {};  // its memory
+    for (const int64_t i : row) samples[i] = {};  // frees its memory
   }
   report.rows_after = std::ssize(packed.examples);
   report.tokens_after = report.tokens_before;

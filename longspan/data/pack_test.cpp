@@ -11,7 +11,7 @@ namespace longspan {
 
 namespace {
 
-/// n tokens from `first` on; all but the first token trained.
+/// n tokens from `first` on. All but the first are trained.
 Sample sample(int32_t first, int32_t n) {
   Sample made;
   for (int32_t i = 0; i < n; ++i) {
@@ -76,7 +76,7 @@ TEST_CASE("neat packing: documents of one row; otherwise one document whose posi
         std::vector<int32_t>{-100, 21, 22, 23, 24, -100, 31, 32, 33, -100, 11, 12});
   CHECK(example.position_restarts == std::vector<int64_t>{5, 9});
 
-  // Restarts are counted from their own example's begin.
+  // Restarts count from the begin of their own example.
   const Batch row = collate_examples({&neat.examples[0], &example, &neat.examples[1]});
   CHECK(row.packing == Packing::from_lengths({5, 3, 12, 4}));
   CHECK(positions(row) == std::vector<int64_t>{0, 1, 2, 3, 4, 0, 1, 2,              //
@@ -97,11 +97,11 @@ TEST_CASE("packing: keys of tokens differ where positions restart, and in every 
   const std::vector<int64_t> keys = keys_of(row);
   REQUIRE(keys.size() == 20);
   CHECK(std::set<int64_t>(keys.begin(), keys.end()).size() == keys.size());
-  // Every third token, as a rank might hold them.
+  // Every third token, as one rank might hold them.
   const Batch share = shard(row, {row.packing, {0, 3, 6, 9, 12, 15, 18}});
   const std::vector<int64_t> held = keys_of(share);
   for (size_t i = 0; i < held.size(); ++i) CHECK(held[i] == keys[3 * i]);
-  // Without restarts the positions are the places.
+  // Without restarts, positions are places.
   const Batch plain = collate_examples({&neat.examples[0]});
   CHECK(!plain.places_T.defined());
   CHECK(keys_of(plain) == keys_of(collate({&neat.examples[0].documents[0],  //
@@ -119,7 +119,7 @@ TEST_CASE("packing: columns and positions of several axes go with their samples"
   for (const bool neat : {false, true}) {
     EncodedExamples packed = pack_samples(samples, 8, neat);
     REQUIRE(packed.examples.size() == 1);
-    // Beside it a row of text alone, whose positions restart on every axis.
+    // A second row of text only, whose positions restart on every axis.
     EncodedExamples plain = pack_samples({sample(30, 2), sample(40, 1)}, 3, neat);
     for (Example& example : plain.examples) {
       for (Sample& document : example.documents) {

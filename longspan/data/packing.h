@@ -7,8 +7,8 @@
 
 namespace longspan {
 
-/// Where the two branches of a forked document begin, counted from its first token: it is
-/// `prompt | branch A | branch B`, and B does not see A. 0 < first < second < length.
+/// The places where the two branches of a forked document begin, counted from its first token. The
+/// document is `prompt | branch A | branch B`, and B does not see A. 0 < first < second < length.
 struct Fork {
   int64_t first, second;
   bool operator==(const Fork&) const = default;
@@ -20,17 +20,16 @@ struct Document {
   bool operator==(const Document&) const = default;
 };
 
-/// Where the documents of a packed row begin and end. A token attends to earlier tokens of its own
-/// document only. In a forked document the second branch does not attend to the first. A batch of
-/// several samples is one row with a document for each sample, so nothing is ever padded to the
-/// longest.
+/// The document boundaries of a packed row. A token attends to earlier tokens of its own document.
+/// In a forked document the second branch does not attend to the first. A batch of several samples
+/// is one row with a document for each sample, so samples are never padded to the longest.
 class Packing {
  public:
   /// One document of `num_tokens` tokens.
   static Packing single(int64_t num_tokens);
-  /// Documents of these lengths, in order, none forked. Lengths are positive.
+  /// Documents of these positive lengths, in order, without forks.
   static Packing from_lengths(const std::vector<int64_t>& lengths);
-  /// Throws std::logic_error where a fork is not inside of its document.
+  /// Throws std::logic_error where a fork is not inside its document.
   static Packing from_documents(const std::vector<Document>& documents);
 
   int64_t num_documents() const { return static_cast<int64_t>(boundaries_.size()) - 1; }
@@ -40,7 +39,7 @@ class Packing {
   int64_t length(int64_t document) const { return end(document) - begin(document); }
   const std::optional<Fork>& fork(int64_t document) const { return forks_[document]; }
   bool has_forks() const { return has_forks_; }
-  /// What from_documents() makes an equal packing from.
+  /// Returns documents from which from_documents() makes an equal packing.
   std::vector<Document> documents() const;
   /// cu_seqlens: 0, end of the first document, ..., number of tokens.
   const std::vector<int64_t>& boundaries() const { return boundaries_; }
@@ -48,7 +47,7 @@ class Packing {
 
  private:
   std::vector<int64_t> boundaries_{0};
-  std::vector<std::optional<Fork>> forks_;  // one a document
+  std::vector<std::optional<Fork>> forks_;  // one for each document
   bool has_forks_ = false;
 };
 

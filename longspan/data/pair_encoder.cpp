@@ -19,11 +19,11 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
     other.messages.back() = *rows[i].rejected;
     Turn chosen = encoding.question_and_answer(*turns, rows[i]);
     Turn rejected = encoding.question_and_answer(*turns, other, /*counts=*/false);
-    // Whether a question ends with empty thoughts may hang on the answer; the chosen one's counts.
+    // Empty thoughts at the end of a question may depend on the answer; the chosen one's are taken.
     if (!encoding.config.chat_template.empty()) rejected.source = chosen.source;
-    // The longer answer says how much of the question stays, so that both keep the same question.
-    // (With a model's own template the last token of the question may differ between the two: it
-    // can hold the answer's first letters.)
+    // The longer answer decides how much of the question stays, so that both keep the same
+    // question. With a model's own template the question's last token may differ between the two,
+    // since it can hold the answer's first characters.
     const TurnLengths most =
         fit_turn(std::max(std::ssize(chosen.source), std::ssize(rejected.source)),
                  std::max(std::ssize(chosen.target), std::ssize(rejected.target)),

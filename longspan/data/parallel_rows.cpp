@@ -28,7 +28,7 @@ void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
           error_row = i;
           error = std::current_exception();
         }
-        next = num_rows;  // rows are taken in order: all before this one are done or being done
+        next = num_rows;  // rows are taken in order, so earlier rows have been taken
       }
     }
   };
@@ -37,7 +37,7 @@ void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
   try {
     for (int64_t i = 1; i < std::min(num_threads, num_rows); ++i) threads.emplace_back(take_rows);
   } catch (const std::system_error&) {
-    // The machine has no more threads for this process: those that there are do the work.
+    // The system has no more threads. The started ones do the work.
   }
   take_rows();
   threads.clear();

@@ -7,8 +7,8 @@ namespace longspan {
 
 namespace {
 
-// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-// std::shuffle and the standard distributions differ between library implementations.
+// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), since
+// std::shuffle and standard distributions differ between library implementations.
 class SplitMix64 {
  public:
   explicit SplitMix64(uint64_t state) : state_(state) {}
@@ -20,7 +20,7 @@ class SplitMix64 {
     return z ^ (z >> 31);
   }
 
-  /// Uniform in [0, bound): draws from the incomplete last interval are thrown away.
+  /// Uniform in [0, bound). Rejects draws from the incomplete last interval.
   uint64_t below(uint64_t bound) {
     const uint64_t reject_below = (0 - bound) % bound;
     uint64_t draw = next();
@@ -35,8 +35,7 @@ class SplitMix64 {
 }  // namespace
 
 std::vector<int64_t> seeded_permutation(int64_t size, int64_t seed, int64_t stream) {
-  // The stream goes through the generator once, so that (seed, stream) and (seed + 1, stream - 1)
-  // do not meet.
+  // Mixes seed and stream separately, so that (seed, stream) and (seed + 1, stream - 1) differ.
   SplitMix64 random(SplitMix64(static_cast<uint64_t>(seed)).next() +
                     SplitMix64(~static_cast<uint64_t>(stream)).next());
   std::vector<int64_t> order(size);

@@ -6,8 +6,8 @@
 
 namespace longspan {
 
-/// 0 .. size-1 in an order that depends on seed and stream alone. Streams of one seed (the epochs
-/// of a run, the evaluation split, ...) are independent of each other.
+/// Returns 0 .. size-1 in an order that depends only on seed and stream. Streams of one seed (a
+/// run's epochs, the evaluation split, ...) are independent.
 std::vector<int64_t> seeded_permutation(int64_t size, int64_t seed, int64_t stream);
 
 }  // namespace longspan

@@ -15,9 +15,8 @@ Example text_example(std::vector<int32_t> ids) {
   return single(std::move(sample));
 }
 
-/// All texts one after the other, in blocks of the same length. What does not fill a last block is
-/// left out, as in LLaMA-Factory (which leaves it out after every 1000 rows), unless it is all
-/// there is.
+/// Concatenates all texts and cuts them into blocks of equal length. Drops an incomplete last block
+/// unless it is the only one. LLaMA-Factory drops one after every 1000 rows.
 EncodedExamples cut_into_blocks(const std::vector<std::vector<int32_t>>& texts,
                                 std::optional<int32_t> bos, int64_t row_length) {
   EncodedExamples encoded;
@@ -32,7 +31,7 @@ EncodedExamples cut_into_blocks(const std::vector<std::vector<int32_t>>& texts,
   const int64_t size = std::ssize(all), length = std::min(row_length, size);
   for (int64_t begin = 0; begin < size && begin + length <= size; begin += length) {
     std::vector<int32_t> block(all.begin() + begin, all.begin() + begin + length);
-    if (bos) block[0] = *bos;  // in place of a token of text, as in LLaMA-Factory
+    if (bos) block[0] = *bos;  // replaces a token of text, as in LLaMA-Factory
     encoded.examples.push_back(text_example(std::move(block)));
   }
   report.rows_after = std::ssize(encoded.examples);
@@ -47,8 +46,8 @@ EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Convers
   const DataSettings& config = encoding.config;
   const bool packs = longspan::packs(config, encoding.stage);
   const std::string end = end_of_text(config.chat_template, encoding.tokenizer);
-  // As tokenizer_config.json says. (transformers 5 forgets add_bos_token where there is a
-  // tokenizer.json; LLaMA-Factory over transformers 4 does what it says.)
+  // Follows tokenizer_config.json. transformers 5 ignores add_bos_token where there is a
+  // tokenizer.json; LLaMA-Factory with transformers 4 does not.
   std::string bos;
   if (encoding.tokenizer.adds_bos_token()) bos = encoding.tokenizer.bos_token().value_or("");
   std::vector<std::vector<int32_t>> texts(rows.size());
@@ -66,7 +65,7 @@ EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Convers
     const int64_t length = std::ssize(ids), kept = std::min(length, config.cutoff_len);
     ids.resize(kept);
     encoded.cut.add_row(length, kept, length);
-    // An empty text (a blank line of a text file) is its end alone: nothing predicts that.
+    // An empty text (a blank line of a text file) is only its end token, which no token predicts.
     if (ids.size() > 1) encoded.examples.push_back(text_example(std::move(ids)));
   }
   return encoded;

@@ -19,7 +19,7 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf", kWhiteSpace = " \t\r\n";
 
-/// A row, or why it is none.
+/// Passes on a row, or the reason why the value is no row.
 bool hand_over(const ordered_json& row, const std::string& place, const RowTaker& taker) {
   if (row.is_object()) return taker.take(row, place);
   return taker.refuse(
@@ -41,7 +41,7 @@ bool is_blank(std::string_view text) {
   return text.find_first_not_of(kWhiteSpace) == std::string_view::npos;
 }
 
-/// The first letter that is not blank; 0 where there is none.
+/// Returns the first character that is not blank; 0 where there is none.
 char first_letter(InputFile& file) {
   std::string part(4096, '\0');
   bool at_begin = true;
@@ -56,7 +56,7 @@ char first_letter(InputFile& file) {
   return '\0';
 }
 
-/// The next line that is not blank.
+/// Finds the next line that is not blank.
 bool next_line(LineReader& lines, std::string& line) {
   while (lines.next(line)) {
     if (!is_blank(line)) return true;
@@ -71,7 +71,7 @@ bool for_each_line_of_text(LineReader& lines, const std::string& path, const Row
     const std::string place = fmt::format("{}, line {}", path, ++number);
     const ordered_json row = ordered_json::object({{"text", line}});
     try {
-      row.dump();  // throws when the text is not UTF-8
+      row.dump();  // throws where the text is not UTF-8
     } catch (const ordered_json::type_error&) {
       return taker.refuse(fmt::format("{}: this is not UTF-8 text", place));
     }
@@ -84,7 +84,7 @@ bool for_each_line_of_text(LineReader& lines, const std::string& path, const Row
     for (size_t end; (end = piece.find('\r', begin)) != std::string::npos; begin = end + 1) {
       if (!take_line(piece.substr(begin, end - begin))) return false;
     }
-    // Nothing follows a carriage return at the very end of a file.
+    // No line follows a carriage return at the very end of a file.
     if (begin == piece.size() && begin > 0 && lines.ended_with_file()) break;
     if (!take_line(piece.substr(begin))) return false;
   }
@@ -98,7 +98,7 @@ bool for_each_element(const ordered_json& rows, const std::string& path, const R
   return true;
 }
 
-/// Behind the brace that closes the object at `begin`; npos where none does.
+/// Returns the place after the brace that closes the object at `begin`; npos where there is none.
 size_t end_of_object(std::string_view text, size_t begin) {
   int64_t depth = 0;
   bool quoted = false;
@@ -118,7 +118,7 @@ size_t end_of_object(std::string_view text, size_t begin) {
   return std::string_view::npos;
 }
 
-/// {"data": [rows]}: the rows; nullptr where the object is something else.
+/// Returns the rows of {"data": [rows]}; nullptr for any other object.
 const ordered_json* list_in(const ordered_json& object) {
   if (!object.is_object()) return nullptr;
   const auto data = object.find("data");
@@ -128,7 +128,7 @@ const ordered_json* list_in(const ordered_json& object) {
   return is_list ? &*data : nullptr;
 }
 
-/// Objects one after the other, each over as many lines as it likes.
+/// Reads consecutive objects, each over any number of lines.
 bool for_each_object(std::string_view text, const std::string& path, bool unwraps_data,
                      const RowTaker& taker) {
   int64_t line = 1;
@@ -152,7 +152,8 @@ bool for_each_object(std::string_view text, const std::string& path, bool unwrap
   }
 }
 
-/// Is there an object a line? Then one of the first two lines is an object; a row may be broken.
+/// Whether the file has one object a line. Then one of the first two lines is an object, since one
+/// row may be broken.
 bool has_an_object_a_line(LineReader& lines) {
   std::string first, second;
   if (!next_line(lines, first) || !next_line(lines, second)) return false;

@@ -1,4 +1,4 @@
-// Files of rows: JSON in its usual layouts, or plain text. No torch.
+// Reads files of rows: JSON in its usual layouts, or plain text. No torch.
 #pragma once
 
 #include <functional>
@@ -7,24 +7,24 @@
 
 namespace longspan {
 
-/// Takes the rows of a file. Reading stops when one of the two returns false.
+/// Receives the rows of a file. Reading stops where one of the two returns false.
 struct RowTaker {
-  /// A row and its place ("rows.json, row 3", "rows.jsonl, line 17").
+  /// Receives a row and its place ("rows.json, row 3", "rows.jsonl, line 17").
   std::function<bool(const nlohmann::ordered_json&, const std::string&)> take;
-  /// Takes the place of a row that is broken JSON, no object or not UTF-8, and the reason.
+  /// Receives the place of a row that is broken JSON, no object or not UTF-8, with the reason.
   std::function<bool(const std::string&)> refuse;
 };
 
-/// Hands over the rows of a file, in order; a row's columns are in the file's order. Returns false
-/// where the reader stopped it. The file holds
+/// Passes the rows of a file to `taker`, in order, with columns in the file's order. Returns false
+/// where `taker` stopped it. The file holds
 ///   [{...}, {...}]             a list
-///   {...}                      an object a line, read line by line; or objects over several lines
+///   {...}                      an object in each line, read line by line; or multi-line objects
 ///   {"data": [{...}, ...]}     the list in that one object, where `unwraps_data`
 ///   text (.txt)                each line, also an empty one, is a row {"text": the line}
-/// Throws UserError: a list that is broken JSON (file and line), UTF-16.
+/// Throws UserError: a list that is broken JSON (with file and line), UTF-16.
 bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker);
 
-/// Throws UserError when a file begins as UTF-16 or UTF-32 does; one that cannot be read passes.
+/// Throws UserError where a file begins like UTF-16 or UTF-32. Accepts a file that cannot be read.
 void refuse_utf16(const std::string& path);
 
 }  // namespace longspan

@@ -16,7 +16,7 @@ std::string a_row(const std::string& question) {
   return R"({"instruction": ")" + question + R"(", "output": "x"})";
 }
 
-/// Over several lines, with braces inside of text.
+/// A row over several lines, with braces in text.
 std::string a_pretty_row(const std::string& question) {
   return "{\n  \"instruction\": \"" + question +
          "\",\n  \"output\": \"a } \\\" { b\",\n  \"list\": [\n    {\"c\": 1}\n  ]\n}";
@@ -84,7 +84,7 @@ TEST_CASE("files of rows: a broken one is that row's own fault") {
     folder.write("d.json", text);
     return folder.complaint();
   };
-  // The first line of many, and an object of several lines.
+  // A broken first line of many, and a broken object of several lines.
   CHECK_SAYS(complaint("{\"instruction\": 'a'}\n" + a_row("a") + "\n" + a_row("b")),
              "dataset d: 1 of 3 rows cannot be used:\n  " + folder.path() +
                  "/d.json, line 1: broken JSON");

@@ -1,4 +1,4 @@
-// What a row of a data set holds. No torch.
+// The contents of a data set's row. No torch.
 #pragma once
 
 #include <stdexcept>
@@ -9,17 +9,17 @@ enum class RowKind {
   kText,     // a text (columns prompt, query)
   kAnswer,   // a conversation that ends with an answer
   kPair,     // a conversation that ends with a question; a chosen and a rejected answer
-  kVerdict,  // a conversation that ends with an answer; whether that is good
+  kVerdict,  // a conversation that ends with an answer, and whether it is good
 };
 
-/// Are the documents of an example in rows of their own? An answer's second one is for KL.
+/// Whether each document of an example gets its own row. A verdict's second document is for KL.
 constexpr bool has_documents_apart(RowKind kind) { return kind == RowKind::kVerdict; }
 
-/// What readers of such rows look for.
+/// The parts that readers look for.
 struct RowParts {
-  bool text = false;     // nothing but a text; else a conversation
-  bool answer = false;   // its last message is the answer
-  bool pair = false;     // two answers to it
+  bool text = false;     // only a text; else a conversation
+  bool answer = false;   // the last message is the answer
+  bool pair = false;     // two answers
   bool verdict = false;  // whether its answer is good
 };
 constexpr RowParts parts_of(RowKind kind) {

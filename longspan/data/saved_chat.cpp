@@ -1,4 +1,5 @@
-// A named template -> what a saved model needs so that others chat with it as it was trained.
+// Turns a named template into the settings by which others chat with the saved model as it was
+// trained.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -30,12 +31,12 @@ std::vector<Conversation> samples_of_chats() {
   return conversations;
 }
 
-/// All before the last answer.
+/// Returns the tokens before the last answer.
 std::vector<int32_t> prompt_ids(const TurnEncoder& encoder, const Conversation& chat) {
   return question_and_answer(encoder.turns(chat)).source;
 }
 
-/// Does a chat template give the same prompts as one of the encoders?
+/// Whether a chat template renders the same prompts as an encoder.
 bool renders_prompts_of(const std::string& chat_template, const Tokenizer& tokenizer,
                         const std::optional<std::string>& eos, const TurnEncoder& encoder,
                         const Moment& moment) {
@@ -47,7 +48,7 @@ bool renders_prompts_of(const std::string& chat_template, const Tokenizer& token
       return tokenizer.encode(text) == prompt_ids(encoder, chat);
     });
   } catch (const UserError&) {
-    return false;  // it refuses one of the chats
+    return false;  // the template refuses one of the chats
   }
 }
 
@@ -57,7 +58,7 @@ std::optional<SavedChat::Token> token_of(const Tokenizer& tokenizer,
   return SavedChat::Token{*text, *tokenizer.id_of(*text)};
 }
 
-/// The ends of answers by the model's own template, where generation does not stop by all of them.
+/// Returns the ends of answers by the model's own template, unless generation stops at all of them.
 std::optional<SavedChat> ends_of_own_template(const DataSettings& config, const Stage& stage,
                                               const Tokenizer& tokenizer, const Moment& moment) {
   if (!tokenizer.chat_template() || parts_of(stage.rows).text) return std::nullopt;
@@ -100,8 +101,8 @@ std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& sta
   const auto encoder =
       make_named_template(config.chat_template, tokenizer, config.default_system, trained);
   if (const auto own = tokenizer.chat_template()) {
-    // The model's own may know more (tools, ...). It stays where it gives these prompts, or those
-    // that leave the thoughts of earlier answers out, which are the ones of chats.
+    // The model's own template may support more (tools, ...). It is kept where it renders these
+    // prompts, or the prompts of chats, which leave out thoughts of earlier answers.
     const auto chatting = make_named_template(config.chat_template, tokenizer,
                                               config.default_system, {trained.enabled, true});
     const std::string candidate = format.thinks && !trained.enabled
@@ -114,7 +115,7 @@ std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& sta
       return renders_prompts_of(candidate, tokenizer, eos, prompts, moment);
     };
     if (fits(*encoder) || (format.thinks && fits(*chatting))) {
-      // AutoTokenizer does not read a processor's.
+      // AutoTokenizer does not read a processor's template.
       if (candidate != *own || tokenizer.has_processor_template()) chat.chat_template = candidate;
       return chat;
     }

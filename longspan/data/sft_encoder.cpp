@@ -1,4 +1,4 @@
-// sft: turns -> one sample; cutting to cutoff_len, labels.
+// sft: turns become one sample, cut to cutoff_len, with labels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ TurnLengths fit_turn(int64_t source, int64_t target, int64_t budget) {
   } else if (source * 2 < budget) {
     most_target = budget - source;
   } else {
-    // In this order of floating-point operations, so that the rounding is LLaMA-Factory's.
+    // This order of floating-point operations gives LLaMA-Factory's rounding.
     most_target =
         static_cast<int64_t>(static_cast<double>(budget) *
                              (static_cast<double>(target) / static_cast<double>(source + target)));
@@ -31,10 +31,11 @@ TurnLengths fit_turn(int64_t source, int64_t target, int64_t budget) {
 
 namespace {
 
-/// Conversation -> sample: cut turn by turn, the first ones (mask_history: the last) before others.
+/// Turns a conversation into a sample, cut turn by turn. The first turns (mask_history: the last)
+/// get their tokens first.
 Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
                     const std::optional<int32_t>& last_end) {
-  // The last turn is the one that is trained: it gets its tokens first.
+  // Only the last turn is trained, so it gets its tokens first.
   if (config.mask_history) std::ranges::reverse(parts);
   int64_t length = last_end ? 1 : 0;
   size_t num_kept = 0;
@@ -58,7 +59,7 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
   sample.input_ids.reserve(length);
   sample.labels.reserve(length);
   for (const Turn& turn : parts) {
-    // Of the turn that was encoded first, which need not be the conversation's first.
+    // The turn that was encoded first, which need not be the conversation's first.
     const bool is_first = &turn == (config.mask_history ? &parts.back() : &parts.front());
     const auto append = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
       to.insert(to.end(), from.begin(), from.end());
@@ -70,7 +71,7 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
     } else {
       const size_t begin = sample.labels.size();
       sample.labels.resize(begin + turn.source.size(), kIgnoreLabel);
-      // It ends the answer before.
+      // The token ends the answer before.
       const bool ends_answer = &turn == &parts.front() || (&turn - 1)->is_trained;
       if (last_end && !is_first && ends_answer && !turn.source.empty()) {
         sample.labels[begin] = *last_end;
@@ -85,7 +86,7 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
   return sample;
 }
 
-/// train_on_prompt trains all that is between answers; a row may ask for the opposite.
+/// Throws where a row asks to leave out text that train_on_prompt trains.
 void require_no_contradiction(const DataSettings& config, const Conversation& row) {
   if (!config.train_on_prompt) return;
   const auto untrained = std::ranges::find_if(row.messages, [](const Message& message) {
@@ -104,7 +105,7 @@ int64_t num_tokens(const std::vector<Turn>& turns) {
   return tokens;
 }
 
-/// Samples of the rows that are not bad, in order.
+/// Returns samples of the good rows, in order.
 std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& turns,
                                    const std::vector<Conversation>& rows, CutReport& cut) {
   std::vector<Sample> samples(rows.size());

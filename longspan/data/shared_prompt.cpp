@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-// How many of the first `count` tokens have equal values in both.
+// The number of equal tokens at the beginning, among the first `count`.
 int64_t num_equal(const at::Tensor& a, const at::Tensor& b, int64_t dim, int64_t count) {
   if (count == 0) return 0;
   const at::Tensor differ = a.narrow(dim, 0, count).ne(b.narrow(dim, 0, count));
@@ -15,8 +15,8 @@ int64_t num_equal(const at::Tensor& a, const at::Tensor& b, int64_t dim, int64_t
   return tokens.size(0) == 0 ? count : tokens[0][0].item<int64_t>();
 }
 
-// How many tokens both begin with and predict no label from, so that they are the same to both,
-// with all that goes with them.
+// The number of tokens at the beginning that are the same in both, with all their data, and that
+// predict no label.
 int64_t num_shared(const Sample& a, const Sample& b) {
   const int64_t shorter = std::min(std::ssize(a.input_ids), std::ssize(b.input_ids));
   int64_t common = 0;
@@ -40,8 +40,8 @@ int64_t num_shared(const Sample& a, const Sample& b) {
 Batch collate_shared(const std::vector<const Example*>& pairs) {
   std::vector<Document> documents;
   std::vector<const Sample*> samples;
-  std::vector<int64_t> index;  // tokens of the row of all documents in turn
-  int64_t begin = 0;           // of a sample in that row
+  std::vector<int64_t> index;  // into the concatenation of all documents
+  int64_t begin = 0;           // of a sample in it
   for (const Example* pair : pairs) {
     TORCH_CHECK(pair->documents.size() == 2, "a pair has two documents, this one ",
                 pair->documents.size());

@@ -76,7 +76,7 @@ TEST_CASE("collate_shared: columns fork with the tokens, which are shared where 
   const Batch row = collate_shared({&alike});
   CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
   CHECK(row.columns.at("score").values.equal(at::tensor({1.f, 2.f, 3.f, 4.f, 3.f, 5.f})));
-  // The last token that is equal in both starts the branches: one token less is shared.
+  // The last common token starts the branches, so one token less is shared.
   const Example other = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 2, 9, 5}));
   CHECK((collate_shared({&other}).packing == Packing::from_documents({{7, Fork{1, 4}}})));
   const Example none = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {0, 2, 3, 5}));

@@ -55,7 +55,7 @@ std::vector<Turn> Encoding::turns_of(const TurnEncoder& turns,
                                      const Conversation& conversation) const {
   std::vector<Turn> parts = turns.turns(conversation);
   const bool trains_all = stage.trains_all_answers && !config.mask_history;
-  // Such a template's ends are added later.
+  // These templates add the end later.
   const bool ends_later = turns.last_end().has_value();
   chats.add(parts, trains_all, ends_later ? std::set<int32_t>() : ends_of(tokenizer, turns),
             tokenizer);

@@ -1,4 +1,4 @@
-// How rows of each kind become examples; a stage names the one that it wants (see
+// Encoders of rows into examples, one for each kind of rows. A stage names its encoder (see
 // encode_examples).
 #pragma once
 
@@ -18,7 +18,7 @@ namespace longspan {
 struct DataSettings;
 struct Stage;
 
-/// What an encoder needs beside the rows.
+/// Inputs of an encoder beside the rows.
 struct Encoding {
   const DataSettings& config;
   const Stage& stage;
@@ -28,20 +28,20 @@ struct Encoding {
   BadRows& bad;
   ChatReport& chats;
 
-  /// Calls work(0), ..., work(num_rows - 1) in parallel. Rows that throw a RowError are added to
-  /// `bad`; the others are returned, in order.
+  /// Calls work(0), ..., work(num_rows - 1) in parallel. Adds rows that throw a RowError to `bad`.
+  /// Returns the others, in order.
   std::vector<int64_t> good_rows(int64_t num_rows, const std::function<void(int64_t)>& work) const;
-  /// The conversation's turns, which the report counts.
+  /// Returns the conversation's turns. Adds them to the report.
   std::vector<Turn> turns_of(const TurnEncoder& turns, const Conversation& conversation) const;
-  /// The conversation as one question and its last answer, with its end. The report counts it
-  /// unless the row is counted already.
+  /// Returns the conversation as one question and its last answer, with its end. Adds it to the
+  /// report where `counts`; false: the row was counted before.
   Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation,
                            bool counts = true) const;
-  /// Throws UserError naming the row when the model has no embedding for a token.
+  /// Throws UserError with the row's name where the model has no embedding for a token.
   void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
-  /// The same, and throws RowError naming the row and `what` of it ("the row", "the chosen
-  /// answer") unless some token is trained. The label of the first token is not predicted by
-  /// anything.
+  /// The same for a sample; also throws RowError, with the row's name and `what` ("the row", "the
+  /// chosen answer"), where no token is trained. The first token's label does not count, since no
+  /// token predicts it.
   void require_trained(const Sample& sample, const std::string& source,
                        std::string_view what) const;
 };
@@ -51,23 +51,22 @@ EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conve
 EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Conversation>& rows);
 EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conversation>& rows);
 
-/// Lays samples of 1 to `row_length` tokens into rows: each row takes the longest sample that still
-/// fits, until none does. Returns the samples' indices by row. (LLaMA-Factory's search: the same
-/// rows in the same order.)
+/// Packs samples of 1 to `row_length` tokens into rows: each row takes the longest sample that
+/// still fits, until none fits. Returns the samples' indices by row. Same rows in the same order as
+/// in LLaMA-Factory.
 std::vector<std::vector<int64_t>> best_fit(const std::vector<int64_t>& lengths, int64_t row_length);
 
-/// Samples -> packed rows of at most `row_length` tokens. neat: several documents to a row, which
-/// do not see each other; else one document, with position_restarts.
+/// Packs samples into rows of at most `row_length` tokens. `neat`: a row has several documents,
+/// which do not see each other; else one document with position_restarts.
 EncodedExamples pack_samples(std::vector<Sample> samples, int64_t row_length, bool neat);
 
-/// Turns as one question and its last answer.
+/// Joins turns into one question and the last answer.
 Turn question_and_answer(std::vector<Turn> turns);
 
-/// An example of one document.
+/// Returns an example with one document.
 Example single(Sample sample);
 
-/// Question and answer, each cut to at most so many tokens, as a document in which the answer is
-/// trained.
+/// Returns question and answer as a document, each cut to its length in `most`. Trains the answer.
 Sample answered(Turn turn, const TurnLengths& most);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// What dataset_info.json could say about rows that it does not fit.
+// Suggests an entry of dataset_info.json for rows that do not fit theirs.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The first of `names` that the object has; "" when it has none.
+/// Returns the first of `names` that the object has; "" for none.
 std::string first_of(const ordered_json& object, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (object.contains(name)) return name;

@@ -20,14 +20,14 @@ Frame text(std::string_view frame) { return {{Piece::kText, frame}}; }
 
 Frame ended(std::string_view frame) { return {{Piece::kText, frame}, {Piece::kEos}}; }
 
-/// Under another name, with other parts.
+/// Returns the format under another name, changed.
 Format like(Format format, std::string_view name, const std::function<void(Format&)>& change) {
   format.name = name;
   change(format);
   return format;
 }
 
-/// Families that differ from one another in a part or two.
+/// Families whose formats differ in a part or two.
 std::vector<Format> formats_of_families() {
   const Format glm4 = {.name = "glm4",
                        .prefix = text("[gMASK]<sop>"),
@@ -320,7 +320,7 @@ std::vector<Format> make_formats() {
         name == std::string_view("qwen3") ? "qwen3_5" : "qwen3_5_nothink";
     all.push_back(like(called(name), of_next, [](Format& format) {
       format.calls = kQwen35Calls;
-      format.tools = {};  // it lists functions alone, with an example in its own format of calls
+      format.tools = {};  // it lists only functions, with an example in its own format of calls
     }));
   }
   for (Format& format : formats_of_families()) all.push_back(std::move(format));

@@ -1,4 +1,4 @@
-// LLaMA-Factory's templates by name; formats as of its release 0.9.5. No torch.
+// LLaMA-Factory's templates by name, in the formats of its release 0.9.5. No torch.
 #pragma once
 
 #include <string>
@@ -9,33 +9,32 @@ namespace longspan {
 
 inline constexpr std::string_view kContent = "{{content}}";
 
-/// What marks thoughts before an answer.
+/// Marks around the thoughts before an answer.
 inline constexpr std::string_view kThoughts = "<think>", kThoughtsEnd = "</think>";
 inline constexpr std::string_view kThoughtsBegin = "<think>\n", kThoughtsClose = "\n</think>\n\n";
 
-/// How the function calls of an answer are written: each one's name and arguments between these
-/// texts.
+/// The text of an answer's function calls: each call's name and arguments between these texts.
 struct CallFormat {
-  /// Which lists of calls have brackets around them; or are there none, but only one call?
+  /// Brackets around lists of calls: around no list, lists of several calls, all lists; or only one
+  /// call is allowed.
   enum class Brackets { kNone, kOfSeveral, kAll, kOneCall };
 
   std::string_view before_name, before_arguments, after;
-  bool quotes_name = true;   // the name is a JSON string
-  std::string_view between;  // two calls
+  bool quotes_name = true;   // as a JSON string
+  std::string_view between;  // between two calls
   Brackets brackets = Brackets::kNone;
-  // Around each argument's name, and between it and its value; empty: arguments are one JSON
-  // object.
+  // Texts around each argument's name and value; empty: arguments are one JSON object.
   std::string_view before_key = {}, before_value = {}, after_value = {};
 };
 
-/// How tools are told to the model: behind the system text, a JSON of each.
+/// The text that tells the model its tools, after the system text: JSON of each tool between these.
 struct ToolFormat {
   std::string_view before, before_each, between, after;
   bool empty() const { return before.empty(); }
 };
 
-/// A message's frame: text (with {{content}} in it), or "eos"/"bos" for those tokens. Every piece
-/// of text is tokenized for itself.
+/// A piece of a message's frame: text (which may hold {{content}}), or the bos or eos token. Each
+/// piece of text is tokenized separately.
 struct Piece {
   enum Kind { kText, kBos, kEos } kind;
   std::string_view text = {};
@@ -47,36 +46,36 @@ struct Format {
   Frame prefix, system, user, assistant, observation;
   std::string_view default_system;
   CallFormat calls;
-  std::vector<std::string_view> tokens;  // that the tokenizer must know as one token each
-  std::string_view end_of_text = {};     // stage pt; empty: the tokenizer's eos_token
-  Frame function = {};                   // empty: that of the assistant
+  std::vector<std::string_view> tokens;  // must be single tokens of the tokenizer
+  std::string_view end_of_text = {};     // for stage pt; empty: the tokenizer's eos_token
+  Frame function = {};                   // empty: same as assistant
   ToolFormat tools = {};                 // empty: the template prints no tools
-  // Between the results of several tools in one message; empty: the frame holds no more than one.
+  // Text between several tools' results in one message; empty: the frame holds one result.
   std::string_view between_results = {};
-  std::string_view generation = {};  // how user and observation end: what asks for an answer
-  // What ends an answer where others generate. The first takes eos_token's place if replaces_eos.
+  std::string_view generation = {};  // end of user and observation, which asks for an answer
+  // Tokens that end an answer in other programs. The first replaces eos_token where replaces_eos.
   std::vector<std::string_view> stop_words = {};
   bool replaces_eos = false;
   bool system_in_question = false;  // the system message is part of the first question's text
   bool thinks = false;              // each trained answer begins with its thoughts
   std::string_view thoughts_begin = kThoughtsBegin, thoughts_close = kThoughtsClose;
-  // An end token follows the last answer alone. That the next turn's first token stands in its
-  // place after the others is trained there, with the end token as its label. (efficient_eos)
+  // Only the last answer has an end token. After each earlier answer, the next turn's first token
+  // stands in its place, and its label is the end token. (efficient_eos)
   bool ends_once = false;
-  // What a user is told who takes it for a model that thinks, of this model_type, by mistake; and
-  // who takes it for one whose tokenizer has no thoughts.
+  // Warnings to the user: of a template chosen by mistake for a thinking model of this model_type,
+  // and of a tokenizer without tokens for thoughts.
   std::string_view mistaken_for = {}, mistake = {};
   std::string_view without_thoughts = {};
 };
 
-/// Empty thoughts; and the two marks without white space around them.
+/// Returns empty thoughts; and the two marks without white space around them.
 std::string no_thoughts(const Format& format);
 std::vector<std::string> marks_of_thoughts(const Format& format);
 
-/// All of them.
+/// Returns all templates.
 const std::vector<Format>& template_formats();
 
-/// Throws UserError when there is none of this name.
+/// Returns the template of this name. Throws UserError for an unknown name.
 const Format& template_format(const std::string& name);
 
 }  // namespace longspan

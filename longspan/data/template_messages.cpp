@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A text as it is or as JSON has it, with and without escapes of what is not ASCII; a number or a
-/// truth value as JSON or as Python writes it.
+/// Whether the text has a value: a text as it is or as JSON, with or without escapes of non-ASCII
+/// characters; a number or a boolean as JSON or as Python writes it.
 bool is_in(std::string_view text, const ordered_json& value) {
   const auto has = [&](std::string_view part) { return text.find(part) != text.npos; };
   if (value.is_string()) {
@@ -59,7 +59,7 @@ ordered_json template_message(const Message& message, const CallShape& shape,
     if (!call.id.empty()) entry["id"] = call.id;
     ordered_json arguments = parse_ordered_json(call.arguments, place);
     std::string text = call.arguments;
-    // A function_call of sharegpt may hold them as text already.
+    // sharegpt's function_call may hold the arguments as text.
     if (arguments.is_string()) {
       text = arguments.get<std::string>();
       if (auto object = try_parse_ordered_json(text)) arguments = *std::move(object);

@@ -1,4 +1,4 @@
-// A conversation as the messages that a chat template reads. No torch.
+// Conversations as the messages of a chat template. No torch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,21 +10,22 @@
 
 namespace longspan {
 
-/// Templates want the content of an answer that only calls either empty or none, and arguments
-/// either as an object or as JSON text.
+/// The form of calls that a template expects: content of an answer with only calls is null or
+/// empty, and arguments are JSON text or an object.
 struct CallShape {
   bool content_is_null, arguments_are_text;
 };
-/// All of them, the shape that transformers' documentation asks for first.
+/// Returns all forms, the one of transformers' documentation first.
 std::span<const CallShape> call_shapes();
 
-/// A message with role, content, and as far as it has them reasoning_content, tool_calls, name and
-/// tool_call_id. `place` is for the error.
+/// Returns a message with role and content, and with reasoning_content, tool_calls, name and
+/// tool_call_id where it has them. Throws RowError with `place`.
 nlohmann::ordered_json template_message(const Message& message, const CallShape& shape,
                                         const std::string& place);
 
-/// Are the name of a call, and every key and value of its arguments in a text? Not as Python writes
-/// a dict: so a template prints an object that wants JSON text.
+/// Whether the text has a call's name, and each key and value of its arguments. False where the
+/// text has them as a Python dict, which a template prints for an object where it expects JSON
+/// text.
 bool is_printed_in(std::string_view text, const FunctionCall& call);
 
 }  // namespace longspan

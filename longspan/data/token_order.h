@@ -1,4 +1,4 @@
-// The order in which one rank holds the tokens of a row. No torch.
+// The order of a rank's tokens. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,10 @@
 
 namespace longspan {
 
-/// The order in which one rank of a sequence-parallel group holds the tokens of a row. Every rank
-/// holds its tokens in the order of the row.
+/// The tokens of one rank of a sequence-parallel group, in the order of the row.
 struct TokenOrder {
-  Packing packing;  // of the padded row, in the order of the whole row
-  std::vector<int64_t>
-      index;  // for each local token its index in the unpadded row, or -1 for padding
+  Packing packing;             // of the padded whole row
+  std::vector<int64_t> index;  // for each local token its index in the unpadded row; -1: padding
 };
 
 }  // namespace longspan

@@ -14,7 +14,7 @@ namespace longspan {
 namespace {
 
 constexpr size_t kMostNamed = 10;
-/// Rows whose keys are data (a key an item) would make a list without end.
+/// Limits the list for rows whose keys are data, with a key for each item.
 constexpr size_t kMostKeys = 1000;
 
 bool is_empty(const nlohmann::ordered_json& value) {

@@ -1,4 +1,4 @@
-// Keys of rows and messages that nobody reads: counted, named in one line. No torch.
+// Counts keys of rows and messages that nothing reads. No torch.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace longspan {
 class UnreadKeys {
  public:
   /// Counts each key of an object that is not in `read` and whose value is not empty (null, "", []
-  /// or {}). `what` says what the object is: "row", "message", "call".
+  /// or {}). `what`: the kind of object: "row", "message", "call".
   void add(const nlohmann::ordered_json& object, const std::vector<std::string>& read,
            std::string_view what);
   void add(const std::string& key, std::string_view what, int64_t count = 1);
@@ -27,7 +27,7 @@ class UnreadKeys {
     std::string name, what;
     int64_t count;
   };
-  std::vector<Key> keys_;                           // in the order in which they came
+  std::vector<Key> keys_;                           // in the order of their first occurrence
   std::unordered_map<std::string, size_t> places_;  // by what and name
 };
 

@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-/// Rows of bytes of each tensor side by side, so that all of them travel in one message.
+/// Returns the tensors' rows as bytes, side by side, so that all travel in one message.
 at::Tensor packed(const std::vector<at::Tensor>& x_R) {
   std::vector<at::Tensor> bytes;
   for (const at::Tensor& x : x_R) {
@@ -22,16 +22,16 @@ at::Tensor packed(const std::vector<at::Tensor>& x_R) {
   return bytes.size() == 1 ? bytes[0] : at::cat(bytes, 1);
 }
 
-/// How many rows go where, as the host knows it.
+/// The rows to each rank and expert, as known on the host.
 struct Plan {
-  /// `numbers`: how many of this rank's rows go to each expert; and behind that how many come, from
-  /// each of P ranks for each of the N experts that are here.
+  /// `numbers`: this rank's rows for each expert; then the rows that come from each of P ranks for
+  /// each of the N experts here.
   Plan(const std::vector<int64_t>& numbers, int64_t P) {
     const int64_t E = std::ssize(numbers) / 2, N = E / P;
     const int64_t* const all = numbers.data();
     const int64_t* const arrived = all + E;
     leaving.assign(all, arrived);
-    std::vector<int64_t> begins(E);  // among what arrives, which lies by rank and then by expert
+    std::vector<int64_t> begins(E);  // among arriving rows, sorted by rank, then by expert
     std::exclusive_scan(arrived, arrived + P * N, begins.begin(), int64_t{0});
     for (int64_t rank = 0; rank < P; ++rank) {
       send_rows.push_back(std::accumulate(all + rank * N, all + (rank + 1) * N, int64_t{0}));
@@ -53,11 +53,11 @@ struct Plan {
     places_S = at::tensor(places, at::kLong);
   }
 
-  std::vector<int64_t> leaving;               // for each expert
-  std::vector<int64_t> send_rows, recv_rows;  // to and from each rank
-  std::vector<int64_t> counts;                // for each expert that is here
-  at::Tensor order_S;                         // of what arrives, by expert
-  at::Tensor places_S;                        // of what arrives, among that
+  std::vector<int64_t> leaving;               // rows for each expert
+  std::vector<int64_t> send_rows, recv_rows;  // rows to and from each rank
+  std::vector<int64_t> counts;                // rows for each expert here
+  at::Tensor order_S;                         // arriving rows, sorted by expert
+  at::Tensor places_S;                        // the inverse of order_S
 };
 
 class Routes : public ExpertRoutes {
@@ -71,7 +71,7 @@ class Routes : public ExpertRoutes {
   const std::vector<int64_t>& leaving() const override { return plan().leaving; }
   const std::vector<int64_t>& counts() const override { return plan().counts; }
 
-  /// Waits for them once.
+  /// Waits for the numbers at the first call.
   const std::vector<int64_t>& numbers() const override {
     if (numbers_.empty()) {
       const at::Tensor& here = counts_2E_->here();
@@ -95,7 +95,8 @@ class Routes : public ExpertRoutes {
   }
 
  private:
-  /// Tensors like those that were packed, of these rows in this order (undefined: as they are).
+  /// Returns tensors with the dtypes and widths of `like`, from packed rows in the order order_S
+  /// (undefined: unchanged).
   static std::vector<at::Tensor> unpacked(const at::Tensor& rows, const at::Tensor& order_S,
                                           const std::vector<at::Tensor>& like) {
     std::vector<at::Tensor> tensors;
@@ -103,7 +104,7 @@ class Routes : public ExpertRoutes {
     for (const at::Tensor& x : like) {
       const int64_t width = (x.dim() == 1 ? 1 : x.size(1)) * x.element_size();
       const at::Tensor part = rows.narrow(1, begin, width);
-      // A copy: one row of several tensors counts as contiguous wherever it begins.
+      // Copies: a single row of several tensors counts as contiguous at any offset.
       const at::Tensor own = order_S.defined()  ? part.index_select(0, order_S)
                              : like.size() == 1 ? part
                                                 : part.clone(at::MemoryFormat::Contiguous);
@@ -124,7 +125,7 @@ class Routes : public ExpertRoutes {
   }
 
   Group group_;
-  std::optional<ToHost> counts_2E_;  // unless they are known
+  std::optional<ToHost> counts_2E_;  // not set where the numbers are known
   mutable std::vector<int64_t> numbers_;
   ExpertParallel::Use& used_;
   mutable std::optional<Plan> plan_;

@@ -1,5 +1,5 @@
-// Expert parallelism (GShard, arXiv 2006.16668): ranks share out the experts of each layer, and
-// rows go to the ranks whose experts they want.
+// Expert parallelism (GShard, arXiv 2006.16668): ranks divide the experts of each layer, and rows
+// go to the ranks of their experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,20 +14,20 @@
 
 namespace longspan {
 
-/// Rank p of the group has experts [p E / P, (p + 1) E / P) of each layer of E. No row is dropped
-/// or padded. Bytes: expert_volume() in plan/expert_volume.h.
+/// Rank p of the group has experts [p E / P, (p + 1) E / P) of each layer of E experts. No row is
+/// dropped or padded. Bytes: expert_volume() in plan/expert_volume.h.
 class ExpertParallel : public ExpertExchange {
  public:
-  /// `group`: the ranks that share out the experts, more than one.
+  /// `group`: the ranks that divide the experts, more than one.
   explicit ExpertParallel(Group group) : group_(std::move(group)) {}
 
   ExpertRange here(int64_t num_experts) const override;
-  /// Collective over the group, as all that the routes do. The routes do not outlive it.
+  /// Collective over the group, like all functions of the routes. Must outlive the routes.
   std::unique_ptr<ExpertRoutes> open(const at::Tensor& counts_E) override;
   std::unique_ptr<ExpertRoutes> open_again(std::vector<int64_t> numbers) override;
 
-  /// What was opened so far on this rank, without what was opened again, and how many rows left for
-  /// experts of other ranks, once they have left.
+  /// Counts on this rank: routes opened (without open_again()), and rows sent to experts of other
+  /// ranks.
   struct Use {
     int64_t num_opened = 0, num_rows = 0;
   };

@@ -1,4 +1,4 @@
-// Layers whose experts are shared out against layers that have all of them, in fp64.
+// Compares layers whose experts are divided among ranks with layers that have all experts, in fp64.
 #include "longspan/expert_parallel/expert_parallel.h"
 
 #include <ATen/ATen.h>
@@ -32,7 +32,7 @@ struct Outcome {
   ExpertParallel::Use forward, backward;
 };
 
-/// Of the given leaves.
+/// The outcome with these leaves.
 Outcome outcome_of(const ModelSpec& spec, const std::vector<NamedTensor>& leaves,
                    const Batch& batch, DecoderOptions options, ExpertParallel* experts) {
   const auto attention = make_local(cpu_block_kernel());
@@ -56,7 +56,7 @@ Outcome outcome_of(const ModelSpec& spec, const std::vector<NamedTensor>& leaves
   return outcome;
 }
 
-/// The leaves that a rank holds, nobody else's.
+/// The leaves of one rank.
 std::vector<NamedTensor> own_leaves(const ModelSpec& spec, const std::vector<NamedTensor>& all,
                                     const ExpertParallel* experts) {
   std::vector<NamedTensor> own;
@@ -79,7 +79,7 @@ ParallelPlan plan_of(int expert_parallel_size) {
   return plan;
 }
 
-/// Rows of a rank that go to experts of others, in a layer each.
+/// Rows of a rank that go to experts of other ranks, over all layers.
 int64_t rows_elsewhere(const at::Tensor& counts_LE, int rank, int expert_parallel_size) {
   const int64_t own = counts_LE.size(1) / expert_parallel_size;
   const int64_t begin = rank % expert_parallel_size * own;
@@ -100,7 +100,7 @@ TEST_CASE("expert parallelism: losses and all gradients are those of ranks that 
     for (const Batch& batch : batches) {
       alone.push_back(outcome_of(spec, own_leaves(spec, all, nullptr), batch, options, nullptr));
     }
-    // What the cases are for: an expert that nobody wants, and loads that differ.
+    // The cases need an expert without rows, and unequal loads.
     at::Tensor counts_LE = at::zeros_like(alone[0].counts_LE);
     for (const Outcome& outcome : alone) counts_LE += outcome.counts_LE;
     REQUIRE(counts_LE[2].narrow(0, 9, 3).sum().item<double>() == 0.0);
@@ -121,7 +121,7 @@ TEST_CASE("expert parallelism: losses and all gradients are those of ranks that 
         const Outcome& outcome = outcomes[rank];
         CHECK(at::allclose(outcome.loss, alone[rank].loss, 0, 1e-11));
         CHECK(at::equal(outcome.counts_LE, alone[rank].counts_LE));
-        // An expert's gradient is that of the rows of all who share it.
+        // An expert's gradient sums over the rows of all ranks that share it.
         Gradients expected = alone[rank].gradients;
         for (const ParameterSpec& parameter : parameters_of(spec)) {
           if (!parameter.expert) continue;
@@ -140,7 +140,7 @@ TEST_CASE("expert parallelism: losses and all gradients are those of ranks that 
         CHECK(outcome.forward.num_rows == rows);
         CHECK(outcome.backward.num_rows == 2 * rows);
         CHECK(outcome.forward.num_opened == 2);
-        CHECK(outcome.backward.num_opened == 2);  // what the host knows is not asked for again
+        CHECK(outcome.backward.num_opened == 2);  // exchanges no number that the host knows
         num_rows += rows;
         forward_bytes += outcome.forward_bytes;
         backward_bytes += outcome.backward_bytes;
@@ -157,7 +157,7 @@ TEST_CASE("expert parallelism: losses and all gradients are those of ranks that 
 }
 
 TEST_CASE("expert parallelism: in bf16 rows travel in bf16, and weights in fp32") {
-  // A rank's own rows, and what comes back of them: tensors of several dtypes in one message.
+  // A rank's rows and their results: tensors of several dtypes in one message.
   std::vector<std::string> wrong(2);
   testing::run_ranks(
       [] {

@@ -1,5 +1,5 @@
-// Training with experts that ranks share out, and whatever of their states they divide, against
-// training on one process, in fp64.
+// Compares training with divided experts, under every sharding of their states, with training on
+// one process, in fp64.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <doctest/doctest.h>
@@ -24,11 +24,11 @@
 namespace longspan {
 namespace {
 
-constexpr int kNumSteps = 2, kRowsOfStep = 12;  // for 1, 2, 3 and 4 data-parallel groups
+constexpr int kNumSteps = 2, kRowsOfStep = 12;  // divisible for 1, 2, 3 and 4 data-parallel groups
 constexpr double kMaxNorm = 0.5;
 
 std::vector<ParameterSource> sources_of(const ModelSpec& spec) {
-  static std::mutex mutex;  // of the random numbers
+  static std::mutex mutex;  // guards the random numbers
   const std::lock_guard lock(mutex);
   const std::vector<NamedTensor> leaves = testing::shared_out_leaves(spec);
   std::vector<ParameterSource> sources;

@@ -42,7 +42,7 @@ json read_object(const fs::path& path) {
 struct Folders {
   std::string model;
   std::vector<std::string> adapters;
-  std::string tokenizer;  // the last of these that has one
+  std::string tokenizer;  // from the last of these that has one
 };
 
 Folders folders_of(const AssistantRequest& request) {
@@ -83,7 +83,7 @@ at::ScalarType own_dtype(const json& model) {
   return dtype_named(dtype_in(model)) == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }
 
-/// Merged in fp32, so that each weight is rounded once.
+/// Merges adapters in fp32, so that each weight is rounded once.
 std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& config,
                                      at::ScalarType dtype) {
   std::vector<NamedTensor> parameters =
@@ -100,7 +100,7 @@ std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& 
   return parameters;
 }
 
-/// The user's value, else generation_config.json's, else the fallback.
+/// Returns the user's value, else generation_config.json's, else the fallback.
 template <typename T>
 T setting(const std::optional<T>& asked, const json& saved, const char* name, T fallback) {
   if (asked) return *asked;
@@ -136,16 +136,15 @@ SamplingOptions sampling_of(const AssistantRequest& request, const json& saved) 
   return sampling;
 }
 
-/// A setting of generation_config.json that changes no answer here.
+/// A key of generation_config.json that has no effect on answers here.
 struct IdleSetting {
   const char* name;
-  std::optional<json> neutral = {};  // the one value of which that is true, beside null, false, 0
-                                     // and nothing in it; none: any value
+  std::optional<json> neutral = {};  // no effect with it, null, false or 0; none: never an effect
 };
 
 const std::vector<IdleSetting>& idle_settings() {
   static const std::vector<IdleSetting> settings = {
-      // Read by load_assistant.
+      // Keys that load_assistant() reads.
       {"do_sample"},
       {"temperature"},
       {"top_k"},
@@ -153,14 +152,14 @@ const std::vector<IdleSetting>& idle_settings() {
       {"repetition_penalty"},
       {"max_new_tokens"},
       {"eos_token_id"},
-      // Of the file, of batches and of encoders.
+      // Keys on the file, on batches and on encoders.
       {"_from_model_config"},
       {"transformers_version"},
       {"bos_token_id"},
       {"pad_token_id"},
       {"decoder_start_token_id"},
       {"trust_remote_code"},
-      // How answers are computed, kept and returned, not what they are.
+      // Keys on how answers are computed, cached and returned.
       {"use_cache"},
       {"cache_implementation"},
       {"cache_config"},
@@ -176,7 +175,7 @@ const std::vector<IdleSetting>& idle_settings() {
       {"output_logits"},
       {"return_dict_in_generate"},
       {"renormalize_logits"},
-      // Drafts, which the model itself takes or leaves.
+      // Keys on drafts, which the model itself accepts or rejects.
       {"use_mtp"},
       {"is_assistant"},
       {"num_assistant_tokens"},
@@ -189,11 +188,11 @@ const std::vector<IdleSetting>& idle_settings() {
       {"prompt_lookup_num_tokens"},
       {"max_matching_ngram_size"},
       {"speculation_type"},
-      // Of several beams alone, which num_beams asks for.
+      // Keys that apply only to several beams, which num_beams asks for.
       {"early_stopping"},
       {"length_penalty"},
       {"diversity_penalty"},
-      // These change answers, but for one value.
+      // Keys that change answers, except with one value.
       {"typical_p", 1},
       {"encoder_repetition_penalty", 1},
       {"num_beams", 1},
@@ -205,7 +204,7 @@ const std::vector<IdleSetting>& idle_settings() {
   return settings;
 }
 
-/// What else the file asks for: known in transformers or not.
+/// Returns a warning on all other keys of the file that ask for something.
 std::string warning_of(const json& saved) {
   std::vector<std::string> found;
   for (const auto& [name, value] : saved.items()) {
@@ -251,7 +250,7 @@ std::string described(int64_t num_parameters) {
 }  // namespace
 
 std::vector<int32_t> Assistant::prompt(const Conversation& conversation) const {
-  // A text begins as transformers' tokenizers begin it (<s> and the like).
+  // Text to continue gets the special tokens that transformers' tokenizers put before it (<s>).
   std::vector<int32_t> ids =
       chat ? chat->question(conversation)
            : tokenizer.encode(conversation.messages.back().content, /*add_special_tokens=*/true);

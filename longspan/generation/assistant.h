@@ -1,4 +1,4 @@
-// A model that is ready to answer: loaded, with its template and its settings.
+// A model that is ready to answer, with its template and its settings.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@
 
 namespace longspan {
 
-/// What the user asked for. Whatever is absent comes from generation_config.json, else it is
-/// transformers' default.
+/// The user's settings. Missing ones come from generation_config.json, or are transformers'
+/// defaults.
 struct AssistantRequest {
-  std::string model_name_or_path;             // a model's folder, or a LoRA adapter's
-  std::string adapter_name_or_path;           // comma list, merged in this order
+  std::string model_name_or_path;             // folder of a model or of a LoRA adapter
+  std::string adapter_name_or_path;           // comma list of adapters, merged in this order
   std::string template_name;                  // empty: the model's own chat_template
-  std::optional<at::ScalarType> infer_dtype;  // absent: bf16 where config.json says so, else fp32
+  std::optional<at::ScalarType> infer_dtype;  // not set: bf16 where config.json says so, else fp32
   std::optional<std::string> default_system;
   bool enable_thinking = true;
   bool skip_special_tokens = true;
@@ -36,20 +36,20 @@ struct Assistant {
   ModelConfig config;
   std::vector<NamedTensor> parameters;  // in the dtype of computation
   Tokenizer tokenizer;
-  /// Null where neither the model nor the user has a template: then texts are continued.
+  /// Null where neither the model nor the user has a template. Then the model continues texts.
   std::unique_ptr<TurnEncoder> chat;
   GenerationOptions options;
   bool skip_special_tokens = true;
-  std::string description;  // a line or two for people: model, dtype, template, settings
-  std::string warning;      // what of the folder's files has no effect, by lines; mostly empty
+  std::string description;  // a line or two: model, dtype, template, settings
+  std::string warning;      // parts of the folder's files without effect, one a line
 
-  /// The tokens of a conversation that ends with a question, or of a text to continue. Throws
-  /// UserError: the template refuses it, no tokens, no room for an answer in the model's context.
+  /// Returns the tokens of a conversation that ends with a question, or of a text to continue.
+  /// Throws UserError: the template refuses it, it has no tokens, or the context has no space for
+  /// an answer.
   std::vector<int32_t> prompt(const Conversation& conversation) const;
 };
 
-/// Throws UserError: no model there, a base model that is gone, settings that contradict each
-/// other.
+/// Throws UserError: no model there, a missing base model, settings that contradict each other.
 Assistant load_assistant(const AssistantRequest& request);
 
 }  // namespace longspan

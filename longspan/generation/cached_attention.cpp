@@ -84,7 +84,7 @@ at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_
     };
     append(layer.k_MSCH, k_TMH);
     append(layer.v_MSCH, v_TMH);
-    // A single token is the last one: it sees all.
+    // A single token is the last one and sees all, so its block needs no mask.
     const Block all{begin, size, sequence * C, before + size, size > 1, size > 1 ? before : 0};
     for (const Block& block : within_window({all}, spec.window, {{begin, size, before}},
                                             {{sequence * C, before + size, 0}})) {

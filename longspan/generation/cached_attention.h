@@ -1,6 +1,6 @@
-// Attention that remembers keys and values: each forward pass brings new tokens of some sequences,
-// which attend to all that these sequences had before. T: new tokens, N: query heads, M: kv heads,
-// H: numbers in a head, S: sequences, C: tokens of a sequence that there is room for.
+// Attention with a key-value cache. Each forward pass brings new tokens of some sequences, which
+// attend to all earlier tokens of their sequences. T: new tokens, N: query heads, M: kv heads, H:
+// numbers in a head, S: sequences, C: capacity of a sequence in tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,26 +14,25 @@
 
 namespace longspan {
 
-/// For decoders without gradients that call attend() once a layer of softmax attention, in the
-/// order of the layers. It also holds the states of the other layers, which have recurrences.
+/// For decoders without gradients, whose layers of softmax attention call attend() in order. Also
+/// holds the states of the recurrent layers.
 class CachedAttention : public Attention, private RecurrentMemory {
  public:
-  /// `kernel` must outlive it. Memory is taken as tokens come, in steps of kRoomStep tokens or half
-  /// of what there is.
+  /// `kernel` must outlive it. The cache grows with the tokens, by kRoomStep tokens or by half.
   CachedAttention(const BlockKernel& kernel, int64_t num_layers, int64_t num_recurrences,
                   int64_t num_sequences);
 
-  /// Before a forward pass: its document i holds the next tokens of sequence sequences[i]. A
-  /// sequence comes once at most.
+  /// Begins a forward pass whose document i has the next tokens of sequence sequences[i]. No
+  /// sequence may come twice.
   void begin_pass(std::vector<int64_t> sequences);
   at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
                     const AttentionSpec& spec, const Packing& packing,
                     const at::Tensor& sinks_N = {}) override;
 
-  /// Tokens of a sequence that are remembered.
+  /// Cached tokens of a sequence.
   int64_t length(int64_t sequence) const { return lengths_[sequence]; }
-  /// Forgets all tokens of a sequence from `length` on. States do not go back: where layers have
-  /// recurrences, `length` is 0 or what it was.
+  /// Forgets tokens of a sequence from `length` on. States cannot go back: in models with
+  /// recurrences, `length` must be 0 or the current length.
   void truncate(int64_t sequence, int64_t length);
 
   std::shared_ptr<const WholeRow> whole_row(const Packing& /*packing*/) const override {
@@ -49,14 +48,14 @@ class CachedAttention : public Attention, private RecurrentMemory {
   };
   void begin_layer() override;
   CarriedStates& of_document(int64_t document) override;
-  /// For `length` tokens of the heads of x_TMH.
+  /// Grows the cache to `length` tokens of the heads of x_TMH.
   void make_room(at::Tensor& cache_MSCH, const at::Tensor& x_TMH, int64_t length) const;
 
   const BlockKernel& kernel_;
   std::vector<Layer> layers_;
-  std::vector<std::vector<CarriedStates>> recurrences_;  // of each layer, of each sequence
+  std::vector<std::vector<CarriedStates>> recurrences_;  // by layer, by sequence
   std::vector<int64_t> lengths_;
-  std::vector<int64_t> sequences_;  // of this pass
+  std::vector<int64_t> sequences_;  // in this pass
   size_t next_layer_ = 0, next_recurrence_ = 0;
 };
 

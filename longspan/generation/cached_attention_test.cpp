@@ -21,7 +21,7 @@ TEST_CASE("cached attention: a scale and values of another head dim than keys, t
   AttentionSpec spec = plain_attention(4, 2, 16);
   spec.value_dim = 10;
   spec.scale = 0.41;
-  // More tokens than there is room for at first.
+  // More tokens than the first capacity.
   const std::vector<int64_t> lengths{CachedAttention::kRoomStep + 20, 7};
   const AttentionCase problem = random_case(Packing::from_lengths(lengths), spec, 3);
   const at::Tensor expected = testing::solve_plainly(problem).out_TNH;
@@ -36,7 +36,7 @@ TEST_CASE("cached attention: a scale and values of another head dim than keys, t
     CHECK(relative_error(out, expected.index_select(0, index_T)) < kTolerance);
   };
   const int64_t second = lengths[0];
-  // The beginnings of both, then each token of both by itself, then what is left of the first.
+  // The beginnings of both, then one token of each at a time, then the rest of the first.
   attend({0, 1},
          at::cat({at::arange(0, 250, at::kLong), at::arange(second, second + 3, at::kLong)}),
          Packing::from_lengths({250, 3}));

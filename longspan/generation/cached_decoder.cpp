@@ -26,13 +26,13 @@ at::Tensor head_of(const ModelSpec& spec, const std::vector<NamedTensor>& parame
   return std::ranges::find(parameters, head->name, &NamedTensor::name)->tensor;
 }
 
-/// Of these rows, in fp32.
+/// Returns the logits of these rows, in fp32.
 at::Tensor logits_of(const at::Tensor& hidden_LD, const at::Tensor& head_VD) {
   const at::Tensor logits_LV = gemm(hidden_LD, head_VD.t());
   return logits_LV.to(arithmetic_dtype(logits_LV.scalar_type()));
 }
 
-/// Layers that attend to earlier tokens, whose keys and values are remembered.
+/// The number of layers with softmax attention, whose keys and values are cached.
 int64_t num_attentions(const ModelSpec& spec) {
   int64_t layers = 0;
   for (const auto& [attention, count] : attentions_of(spec)) layers += count;
@@ -90,11 +90,11 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
   c10::NoGradGuard no_grad;
   const std::vector<Extension> extensions = with_what_turns_otherwise(wanted);
   std::vector<at::Tensor> logits;
-  size_t next = 0;         // extension
-  int64_t next_token = 0;  // of that
+  size_t next = 0;         // index of an extension
+  int64_t next_token = 0;  // index in that extension
   while (next < extensions.size()) {
     if (!go_on()) return {};
-    // One chunk: some extensions, the last of them perhaps in part.
+    // One chunk: several extensions. The last may be partial.
     std::vector<int64_t> sequences, lengths, tokens, positions, last_rows;
     for (; next < extensions.size() && std::ssize(tokens) < kChunkTokens;) {
       const auto& [sequence, added] = extensions[next];

@@ -1,5 +1,4 @@
-// A decoder that goes on where it stopped: it remembers what it has read of several sequences.
-// E: extensions of a call, V: vocabulary.
+// A decoder with a cache for several sequences. E: extensions of a call, V: vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +14,7 @@ namespace longspan {
 
 class CachedDecoder {
  public:
-  /// Parameters in the dtype of computation (fp32, bf16; fp64 for tests), on the CPU.
+  /// `parameters`: in the dtype of computation (fp32 or bf16; fp64 for tests), on the CPU.
   /// `max_length`: the most tokens of a sequence (max_position_embeddings).
   CachedDecoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, int64_t num_sequences,
                 int64_t max_length);
@@ -25,36 +24,35 @@ class CachedDecoder {
     int64_t sequence;
     std::vector<int32_t> tokens;
   };
-  /// Reads the wanted tokens, each sequence once at most -> logits of what follows the last token
-  /// of each, [E, V] fp32 (fp64 for fp64 models). Long texts are read in chunks; before each,
-  /// `go_on` is asked, and where it says no the result is undefined: what was read until then is
-  /// remembered. A sequence whose length makes its rotations others (RopeScaling::is_long) is read
-  /// anew.
+  /// Reads the next tokens of sequences, each sequence at most once. Returns the logits after each
+  /// extension's last token, [E, V] in fp32 (fp64 for fp64 models). Reads long texts in chunks, and
+  /// calls `go_on` before each. Where it returns false, returns an undefined tensor; tokens read so
+  /// far stay cached. A sequence whose new length changes its rotations (RopeScaling::is_long) is
+  /// read anew.
   at::Tensor extend(
       const std::vector<Extension>& wanted,
       const std::function<bool()>& go_on = [] { return true; });
 
   int64_t num_sequences() const { return std::ssize(tokens_); }
-  /// What a sequence holds.
+  /// Cached tokens of a sequence.
   const std::vector<int32_t>& tokens(int64_t sequence) const { return tokens_[sequence]; }
-  /// Forgets a sequence's tokens from `length` on; where the model has layers with a recurrence,
-  /// whose states do not go back, all of them.
+  /// Forgets a sequence's tokens from `length` on. In models with recurrent layers, whose states
+  /// cannot go back, forgets all of them.
   void truncate(int64_t sequence, int64_t length);
-  /// How long a sequence may become.
+  /// The most tokens of a sequence.
   int64_t max_length() const { return max_length_; }
 
   /// Tokens of a chunk.
   static constexpr int64_t kChunkTokens = 512;
 
  private:
-  /// Are the rotations of rows with so many positions the same?
+  /// Whether rows with these numbers of positions have the same rotations.
   bool turn_alike(int64_t one, int64_t other) const;
-  /// With all tokens of sequences whose keys are turned otherwise than what they will be; these are
-  /// forgotten.
+  /// Prepends all cached tokens of a sequence whose keys need other rotations, and forgets them.
   std::vector<Extension> with_what_turns_otherwise(std::vector<Extension> extensions);
 
   std::vector<std::vector<int32_t>> tokens_;
-  std::vector<int64_t> num_positions_;  // by which a sequence's keys are turned
+  std::vector<int64_t> num_positions_;  // the length for which a sequence's keys are rotated
   std::vector<RopeScaling> scalings_;
   int64_t max_length_;
   bool states_go_back_;

@@ -1,5 +1,4 @@
-// Reading in steps against reading the whole row at once, in fp64, where nothing but a mistake can
-// differ by more than rounding.
+// Compares reading in steps with reading the whole row at once, in fp64. Only rounding may differ.
 #include "longspan/generation/cached_decoder.h"
 
 #include <ATen/ATen.h>
@@ -43,8 +42,7 @@ std::vector<int32_t> tokens_of(int64_t length, int32_t begin) {
   return tokens;
 }
 
-/// Logits after the last token, reading everything at once. `spec`: of the model with these
-/// parameters.
+/// Logits after the last token, with everything read at once. `spec` describes the model.
 at::Tensor whole(const testing::SmallModel& config, const ModelSpec& spec,
                  const std::vector<int32_t>& tokens) {
   const auto attention = make_local(cpu_block_kernel());
@@ -68,7 +66,7 @@ at::Tensor whole(const testing::SmallModel& config, const std::vector<int32_t>& 
 TEST_CASE("cached decoder: steps of any size say what the whole row says, sequence by sequence") {
   const testing::SmallModel config = small_config();
   CachedDecoder decoder(config.spec(), parameters_of(config), 3, config.max_position_embeddings);
-  // The long one takes several chunks, and room for its keys several times.
+  // The long one needs several chunks, and its cache grows several times.
   const auto a = tokens_of(2 * CachedDecoder::kChunkTokens + 40, 1), b = tokens_of(9, 2);
   const auto first = [](const std::vector<int32_t>& tokens, int64_t count) {
     return std::vector<int32_t>(tokens.begin(), tokens.begin() + count);
@@ -86,7 +84,7 @@ TEST_CASE("cached decoder: steps of any size say what the whole row says, sequen
   CHECK(testing::relative_error(logits[0], whole(config, first(a, 1032))) < kTolerance);
   CHECK(testing::relative_error(logits[1], whole(config, b)) < kTolerance);
   CHECK(testing::relative_error(logits[2], whole(config, {5})) < kTolerance);
-  // What is forgotten has no say.
+  // Forgotten tokens have no effect.
   decoder.truncate(0, 100);
   CHECK(decoder.tokens(0) == first(a, 100));
   logits = decoder.extend({{0, {9, 8}}});
@@ -118,7 +116,7 @@ TEST_CASE("cached decoder: a sequence is rotated as a row of its length, whateve
   CHECK(is_whole(logits[0], a, 5));
   CHECK(is_whole(logits[1], b, 2));
   CHECK(is_whole(decoder.extend({{0, {a[5]}}})[0], a, 6));
-  // One becomes long while the other stays short.
+  // One sequence becomes long while the other stays short.
   logits = decoder.extend({{1, {b[2]}}, {0, {a[6]}}});
   CHECK(is_whole(logits[0], b, 3));
   CHECK(is_whole(logits[1], a, 7));
@@ -126,7 +124,7 @@ TEST_CASE("cached decoder: a sequence is rotated as a row of its length, whateve
   CHECK(is_whole(logits[0], a, 8));
   CHECK(is_whole(logits[1], b, 5));
   CHECK(decoder.tokens(0) == a);
-  // What was long is short again.
+  // The long sequence becomes short again.
   decoder.truncate(0, 3);
   CHECK(is_whole(decoder.extend({{0, {a[3]}}})[0], a, 4));
 }
@@ -159,13 +157,13 @@ TEST_CASE("generate: answers are those of each prompt alone, however many at a t
       CHECK(runs[0][i].reason == runs[1][i].reason);
     }
     if (do_sample) continue;
-    // Token by token from the whole row.
+    // Checks each token against the whole row.
     std::vector<int32_t> row = prompts[1];
     for (const int32_t token : runs[0][1].tokens) {
       CHECK(whole(config, row).argmax().item<int64_t>() == token);
       row.push_back(token);
     }
-    const Answer& full = runs[0].back();  // 33 tokens, and 7 or an end
+    const Answer& full = runs[0].back();  // 33 tokens, and 7 or an end token
     CHECK((full.reason == FinishReason::kStop ||
            (full.reason == FinishReason::kContext && full.tokens.size() == 8)));
   }

@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-/// An answer in the making, in one sequence of the decoder.
+/// An unfinished answer in a sequence of the decoder.
 struct Place {
   int64_t prompt;
   Sampler sampler;
@@ -51,7 +51,7 @@ class Generation {
   }
 
  private:
-  /// The rest of its prompt for a place that is newly taken, the last token for the others.
+  /// Returns the rest of the prompt for a new place, and the last token for the others.
   std::vector<CachedDecoder::Extension> next_extensions() {
     std::vector<CachedDecoder::Extension> extensions;
     for (size_t i = 0; i < places_.size(); ++i) {
@@ -67,11 +67,11 @@ class Generation {
     return extensions;
   }
 
-  /// Keeps what the sequence has in common with the prompt, and returns what is to be read.
+  /// Keeps the sequence's common beginning with the prompt. Returns the tokens to read.
   std::vector<int32_t> begin(int64_t sequence, const std::vector<int32_t>& prompt) {
     const std::vector<int32_t>& known = decoder_.tokens(sequence);
     const int64_t common = std::ranges::mismatch(known, prompt).in1 - known.begin();
-    // The last token is read in any case, to know what follows it.
+    // Always reads the last token, since its logits are needed.
     decoder_.truncate(sequence, std::min(common, std::ssize(prompt) - 1));
     const int64_t kept = std::ssize(decoder_.tokens(sequence));
     return {prompt.begin() + kept, prompt.end()};

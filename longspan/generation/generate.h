@@ -1,4 +1,4 @@
-// Prompts -> answers, several at a time.
+// Generates answers to several prompts at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +21,26 @@ struct GenerationOptions {
 enum class FinishReason {
   kStop,         // the model ended its answer
   kLength,       // max_new_tokens
-  kContext,      // the model takes no longer rows (max_position_embeddings)
-  kInterrupted,  // go_on() said no
+  kContext,      // the model's longest row (max_position_embeddings)
+  kInterrupted,  // go_on() returned false
 };
 
 struct Answer {
-  std::vector<int32_t> tokens;  // without the one that ended it
+  std::vector<int32_t> tokens;  // without the end token
   FinishReason reason;
 };
 
-/// Who is told, by the number of the prompt; each may be empty.
+/// Callbacks, with the prompt's number. Each may be empty.
 struct GenerationListener {
   std::function<void(int64_t prompt, int32_t token)> token;
   std::function<void(int64_t prompt, Answer answer)> answer;
   std::function<bool()> go_on;
 };
 
-/// Answers all prompts, as many at a time as the decoder has sequences; when an answer ends the
-/// next prompt takes its place. What a place still knows of a prompt's beginning is not read again.
-/// Each prompt has random numbers of its own, so that answers do not depend on how many are made at
-/// a time. Prompts have at least one token and fewer than decoder.max_length().
+/// Answers all prompts, as many at a time as the decoder has sequences. When an answer ends, the
+/// next prompt takes its sequence; a beginning of the prompt that the sequence still holds is not
+/// read again. Each prompt has its own random numbers, so answers do not depend on how many are
+/// generated at a time. A prompt has at least one token and fewer than decoder.max_length().
 void generate(CachedDecoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
               const GenerationOptions& options, const GenerationListener& listener);
 

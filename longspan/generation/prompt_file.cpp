@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The text in a column; empty where it is absent or null.
+/// Returns the text in a column; "" where it is missing or null.
 std::string text_of(const Json& object, const char* name, const std::string& place) {
   const auto value = object.find(name);
   if (value == object.end() || value->is_null()) return "";
@@ -29,7 +29,7 @@ std::string text_of(const Json& object, const char* name, const std::string& pla
   return value->get<std::string>();
 }
 
-/// Names of roles in sharegpt's and the OpenAI format.
+/// Role names of sharegpt's and OpenAI's formats.
 Speaker speaker_of(const std::string& name, bool openai, const std::string& place) {
   static const std::map<std::string, Speaker> speakers = {
       {"user", {Role::kUser}},
@@ -42,7 +42,8 @@ Speaker speaker_of(const std::string& name, bool openai, const std::string& plac
       {"tool", {Role::kObservation}},
       {"observation", {Role::kObservation}},
       {"function_call", {Role::kAssistant, /*writes_calls=*/true}}};
-  // OpenAI's old name of a tool is what others call the one who calls it.
+  // In OpenAI's format "function" is an old name of a tool. Elsewhere it is the role that calls
+  // one.
   if (name == "function") {
     return openai ? Speaker{Role::kObservation} : speakers.at("function_call");
   }
@@ -54,8 +55,7 @@ Speaker speaker_of(const std::string& name, bool openai, const std::string& plac
       place, name));
 }
 
-/// Reads messages up to the last question. An answer behind it is the one that the row was made
-/// with.
+/// Reads messages up to the last question. An answer behind it belongs to the row's data set.
 void read_messages(const Json& messages, const std::string& place, Conversation& conversation,
                    UnreadKeys& unread) {
   struct Spoken {

@@ -1,4 +1,4 @@
-// Files of prompts. No torch.
+// Reads files of prompts. No torch.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,23 @@ namespace longspan {
 
 struct PromptRow {
   Conversation conversation;  // ends with a question
-  std::string row;            // as it was in the file, a JSON object
+  std::string row;            // as in the file, a JSON object
 };
 
-/// Reads json, jsonl or txt (a prompt a line, empty ones are left out); at most `most` rows. A row
-/// is one of
+/// Reads json, jsonl or txt (one prompt a line, without empty lines), at most `most` rows. A row is
+/// one of
 ///   {"messages" or "conversations": [{"role", "content"} or {"from", "value"}, ...]}
 ///   {"instruction": ..., "input": ..., "system": ..., "history": [[question, answer], ...]}
 ///   {"prompt" or "text": ...}, a text or messages as above
-/// with `tools` beside (see read_tools) and other columns, which answered_row hands on. A message
-/// may have more keys than these (see read_message_parts); keys of messages that nothing reads are
-/// counted in `unread`. An answer at the end of the messages is left out: it is what the
-/// model is to say. Throws UserError (file and line): unreadable, no such column, no question, no
-/// rows.
+/// It may have `tools` (see read_tools) and other columns, which answered_row() keeps. Messages may
+/// have more keys (see read_message_parts); unread ones are counted in `unread`. An answer at the
+/// end of the messages is dropped, since the model is to give it. Throws UserError (with file and
+/// line): unreadable file, no such column, no question, no rows.
 std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most = INT64_MAX,
                                         UnreadKeys* unread = nullptr);
 
-/// The row with the answer in `predict` (LLaMA-Factory's name) and how it ended in `finish_reason`,
-/// one line of JSON without its end.
+/// Returns one line of JSON without a line end: the row, with the answer in `predict`
+/// (LLaMA-Factory's name) and the reason of its end in `finish_reason`.
 std::string answered_row(const PromptRow& row, const std::string& answer,
                          const std::string& finish_reason);
 

@@ -48,7 +48,7 @@ TEST_CASE("prompt file: each format gives the conversation up to its last questi
   CHECK(answered_row(rows[0], "x", "stop") ==
         R"({"prompt":"a","predict":"x","finish_reason":"stop"})");
 
-  // Columns stay where they were, those of a list's rows too.
+  // Columns keep their order, also in rows of a list.
   CHECK(
       answered_row(rows[1], "x", "stop") ==
       R"({"instruction":"b","input":"c","output":"not seen","system":"s","predict":"x","finish_reason":"stop"})");

@@ -21,7 +21,7 @@ void penalize(std::span<float> logits, std::span<const int32_t> before, double p
   }
 }
 
-/// No order holds among numbers that are none.
+/// Throws UserError for a NaN, which breaks sorting, for +inf, and where all logits are -inf.
 void require_finite(std::span<const float> logits) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   bool any = false;
@@ -47,7 +47,7 @@ int32_t Sampler::pick(std::span<float> logits, std::span<const int32_t> before) 
   const auto likeliest = std::ranges::max_element(logits);
   if (!options_.do_sample) return static_cast<int32_t>(likeliest - logits.begin());
 
-  // From the likeliest on; equal ones by their numbers.
+  // Sorts from the likeliest token on, equal ones by their ids.
   const int64_t V = std::ssize(logits);
   const int64_t k = options_.top_k > 0 ? std::min(options_.top_k, V) : V;
   order_.resize(V);
@@ -61,7 +61,7 @@ int32_t Sampler::pick(std::span<float> logits, std::span<const int32_t> before) 
     weights_[i] = std::exp((logits[order_[i]] - largest) / options_.temperature);
   }
   double sum = std::accumulate(weights_.begin(), weights_.end(), 0.0);
-  // A token stays while those before it hold less than top_p.
+  // Keeps tokens until those before hold top_p of the probability.
   int64_t kept = 0;
   double held = 0.0;
   while (kept < k && (kept == 0 || held < options_.top_p * sum)) held += weights_[kept++];

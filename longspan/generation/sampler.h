@@ -1,4 +1,4 @@
-// Which token comes next. No torch.
+// Samples the next token. No torch.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +7,23 @@
 
 namespace longspan {
 
-/// Names and meanings are those of transformers' GenerationConfig.
+/// Names and meanings as in transformers' GenerationConfig.
 struct SamplingOptions {
-  bool do_sample = false;  // else the likeliest token (greedy)
+  bool do_sample = false;  // false: the likeliest token (greedy)
   double temperature = 1.0;
-  int64_t top_k = 50;               // among the k likeliest; 0: all
-  double top_p = 1.0;               // among the likeliest that hold this much probability together
-  double repetition_penalty = 1.0;  // of tokens that came before (arXiv 1909.05858)
+  int64_t top_k = 50;               // samples from the k likeliest tokens; 0: all
+  double top_p = 1.0;               // the likeliest tokens with this total probability
+  double repetition_penalty = 1.0;  // for tokens that occurred before (arXiv 1909.05858)
 };
 
-/// Draws the tokens of one answer: the same for a seed on every machine where logits are the same.
+/// Draws the tokens of one answer. The same seed and logits give the same tokens on every machine.
 class Sampler {
  public:
   Sampler(const SamplingOptions& options, uint64_t seed) : options_(options), seed_(seed) {}
 
-  /// The next token's id. `logits` is changed. `before`: all tokens so far, the prompt's too. The
-  /// order is transformers': penalty, temperature, top_k, top_p. Throws UserError: a logit is NaN
-  /// or +infinity, as a model that diverged has them, or all are -infinity.
+  /// Returns the next token's id. Changes `logits`. `before`: all tokens so far, with the prompt's.
+  /// Applies penalty, temperature, top_k and top_p in this order, as transformers does. Throws
+  /// UserError where a logit is NaN or +inf (a diverged model), or all are -inf.
   int32_t pick(std::span<float> logits, std::span<const int32_t> before);
 
  private:

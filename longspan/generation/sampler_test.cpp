@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-/// How often each token is drawn, of `count` draws.
+/// The share of each token in `count` draws.
 std::map<int32_t, double> shares(const SamplingOptions& options, std::vector<float> logits,
                                  int count = 20000) {
   Sampler sampler(options, /*seed=*/7);
@@ -57,7 +57,7 @@ TEST_CASE("sampler: the penalty makes tokens that came before less likely, whate
   std::vector<float> logits = {-0.4f, 1.5f, 0.8f};
   CHECK(Sampler(options, 0).pick(logits, before) == 2);
   CHECK(logits[0] == -0.8f);
-  CHECK(logits[1] == 0.75f);  // once, however often it came
+  CHECK(logits[1] == 0.75f);  // penalized once, however often it occurred
 }
 
 TEST_CASE("sampler: draws by the softmax of temperature, among top_k and top_p") {

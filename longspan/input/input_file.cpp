@@ -18,10 +18,10 @@ namespace longspan {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-/// Read at a time, in bytes.
+/// Bytes of one read.
 constexpr size_t kPart = size_t{1} << 20;
 
-/// What there is instead of a regular file, and the remedy.
+/// Returns the kind of an entry that is no regular file, and the remedy.
 std::string other_kind(mode_t mode) {
   constexpr const char* kRemedy = ". Write what it gives into a file, and name that";
   return S_ISDIR(mode)    ? "it is a folder; wanted is a file"
@@ -40,7 +40,7 @@ std::string reason_of(int error) {
   return std::strerror(error);
 }
 
-/// In the unit that reads best.
+/// Formats bytes or MiB.
 std::string size_text(int64_t num_bytes) {
   if (num_bytes < 1 << 20) return fmt::format("{} bytes", num_bytes);
   return fmt::format("{:.0f} MiB", static_cast<double>(num_bytes) / (1 << 20));
@@ -53,20 +53,20 @@ std::string size_text(int64_t num_bytes) {
                      size_text(most_bytes)));
 }
 
-/// The descriptor, or -1 where nothing is there. Throws UserError otherwise.
+/// Returns the descriptor, or -1 where the name does not exist. Throws UserError for other errors.
 int open_regular(const std::string& path, std::string_view what) {
   if (path.find('\0') != std::string::npos) {
     refuse(what, path.substr(0, path.find('\0')), "its name goes on behind a NUL character");
   }
-  // Looked at before: opening alone sets some devices going.
+  // Checks the kind before opening, since opening alone starts some devices.
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return -1;
     refuse(what, path, reason_of(errno));
   }
   if (!S_ISREG(status.st_mode)) refuse(what, path, other_kind(status.st_mode));
-  // Nothing waits for what may have taken the name in between, nor for files of the kernel's that
-  // look regular and give nothing until something happens: these answer EAGAIN.
+  // O_NONBLOCK: another kind of file may have taken the name meanwhile. Some files of the kernel
+  // look regular and block until something happens; these answer EAGAIN.
   int descriptor = -1;
   do {
     descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -94,7 +94,7 @@ class LastFile {
   std::string path_;
 };
 
-/// Never destroyed: threads may read until the process is gone.
+/// Never destroyed: threads may read until the process ends.
 LastFile& last_file() {
   static auto& file = *new LastFile;
   return file;
@@ -164,7 +164,7 @@ std::string InputFile::read_all(int64_t most_bytes) {
   if (size_ > most_bytes) refuse_size(what_, path_, most_bytes);
   try {
     std::string text;
-    // The last part is asked for behind the end.
+    // The last read asks for bytes past the end.
     text.reserve(static_cast<size_t>(std::min(size_, int64_t{1} << 32)) + kPart);
     for (;;) {
       const size_t size = text.size();
@@ -172,7 +172,7 @@ std::string InputFile::read_all(int64_t most_bytes) {
       const size_t num_read = read(text.data() + size, kPart);
       text.resize(size + num_read);
       if (num_read == 0) return text;
-      // A file may grow while it is read, and the kernel's own say that they are empty.
+      // A file may grow while it is read, and files of the kernel report size 0.
       if (static_cast<int64_t>(text.size()) > most_bytes) refuse_size(what_, path_, most_bytes);
     }
   } catch (const std::bad_alloc&) {

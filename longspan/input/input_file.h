@@ -1,5 +1,5 @@
-// The door through which every byte of a user's or stranger's file comes in. Only regular files are
-// read: no pipe, device or socket can keep the program waiting. No torch.
+// The only way in for files of users and strangers. Reads only regular files, so that no pipe,
+// device or socket can block the program. No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,43 +9,42 @@
 
 namespace longspan {
 
-/// Most bytes of a file that is read whole and that people write: configurations, config.json,
-/// templates. Parsed, it takes no more than some 30 times as much memory.
+/// Most bytes of a file that people write and that is read whole: configurations, config.json,
+/// templates. Parsed, it takes about 30 times as much memory at most.
 inline constexpr int64_t kMaxSettingsBytes = int64_t{16} << 20;
-/// The same of tables that programs write, which grow with a model or a run: indexes of shards,
+/// The same for tables that programs write and that grow with a model or a run: indexes of shards,
 /// logs, tables of checksums, tokenizers.
 inline constexpr int64_t kMaxTableBytes = int64_t{1} << 30;
-/// Most bytes of one line of a log. Its file may have any size.
+/// Most bytes of one line of a log. The log itself has no limit.
 inline constexpr int64_t kMaxLineBytes = int64_t{1} << 30;
-/// For files that are meant to be large, and of which memory is the limit: data sets, which may be
-/// one list, and their lines.
+/// For files that may be large, with memory as their limit: data sets, which may be one list, and
+/// their lines.
 inline constexpr int64_t kAnySize = INT64_MAX;
 
-/// A regular file that is open for reading. `what` says what it is for ("configuration file").
+/// A regular file, open for reading. `what`: its purpose ("configuration file"), for errors.
 class InputFile {
  public:
-  /// Throws UserError, which names the path and what is wanted, when there is no such file, it must
-  /// not be read, it is a folder, a pipe, a device or a socket, or its links lead in a circle.
-  /// Never waits for another process.
+  /// Throws UserError, with the path and what is wanted: no such file, no permission, a folder, a
+  /// pipe, a device or a socket, or a cycle of links. Never waits for another process.
   InputFile(const std::string& path, std::string_view what);
-  /// nullopt where nothing of that name is there; else as above.
+  /// Returns nullopt where the name does not exist; else as the constructor.
   static std::optional<InputFile> open_if_there(const std::string& path, std::string_view what);
 
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
 
-  /// For mmap, posix_fadvise; closed with this object.
+  /// For mmap and posix_fadvise. Closed with this object.
   int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
   const std::string& what() const { return what_; }
-  /// In bytes, when it was opened.
+  /// Bytes at the time of opening.
   int64_t size() const { return size_; }
-  /// Reads up to `num_bytes` more; 0 at the end of the file. Throws UserError.
+  /// Reads up to `num_bytes` more; returns 0 at the end of the file. Throws UserError.
   size_t read(char* to, size_t num_bytes);
-  /// Reads from the beginning again.
+  /// Goes back to the beginning.
   void rewind();
-  /// The whole file, as it is. Throws UserError when it has more than `most_bytes`.
+  /// Returns the whole file, unchanged. Throws UserError where it has more than `most_bytes`.
   std::string read_all(int64_t most_bytes);
 
  private:
@@ -56,17 +55,17 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// Lines of a file, one at a time. Throws UserError where one has more than `most_bytes`.
+/// Reads a file line by line. Throws UserError where a line has more than `most_bytes`.
 class LineReader {
  public:
   explicit LineReader(InputFile file, int64_t most_bytes = kMaxLineBytes);
 
-  /// The next line, without its line feed; false at the end. A byte order mark before the first is
-  /// left out.
+  /// Reads the next line without its line feed; returns false at the end. Drops a byte order mark
+  /// before the first line.
   bool next(std::string& line);
-  /// Did the line that next() gave end with the file, and not with a line feed?
+  /// Whether the last line of next() ended with the file, without a line feed.
   bool ended_with_file() const { return ended_with_file_; }
-  /// Of the line that next() gave, from 1.
+  /// The number of the last line of next(), from 1.
   int64_t number() const { return number_; }
   void rewind();
 
@@ -79,31 +78,29 @@ class LineReader {
   bool ended_with_file_ = false;
 };
 
-/// The file's bytes, without a byte order mark. Throws UserError as InputFile does, and when it has
-/// more than `most_bytes`.
+/// Returns the file's bytes without a byte order mark. Throws UserError as InputFile does, and
+/// where it has more than `most_bytes`.
 std::string read_text_file(const std::string& path, std::string_view what,
                            int64_t most_bytes = kMaxSettingsBytes);
-/// nullopt where nothing of that name is there.
+/// Returns nullopt where the name does not exist; else as read_text_file().
 std::optional<std::string> read_text_file_if_there(const std::string& path, std::string_view what,
                                                    int64_t most_bytes = kMaxSettingsBytes);
 
-/// Whether something has this name, of whatever kind: also a link that leads nowhere, which is an
-/// error when it is read.
+/// Whether the name exists, for any kind of entry. A broken link exists, and is an error when read.
 bool is_there(const std::string& path);
 
-/// The first bytes of a file, to see what it is; fewer where it is shorter, none where it cannot be
-/// read.
+/// Returns the first bytes of a file; fewer where it is shorter, none where it cannot be read.
 std::string first_bytes(const std::string& path, size_t num_bytes);
 
-/// The path of the file that was opened last, by any thread; empty before the first. For messages
-/// about what nobody foresaw.
+/// Returns the path of the last file that any thread opened; "" before the first. For messages
+/// about unexpected errors.
 std::string last_input_file();
 
-/// Throws UserError unless the path is a regular file that may be read, of at most `most_bytes`:
-/// for files that another library opens by their path.
+/// Throws UserError unless the path is a readable regular file of at most `most_bytes`. For files
+/// that another library opens by path.
 void require_readable_file(const std::string& path, std::string_view what,
                            int64_t most_bytes = kMaxTableBytes);
-/// The same, but nothing need be there.
+/// The same, but accepts a name that does not exist.
 void require_readable_file_if_there(const std::string& path, std::string_view what,
                                     int64_t most_bytes = kMaxTableBytes);
 

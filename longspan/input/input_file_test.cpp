@@ -100,7 +100,7 @@ TEST_CASE("input file: texts up to a size, without a byte order mark") {
   CHECK_HAS(complaint([&] { require_readable_file(path, "test file", 10); }), "more than 10 bytes");
   const std::string large(3 << 20, 'a');
   CHECK(read_text_file(place.write("large", large), "test file") == large);
-  // The kernel says that this one is empty, and the limit holds all the same.
+  // The kernel reports size 0 for this file. The limit holds all the same.
   CHECK_HAS(complaint([] { read_text_file("/proc/self/maps", "test file", 16); }), "16 bytes");
   CHECK(InputFile(path, "test file").size() == 11);
   CHECK(last_input_file() == path);
@@ -128,7 +128,7 @@ TEST_CASE("input file: lines") {
   CHECK(lines_of("a\n\nb") == Lines{"a\n", "\n", "b"});
   CHECK(lines_of("\xef\xbb\xbf"
                  "a\r\nb\n") == Lines{"a\r\n", "b\n"});
-  // Lines that end where the buffer does, and behind it.
+  // Lines that end at the end of the buffer, and past it.
   const std::string part((1 << 20) - 1, 'x');
   CHECK(lines_of(part + "\n" + part + "y\n" + part) == Lines{part + "\n", part + "y\n", part});
 }

@@ -18,7 +18,7 @@ struct IsList : std::false_type {};
 template <typename T>
 struct IsList<std::vector<T>> : std::true_type {};
 
-/// What a value of this type is called after "must be".
+/// The name of this type after "must be".
 template <typename T>
 std::string name_of() {
   if constexpr (std::is_same_v<T, bool>) return "true or false";
@@ -29,7 +29,7 @@ std::string name_of() {
   return "a list of numbers";
 }
 
-/// Puts the value of a JSON value there, if it has that type.
+/// Converts a JSON value, if it has the type.
 template <typename T>
 bool take(const json& value, T& to) {
   if constexpr (IsList<T>::value) {
@@ -58,7 +58,7 @@ bool take(const json& value, T& to) {
   return true;
 }
 
-/// The value where it is short; else what it is.
+/// Returns a short value, or its type's name.
 std::string shown(const json& value) {
   return value.is_number() || value.is_boolean() ? value.dump() : value.type_name();
 }
@@ -101,7 +101,7 @@ T JsonObject::get(std::string_view key) const {
     fail(fmt::format("{} is {}, which is too {}", key, given.dump(),
                      given.is_number_unsigned() || given.get<int64_t>() > 0 ? "large" : "small"));
   }
-  // Of a list it may be an item that is wrong.
+  // In a list, one item may be wrong.
   const std::string what = given.is_array() ? "" : fmt::format("; it is {}", shown(given));
   fail(fmt::format("{} must be {}{}", key, name_of<T>(), what));
 }

@@ -14,10 +14,11 @@
 namespace longspan {
 namespace {
 
-/// From so many keys on, an ordered object's are looked up in a table and not one after the other.
+/// Objects with this many keys get a table for lookups.
 constexpr size_t kManyKeys = 32;
 
-// What the parser says after "parse error at line 1, column 9: " and before its list of tokens.
+// Returns the parser's reason: after "parse error at line 1, column 9: " and before its list of
+// tokens.
 std::string reason(std::string_view what) {
   const size_t place = what.find("column ");
   const size_t colon = place == std::string_view::npos ? place : what.find(": ", place);
@@ -25,7 +26,7 @@ std::string reason(std::string_view what) {
   return std::string(what.substr(0, 160));
 }
 
-/// Where the depth passes the limit, in bytes from the beginning.
+/// Returns the byte at which the depth exceeds the limit.
 size_t place_of_depth(std::string_view text) {
   int depth = 0;
   bool quoted = false;
@@ -45,8 +46,8 @@ size_t place_of_depth(std::string_view text) {
   return text.size();
 }
 
-/// Builds a value out of what the parser, which itself does not recurse, tells it. False from any
-/// of its functions ends the parsing.
+/// Builds a value from the events of the parser, which does not recurse. A function that returns
+/// false ends the parsing.
 template <typename Json>
 class Builder {
  public:
@@ -60,7 +61,7 @@ class Builder {
     return put(Json(value));
   }
   bool string(std::string& value) { return put(Json(std::move(value))); }
-  bool binary(typename Json::binary_t&) { return false; }  // JSON text has none
+  bool binary(typename Json::binary_t&) { return false; }  // JSON text has no binary values
   bool start_object(size_t) { return open(Json(Json::value_t::object)); }
   bool start_array(size_t) { return open(Json(Json::value_t::array)); }
   bool end_object() { return close(); }
@@ -85,7 +86,7 @@ class Builder {
     return false;
   }
 
-  /// Whether there is a value; else what is wrong.
+  /// Returns whether there is a value; else problem_in() says what is wrong.
   bool parse() { return Json::sax_parse(text_.begin(), text_.end(), this) && problem_.empty(); }
   Json take() { return std::move(root_); }
   std::string problem_in(const std::string& file_name, int64_t first_line) const {
@@ -99,7 +100,7 @@ class Builder {
  private:
   struct Level {
     Json* value;
-    std::unordered_map<std::string, size_t> places;  // of the keys of a large ordered object
+    std::unordered_map<std::string, size_t> places;  // of keys in a large ordered object
   };
 
   Json* value_of(Level& level, std::string& name) {
@@ -113,7 +114,7 @@ class Builder {
       }
       const auto [found, is_new] = level.places.emplace(name, object.size());
       if (is_new) {
-        // As a list: as an object it would look at all its keys first.
+        // Appends to the container, since the object's own insertion would search all its keys.
         static_cast<typename Json::object_t::Container&>(object).emplace_back(name, Json(nullptr));
       }
       return &object.begin()[static_cast<std::ptrdiff_t>(found->second)].second;
@@ -156,8 +157,8 @@ class Builder {
   std::string_view text_;
   bool single_keys_;
   Json root_;
-  std::vector<Level> levels_;  // those that are open; each holds the next
-  Json* slot_ = nullptr;       // of the key that was read last
+  std::vector<Level> levels_;  // open levels; each holds the next
+  Json* slot_ = nullptr;       // for the value of the last key
   std::string problem_, repeated_;
   size_t place_ = 0;
 };

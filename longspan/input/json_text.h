@@ -1,4 +1,4 @@
-// JSON with errors that name the file and the line, and with one limit of depth. No torch.
+// JSON parsing with errors that name file and line, and with a limit of depth. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace longspan {
 
-/// Most lists and objects within each other. What copies, prints and frees a JSON value calls
-/// itself once a level, so deeper ones would overflow the stack; they are never built.
+/// Most nested lists and objects. Code that copies, prints or frees a JSON value recurses once a
+/// level, so deeper values would overflow the stack. They are never built.
 inline constexpr int kMaxJsonDepth = 512;
 
-/// Parses a whole JSON text; `first_line` is the number of its first line in the file. Throws
+/// Parses a whole JSON text. `first_line`: the number of its first line in the file. Throws
 /// UserError: "file.json, line 12: broken JSON: ...", also for numbers beyond a double's range and
 /// for values deeper than kMaxJsonDepth.
 nlohmann::json parse_json(std::string_view text, const std::string& file_name,
                           int64_t first_line = 1);
-/// The same with the keys in their order.
+/// The same, with keys in their order.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& file_name,
                                           int64_t first_line = 1);
-/// As parse_json; throws UserError also when the outermost object has a key twice, of which the
-/// others keep the last.
+/// As parse_json(). Also throws UserError where the outermost object has a key twice; the other
+/// functions keep the last one.
 nlohmann::json parse_json_of_single_keys(std::string_view text, const std::string& file_name);
 
-/// nullopt where parse_json throws.
+/// Return nullopt where parse_json() throws.
 std::optional<nlohmann::json> try_parse_json(std::string_view text);
 std::optional<nlohmann::ordered_json> try_parse_ordered_json(std::string_view text);
 
-/// A file that is one JSON value: read_text_file, then parse_json.
+/// Reads a file with one JSON value: read_text_file(), then parse_json().
 nlohmann::json read_json_file(const std::string& path, std::string_view what,
                               int64_t most_bytes = kMaxSettingsBytes);
 nlohmann::ordered_json read_ordered_json_file(const std::string& path, std::string_view what,

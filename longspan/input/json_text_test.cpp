@@ -21,7 +21,7 @@ std::string repeated(const std::string& text, int times) {
   return all;
 }
 
-/// What parse_json says; parse_ordered_json must say the same, and the variants that try nothing.
+/// Returns the message of parse_json(). parse_ordered_json() and the variants with try_ must agree.
 std::string text_complaint(const std::string& text, int64_t first_line = 1) {
   const auto said = [&](const auto& parse) -> std::string {
     try {
@@ -54,10 +54,10 @@ TEST_CASE("json text: one limit of depth") {
     CHECK(text_complaint("{\"a\": \"[\\\"[\",\n\"b\":\n" + lists(depth) + "}", 10) ==
           "f.json, line 12: " + deep);
   }
-  // Brackets in texts are no depth, and neither are lists side by side.
+  // Brackets in texts add no depth, nor do neighbouring lists.
   CHECK(text_complaint("\"" + repeated("[", 10'000) + "\"") == "(accepted)");
   CHECK(text_complaint("[" + repeated("[],", 10'000) + "[]]") == "(accepted)");
-  // What is accepted is copied, printed and freed.
+  // An accepted value can be copied, printed and freed.
   const json value = parse_json(lists(kMaxJsonDepth), "f.json");
   const json copy = value;
   CHECK(copy.dump() == lists(kMaxJsonDepth));

@@ -18,8 +18,8 @@ bool is_below(const fs::path& path, const fs::path& folder) {
   return end == folder.end() && rest != path.end();
 }
 
-/// Is it a blob of the repository in the cache of the hub that `folder` is a snapshot of? Both are
-/// free of links: a folder of blobs that is itself a link is none.
+/// Whether the path is a blob of the repository of which `folder` is a snapshot, in the hub's
+/// cache. Both are free of links: a folder of blobs that is itself a link does not count.
 bool is_blob(const fs::path& path, const fs::path& folder) {
   fs::path revision = folder;
   while (revision.has_relative_path() && revision.parent_path().filename() != "snapshots") {
@@ -30,8 +30,8 @@ bool is_blob(const fs::path& path, const fs::path& folder) {
   return path.parent_path() == repository / "blobs";
 }
 
-/// Of a file in the cache of the hub: the folder there that has the file under this name; empty
-/// where it is in no cache.
+/// Returns the snapshot in the hub's cache that has the blob under this name; "" where there is
+/// none.
 std::string snapshot_with(const fs::path& blob, const std::string& name) {
   if (blob.parent_path().filename() != "blobs") return "";
   std::error_code error;
@@ -48,12 +48,12 @@ std::string model_file(const std::string& folder, const std::string& name) {
   const fs::path path = fs::path(folder) / name;
   std::error_code error;
   const fs::path root = fs::canonical(folder, error);
-  if (error) return path.string();  // opening it will say so
+  if (error) return path.string();  // opening it reports the error
   const fs::path target = fs::canonical(path, error);
   if (!error && (is_below(target, root) || is_blob(target, root))) return path.string();
   std::error_code ignored;
   const bool is_link = fs::is_symlink(fs::symlink_status(path, ignored));
-  if (error && !is_link) return path.string();  // there is none
+  if (error && !is_link) return path.string();  // the file does not exist
   if (error) {
     throw UserError(fmt::format(
         "{} is a link to {}, which cannot be followed: {}. Put the file itself in its place, or "

@@ -32,7 +32,7 @@ TEST_CASE("model files: links that leave the folder are refused, by name, target
                          doctest::Contains(("cp -rL " + model + " COPY").c_str()), UserError);
     fs::remove(link);
   }
-  // A neighbour whose name begins alike; nowhere; a circle; a folder on the way.
+  // Links to a neighbour with a similar name, to nothing, in a cycle, and through a folder.
   place.write("model2/a.json", "{}");
   fs::create_symlink("../model2/a.json", link);
   CHECK_THROWS_AS(model_file(model, "generation_config.json"), UserError);
@@ -47,11 +47,11 @@ TEST_CASE("model files: links that leave the folder are refused, by name, target
   fs::remove(link);
   fs::create_directory_symlink("../model2", model + "/training_state");
   CHECK_THROWS_AS(model_file(model, "training_state/a.json"), UserError);
-  // A link to another file of the folder is one of the model's.
+  // A link to another file of the folder is allowed.
   fs::create_symlink("config.json", link);
   CHECK_NOTHROW(require_own_files(model));
   CHECK(model_file(model, "generation_config.json") == link);
-  // What the program does not read may point anywhere.
+  // Files that the program does not read may link anywhere.
   fs::create_symlink("../id_rsa", model + "/README.md");
   CHECK_NOTHROW(require_own_files(model));
   // The folder itself may be a link.
@@ -74,7 +74,7 @@ TEST_CASE("model files: Hugging Face's cache is a folder of links to the blobs b
   fs::create_directory_symlink(snapshot, place / "linked");
   CHECK_NOTHROW(require_own_files(place / "linked"));
 
-  // Files that an old download has put elsewhere as links: the error says which folder to give.
+  // An old download has placed links elsewhere. The error says which folder to give.
   fs::create_directories(place / "local/deeper");
   fs::create_symlink(repository + "/blobs/0123", place / "local/config.json");
   const std::string cache = fs::canonical(snapshot).string();
@@ -88,7 +88,7 @@ TEST_CASE("model files: Hugging Face's cache is a folder of links to the blobs b
   fs::copy(place / "local", place / "copy", fs::copy_options::recursive);  // as cp -rL
   CHECK_NOTHROW(require_own_files(place / "copy"));
 
-  // Not the blobs of another repository, not what a blob points to, not blobs that are elsewhere.
+  // Blobs of another repository, targets of blobs, and blobs elsewhere are refused.
   place.write("models--c--d/blobs/4567", "{}");
   fs::create_symlink("../../../models--c--d/blobs/4567", snapshot + "/a.json");
   CHECK_THROWS_AS(require_own_files(snapshot), UserError);

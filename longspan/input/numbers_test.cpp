@@ -42,7 +42,7 @@ TEST_CASE("numbers: of JSON nothing wraps") {
   CHECK(as_whole(json::parse("9223372036854775807")) == INT64_MAX);
   CHECK(as_whole(json::parse("-9223372036854775808")) == INT64_MIN);
   CHECK_FALSE(as_whole(json::parse("9223372036854775808")));
-  CHECK_FALSE(as_whole(json::parse("18446744073709551615")));  // get<int64_t>() says -1
+  CHECK_FALSE(as_whole(json::parse("18446744073709551615")));  // get<int64_t>() returns -1
   CHECK_FALSE(as_whole(json::parse("99999999999999999999")));
   CHECK_FALSE(as_whole(json(4.7)));
   CHECK_FALSE(as_whole(json("7")));

@@ -18,19 +18,18 @@ namespace vm = vector_math;
 
 constexpr int64_t kChannels = 256;  // of a task
 
-/// A row with what is before it, and where its documents begin.
+/// A row with the tokens before it, and the begins of its documents.
 struct Row {
-  at::Tensor x_TC;              // those before it among them
-  int64_t num_before;           // tokens before it
-  std::vector<int64_t> begins;  // of each token, the first token that it sees at most
+  at::Tensor x_TC;              // with the tokens before the row
+  int64_t num_before;           // before the row
+  std::vector<int64_t> begins;  // for each token, the first that it may see
   at::Tensor weight_WC;
 
   int64_t T() const { return x_TC.size(0) - num_before; }
   int64_t W() const { return weight_WC.size(0); }
 };
 
-/// sum[c] = sum over w of weight[w] x[..]: what a token's channels [first, first + n) are before
-/// silu.
+/// sum[c] = sum over w of weight[w] x[..]: a token's channels [first, first + n) before silu.
 template <typename S, typename A>
 void convolve(A* sum, const Row& row, int64_t token, int64_t first, int64_t n) {
   const int64_t C = row.x_TC.size(1), W = row.W(), at = token + row.num_before;
@@ -64,7 +63,7 @@ Row row_of(const at::Tensor& x_TC, const ParameterRows& weight, const Packing& p
   return row;
 }
 
-/// y of all tokens.
+/// Writes y of all tokens.
 template <typename S>
 void forward(const Row& row, S* y) {
   using A = Arithmetic<S>;
@@ -80,17 +79,17 @@ void forward(const Row& row, S* y) {
                    });
 }
 
-/// Writes d loss / d x of all tokens, those before the row among them, and adds to dweight_WC.
+/// Writes d loss / d x of all tokens, also of those before the row, and adds to dweight_WC.
 template <typename S>
 void backward(const Row& row, const S* dy, S* dx, double* dweight) {
   using A = Arithmetic<S>;
-  constexpr int64_t kSlab = 512;  // tokens of which products add up in A
+  constexpr int64_t kSlab = 512;  // tokens whose products are summed in A
   const int64_t C = row.x_TC.size(1), W = row.W(), P = row.num_before;
   at::parallel_for(0, (C + kChannels - 1) / kChannels, 1, [&](int64_t task, int64_t end) {
     for (; task < end; ++task) {
       const int64_t first = task * kChannels, n = std::min(kChannels, C - first);
       std::vector<A> sum(n), dsum(n), ones(n), sums(W * n, A{0});
-      // What is not complete yet, by place modulo W.
+      // Incomplete sums, by place modulo W.
       std::vector<A> open(W * n, A{0});
       const auto weight_sums = [&](int64_t w) { return sums.data() + w * n; };
       const auto flush = [&] {

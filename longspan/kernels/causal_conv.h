@@ -1,5 +1,5 @@
-// A causal convolution of each channel by itself, with silu behind it.
-// T: tokens, C: channels, W: tokens that an output sees, itself among them.
+// A causal depthwise convolution with silu. T: tokens, C: channels, W: tokens that an output sees,
+// with its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,15 +9,16 @@
 
 namespace longspan {
 
-/// silu(sum over w of weight[w] x[t - W + 1 + w]), without what lies before the token's document.
-/// The first document goes on from `before_PC`, P <= W - 1 tokens, where that is defined.
+/// Returns silu(sum over w of weight[w] x[t - W + 1 + w]), [T, C] in the dtype of x. Leaves out
+/// tokens before the document of t. The first document continues `before_PC`, P <= W - 1 tokens,
+/// where that is defined.
 ///
-/// Differentiable in x and `before`; gradients of the weight, [C, 1, W], are added to its .grad.
-/// Computed in fp32 (fp64 of fp64 inputs) -> [T, C] in the dtype of x.
+/// Differentiable in x and `before`. Gradients of the weight, [C, 1, W], are added to its .grad.
+/// Computes in fp32 (fp64 for fp64 inputs).
 at::Tensor causal_conv_silu(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
                             const Packing& packing, const at::Tensor& before_PC);
 
-/// The same by operators of ATen, which computes it on other devices than CPUs.
+/// The same by ATen's operators, for devices other than CPUs.
 at::Tensor causal_conv_silu_composed(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
                                      const Packing& packing, const at::Tensor& before_PC);
 

@@ -12,15 +12,15 @@
 namespace longspan {
 namespace {
 
-/// A row behind as many tokens as its first one sees, on its device.
+/// A row after the tokens that its first token sees, on its device.
 struct ShiftedRow {
   at::Tensor x_XC;       // X = W - 1 + T
-  at::Tensor seen_TW;    // bool: whether a token sees the one of place t + w
-  at::Tensor weight_WC;  // in the dtype of the computation
+  at::Tensor seen_TW;    // bool: whether a token sees the token at t + w
+  at::Tensor weight_WC;  // in the dtype of computation
 
   int64_t T() const { return seen_TW.size(0); }
   int64_t W() const { return seen_TW.size(1); }
-  /// What tokens see at w.
+  /// Returns the inputs of tap w.
   at::Tensor at(int64_t w) const {
     return x_XC.narrow(0, w, T()).to(weight_WC.scalar_type()) * seen_TW.narrow(1, w, 1);
   }

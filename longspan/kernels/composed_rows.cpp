@@ -117,7 +117,7 @@ void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, a
 
 void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
                              const at::Tensor& lse_T, const at::Tensor& scale_T) {
-  // What rounding takes from the log-sum-exp goes into the factor.
+  // The factor corrects the rounding of the log-sum-exp.
   const auto rounded_T = lse_T.to(logits_TV.scalar_type());
   const auto factor_T = (scale_T * at::exp(rounded_T - lse_T)).to(logits_TV.scalar_type());
   logits_TV.sub_(rounded_T.unsqueeze(1)).exp_().mul_(factor_T.unsqueeze(1));

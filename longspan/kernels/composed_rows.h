@@ -1,5 +1,5 @@
-// The passes of fused_rows.h composed of ATen's operators: for what the kernels of a GPU do not
-// take, and what the CPU's and the GPU's are tested against.
+// The passes of fused_rows.h, composed of ATen's operators: for inputs that no kernel of a GPU
+// takes, and as the reference of tests.
 #pragma once
 
 #include <ATen/core/Tensor.h>

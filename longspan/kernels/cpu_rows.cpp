@@ -16,13 +16,13 @@ namespace {
 
 namespace vm = vector_math;
 
-/// Rows a task should take so that it is worth starting.
+/// Rows of a task, enough to be worth its start.
 int64_t grain(int64_t row_length) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(row_length, 1));
 }
 
-/// A row of n numbers in arithmetic precision: the memory itself where the storage is, a converted
-/// copy otherwise.
+/// A row of n numbers in arithmetic precision: the memory itself where the storage has it, else a
+/// converted copy.
 template <typename S>
 class Row {
  public:
@@ -36,7 +36,7 @@ class Row {
       return data;
     }
   }
-  /// Where to write, followed by store().
+  /// Returns the memory to write to. Call store() after that.
   A* target(S* data) {
     if constexpr (kConverts) {
       return scratch_.data();
@@ -119,8 +119,8 @@ void norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Ten
   const auto dy = dy_TD.contiguous(), h = h_TD.contiguous();
   const auto weight = weight_D.to(rstd_T.scalar_type()).contiguous();
   const auto residual = residual_TD.defined() ? residual_TD.contiguous() : residual_TD;
-  // Each slab of rows sums its own weight gradient, so that the result does not depend on how many
-  // threads there are.
+  // Each slab of rows sums its own weight gradient, so the result does not depend on the number of
+  // threads.
   constexpr int64_t kNumSlabs = 16;
   const int64_t slab_rows = (T + kNumSlabs - 1) / kNumSlabs;
   const auto dweight_SD = at::zeros({kNumSlabs, D}, rstd_T.options());
@@ -200,7 +200,7 @@ void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
 
 namespace {
 
-/// What `f` makes of each row of gate and up.
+/// Writes f(gate, up) for each row.
 template <typename F>
 void gated_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI, F&& f) {
   const int64_t T = gate_TI.size(0), I = gate_TI.size(1);
@@ -316,7 +316,7 @@ void cross_entropy_gradient_(at::Tensor& logits_TV, const at::Tensor& labels_T,
     const A* scale = scale_T.const_data_ptr<A>();
     at::parallel_for(0, T, grain(V), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        // What rounding takes from the log-sum-exp goes into the factor.
+        // `rest` corrects the rounding of the log-sum-exp.
         const A rounded = static_cast<A>(lse[t]);
         const double rest = std::exp(static_cast<double>(rounded) - lse[t]);
         vm::scaled_exp(logits + t * V, rounded, static_cast<A>(scale[t] * rest), V);

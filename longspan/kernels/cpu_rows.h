@@ -1,4 +1,4 @@
-// The passes of fused_rows.h as loops of our own over the rows of tensors on a CPU.
+// The passes of fused_rows.h as loops over the rows of CPU tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@ namespace longspan::cpu_rows {
 at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps);
 at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::Tensor& weight_D,
                       at::ScalarType dtype);
-/// dh_TD: contiguous, of the dtype of h; may be the residual.
+/// dh_TD: contiguous, in the dtype of h; may be the residual.
 void norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Tensor& h_TD,
                        const at::Tensor& rstd_T, const at::Tensor& weight_D,
                        const at::Tensor& residual_TD, const at::Tensor& dweight_D);

@@ -1,4 +1,4 @@
-// Dropout as a kernel of a GPU: the bits of ATen's operators.
+// Dropout as a GPU kernel gives the same bits as ATen's operators.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -26,7 +26,7 @@ TEST_CASE("cuda rows: dropout has the bits of ATen's operators") {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for_shapes([&](int64_t T, int64_t D, bool is_aligned) {
       const at::Tensor x = random({T, D}, dtype, is_aligned);
-      x.view({-1})[0] = INFINITY;  // stays visible where it is dropped: inf * 0
+      x.view({-1})[0] = INFINITY;  // stays visible where it is dropped: inf * 0 = NaN
       const at::Tensor keys = at::randint(INT64_MIN / 2, INT64_MAX / 2, {T}, at::kLong);
       const at::Tensor keys_there = keys.to(x.device());
       at::Tensor y = room({T, D}, dtype, is_aligned);

@@ -1,7 +1,6 @@
-// The gates and the softmax of the head as kernels of a GPU against the same in fp64. How far they
-// may be from it: as far as ATen's operators in fp32 come, as testing/tolerance.h has it, and,
-// where the result is bf16, one rounding more. What cancels has rounding errors of the size of its
-// parts.
+// Gates and the head's softmax as GPU kernels, against fp64. Tolerance: the error of ATen's fp32
+// operators, as in testing/tolerance.h, and one more rounding for a bf16 result. Where terms
+// cancel, the error is relative to the terms.
 #include "longspan/kernels/cuda_rows.h"
 
 #include <ATen/ATen.h>
@@ -48,7 +47,7 @@ TEST_CASE("cuda rows: gates and their gradients, over their whole range") {
           const double size = norm_of(exact_act * exact_up);
           at::Tensor out = room({T, D}, dtype, is_aligned);
           REQUIRE(cuda_rows::gated_out(out, gate, up, kind));
-          // Where gates are far to the left both are nothing beside the others.
+          // Where gates are very negative, both results are negligible beside the others.
           check_close(out, of(other_gate, other_up), of(exact_gate, exact_up),
                       norm_of(exact_gate * exact_up));
           at::Tensor into_up = room({T, D}, dtype, is_aligned).copy_(up);
@@ -65,9 +64,8 @@ TEST_CASE("cuda rows: gates and their gradients, over their whole range") {
       }
     }
   }
-  // Each number on its own: the sigmoid's far left is tiny but not noise. There it is a denormal
-  // number, a multiple of 2^-149: exp is right to two units in the last place, and the product with
-  // the gate is rounded once more.
+  // Checks each number: the sigmoid's far left is tiny but no noise. There it is denormal, a
+  // multiple of 2^-149. exp is right to two ulp, and the product with the gate rounds once more.
   const at::Tensor gate = at::linspace(-100, 80, 4001, on_gpu(at::kFloat)).unsqueeze(0);
   at::Tensor out = room({1, 4001}, at::kFloat, true);
   REQUIRE(cuda_rows::gated_out(out, gate, at::ones_like(gate), Gate::kSwiglu));
@@ -85,7 +83,7 @@ TEST_CASE("cuda rows: the clamped gate and its gradients, on both sides of its l
       at::Tensor gate = random({T, D}, dtype, is_aligned, 2),
                  up = random({T, D}, dtype, is_aligned, 2),
                  dact = random({T, D}, dtype, is_aligned);
-      gate.view({-1})[0] = up.view({-1})[0] = kLimit;  // within them
+      gate.view({-1})[0] = up.view({-1})[0] = kLimit;  // on the limits
       at::Tensor exact_gate = wide(gate), exact_up = wide(up), exact_act = wide(dact);
       at::Tensor other_gate = fp32(gate).clone(), other_up = fp32(up).clone(),
                  other_act = fp32(dact).clone();
@@ -101,7 +99,7 @@ TEST_CASE("cuda rows: the clamped gate and its gradients, on both sides of its l
       check_close(gate, other_gate, exact_gate, size);
       check_close(up, other_up, exact_up, size);
       CHECK(at::equal(dact, out));
-      // What a limit holds does not move.
+      // Clamped numbers have gradient 0.
       CHECK(at::equal(gate.eq(0), exact_gate.eq(0)));
       CHECK(at::equal(up.eq(0), exact_up.eq(0)));
     });
@@ -133,8 +131,8 @@ TEST_CASE("cuda rows: log-sum-exps of any vocabulary, and the gradient") {
         at::Tensor lse = at::full({T}, NAN, on_gpu(at::kDouble)), picked = lse.clone();
         REQUIRE(cuda_rows::log_sum_exp_rows(logits, labels, lse, picked));
         const at::Tensor exact_lse = at::logsumexp(wide(logits), 1);
-        // exp is right to 2 units in the last place. What it is of, x - max, is rounded, too, which
-        // counts by the share of the sum.
+        // exp is right to 2 ulp. Its argument, x - max, is also rounded, which counts by its part
+        // of the sum.
         const at::Tensor p = at::softmax(wide(logits), 1);
         const at::Tensor below = wide(logits).amax(1, /*keepdim=*/true) - wide(logits);
         const at::Tensor allowed = 0x1p-21 + 0x1p-24 * (p * below).sum(1);
@@ -149,7 +147,7 @@ TEST_CASE("cuda rows: log-sum-exps of any vocabulary, and the gradient") {
         for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
           at::Tensor gradient = room({T, V}, dtype, is_aligned);
           REQUIRE(cuda_rows::cross_entropy_gradient_out(gradient, logits, labels, lse, row_scale));
-          // Labels, where p - 1 cancels, and all others, which are small beside them.
+          // Checks labels, where p - 1 cancels, apart from the much smaller others.
           for (const bool of_labels : {true, false}) {
             const at::Tensor others = onehot.ne(of_labels ? 1.0 : 0.0);
             const at::Tensor mine = exact.masked_fill(others, 0);
@@ -187,7 +185,7 @@ TEST_CASE("cuda rows: logits that are not finite give no healthy loss") {
     }
   }
   CHECK(std::isnan(loss_of(at::full_like(healthy, -INFINITY))));
-  // -inf is a token that cannot be: no part of the sum, and an infinite loss where it is the label.
+  // -inf is an impossible token: it adds nothing to the sum, and gives an infinite loss as label.
   at::Tensor logits = healthy.clone();
   logits.select(1, 7).fill_(-INFINITY);
   const at::Tensor kept = at::cat({logits.narrow(1, 0, 7), logits.narrow(1, 8, 293)}, 1);

@@ -1,4 +1,4 @@
-// Products of bf16 matrices on a GPU that are added up in fp32, and the head that is made of them.
+// Products of bf16 matrices on a GPU with fp32 sums, and the head that uses them.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -25,8 +25,8 @@ at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype, double scale = 1)
 
 at::Tensor wide(const at::Tensor& x) { return testing::wide(x.detach()); }
 
-/// Fp32 sums of k products in any order: of random signs their roundings add up to about the root
-/// of k; times 4 as for other sums in another order (testing/tolerance.h).
+/// Rounding of fp32 sums of k products in any order. Errors of random sign grow like the root of k;
+/// times 4 as for other sums in another order (testing/tolerance.h).
 double rounding_of_sum(int64_t k) { return 4 * 0x1p-24 * std::sqrt(static_cast<double>(k)); }
 
 TEST_CASE("cuda gemm: bf16 products come in fp32 and are added in fp32") {
@@ -42,12 +42,12 @@ TEST_CASE("cuda gemm: bf16 products come in fp32 and are added in fp32") {
     CHECK(relative_error(gemm_out(c, a.t().contiguous().t(), b), exact) <= rounding_of_sum(k));
     add_gemm_(c, a, b, 0.5);
     CHECK(relative_error(c, exact * 1.5) <= rounding_of_sum(k));
-    // Rows of something larger.
+    // c as rows of a larger tensor.
     at::Tensor larger = at::zeros({m + 2, n}, c.options());
     add_gemm_(larger.narrow(0, 1, m), a, b);
     CHECK(relative_error(larger.narrow(0, 1, m), exact) <= rounding_of_sum(k));
     CHECK(larger.select(0, 0).eq(0).all().item<bool>());
-    // The gradient of an fp32 weight, the first and the second.
+    // The first and the second gradient of an fp32 weight.
     const at::Tensor weight = at::zeros({m, n}, c.options()).requires_grad_(true);
     const at::Tensor a_T = a.t().contiguous();
     for (int part = 1; part <= 2; ++part) {
@@ -81,10 +81,10 @@ TEST_CASE("cuda gemm: the head's loss and gradients, of one chunk and of many") 
     for (const ChunkBytes chunk_bytes : {ChunkBytes(1), ChunkBytes()}) {
       const at::Tensor nll = linear_nll_sum(hidden, weight, labels, chunk_bytes);
       torch::autograd::backward({nll}, {});
-      // Logits are sums of D products in fp32.
+      // Logits are fp32 sums of D products.
       CHECK(relative_error(nll, exact) <=
             std::max(allowed_error(other, exact), rounding_of_sum(D)));
-      // d loss / d logits is rounded to bf16 where the hidden states are, and so is dhidden.
+      // d loss / d logits is rounded to bf16 where the hidden states are bf16, and so is dhidden.
       const double rounding = dtype == at::kBFloat16 ? 2 * 0x1p-8 : 0;
       CHECK(relative_error(hidden.grad(), h.grad()) <=
             allowed_error(h32.grad(), h.grad()) + rounding);

@@ -1,6 +1,6 @@
-// Gemms of rows in groups on a GPU's kernels against the same in fp64. What they may be off by:
-// products of bf16 are exact in fp32, so a sum of n is off by at most n roundings of the sum of
-// their sizes, and a result in bf16 is rounded once more.
+// Gemms of rows sorted by expert on GPU kernels, against fp64. Tolerance: products of bf16 are
+// exact in fp32, so a sum of n terms has an error of at most n roundings of the sum of their sizes.
+// A bf16 result is rounded once more.
 #include "longspan/kernels/grouped_gemm.h"
 
 #include <ATen/ATen.h>
@@ -27,7 +27,7 @@ at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype) {
   return testing::random(sizes, dtype, /*is_aligned=*/true);
 }
 
-/// Groups of several tiles, of just one, of one row and of none; rows that lie elsewhere.
+/// Experts with several tiles, one tile, one row and none; rows in other places.
 struct Case {
   std::vector<int64_t> counts{5, 0, 130, 1, 128, 0, 40};
   int64_t S = std::accumulate(counts.begin(), counts.end(), int64_t{0}), E = std::ssize(counts);
@@ -51,12 +51,12 @@ struct Case {
   }
 };
 
-/// Numbers in fp64, and the sum of the sizes of what each is the sum of.
+/// Numbers in fp64, and for each the sum of the sizes of its terms.
 struct Exact {
   at::Tensor sum, sizes;
 };
 
-/// For a bf16 result; `summed`: how many numbers each is the sum of.
+/// Also takes a bf16 result. `summed`: the number of terms of each sum.
 void check(const at::Tensor& actual, const Exact& exact, int64_t summed) {
   const double rounding = actual.scalar_type() == at::kBFloat16 ? kBf16Rounding : 0.0;
   const at::Tensor allowed =
@@ -99,7 +99,7 @@ TEST_CASE("cuda rows: groups are found out of their counts") {
   std::vector<int64_t> begins{0};
   for (const int64_t count : c.counts) begins.push_back(begins.back() + count);
   CHECK(at::equal(c.sorted.begins.cpu(), at::tensor(begins, at::kLong)));
-  const std::vector<int64_t> tiles{0, 2, 2, 3, 4, 6};  // and none behind them
+  const std::vector<int64_t> tiles{0, 2, 2, 3, 4, 6};  // and none after them
   const at::Tensor groups = c.sorted.tile_groups.cpu();
   for (int64_t i = 0; i < groups.size(0); ++i) {
     const auto tile = static_cast<size_t>(i);
@@ -121,7 +121,7 @@ TEST_CASE("cuda rows: each row times the matrix of its group, and its input grad
         const auto shape = [&](int64_t d) {
           return transposed ? std::vector<int64_t>{d, columns} : std::vector<int64_t>{columns, d};
         };
-        // A second product as of an adapter, which is fp32, and rows in their own order.
+        // A second product like an adapter's, in fp32, with rows in their own order.
         const std::vector<Factor> factors{
             {random({50, depth}, at::kBFloat16), true, c.matrices(shape(depth), dtype)},
             {random({c.S, 16}, at::kBFloat16), false, c.matrices(shape(16), at::kFloat)}};

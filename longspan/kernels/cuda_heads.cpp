@@ -27,8 +27,8 @@ const char* name_of(RotaryPairs pairs) {
 
 cuda::HeadPlaces places_of(const at::Tensor& x_TNH) { return {x_TNH.stride(0), x_TNH.stride(1)}; }
 
-/// Whether each head's numbers lie together, whatever lies between heads, in tensors of one dtype
-/// that a kernel takes.
+/// Whether each head is contiguous, for any strides between heads, in tensors of one dtype that a
+/// kernel takes.
 bool are_heads(const at::Tensor& x_TNH, const at::Tensor& y_TNH) {
   return x_TNH.device() == y_TNH.device() && x_TNH.scalar_type() == y_TNH.scalar_type() &&
          (is_fp32(x_TNH) || is_bf16(x_TNH)) && (x_TNH.stride(2) == 1 || x_TNH.size(2) <= 1) &&
@@ -40,7 +40,7 @@ bool fits(const RotaryTable& table, const at::Tensor& x_TNH) {
          is_fp32(table.cos_TF) && is_fp32(table.sin_TF);
 }
 
-/// Numbers of an access to all of these heads, which are of one dtype.
+/// Numbers of one access to all of these heads, which have one dtype.
 int64_t vector_of(std::initializer_list<const at::Tensor*> heads, const RotaryTable& table) {
   const int64_t widest = widest_vector(heads);
   const bool even = table.cos_TF.size(1) % widest == 0 && aligned(heads, widest) &&
@@ -52,12 +52,12 @@ int64_t vector_of(std::initializer_list<const at::Tensor*> heads, const RotaryTa
   return even ? widest : 1;
 }
 
-/// How heads that are normed and rotated are shared out: `x` threads a head, `y` heads a block.
+/// Threads for heads that are normed and rotated: `x` threads a head, `y` heads a block.
 struct HeadThreads {
   unsigned x = 0, y = 0;  // 0: too long for a block
 };
 HeadThreads head_threads(int64_t head_dim, int64_t num_pairs, int64_t vector) {
-  // As PairOfVectors has it (cuda/rows/norm_rotary.cu).
+  // As in PairOfVectors (cuda/rows/norm_rotary.cu).
   const int64_t rest = (head_dim - 2 * num_pairs) / vector;
   const int64_t pairs = num_pairs / vector + (rest + 1) / 2;
   const unsigned x = threads_of_row(
@@ -158,7 +158,7 @@ bool norm_rotate_backward_out(at::Tensor& dx_TNH, const at::Tensor& dy_TNH, cons
   if (x_TNH.numel() == 0) return true;
   const int64_t blocks = blocks_that_sum(*kernels, T * N, threads.y);
   const at::Tensor parts_BH = sums ? at::empty({blocks, H}, dweight_H.options()) : at::Tensor();
-  const bool shares = sums && threads.y > 1;  // the sums of several heads at a time
+  const bool shares = sums && threads.y > 1;  // the block sums over several heads
   kernels->launch(
       fmt::format("norm_rotate_backward_{}{}_v{}", sums ? "sums_" : "", letter(x_TNH), vector),
       Launch{.blocks_x = static_cast<unsigned>(blocks),

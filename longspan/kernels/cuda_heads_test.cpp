@@ -1,6 +1,5 @@
-// Heads that a GPU rotates, and norms and rotates in one kernel, against the same in fp64. How far
-// they may be from it: see cuda_rows_test.cpp.
-// T: rows, N: heads, H: head dim, F: pairs that are rotated.
+// Heads that a GPU kernel rotates, or norms and rotates, against fp64. Tolerances: see
+// cuda_rows_test.cpp. T: rows, N: heads, H: head dim, F: rotated pairs.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -36,8 +35,7 @@ struct Shape {
   bool is_aligned;
 };
 
-/// Calls check(shape) for heads of all kinds: of odd sizes, of which a part is rotated, of several
-/// warps.
+/// Calls check(shape) for heads of odd sizes, with partial rotation, and of several warps.
 template <typename Check>
 void for_heads(Check&& check) {
   struct Heads {
@@ -76,7 +74,7 @@ TEST_CASE("cuda rows: rotation, of all of a head and of a part, into other memor
       for_heads([&](const Shape& shape) {
         const auto [T, N, H, F, is_aligned] = shape;
         const RotaryTable table = table_of(shape, pairs);
-        // The first numbers of longer heads, as of heads with a gate.
+        // The first numbers of longer heads, like heads with a gate.
         const at::Tensor longer = random({T, N, H + 8}, dtype, is_aligned);
         for (const at::Tensor& x : {random({T, N, H}, dtype, is_aligned), longer.narrow(2, 0, H)}) {
           for (const bool inverse : {false, true}) {
@@ -96,7 +94,7 @@ TEST_CASE("cuda rows: rotation, of all of a head and of a part, into other memor
   }
 }
 
-/// The norm of heads and their rotation by ATen's operators in the dtype of x.
+/// Norm and rotation of heads by ATen's operators, in the dtype of x.
 at::Tensor composed_heads(const at::Tensor& x, const at::Tensor& weight, const RotaryTable& table) {
   const at::Tensor rows = heads_as_rows(x), rstd = composed::reciprocal_rms(rows, kEps);
   return composed::rotate(composed::scale_rows(rows, rstd, weight, x.scalar_type()).view(x.sizes()),
@@ -112,8 +110,8 @@ at::Tensor composed_backward(const at::Tensor& dy, const at::Tensor& x, const at
       .view(x.sizes());
 }
 
-/// Each number is rounded to bf16 once: as far off as half a unit in its last place, and as some
-/// tens of roundings in fp32 of the largest of its parts.
+/// Each number is rounded to bf16 once: an error of half an ulp, and of some tens of fp32 roundings
+/// of the largest term.
 void check_rounded_once(const at::Tensor& actual, const at::Tensor& exact, double largest_part) {
   if (actual.scalar_type() != at::kBFloat16) return;
   const at::Tensor allowed = exact.abs() * 0x1p-8 + 64 * 0x1p-24 * largest_part;
@@ -149,7 +147,7 @@ TEST_CASE("cuda rows: heads that are normed and rotated, in place and as parts o
       at::Tensor in_place = room({T, N, H}, dtypes.x, is_aligned).copy_(x);
       REQUIRE(cuda_rows::norm_rotate_out(in_place, nullptr, in_place, weight, table, kEps));
       CHECK(at::equal(in_place, y));
-      // The first numbers of longer heads, whose others stay as they are.
+      // The first numbers of longer heads; the others stay.
       const at::Tensor longer = random({T, N, H + 8}, dtypes.x, is_aligned),
                        before = longer.clone();
       at::Tensor part = longer.narrow(2, 0, H);
@@ -206,7 +204,7 @@ TEST_CASE("cuda rows: gradients of heads that are normed and rotated, the same b
                                                       dweight_again));
           CHECK(at::equal(again, dx));
           CHECK(at::equal(dweight_again, dweight));
-          // Of a frozen weight.
+          // A frozen weight.
           at::Tensor frozen = room({T, N, H}, dtypes.x, is_aligned);
           REQUIRE(
               cuda_rows::norm_rotate_backward_out(frozen, dy, x, rstd, weight, table, kEps, {}));
@@ -241,7 +239,7 @@ TEST_CASE("cuda rows: no heads, heads of zeros, and heads that the kernel does n
   CHECK_FALSE(takes(wide(x), weight, table_of(shape)));
   CHECK_FALSE(takes(x, weight, wide(table_of(shape))));
   CHECK_FALSE(takes(x.transpose(1, 2).contiguous().transpose(1, 2), weight, table_of(shape)));
-  // As long as a block's threads hold, and longer.
+  // The longest head that a block's threads hold, and a longer one.
   constexpr int64_t kMost = 2 * cuda::kPairsOfThread * cuda::kBlockThreads;
   for (const auto& [H, is_taken] : {std::pair{kMost, true}, {kMost + 2, false}}) {
     CAPTURE(H);

@@ -14,8 +14,8 @@
 namespace longspan::cuda_rows {
 namespace {
 
-/// How a norm's row of `size` numbers is shared out: by vectors of `vector` numbers among
-/// `threads_x` threads, `threads_y` rows a block. vector 0: too long for registers.
+/// Threads for a norm's row of `size` numbers: vectors of `vector` numbers over `x` threads, `y`
+/// rows a block. vector 0: too long for registers.
 struct RowThreads {
   int64_t vector = 0;
   unsigned x = 0, y = 0;
@@ -99,7 +99,7 @@ bool norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Ten
                                     .num_rows = T,
                                     .size = static_cast<int>(D),
                                     .weight_is_bf16 = is_bf16(weight_D)};
-  const bool shares = sums && threads.y > 1;  // the sums of several rows at a time
+  const bool shares = sums && threads.y > 1;  // the block sums over several rows
   kernels->launch(
       fmt::format("norm_backward_{}{}{}_v{}", sums ? "sums_" : "", letter(h_TD), letter(dy_TD),
                   threads.vector),

@@ -1,8 +1,8 @@
-// The passes of fused_rows.h as kernels of our own (cuda/rows) on tensors of a GPU. Each function
-// says whether it has done it: not for tensors of no GPU, for fp64, for layouts that the kernels do
-// not take and rows longer than kMostNumbers, and where kernels cannot be had or are switched off
-// (cuda/kernels.h). Results depend on the tensors and the GPU's model alone: nothing is added up in
-// an order that varies.
+// The passes of fused_rows.h as kernels (cuda/rows) on GPU tensors. Each function returns whether
+// it has done its work. It returns false for tensors that are on no GPU, for fp64, for unsupported
+// layouts, for rows longer than kMostNumbers, and where the kernels are unavailable or switched off
+// (cuda/kernels.h). Results are bit-reproducible: they depend only on the tensors and the GPU's
+// model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,24 +13,24 @@
 
 namespace longspan::cuda_rows {
 
-/// Rows that the norms take, which hold them in registers: of bf16 alone they may be twice as long.
+/// Longest row of the norms, which hold rows in registers. Rows of bf16 only may be twice as long.
 inline constexpr int64_t kMostNumbers = 8192;
 
-/// reciprocal_rms, where `rstd_T` is undefined before; then, where `y_TD` is defined, scale_rows
-/// into it plus `residual_TD` (like y) where that is defined.
+/// Computes reciprocal_rms() where `rstd_T` is undefined. Where `y_TD` is defined, writes
+/// scale_rows() into it, plus `residual_TD` (like y) where defined.
 bool norm_forward(at::Tensor& rstd_T, at::Tensor& y_TD, const at::Tensor& h_TD,
                   const at::Tensor& weight_D, const at::Tensor& residual_TD, double eps);
 bool norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Tensor& h_TD,
                        const at::Tensor& rstd_T, const at::Tensor& weight_D,
                        const at::Tensor& residual_TD, const at::Tensor& dweight_D);
-/// Into y_TNH, which is contiguous and may be x.
+/// Writes rotate() into y_TNH, which is contiguous and may be x.
 bool rotate_out(at::Tensor& y_TNH, const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 
-/// Into y_TNH, which may be x: each head's norm, rotated by halves. Heads may be parts of longer
-/// ones. rstd_R, of each head of each row, is made where it is asked for.
+/// Writes each head's norm, rotated by halves, into y_TNH, which may be x. Heads may be parts of
+/// longer ones. Makes rstd_R, for each head of each row, unless it is null.
 bool norm_rotate_out(at::Tensor& y_TNH, at::Tensor* rstd_R, const at::Tensor& x_TNH,
                      const at::Tensor& weight_H, const RotaryTable& table, double eps);
-/// Into dx_TNH, which is contiguous. rstd_R may be undefined, and is computed then.
+/// Writes the gradient into dx_TNH, which is contiguous. Computes rstd_R where it is undefined.
 bool norm_rotate_backward_out(at::Tensor& dx_TNH, const at::Tensor& dy_TNH, const at::Tensor& x_TNH,
                               const at::Tensor& rstd_R, const at::Tensor& weight_H,
                               const RotaryTable& table, double eps, const at::Tensor& dweight_H);
@@ -45,12 +45,12 @@ bool clamped_swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor
 
 bool log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, at::Tensor& lse_T,
                       at::Tensor& picked_T);
-/// Into out_TV, which is fp32 or bf16 and may be the logits.
+/// Writes into out_TV, which is fp32 or bf16 and may be the logits.
 bool cross_entropy_gradient_out(at::Tensor& out_TV, const at::Tensor& logits_TV,
                                 const at::Tensor& labels_T, const at::Tensor& lse_T,
                                 const at::Tensor& scale_T);
 
-/// Dropout by hashes below `limit` of their 2^53 values (dropout.h). keys_T: int64.
+/// Dropout of numbers whose hash is below `limit`, out of 2^53 (dropout.h). keys_T: int64.
 bool drop_out(at::Tensor& y_TI, const at::Tensor& x_TI, const at::Tensor& keys_T, uint64_t seed,
               int64_t limit, double scale);
 

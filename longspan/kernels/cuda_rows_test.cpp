@@ -1,6 +1,6 @@
-// The norms as kernels of a GPU against the same in fp64. How far they may be from
-// it: as far as ATen's operators in fp32 come, as testing/tolerance.h has it, and, where the result
-// is bf16, one rounding more. What cancels has rounding errors of the size of its parts.
+// Norms as GPU kernels, against fp64. Tolerance: the error of ATen's fp32 operators, as in
+// testing/tolerance.h, and one more rounding for a bf16 result. Where terms cancel, the error is
+// relative to the terms.
 #include "longspan/kernels/cuda_rows.h"
 
 #include <ATen/ATen.h>
@@ -57,7 +57,7 @@ TEST_CASE("cuda rows: the norm") {
       REQUIRE(cuda_rows::norm_forward(rstd, y, h, weight, {}, kEps));
       const at::Tensor other = composed::scale_rows(fp32(h), other_rstd, weight, at::kFloat);
       check_close(y, other, exact);
-      // Both at once: the same bits.
+      // Both at once give the same bits.
       at::Tensor both_rstd, both = room({T, D}, dtypes.y, is_aligned);
       REQUIRE(cuda_rows::norm_forward(both_rstd, both, h, weight, {}, kEps));
       CHECK(at::equal(both_rstd, rstd));
@@ -101,13 +101,13 @@ TEST_CASE("cuda rows: the norm's gradient, the same bits each time") {
             REQUIRE(cuda_rows::norm_backward_out(again, dy, h, rstd, weight, extra, dweight_again));
             CHECK(at::equal(again, dh));
             CHECK(at::equal(dweight_again, dweight));
-            // Of a frozen weight, into the residual's memory.
+            // With a frozen weight, into the residual's memory.
             at::Tensor in_place = extra.defined() ? extra : room({T, D}, dtypes.h, is_aligned);
             REQUIRE(cuda_rows::norm_backward_out(in_place, dy, h, rstd, weight, extra, {}));
             check_close(in_place, other, exact, size);
           }
         },
-        most_numbers() / 4);  // sums over blocks have many threads
+        most_numbers() / 4);  // sums over blocks use many threads
   }
 }
 

@@ -30,7 +30,7 @@ DeltaRuleGates delta_rule_gates(const at::Tensor& a_TN, const at::Tensor& b_TN,
        beta_TN = beta_TN.detach()](const std::vector<at::Tensor>& gradients) {
         const c10::NoGradGuard no_grad;
         const at::Tensor da_TN = gradients[0] * rate_N * at::sigmoid(step_TN);
-        // Sums over the row's tokens, in fp64.
+        // Sums over the row's tokens in fp64.
         a_log_N.add_gradient(at::sum(gradients[0] * g_TN, {0}, /*keepdim=*/false, at::kDouble));
         dt_bias_N.add_gradient(at::sum(da_TN, {0}, /*keepdim=*/false, at::kDouble));
         return std::vector<at::Tensor>{da_TN.to(of_a),

@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kNormEps = 1e-6;
 
-/// The inverse of 1 + L, of L below the diagonal of an C x C matrix, row by row: row i is that of
-/// the identity less L's row times the rows above.
+/// Writes the inverse of 1 + L, where L is strictly lower triangular, C x C. Row i is the
+/// identity's, less L's row i times the rows above.
 template <typename A>
 void invert(A* inverse, const A* lower) {
   for (int64_t i = 0; i < C; ++i) {
@@ -85,7 +85,7 @@ void Head<A>::load(const HeadViews& in, const std::vector<int64_t>& documents_T,
   size_ = std::min(kSegment, T - begin);
   num_chunks_ = (size_ + C - 1) / C;
   documents_.assign(1, documents_T[std::max<int64_t>(begin - 1, 0)]);
-  // What follows the row changes nothing: zeros of the last document.
+  // Pads with zeros in the last document, which change nothing.
   const A scale = 1 / std::sqrt(static_cast<A>(K_));
   for (int64_t i = 0; i < num_chunks_ * C; ++i) {
     const int64_t z = i / C, c = i % C, t = begin + i;

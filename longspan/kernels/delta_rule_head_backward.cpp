@@ -9,7 +9,7 @@
 
 namespace longspan::delta_rule {
 
-// d loss / d new, right, [q S; k S] and the states, from the segment's end to its begin.
+// Computes d loss / d new, right, [q S; k S] and the states, from the segment's end to its begin.
 template <typename A>
 void Head<A>::scan_back(const at::Tensor& dstate_RKV) {
   at::Tensor from_scores = batch(dnew_, num_chunks_ * R_);
@@ -51,14 +51,15 @@ void Head<A>::scan_back(const at::Tensor& dstate_RKV) {
   }
 }
 
-// d loss / d x, through the states, what is written to them, and the products of queries and keys.
+// Computes d loss / d x: through the states, through the updates of the states, and through the
+// products of queries and keys.
 template <typename A>
 void Head<A>::gradients_of_products() {
   const int64_t Z = num_chunks_;
   at::Tensor dscores = batch(dscores_, Z * R_), dsolve = batch(dsolve_, Z * R_);
   const at::Tensor written = batch(new_, Z * R_).transpose(1, 2);
   at::bmm_out(dscores, batch(dout_, Z * R_), written);
-  at::bmm_out(dsolve, batch(dright_, Z * R_), written);  // the gradient of `lower`, negated
+  at::bmm_out(dsolve, batch(dright_, Z * R_), written);  // gradient of `lower`, negated
   for (int64_t z = 0; z < Z; ++z) {
     A *of_queries = of(dproducts_, z, 0), *of_keys = of(dproducts_, z, C);
     std::fill(of_queries, of_queries + 2 * C * C, A{0});
@@ -88,8 +89,8 @@ void Head<A>::gradients_of_products() {
   }
 }
 
-// d loss / d g and d beta. A decay's logarithm is a difference of sums of g, so its gradient is
-// added to the sum of the one token and taken from that of the other.
+// Computes d loss / d g and d beta. A decay's logarithm is a difference of two sums of g, so its
+// gradient is added to one token's sum and subtracted from the other's.
 template <typename A>
 void Head<A>::gradients_of_gates() {
   std::vector<double> dsum(C);
@@ -144,7 +145,7 @@ void Head<A>::store_gradients(const HeadViews& in, const HeadViews& gradients, i
       const int64_t place = is_key ? C + c : c;
       const A norm = norms_[z * 2 * C + place], factor = is_key ? A{1} : scale;
       const A *x = of(x_, z, place), *dx = of(dx_, z, place);
-      // Of y = f n x with n = (x x + eps)^(-1/2): dx = n (f dy - y (y dy) / f).
+      // y = f n x with n = (x x + eps)^(-1/2): dx = n (f dy - y (y dy) / f).
       const A along = dot(x, dx, K_) / factor;
       for (int64_t k = 0; k < K_; ++k) row[k] = norm * (factor * dx[k] - along * x[k]);
       write_row(is_key ? gradients.k_TK : gradients.q_TK, t, 0, row.data(), K_);

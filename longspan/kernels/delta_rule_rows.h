@@ -1,4 +1,4 @@
-// What both directions of the chunked gated delta rule read and write rows by.
+// Access to rows of tensors, for forward and backward of the chunked gated delta rule.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace longspan::delta_rule {
 
-/// Calls f(pointer) with the type of the tensor's storage.
+/// Calls f(pointer) with the tensor's storage type.
 template <typename F>
 void with_data(const at::Tensor& x, F&& f) {
   switch (x.scalar_type()) {
@@ -25,7 +25,7 @@ void with_data(const at::Tensor& x, F&& f) {
   }
 }
 
-/// to[0..n) = from[0..n) of row t of x_T.. , whose last dim is contiguous.
+/// Copies n numbers of row t of x_T.. into `to`. The last dim of x is contiguous.
 template <typename A>
 void read_row(A* to, const at::Tensor& x, int64_t t, int64_t r, int64_t n) {
   with_data(x, [&](const auto* data) {
@@ -51,7 +51,7 @@ A dot(const A* x, const A* y, int64_t n) {
   return sum;
 }
 
-/// The first n matrices of a batch of any shape [.., I, J].
+/// Returns the first n matrices of a batch of any shape [.., I, J].
 inline at::Tensor batch(const at::Tensor& x, int64_t n) {
   return x.view({-1, x.size(-2), x.size(-1)}).narrow(0, 0, n);
 }

@@ -19,7 +19,7 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// The same on tensors of int64, whose right shift keeps the sign: it is masked away.
+/// The same for int64 tensors. Their right shift copies the sign, which is masked away.
 at::Tensor mix(at::Tensor x) {
   const auto shifted = [](const at::Tensor& value, int64_t by) {
     return value.__rshift__(by).bitwise_and_((int64_t{1} << (64 - by)) - 1);
@@ -41,7 +41,7 @@ at::Tensor Dropout::apply(const at::Tensor& x_TI) const {
   const int64_t T = x_TI.size(0), I = x_TI.size(1);
   TORCH_CHECK(keys_T.numel() == T, "dropout: keys of ", keys_T.numel(), " rows for ", T);
   at::Tensor y_TI = at::empty_like(x_TI);
-  // A hash is uniform: below p of its 2^53 values is dropped.
+  // A hash is uniform in 2^53 values. Those below p * 2^53 are dropped.
   const auto limit = static_cast<int64_t>(p * std::ldexp(1.0, 53));
   const double scale = 1.0 / (1.0 - p);
   if (!x_TI.is_cpu() && cuda_rows::drop_out(y_TI, x_TI, keys_T, seed, limit, scale)) return y_TI;

@@ -1,5 +1,5 @@
-// Dropout whose choice depends on what a token is, not on where or when it is computed.
-// T: rows, I: columns.
+// Dropout that depends on the identity of a token, not on where or when it is computed. T: rows, I:
+// columns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +8,10 @@
 
 namespace longspan {
 
-/// Drops each element of x_TI with probability p, by a hash of `seed`, the key of its row and its
-/// column, and scales the others by 1 / (1 - p). So forward, recomputation and backward drop the
-/// same elements, and nothing is saved for that. Runs on other numbers of processes drop the same
-/// elements, too. Without keys nothing is dropped.
+/// Drops each element of x_TI with probability p, and scales the others by 1 / (1 - p). A hash of
+/// `seed`, the row's key and the column decides. So forward, recomputation and backward drop the
+/// same elements, and no mask is saved. Runs with other numbers of processes drop the same elements
+/// too. Without keys it drops nothing.
 struct Dropout {
   double p = 0.0;
   uint64_t seed = 0;
@@ -21,7 +21,7 @@ struct Dropout {
   at::Tensor apply(const at::Tensor& x_TI) const;
 };
 
-/// A seed for one use among many: of a layer, of a step.
+/// Returns a seed for one of several uses, for example for a layer or a step.
 uint64_t mix_seed(uint64_t seed, uint64_t number);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Which numbers dropout drops is a matter of seed, key and column alone.
+// Seed, key and column alone decide which numbers dropout drops.
 #include "longspan/kernels/dropout.h"
 
 #include <ATen/ATen.h>
@@ -14,8 +14,7 @@
 namespace longspan {
 namespace {
 
-/// What Dropout is said to keep, a number at a time. The mixing of x alone is mix_seed without its
-/// step: of number -1.
+/// Dropout's definition, one number at a time. mix_seed for number -1 is the mixing of x alone.
 bool keeps(double p, uint64_t seed, int64_t key, int64_t column) {
   const auto mixed = [](uint64_t x) { return mix_seed(x, UINT64_MAX); };
   const uint64_t of_column = mix_seed(0, static_cast<uint64_t>(column));
@@ -45,7 +44,7 @@ TEST_CASE("dropout: each number is chosen by itself, in every dtype") {
   }
 }
 
-// As many rows as a call is given: of chunks of a sublayer, of ranks that share a row.
+// Calls get any rows: chunks of a sublayer, or a process's part of a row.
 TEST_CASE("dropout: any rows drop what they drop in the whole row") {
   constexpr int64_t kRows = 1500, kColumns = 33;
   const Dropout whole{0.4, 99, at::randperm(kRows, at::kLong)};
@@ -61,7 +60,7 @@ TEST_CASE("dropout: any rows drop what they drop in the whole row") {
     }
     CHECK(at::equal(at::cat(parts), y));
   }
-  // Of four ranks each has every fourth row, in any order.
+  // Four processes have every fourth row each, in any order.
   for (int64_t rank = 0; rank < 4; ++rank) {
     const at::Tensor own = at::arange(kRows - 1 - rank, -1, -4, at::kLong);
     const Dropout part{whole.p, whole.seed, whole.keys_T.index_select(0, own)};

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kColumnsOfTask = 64;
 
-// Tokens repeat, so tasks take columns: no two touch the same number, and the order of the sum does
-// not depend on the number of threads.
+// Tokens repeat, so tasks take columns: no two tasks add to the same number, and sums do not depend
+// on the number of threads.
 void add_rows(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& rows_TD) {
   const int64_t T = rows_TD.size(0), D = rows_TD.size(1);
   const int64_t* tokens = tokens_T.const_data_ptr<int64_t>();
@@ -33,7 +33,7 @@ void add_rows(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& 
   });
 }
 
-/// The same for bf16: what a token gets from all of its places is summed in fp32 and rounded once.
+/// The same for bf16: sums each token's rows in fp32 and rounds once.
 void add_rows_bf16(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& rows_TD) {
   const int64_t T = rows_TD.size(0), D = rows_TD.size(1);
   const int64_t* tokens = tokens_T.const_data_ptr<int64_t>();
@@ -58,8 +58,9 @@ void add_rows_bf16(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Ten
   });
 }
 
-/// On other devices, some columns at a time. How many tokens differ is not asked, for which the
-/// host would wait: each token's sum is at its first place, and all of its places write that sum.
+/// For other devices, some columns at a time. The number of distinct tokens stays on the device,
+/// since the host would wait for it: a token's sum is at its first place, and all of its places
+/// write that sum.
 void add_rows_precisely(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& rows_TD) {
   constexpr int64_t kColumns = 512;
   const int64_t T = tokens_T.size(0);
@@ -93,7 +94,7 @@ void add_to(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& ro
 
 at::Tensor embed(const at::Tensor& weight_VD, const at::Tensor& tokens_T, at::ScalarType dtype,
                  std::optional<int64_t> padding_token, double scale) {
-  // As transformers has it: of a weight in bf16 the scale is a bf16 number.
+  // As in transformers: for a bf16 weight the scale is a bf16 number.
   if (scale != 1.0)
     scale = at::scalar_tensor(scale, at::TensorOptions(weight_VD.scalar_type())).item<double>();
   at::Tensor h_TD;

@@ -20,12 +20,12 @@ struct Capsule : torch::CustomClassHolder {
   explicit Capsule(Backward b) : backward(std::move(b)) {}
 };
 
-// Arguments of forward() that are not tensors still count as inputs of the node.
+// Non-tensor arguments of forward() also count as inputs of the node.
 constexpr size_t kNumOtherArguments = 2;
 
-/// Autograd's engine holds what it gives until the operation has returned, though it never looks at
-/// it again. Where nobody else does, the memory changes hands, and is free when we are done with
-/// it.
+/// The engine holds its gradients until the operation has returned, without reading them again.
+/// Where no one else holds them, this takes the memory over, so that it is freed when the backward
+/// is done with it.
 at::Tensor taken_over(at::Tensor gradient) {
   constexpr size_t kEngineAndWe = 2;
   if (!gradient.defined() || !gradient.has_storage() || gradient.use_count() > kEngineAndWe ||
@@ -86,7 +86,8 @@ std::vector<at::Tensor> attach_backward(std::vector<at::Tensor> outputs,
                                         Backward backward) {
   variable_list graph_inputs = inputs;
   if (!any_requires_grad(inputs)) {
-    // Autograd records a node only if some input wants a gradient; this one gets none from us.
+    // Autograd records a node only where some input needs a gradient. This parameter gets none from
+    // the node.
     for (const auto& parameter : parameters) {
       if (parameter.defined() && parameter.requires_grad()) {
         graph_inputs.push_back(parameter);

@@ -1,4 +1,4 @@
-// Operations whose backward is written by hand.
+// Operations with a backward written by hand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,26 +8,26 @@
 
 namespace longspan {
 
-/// d loss / d outputs -> d loss / d inputs (an undefined tensor where there is none). A gradient
-/// that it holds alone (is_sole_owner) may be overwritten and handed on.
+/// Returns d loss / d inputs for d loss / d outputs; an undefined tensor where there is none. It
+/// may overwrite and return a gradient that it owns alone (is_sole_owner).
 using Backward = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
-/// Puts `outputs`, computed without autograd from `inputs`, into the autograd graph. `backward`
-/// holds what it needs; it is called once and destroyed as soon as it returns, so that its tensors
-/// are freed during the backward pass and may be overwritten by it. It adds gradients of parameters
-/// to their .grad by itself (see add_gradient), which is why parameters are no inputs: `parameters`
-/// are only looked at to know whether anything trains.
+/// Adds `outputs`, computed without autograd from `inputs`, to the autograd graph. `backward` holds
+/// the tensors that it needs. It is called once and destroyed when it returns, so its tensors are
+/// freed during the backward pass and may be overwritten by it. It adds gradients of parameters to
+/// .grad itself (see add_gradient), so parameters are no inputs. `parameters` only tells whether
+/// any of them trains.
 ///
-/// Call it only where needs_backward(inputs, parameters); the outputs must be fresh tensors.
+/// Call it only where needs_backward(inputs, parameters). The outputs must be new tensors.
 std::vector<at::Tensor> attach_backward(std::vector<at::Tensor> outputs,
                                         const std::vector<at::Tensor>& inputs,
                                         const std::vector<at::Tensor>& parameters,
                                         Backward backward);
 
-/// Whether nobody else sees this tensor's memory.
+/// Whether no other tensor or owner shares this memory.
 bool is_sole_owner(const at::Tensor& x);
 
-/// Whether autograd is on and any of these wants a gradient. Undefined tensors count as no.
+/// Whether autograd is on and any of these needs a gradient. Undefined tensors need none.
 bool needs_backward(const std::vector<at::Tensor>& inputs,
                     const std::vector<at::Tensor>& parameters);
 

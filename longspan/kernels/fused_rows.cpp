@@ -1,4 +1,4 @@
-// Which loops or kernels compute: those of a CPU, those of a GPU, or ATen's operators.
+// Chooses the code: a CPU's loops, a GPU's kernels, or ATen's operators.
 #include "longspan/kernels/fused_rows.h"
 
 #include <ATen/ATen.h>
@@ -16,8 +16,8 @@ using cuda_rows::Gate;
 
 namespace {
 
-/// Calls work(part) for some rows of x after the other, where part(tensor) are those rows: as many
-/// as ATen's operators are given at a time, which have several tensors of their size in fp32.
+/// Calls work(part) for some rows of x at a time; part(tensor) returns those rows. ATen's operators
+/// need several fp32 tensors of that size, so they get few rows.
 template <typename Work>
 void for_composed_rows(const at::Tensor& x_TI, const Work& work) {
   const int64_t T = x_TI.size(0), rows = composed_gate_rows(x_TI.size(1));

@@ -1,4 +1,4 @@
-// The passes written out for the CPU against the same composed of ATen's operators.
+// Compares the CPU's loops with ATen's operators.
 #include "longspan/kernels/fused_rows.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@ namespace {
 
 using testing::relative_error;
 
-/// Rounding of some tens of operations; a bf16 result also rounds once, to 2^-9 at most.
+/// Rounding of some tens of operations. A bf16 result rounds once more, to 2^-9 at most.
 double tolerance(at::ScalarType dtype) {
   if (dtype == at::kDouble) return 1e-14;
   return dtype == at::kFloat ? 1e-6 : 4e-3;
@@ -39,7 +39,7 @@ TEST_CASE("fused rows: norm forward and backward") {
                            composed::scale_rows(h, rstd, weight, dtype)) < tolerance(dtype));
       for (const auto& extra : {at::Tensor(), residual}) {
         const auto ours = at::zeros({D}, rstd.options()), theirs = at::zeros_like(ours);
-        // What cancels in dh leaves rounding of the size of its parts.
+        // Where terms of dh cancel, the error is relative to the terms.
         CHECK(at::allclose(norm_backward(dy, h, rstd, weight, extra, ours),
                            composed::norm_backward(dy, h, rstd, weight, extra, theirs),
                            4 * tolerance(dtype), 10 * tolerance(dtype)));
@@ -74,7 +74,7 @@ TEST_CASE("fused rows: combinations give the bits of their parts") {
     at::Tensor sum = residual.clone();
     add_normalized_out(sum, sum, h, weight, 1e-6);
     CHECK(at::equal(sum, residual + scale_rows(h, rstd, weight, dtype)));
-    // Into memory of its own, the residual's, and some that does not lie together.
+    // Into its own memory, the residual's, and strided memory.
     const auto expected = norm_backward(dy, h, rstd, weight, residual, {});
     at::Tensor dh = at::full_like(h, NAN), columns = at::full({48, 37}, NAN, h.options()).t();
     norm_backward_out(dh, dy, h, rstd, weight, residual, {});
@@ -98,7 +98,7 @@ TEST_CASE("fused rows: combinations give the bits of their parts") {
 TEST_CASE("fused rows: rotation") {
   at::manual_seed(3);
   for (const auto dtype : kDtypes) {
-    const auto x = random({21, 3, 13}, dtype);  // of which 10 are rotated
+    const auto x = random({21, 3, 13}, dtype);  // 10 of 13 numbers are rotated
     const auto angles =
         at::rand({21, 5}, at::kDouble).mul(6).to(dtype == at::kDouble ? at::kDouble : at::kFloat);
     for (const auto pairs : {RotaryPairs::kHalves, RotaryPairs::kNeighbours}) {
@@ -109,7 +109,7 @@ TEST_CASE("fused rows: rotation") {
       }
       CHECK(relative_error(rotate(rotate(x, table, false), table, true), x) < 2 * tolerance(dtype));
     }
-    // Neighbours are the halves of a head whose numbers are laid out otherwise.
+    // Neighbours are the halves of a permuted head.
     const auto turned = x.narrow(2, 0, 10);
     const auto as_halves = turned.unflatten(2, {5, 2}).transpose(2, 3).flatten(2).contiguous();
     const RotaryTable halves{angles.cos(), angles.sin(), RotaryPairs::kHalves},
@@ -178,7 +178,7 @@ TEST_CASE("fused rows: SwiGLU, over the whole range of gates") {
       CHECK(relative_error(dact, dact2) < tolerance(dtype));
     }
   }
-  // Each number on its own, not only in the norm: the sigmoid's far left is tiny but not noise.
+  // Checks each number and not only the norm: the sigmoid's far left is tiny but no noise.
   auto gate = at::linspace(-80, 80, 4001, at::kFloat).unsqueeze(0);
   auto out = at::empty_like(gate);
   swiglu_out(out, gate, at::ones_like(gate));
@@ -203,7 +203,7 @@ TEST_CASE("fused rows: cross-entropy of extreme logits") {
       auto logits2 = logits.clone();
       cross_entropy_gradient_(logits, labels, lse2, row_scale);
       composed::cross_entropy_gradient_(logits2, labels, lse2, row_scale);
-      // The argument of exp, up to 300 here, is rounded to half a unit in its last place: 1.5e-5.
+      // The argument of exp, up to 300 here, is rounded to half an ulp: 1.5e-5.
       CHECK(relative_error(logits, logits2) < tolerance(dtype) * (scale == 1.0 ? 1 : 30));
     }
   }
@@ -212,8 +212,8 @@ TEST_CASE("fused rows: cross-entropy of extreme logits") {
 TEST_CASE("fused rows: cross-entropy over a whole vocabulary has the digits of its logits") {
   at::manual_seed(6);
   for (const int64_t vocabulary : {49152, 151936}) {
-    // As a trained model's: each row is rather sure of a few tokens, and has a long tail 16 nats
-    // below them whose probabilities are small beside an fp32 unit in the last place.
+    // Like a trained model's: each row has a few likely tokens, and a long tail 16 nats below them,
+    // whose probabilities are smaller than an fp32 ulp.
     at::Tensor logits = at::randn({3, vocabulary}).mul_(2).add_(4);
     const auto few = at::arange(0, 8, at::kLong) * 5003 + 11;
     logits.index_copy_(1, few, at::linspace(20, 14, 8).expand({3, 8}));
@@ -230,7 +230,7 @@ TEST_CASE("fused rows: cross-entropy over a whole vocabulary has the digits of i
       CHECK((lse - picked - exact_loss).abs().max().item<double>() < 1e-7);
       auto mine = logits.clone();
       gradient(mine, labels, lse, scale);
-      CHECK(relative_error(mine, exact_gradient) < 3e-7);  // the roundings of exp and of a product
+      CHECK(relative_error(mine, exact_gradient) < 3e-7);  // rounding of exp and of a product
     };
     check(log_sum_exp_rows, cross_entropy_gradient_);
     check(composed::log_sum_exp_rows, composed::cross_entropy_gradient_);
@@ -255,7 +255,7 @@ TEST_CASE("fused rows: logits that are not finite give no healthy loss") {
   auto logits = random({1, 301}, at::kFloat);
   logits[0][7].fill_(INFINITY);
   CHECK(std::isnan(loss_of(logits)));
-  // -inf is a token that cannot be: no part of the sum, and an infinite loss where it is the label.
+  // -inf is an impossible token: it adds nothing to the sum, and gives an infinite loss as label.
   logits[0][7].fill_(-INFINITY);
   const double without = loss_of(logits);
   const auto kept = at::cat({logits.narrow(1, 0, 7), logits.narrow(1, 8, 293)}, 1);

@@ -9,8 +9,7 @@
 namespace longspan {
 namespace {
 
-// The register: what computes each kind. One that the variant names and that is missing here does
-// not compile.
+// The register of activations. A kind of the variant that is missing here does not compile.
 struct GatedForward {
   at::Tensor& out;
   const at::Tensor &gate, &up;

@@ -18,10 +18,10 @@ namespace {
 using delta_rule::Head;
 using delta_rule::HeadViews;
 
-/// The numbers of a call, and its tensors as the heads read them.
+/// Sizes of a call, and its tensors as the heads read them.
 struct Problem {
   int64_t T, M, N, K, V;
-  at::ScalarType dtype;  // of the computation
+  at::ScalarType dtype;  // of computation
   HeadViews all;         // q_TMK, k_TMK, v_TNV and the gates in fp64
   std::vector<int64_t> documents_T;
 
@@ -60,8 +60,8 @@ HeadViews head(const Problem& p, const HeadViews& all, int64_t m) {
           all.g_TR.narrow(1, m * R, R), all.beta_TR.narrow(1, m * R, R)};
 }
 
-/// Calls f(A{}, m) for each key head, in threads; in one where the products of a head shall have
-/// them all.
+/// Calls f(A{}, m) for each key head, in parallel; in one thread where the gemms of a head use all
+/// threads.
 template <typename F>
 void for_each_head(const Problem& p, const F& f) {
   const auto some = [&](int64_t begin, int64_t end) {
@@ -74,7 +74,7 @@ void for_each_head(const Problem& p, const F& f) {
   at::parallel_for(0, p.M, 1, some);
 }
 
-/// The backward's tensors.
+/// Tensors saved for the backward.
 struct Saved {
   Problem problem;
   at::Tensor segment_states;  // [segments, N, K, V]

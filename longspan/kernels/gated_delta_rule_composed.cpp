@@ -20,11 +20,11 @@ namespace {
 constexpr int64_t kChunkTokens = kRuleChunk, kSegmentTokens = kRuleSegment;
 constexpr int64_t kSegmentOfChunks = kSegmentTokens / kChunkTokens;
 
-/// What of a chunk belongs to one document: bool, on the device.
+/// Masks of the documents in each chunk: bool, on the device.
 struct ChunkMasks {
-  at::Tensor sees_ZCC;        // a token and one before it, or itself, of its document
-  at::Tensor entered_ZC;      // those of the document that the chunk before ends with
-  at::Tensor reaches_end_ZC;  // those of the document that the chunk ends with
+  at::Tensor sees_ZCC;        // a token sees this one: earlier or itself, same document
+  at::Tensor entered_ZC;      // the token's document is the last of the chunk before
+  at::Tensor reaches_end_ZC;  // the token's document is the last of the chunk
   at::Tensor crossed_Z;       // one document from before the chunk to its end
 
   ChunkMasks narrow(int64_t begin, int64_t count) const {
@@ -42,7 +42,7 @@ ChunkMasks masks_of(const Packing& packing, const at::Device& device) {
   for (int64_t d = 0; d < packing.num_documents(); ++d) {
     documents.insert(documents.end(), packing.length(d), d);
   }
-  // What follows the row changes nothing: zeros of the last document.
+  // Pads with zeros in the last document, which change nothing.
   documents.resize(Z * C, documents.back());
   const at::Tensor all = at::tensor(documents, at::kLong).view({Z, C});
   const at::Tensor last_Z = all.select(1, C - 1),
@@ -55,7 +55,7 @@ ChunkMasks masks_of(const Packing& packing, const at::Device& device) {
   return {sent.at(0), sent.at(1), sent.at(2), sent.at(3)};
 }
 
-/// Of one segment: what it is mixed by, and the state before it.
+/// Inputs of one segment, and the state before it.
 struct SegmentInputs {
   at::Tensor q_SMK, k_SMK, v_SNV, g_SN, beta_SN, state_NKV;
 };
@@ -64,8 +64,8 @@ struct SegmentResult {
   at::Tensor out_SNV, state_NKV;
 };
 
-/// By operators of autograd's, over all heads and chunks at once but for the states, which go from
-/// chunk to chunk.
+/// Computes a segment by autograd operators, over all heads and chunks at once. Only the states go
+/// from chunk to chunk.
 SegmentResult rule_of_segment(const SegmentInputs& in, const ChunkMasks& masks) {
   constexpr int64_t C = kChunkTokens;
   const at::ScalarType dtype = in.state_NKV.scalar_type();
@@ -86,8 +86,8 @@ SegmentResult rule_of_segment(const SegmentInputs& in, const ChunkMasks& masks) 
   const at::Tensor q = chunks(normal(in.q_SMK) / std::sqrt(static_cast<double>(K))),
                    k = chunks(normal(in.k_SMK)), v = chunks(in.v_SNV.to(dtype)),
                    beta = chunks(in.beta_SN.to(dtype).unsqueeze(2));
-  // Logarithms of decays since the chunk's begin, in fp64: differences of them count. A product,
-  // since CUDA's cumsum adds up in an order that changes.
+  // Logarithms of decays from the chunk's begin, in fp64, since their differences are used. A
+  // product, since CUDA's cumsum is not bit-reproducible.
   const at::Tensor g = chunks(in.g_SN.to(at::kDouble).unsqueeze(2)).squeeze(3);
   const at::Tensor sum = at::matmul(g, at::ones({C, C}, g.options()).triu());
   const at::Tensor all = sum.narrow(2, C - 1, 1);
@@ -101,7 +101,7 @@ SegmentResult rule_of_segment(const SegmentInputs& in, const ChunkMasks& masks) 
   const at::Tensor keys_T = k.transpose(2, 3), k_N = of_value_heads(k);
   const at::Tensor scores = decay * of_value_heads(at::matmul(q, keys_T));
   const at::Tensor lower = (beta * decay * of_value_heads(at::matmul(k, keys_T))).tril(-1);
-  // What each token writes to the state: (1 + lower)^-1 (beta v - beta since k S).
+  // Each token's update of the state: (1 + lower)^-1 (beta v - beta since k S).
   const at::Tensor solved = at::linalg_solve_triangular(
       lower + at::eye(C, lower.options()), at::cat({beta * v, beta * since * k_N}, 3),
       /*upper=*/false, /*left=*/true, /*unitriangular=*/true);
@@ -120,14 +120,14 @@ SegmentResult rule_of_segment(const SegmentInputs& in, const ChunkMasks& masks) 
   return {out.permute({1, 2, 0, 3}).reshape({Z * C, N, V}).narrow(0, 0, S), std::move(last_NKV)};
 }
 
-/// A row's inputs and what its backward wants.
+/// A row's inputs and masks, and the states that its backward needs.
 struct ComposedRow {
   DeltaRuleInputs inputs;
   ChunkMasks masks;
   std::vector<at::Tensor> states_NKV;  // before each segment
 
   int64_t num_tokens() const { return inputs.v_TNV.size(0); }
-  /// Nothing to compute?
+  /// Whether there is nothing to compute.
   bool is_empty() const { return inputs.v_TNV.size(0) == 0 || inputs.v_TNV.size(1) == 0; }
 
   SegmentInputs segment(int64_t begin, const at::Tensor& state_NKV) const {
@@ -142,7 +142,7 @@ struct ComposedRow {
   }
 };
 
-/// d loss / d (q, k, v, g, beta, the first state). Each segment is computed again, with a graph.
+/// Returns d loss / d (q, k, v, g, beta, the first state). Recomputes each segment with a graph.
 std::vector<at::Tensor> backward_of_segments(const ComposedRow& row, const at::Tensor& dout_TNV,
                                              at::Tensor dstate_NKV) {
   const DeltaRuleInputs& in = row.inputs;

@@ -1,5 +1,5 @@
-// The chunked gated delta rule, the convolution before it and its gates, against the same a token
-// at a time, in fp64.
+// Compares the chunked gated delta rule, the convolution before it and its gates with the same one
+// token at a time, in fp64.
 #include "longspan/kernels/gated_delta_rule.h"
 
 #include <ATen/ATen.h>
@@ -32,7 +32,7 @@ struct Case {
 
 at::Tensor leaf(const at::Tensor& x) { return x.detach().clone().requires_grad_(true); }
 
-/// Decays from almost none to almost all.
+/// Decays from almost none to almost complete.
 Case make_case(const Heads& heads, const std::vector<int64_t>& lengths, bool goes_on) {
   at::manual_seed(31);
   Case c;
@@ -93,7 +93,7 @@ TEST_CASE("gated delta rule: chunks are the recurrence, in output, state and all
         const Case c = make_case(heads, lengths, goes_on);
         const auto expected =
             results_of(c, gated_delta_rule_by_token(c.inputs, c.packing, c.initial_NKV));
-        // The inverse of a chunk is added up in another order than the recurrence.
+        // The inverse of a chunk sums in another order than the recurrence.
         check_near(results_of(c, gated_delta_rule(c.inputs, c.packing, c.initial_NKV)), expected,
                    1e-10);
         check_near(results_of(c, gated_delta_rule_composed(c.inputs, c.packing, c.initial_NKV)),
@@ -121,7 +121,7 @@ TEST_CASE("gated delta rule: the account knows what operators work with in the b
       const at::Tensor loss = result.out_TNV.sum();
       const AllocationCounter counter(AllocationCounter::Of::kThisThread);
       torch::autograd::backward({loss}, {});
-      // What grows with the row are the inputs' gradients, which are counted elsewhere.
+      // Gradients of the inputs, which grow with the row, are counted elsewhere.
       const int64_t gradients = 4 * T * (2 * spec.num_queries() + spec.num_values() + 2 * N);
       const double working = static_cast<double>(counter.peak_bytes() - gradients);
       const double known = static_cast<double>(composed_rule_bytes(spec));
@@ -195,7 +195,7 @@ TEST_CASE("gated delta rule: fp32 and bf16 are as near to fp64 as their digits")
   const auto expected = results_of(c, gated_delta_rule(c.inputs, c.packing, {}));
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}}) {
     const auto cast = [dtype = dtype](const at::Tensor& x) { return leaf(x.detach().to(dtype)); };
-    // Gates are fp32 at least, as delta_rule_gates() makes them.
+    // Gates are at least fp32, as delta_rule_gates() makes them.
     const auto gate = [](const at::Tensor& x) { return leaf(x.detach().to(at::kFloat)); };
     Case some = c;
     some.inputs = {cast(c.inputs.q_TMK), cast(c.inputs.k_TMK), cast(c.inputs.v_TNV),

@@ -15,6 +15,8 @@
 
 #include "longspan/config/user_error.h"
 #include "longspan/cpu/capability.h"
+#include "longspan/cpu/gemm_tiles.h"
+#include "longspan/kernels/tiled_gemm.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
@@ -25,7 +27,7 @@ namespace {
 using OneDnnGemm = void (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result,
                             float beta, float alpha);
 
-enum class Library { kFaster, kMkl, kOneDnn };
+enum class Library { kFaster, kMkl, kOneDnn, kTiles };
 
 Library wanted_library() {
   const char* value = std::getenv(kGemmVariable);
@@ -33,23 +35,44 @@ Library wanted_library() {
   if (wanted.empty()) return Library::kFaster;
   if (wanted == "mkl") return Library::kMkl;
   if (wanted == "onednn") return Library::kOneDnn;
-  throw UserError(fmt::format("environment variable {}={}: choose mkl or onednn, or unset it",
-                              kGemmVariable, wanted));
+  if (wanted == "tiles") return Library::kTiles;
+  throw UserError(
+      fmt::format("environment variable {}={}: choose mkl, onednn or tiles, or unset it",
+                  kGemmVariable, wanted));
 }
 
-/// Whether oneDNN is the faster one on this processor.
-bool onednn_is_faster() {
+/// The library that is the fastest on this processor.
+Library faster_library() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  return __builtin_cpu_is("amd") && cpu_capability() == CpuCapability::kAvx512;
-#else
-  return false;
+  if (__builtin_cpu_is("amd") && cpu_capability() == CpuCapability::kAvx512)
+    return Library::kOneDnn;
+  if (__builtin_cpu_is("amd") && cpu_capability() == CpuCapability::kAvx2) return Library::kTiles;
 #endif
+  return Library::kMkl;
+}
+
+/// Longspan's own tiles; null where a library is as fast, or another one is named.
+const GemmTiles* gemm_tiles() {
+  static const GemmTiles* const tiles = []() -> const GemmTiles* {
+    const Library wanted = wanted_library();
+    const Library library = wanted == Library::kFaster ? faster_library() : wanted;
+    if (library != Library::kTiles) return nullptr;
+    const GemmTiles* avx2 = cpu_capability() >= CpuCapability::kAvx2 ? avx2_gemm_tiles() : nullptr;
+    if (avx2 == nullptr && wanted == Library::kTiles)
+      throw UserError(
+          fmt::format("environment variable {}=tiles: the tiles need AVX2; choose mkl "
+                      "or onednn, or unset it",
+                      kGemmVariable));
+    return avx2;
+  }();
+  return tiles;
 }
 
 OneDnnGemm find_onednn_gemm() {
   const Library wanted = wanted_library();
-  if (wanted == Library::kMkl || (wanted == Library::kFaster && !onednn_is_faster()))
+  if (wanted != Library::kOneDnn &&
+      (wanted != Library::kFaster || faster_library() != Library::kOneDnn))
     return nullptr;
   const auto onednn = reinterpret_cast<OneDnnGemm>(
       dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
@@ -76,6 +99,16 @@ OneDnnGemm onednn_gemm() {
 bool onednn_is_named() {
   static const bool named = wanted_library() == Library::kOneDnn;
   return named;
+}
+
+/// c = or (add) += scale a b by the tiles, where they are the fastest and take the matrices.
+bool computed_by_tiles(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double scale,
+                       bool add) {
+  const GemmTiles* tiles = gemm_tiles();
+  const bool fits = c.scalar_type() == at::kFloat && (c.stride(0) == 1 || c.stride(1) == 1);
+  if (tiles == nullptr || !fits || !tiled_gemm_takes(a, b)) return false;
+  tiled_gemm_out(c, a, b, scale, add, *tiles);
+  return true;
 }
 
 thread_local bool shapes_vary = false;
@@ -115,7 +148,8 @@ OneDnnGemm onednn_for(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
-  if (!onednn_for(a, b)) return at::mm(a, b);
+  const bool tiled = gemm_tiles() != nullptr && tiled_gemm_takes(a, b);
+  if (!tiled && !onednn_for(a, b)) return at::mm(a, b);
   return gemm_out(at::empty({a.size(0), b.size(1)}, a.options()), a, b);
 }
 
@@ -126,6 +160,7 @@ bool gives_fp32(const at::Tensor& a) {
 at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
   if (is_fp32_of_bf16(c, a)) return at::mm_outf(a, b, at::kFloat, c);
   if (c.scalar_type() != a.scalar_type()) return c.copy_(gemm(a, b));
+  if (computed_by_tiles(c, a, b, 1.0, /*add=*/false)) return c;
   if (const OneDnnGemm onednn = onednn_for(a, b)) {
     onednn(a, b, c, 0.0f, 1.0f);
   } else {
@@ -150,6 +185,7 @@ at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, dou
     }
     return c;
   }
+  if (computed_by_tiles(c, a, b, scale, /*add=*/true)) return c;
   if (const OneDnnGemm onednn = onednn_for(a, b)) {
     onednn(a, b, c, 1.0f, static_cast<float>(scale));
   } else {
@@ -162,6 +198,7 @@ VaryingShapes::VaryingShapes() : before_(std::exchange(shapes_vary, true)) {}
 VaryingShapes::~VaryingShapes() { shapes_vary = before_; }
 
 std::string gemm_library() {
+  if (gemm_tiles()) return "own AVX2 tiles";
   if (onednn_gemm()) return "oneDNN";
   return at::hasMKL() ? "MKL" : "torch's";
 }

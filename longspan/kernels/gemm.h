@@ -1,4 +1,4 @@
-// The model's gemms, by the faster of the two libraries that torch brings.
+// The model's gemms, by the fastest of torch's two libraries and Longspan's own tiles.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,16 +7,18 @@
 
 namespace longspan {
 
-/// The environment variable that names the library for fp32 gemms on a CPU, instead of the faster
-/// one: mkl or onednn. For tests (as on another processor) and comparisons.
+/// The environment variable that names the library for fp32 gemms on a CPU, instead of the fastest
+/// one: mkl, onednn or tiles. For tests (as on another processor) and comparisons.
 inline constexpr const char* kGemmVariable = "LONGSPAN_GEMM";
 
 /// a[m, k] b[k, n], any strides, outside autograd.
 ///
 /// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's it
 /// runs its AVX2 code at half the rate of oneDNN, which torch brings too. On AMD's processors with
-/// AVX-512 (cpu_capability()), oneDNN computes fp32 gemms. at::mm computes everything else. Throws
-/// UserError where kGemmVariable has another value than those it may have.
+/// AVX-512 (cpu_capability()), oneDNN computes fp32 gemms, and on AMD's with AVX2 alone Longspan's
+/// tiles (tiled_gemm.h): torch's entry to oneDNN refuses there, and the tiles are a tenth faster
+/// than MKL. at::mm computes everything else. Throws UserError where kGemmVariable has another
+/// value, or names what this processor lacks.
 ///
 /// oneDNN compiles code for each shape that it has not seen lately, which takes about a
 /// millisecond. Where shapes do not recur (VaryingShapes), it computes only if kGemmVariable names

@@ -1,18 +1,67 @@
 #include "longspan/kernels/gemm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <malloc.h>
 
 #include <cstdlib>
+#include <limits>
+
+#include "longspan/cpu/capability.h"
+#include "longspan/cpu/gemm_tiles.h"
+#include "longspan/kernels/tiled_gemm.h"
 
 namespace longspan {
+
+TEST_CASE("tiled gemms equal fp64 products for every stride, edge and number of threads") {
+  const GemmTiles* tiles =
+      widest_cpu_capability() >= CpuCapability::kAvx2 ? avx2_gemm_tiles() : nullptr;
+  if (tiles == nullptr) return;
+  at::manual_seed(3);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  // Around the sizes of a micro-tile (6 x 16) and of blocks (192 rows, depth 256, 2048 columns).
+  for (const auto& [m, k, n] :
+       {std::tuple{1, 1, 1}, std::tuple{6, 8, 16}, std::tuple{7, 9, 17}, std::tuple{193, 257, 31},
+        std::tuple{400, 300, 45}, std::tuple{35, 33, 2065}, std::tuple{2, 520, 4097}}) {
+    const at::Tensor a = at::randn({m, k}), b = at::randn({k, n});
+    const at::Tensor want = a.to(at::kDouble).mm(b.to(at::kDouble));
+    // A sum of k rounded products, relative to the sum of their sizes.
+    const at::Tensor bound =
+        (k + 2) * 6.0e-8 * a.to(at::kDouble).abs().mm(b.to(at::kDouble).abs()) + 1e-30;
+    const auto right = [&](const at::Tensor& c, double scale = 1.0) {
+      return ((c.to(at::kDouble) - scale * want).abs() <= (scale + 1) * bound).all().item<bool>();
+    };
+    const at::Tensor as[] = {a, a.t().contiguous().t(), at::stack({a, a}, 2).select(2, 0)};
+    const at::Tensor bs[] = {b, b.t().contiguous().t(), at::stack({b, b}, 2).select(2, 0)};
+    for (const at::Tensor& left : as)
+      for (const at::Tensor& other : bs) {
+        // The numbers that were there are not read, and those beside c not touched.
+        const at::Tensor wide = at::full({m + 2, n + 3}, nan, a.options());
+        const at::Tensor c = wide.narrow(0, 1, m).narrow(1, 2, n);
+        tiled_gemm_out(c, left, other, 1.0, /*add=*/false, *tiles);
+        CHECK(right(c));
+        CHECK(wide.isnan().sum().item<int64_t>() == (m + 2) * (n + 3) - m * n);
+        const at::Tensor columns = at::zeros({n, m}).t();
+        tiled_gemm_out(columns, left, other, 1.0, /*add=*/true, *tiles);
+        tiled_gemm_out(columns, left, other, 0.5, /*add=*/true, *tiles);
+        CHECK(right(columns, 1.5));
+      }
+    const at::Tensor by_some = at::empty({m, n}), by_one = at::empty({m, n});
+    tiled_gemm_out(by_some, a, b, 1.0, /*add=*/false, *tiles);
+    const int num_threads = at::get_num_threads();
+    at::set_num_threads(1);
+    tiled_gemm_out(by_one, a, b, 1.0, /*add=*/false, *tiles);
+    at::set_num_threads(num_threads);
+    CHECK(by_one.equal(by_some));
+  }
+}
 
 TEST_CASE("gemm and add_gemm_ equal fp64 products for every stride and dtype") {
   at::manual_seed(1);
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
-    // Relative to the norm a product of n random terms rounds to about epsilon; times 4 for the
-    // orders of summation.
+    // Relative to the norm, a product of n random terms has a rounding error of about epsilon;
+    // times 4 for the order of summation.
     const double tolerance = 4 * (dtype == at::kFloat    ? 1.2e-7
                                   : dtype == at::kDouble ? 2.3e-16
                                                          : 7.9e-3);
@@ -54,7 +103,7 @@ TEST_CASE("gemms of six hundred shapes leave no more behind than three hundred")
 TEST_CASE("gemms of shapes that do not recur are ATen's, unless another library is named") {
   if (std::getenv(kGemmVariable) != nullptr) return;
   at::manual_seed(2);
-  // Sums so long that two libraries hardly give the same bits.
+  // Long sums, for which two libraries hardly give the same bits.
   const at::Tensor a = at::randn({77, 1000}), b = at::randn({1000, 130});
   const at::Tensor recurring = gemm(a, b);
   {
@@ -62,6 +111,7 @@ TEST_CASE("gemms of shapes that do not recur are ATen's, unless another library 
     {
       const VaryingShapes inner;
     }
+    if (gemm_library() == "own AVX2 tiles") return;  // they compile nothing
     CHECK(gemm(a, b).equal(at::mm(a, b)));
     at::Tensor c = at::zeros({77, 130});
     CHECK(add_gemm_(c, a, b).equal(at::zeros({77, 130}).addmm_(a, b)));

@@ -1,8 +1,7 @@
-// Gemms of rows that are sorted by expert, where each expert has a matrix of its own. The device
-// alone knows how many rows an expert has, and no host waits to learn it. By kernels of their own
-// (cuda/rows/grouped_gemm.cu), for bf16; where there are none, whoever calls works on one expert
-// after the other.
-// S: rows of all experts, E: experts, I, O: numbers of a row before and behind a matrix.
+// Gemms of rows that are sorted by expert, where each expert has its own matrix. Only the device
+// knows the number of rows of each expert, and the host does not wait for it. Kernels exist for
+// bf16 (cuda/rows/grouped_gemm.cu). Without kernels, the caller computes one expert after the
+// other. S: rows of all experts, E: experts, I, O: a row's numbers before and after a matrix.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +12,13 @@
 
 namespace longspan {
 
-/// Where the rows of each expert begin, among S rows that are sorted by expert: as tensors where
-/// the rows are.
+/// The first row of each expert among S rows sorted by expert, as tensors on the rows' device.
 struct SortedRows {
   at::Tensor begins, first_tiles, tile_groups;  // int64 (cuda/rows/arguments.h)
   int64_t num_rows = 0, num_groups = 0;
 };
 
-/// A matrix or a vector of each expert: where they are. Whoever makes it keeps them alive until the
+/// Addresses of one matrix or vector for each expert. Its maker keeps the matrices alive until the
 /// device has used them.
 struct GroupMatrices {
   at::Tensor addresses_E;                 // int64
@@ -28,15 +26,16 @@ struct GroupMatrices {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// Finds out where matrices are, and tells the device in one copy for which no host waits.
+/// Collects addresses of matrices, and sends them to the device in one copy, without a wait of the
+/// host.
 class GroupTable {
  public:
-  /// The device that they are all on.
+  /// `device`: the device of all matrices.
   explicit GroupTable(at::Device device) : device_(device) {}
-  /// One of each expert, of one shape and dtype, contiguous. Returns their number.
+  /// Adds one matrix for each expert, all contiguous and of one shape and dtype. Returns its index.
   size_t add(const std::vector<at::Tensor>& matrices);
   void send();
-  /// Once sent.
+  /// Returns an added entry. Call after send().
   GroupMatrices at(size_t number) const;
 
  private:
@@ -45,13 +44,13 @@ class GroupTable {
   std::vector<at::Tensor> addresses_;
 };
 
-/// Rows of a tensor, [.., I], in the order of SortedRows: the one of each row is from_S[row]
-/// (int64), or the one of the same number where that is undefined.
+/// Rows of a tensor, [.., I], in the order of SortedRows: x[from_S[row]] (int64), or x[row] where
+/// from_S is undefined.
 struct PickedRows {
   at::Tensor x, from_S = {};
 };
 
-/// Rows times the matrix of their expert, [O, I], or, as a factor of an input gradient, [I, O].
+/// Rows times their expert's matrix: [O, I], or [I, O] in an input gradient.
 struct GroupedProduct {
   PickedRows rows;
   GroupMatrices matrices;
@@ -59,37 +58,37 @@ struct GroupedProduct {
 
 namespace grouped {
 
-/// Whether there are kernels for rows like these: bf16, where a GPU's kernels are.
+/// Whether kernels exist for such rows: bf16, on a GPU with kernels.
 bool have_kernels(const at::TensorOptions& rows);
-/// Whether the kernels read this matrix or vector: bf16 or fp32, contiguous, rows of 8n numbers,
-/// aligned.
+/// Whether the kernels can read this matrix or vector: bf16 or fp32, contiguous, rows of 8n
+/// numbers, aligned.
 bool can_read(const at::Tensor& matrix_OI);
 
-/// counts_E: int64, how many rows each expert has; their sum is num_rows.
+/// Computes SortedRows. counts_E: int64, rows of each expert; their sum is num_rows.
 SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows);
 
-/// y[to_S[row]] = scale * the sum of at most four products + the expert's bias. y: bf16, [S, O],
-/// each row of which is written once. Undefined to_S: the row of the same number.
+/// y[to_S[row]] = scale * the sum of at most four products + the expert's bias. y: bf16, [S, O];
+/// writes each row once. Undefined to_S: y[row].
 void forward_out(at::Tensor& y, const at::Tensor& to_S, const SortedRows& sorted,
                  const std::vector<GroupedProduct>& products,
                  const std::optional<GroupMatrices>& biases, double scale = 1.0);
-/// The same with each matrix transposed.
+/// The same with transposed matrices.
 void input_gradient_out(at::Tensor& dx, const at::Tensor& to_S, const SortedRows& sorted,
                         const std::vector<GroupedProduct>& products, double scale = 1.0);
 /// gradients += dy^T x over the rows of each expert, in fp32.
 void add_matrix_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
                           const PickedRows& dy_SO, const PickedRows& x_SI);
-/// gradients += the sum over the rows of each expert of weights * dy. weights_S: fp32.
+/// gradients += the sum over each expert's rows of weights * dy. weights_S: fp32.
 void add_bias_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
                         const PickedRows& dy_SO, const at::Tensor& weights_S);
 /// dots[to_S[row]] = the dot product of rows of x and y. dots: fp32.
 void dots_out(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
               const PickedRows& x, const at::Tensor& y_SO);
-/// dots[to_S[row]] += that of rows of x with the vector of their expert.
+/// dots[to_S[row]] += the dot product of rows of x with their expert's vector.
 void add_dots_(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
                const PickedRows& x, const GroupMatrices& vectors);
-/// sum_CD += the sum over k of weights_CK * y_CKD, in the order of k. sum, weights: fp32 (undefined
-/// weights are ones), y: bf16.
+/// sum_CD += the sum over k, in order, of weights_CK * y_CKD. sum, weights: fp32; y: bf16.
+/// Undefined weights are 1.
 void combine_(at::Tensor& sum_CD, const at::Tensor& y_CKD, const at::Tensor& weights_CK);
 
 }  // namespace grouped

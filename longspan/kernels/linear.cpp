@@ -31,7 +31,7 @@ void add_adapter_input_gradient(const Linear& layer, at::Tensor& dx_TI, const at
   }
 }
 
-/// To rows of the parameter's gradient from `begin` on, as many as dy has columns.
+/// Adds dy^T x to rows [begin, begin + dy.size(1)) of the parameter's gradient.
 void add_rows_gradient(const at::Tensor& parameter, int64_t begin, const at::Tensor& dy_TO,
                        const at::Tensor& x_TI) {
   const int64_t num_rows = dy_TO.size(1);
@@ -53,7 +53,7 @@ void add_bias_gradient(const at::Tensor& bias, int64_t begin, const at::Tensor& 
   gradient_of(bias).narrow(0, begin, sum_O.size(0)).add_(sum_O);
 }
 
-/// To those of a layer's parameters, of its outputs from `first` on, as many as dy has columns.
+/// Adds gradients of the layer's parameters for outputs [first, first + dy.size(1)).
 void add_output_gradients(const Linear& layer, int64_t first, const at::Tensor& dy_TO,
                           const at::Tensor& x_TI) {
   if (layer.weight.requires_grad()) add_rows_gradient(layer.weight, first, dy_TO, x_TI);
@@ -87,8 +87,8 @@ at::Tensor as_input(const at::Tensor& parameter) {
   if (!needs_backward({}, {parameter})) return parameter.defined() ? parameter.detach() : parameter;
   return attach_backward({parameter.detach()}, {}, {parameter},
                          [parameter](std::vector<at::Tensor> gradients) {
-                           // Another may hold the same tensor, as of both parts of a sum: .grad
-                           // takes over what it alone holds.
+                           // Another owner may hold the same tensor, as for both parts of a sum.
+                           // .grad may take over only a tensor that it owns alone.
                            at::Tensor gradient = std::exchange(gradients[0], {});
                            if (!is_sole_owner(gradient)) gradient = gradient.clone();
                            add_gradient(parameter, std::move(gradient));

@@ -1,5 +1,5 @@
-// Linear layers and the one place where gradients of parameters are added up.
-// T: rows, I: input dim, O: output dim, R: inner dim of a LoRA adapter.
+// Linear layers, and the one place that adds gradients of parameters. T: rows, I: input dim, O:
+// output dim, R: inner dim of a LoRA adapter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,32 +11,32 @@
 
 namespace longspan {
 
-/// parameter.grad += gradient, in the dtype of .grad, which is the parameter's where there is none
-/// yet. The first gradient of a step is taken over instead of copied when it can be.
+/// parameter.grad += gradient, in the dtype of .grad (the parameter's where there is no .grad yet).
+/// Where possible, takes the first gradient of a step over without a copy.
 void add_gradient(const at::Tensor& parameter, at::Tensor gradient);
 
-/// parameter.grad += a^T b for a_TO, b_TI; beside .grad there is never anything of its size.
+/// parameter.grad += a^T b for a_TO, b_TI, without another tensor as large as .grad.
 void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
                           const at::Tensor& b_TI);
 
-/// parameter.grad, made of zeros when there is none yet.
+/// Returns parameter.grad; creates it with zeros where there is none.
 at::Tensor& gradient_of(const at::Tensor& parameter);
 
-/// The dtype in which parameter.grad adds up.
+/// Returns the dtype of parameter.grad.
 at::ScalarType gradient_dtype(const at::Tensor& parameter);
 
-/// The parameter, as it is held, as an input of autograd's operations, whose gradient is then added
-/// to .grad. Undefined where it is.
+/// Returns the parameter, in its dtype, as an input of autograd operations. Adds its gradient to
+/// .grad. Undefined for an undefined parameter.
 at::Tensor as_input(const at::Tensor& parameter);
 
-/// Gradients that a row gives in several parts. While it lives, .grad of those of the parameters
-/// whose gradients are bf16 is an fp32 sum of what it was and the parts; finish() rounds it once.
-/// In bf16 each part would be rounded, and small ones be lost: the longer the row, the more.
+/// Precise sums of gradients that a row gives in parts. While the object lives, .grad of each bf16
+/// gradient is an fp32 sum; finish() rounds it once. In bf16 each part would be rounded, and small
+/// parts of long rows would be lost.
 class PreciseSums {
  public:
-  /// With fewer than two parts nothing is done.
+  /// No-op with fewer than two parts.
   PreciseSums(const std::vector<at::Tensor>& parameters, int64_t num_parts);
-  /// Unless finished, .grad is what it was.
+  /// Restores .grad unless finished.
   ~PreciseSums();
   PreciseSums(const PreciseSums&) = delete;
   PreciseSums& operator=(const PreciseSums&) = delete;
@@ -49,53 +49,53 @@ class PreciseSums {
   std::vector<Sum> sums_;
 };
 
-/// y_TO = x_TI W^T + b with parameters W_OI and, where defined, b_O, which may be in another dtype
-/// than x: they are cast at use. With an adapter (LoRA, arXiv 2106.09685) the layer also adds
-/// scale * dropout(x) A^T B^T.
+/// y_TO = x_TI W^T + b, with parameters W_OI and, where defined, b_O. They may have another dtype
+/// than x, and are cast at use. An adapter (LoRA, arXiv 2106.09685) adds scale * dropout(x) A^T
+/// B^T.
 struct Linear {
   at::Tensor weight, bias;
-  at::Tensor lora_a, lora_b;  // [R, I] and [O, R], or with more rows; undefined without an adapter
+  at::Tensor lora_a, lora_b;  // [R, I] and [O, R], or more rows of B; undefined: no adapter
   double lora_scale = 0.0;
-  /// Its first row of B, which may be one of several layers' with the same A.
+  /// The first of its rows of lora_b, which several layers with the same A may share.
   int64_t lora_b_begin = 0;
-  Dropout dropout = {};  // of the adapter's input, for the rows that this layer is given
-  std::shared_ptr<const Linear> cast_of = {};  // whose gradients it adds to; null: its own
-  int64_t first_output = 0;                    // there, where it has some of those outputs
+  Dropout dropout = {};                        // of the adapter's input, for this layer's rows
+  std::shared_ptr<const Linear> cast_of = {};  // the layer that gets its gradients; null: itself
+  int64_t first_output = 0;                    // its first output there, if it has some
 
   at::Tensor forward(const at::Tensor& x_TI) const;
-  /// The same into memory that is there.
+  /// Writes the same into y_TO.
   void forward_out(at::Tensor y_TO, const at::Tensor& x_TI) const;
   /// out = h + x W^T + b + ...; out may be h.
   void add_forward_out(at::Tensor out_TO, const at::Tensor& h_TO, const at::Tensor& x_TI) const;
   /// y += x W^T + b + ...
   void add_forward_(at::Tensor y_TO, const at::Tensor& x_TI) const;
-  /// Adds to the parameters' gradients, as far as they are trained.
+  /// Adds to the gradients of trained parameters.
   void add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) const;
   /// dy W + ...
   at::Tensor input_gradient(const at::Tensor& dy_TO) const;
   void input_gradient_out(at::Tensor dx_TI, const at::Tensor& dy_TO) const;
   /// dx += dy W + ...
   void add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) const;
-  /// All of its backward: add_gradients(), and, where dx_TI is not null, dx += dy W + ..., which it
-  /// makes where it is undefined.
+  /// The whole backward: add_gradients(); and dx += dy W + ... unless dx_TI is null. Makes dx where
+  /// it is undefined.
   void backward(const at::Tensor& dy_TO, const at::Tensor& x_TI, at::Tensor* dx_TI) const;
-  /// The same layer with parameters in `dtype`; knows no gradients.
+  /// Returns the layer with parameters in `dtype`, without gradients.
   Linear cast(at::ScalarType dtype) const;
-  /// The same for several uses in a row: gradients are added to those of this layer's parameters.
+  /// The same for several consecutive uses. Adds gradients to this layer's parameters.
   Linear cast_for_uses(at::ScalarType dtype) const;
-  /// The same layer for some of its rows: their dropout.
+  /// Returns the layer for some of its rows, which have their own dropout.
   Linear for_rows(int64_t begin, int64_t size) const;
   Linear for_rows(const at::Tensor& rows_L) const;
-  /// The layer of some of its outputs. Gradients are added to those of this layer's parameters.
+  /// Returns the layer restricted to some outputs. Adds gradients to this layer's parameters.
   Linear for_outputs(int64_t begin, int64_t count) const;
   bool has_adapter() const { return lora_a.defined(); }
-  /// Its rows of B, or of a tensor like it.
+  /// Returns its rows of lora_b, or of a tensor like it.
   at::Tensor own_lora_b() const { return own_rows_of(lora_b); }
   at::Tensor own_rows_of(const at::Tensor& like_b) const {
     const int64_t num_rows = weight.size(0);
     return like_b.size(0) == num_rows ? like_b : like_b.narrow(0, lora_b_begin, num_rows);
   }
-  /// Weight, bias, A, B as they are held; some may be undefined.
+  /// Weight, bias, A, B as stored. Some may be undefined.
   std::vector<at::Tensor> parameters() const {
     return cast_of ? cast_of->parameters() : std::vector{weight, bias, lora_a, lora_b};
   }

@@ -29,8 +29,8 @@ int64_t num_chunks(const at::Tensor& hidden_LD, int64_t V, ChunkBytes chunk_byte
   return (hidden_LD.size(0) + rows - 1) / rows;
 }
 
-/// Calls body(begin, size, logits_CV) for chunks of rows, the logits in fp32 or fp64 and its to
-/// overwrite.
+/// Calls body(begin, size, logits_CV) for chunks of rows. Logits are fp32 or fp64, and the body may
+/// overwrite them.
 template <typename Body>
 void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, ChunkBytes chunk_bytes,
                 Body&& body) {
@@ -47,9 +47,9 @@ void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, ChunkB
   }
 }
 
-/// For one chunk: logits -> d loss / d logits, into dhidden and, times dweight_scale, dweight
-/// (where defined). In bf16 the scale must come after the product: of d loss / d logits at labels,
-/// which are all near -1, it would make numbers that round alike.
+/// For one chunk: turns logits into d loss / d logits; from these computes dhidden and adds
+/// dweight_scale times the product to dweight (where defined). In bf16 the scale must come after
+/// the product: gradients at labels are all near -1, and scaled ones would round alike.
 void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::Tensor& lse_C,
                    const at::Tensor& scale_C, const at::Tensor& hidden_CD,
                    const at::Tensor& weight_VD, at::Tensor dhidden_CD, const at::Tensor& dweight_VD,
@@ -60,8 +60,8 @@ void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::
   if (dweight_VD.defined()) add_gemm_(dweight_VD, dlogits_CV.t(), hidden_CD, dweight_scale);
 }
 
-/// The gradient of the head's weight between the forward pass, where it is summed over the chunks
-/// of a row, and the backward, where its scale is known for sure.
+/// The gradient of the head's weight: summed over a row's chunks in the forward pass, scaled in the
+/// backward where the scale is not known before.
 class WeightGradient {
  public:
   WeightGradient(at::Tensor weight_VD, int64_t num_chunks, const HeadGradient& known)
@@ -70,8 +70,8 @@ class WeightGradient {
     const at::Tensor grad = weight_VD_.grad();
     const auto dtype = gradient_dtype(weight_VD_);
     const bool bf16 = dtype == at::kBFloat16, wide = num_chunks > 1 && bf16;
-    // A bf16 gradient always, where it can be: a product in bf16 that is scaled later is rounded
-    // twice.
+    // Scales a bf16 gradient ahead where possible, since a bf16 product that is scaled later is
+    // rounded twice.
     scaled_ahead_ = known.upstream && (bf16 || (grad.defined() && !known.is_zero));
     scale_ = scaled_ahead_ ? *known.upstream : 1.0;
     const bool in_place = grad.defined() && (known.is_zero || scaled_ahead_);
@@ -85,9 +85,9 @@ class WeightGradient {
     }
   }
 
-  /// To add the chunks' gradients to; undefined where the weight is frozen.
+  /// The tensor to which chunks add their gradients; undefined where the weight is frozen.
   const at::Tensor& sum() const { return sum_VD_; }
-  /// By which what is added to it is to be multiplied.
+  /// The factor of each chunk's gradient.
   double scale() const { return scale_; }
 
   void end_forward() {
@@ -103,7 +103,7 @@ class WeightGradient {
 
   void end_backward(const at::Tensor& upstream) {
     if (scaled_ahead_) {
-      // The host waits for no device to be told what it has said itself.
+      // On a GPU, skips the check, for which the host would wait.
       if (!upstream.is_cpu()) return;
       const double given = upstream.item<double>();
       TORCH_CHECK(std::abs(given - scale_) <= 1e-6 * std::abs(scale_),

@@ -1,4 +1,4 @@
-// The head's losses over large vocabularies, and of hidden states that are not finite.
+// The head's losses over large vocabularies, and for hidden states that are not finite.
 #include "longspan/kernels/linear_cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -16,8 +16,8 @@ TEST_CASE("head: losses over 49k and 152k tokens are those of fp64") {
   at::manual_seed(1);
   for (const int64_t V : {49152, 151936}) {
     const int64_t L = 4;
-    // Hidden states that pick a column, so that the products, which have roundings of their own,
-    // are exact: column l holds the logits of label l, as a trained model has them.
+    // One-hot hidden states make the products exact: column l holds the logits of label l, like a
+    // trained model's.
     at::Tensor logits_VL = at::randn({V, L}).mul_(2).add_(4);
     logits_VL.narrow(0, 100, 8).copy_(at::linspace(20, 14, 8).unsqueeze(1).expand({8, L}));
     const at::Tensor hidden = at::eye(L), labels = at::tensor({100, 103, 107, 5}, at::kLong);

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-/// Of 6 outputs, with a bias and an adapter, whose B is rows 2 to 7 of one of 9 rows.
+/// A layer of 6 outputs with a bias and an adapter, whose B is rows 2 to 7 of 9 shared rows.
 Linear trained_layer(at::ScalarType dtype) {
   const auto random = [&](at::IntArrayRef shape) {
     return at::randn(shape, dtype).requires_grad_(true);
@@ -38,7 +38,7 @@ TEST_CASE("linear layer: some outputs after others are all outputs, with all gra
     for (const at::Tensor& parameter : parts.parameters()) parameter.mutable_grad() = at::Tensor();
     for (const auto& [begin, count] : {std::pair{0, 4}, std::pair{4, 2}}) {
       const Linear used = cast ? parts.cast_for_uses(at::kDouble) : parts;
-      // Some of some of them.
+      // Some outputs of some outputs.
       const Linear part =
           used.for_outputs(begin / 2, 6 - begin / 2).for_outputs(begin - begin / 2, count);
       const at::Tensor own = dy.narrow(1, begin, count).contiguous();

@@ -1,4 +1,4 @@
-// Some rows of a parameter, for who computes with these alone.
+// Some rows of a parameter, for a caller that computes with these only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,10 +18,10 @@ struct ParameterRows {
   static ParameterRows all_of(const at::Tensor& parameter) {
     return {parameter, {{0, parameter.size(0)}}};
   }
-  /// The rows, outside of autograd.
+  /// Returns the rows, outside autograd.
   at::Tensor values() const;
-  /// Adds to the parameter's .grad. Where there are no rows it is made, of zeros. Does nothing for
-  /// a parameter that is not trained.
+  /// Adds to the parameter's .grad, which is created with zeros even where there are no rows. No-op
+  /// for a frozen parameter.
   void add_gradient(const at::Tensor& gradient) const;
 };
 

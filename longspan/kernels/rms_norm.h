@@ -1,5 +1,4 @@
-// RMSNorm (arXiv 1910.07467) as an operation of autograd's graph.
-// T: rows, D: numbers of a row.
+// RMSNorm (arXiv 1910.07467) as an autograd operation. T: rows, D: numbers of a row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,16 +7,16 @@
 
 namespace longspan {
 
-/// What a norm of this kind multiplies by. Outside of autograd: its gradient is the weight's.
+/// Returns the factors of a norm of this kind, outside autograd. Their gradient is the weight's.
 at::Tensor norm_factors(const at::Tensor& weight_D, NormKind kind);
 
-/// norm_factors() * h / sqrt(mean(h^2) + eps) in `dtype`. The backward is fused and saves h and one
-/// number a row.
+/// Returns norm_factors() * h / sqrt(mean(h^2) + eps) in `dtype`. The backward is fused, and saves
+/// h and one number for each row.
 at::Tensor rms_norm(const at::Tensor& h_TD, const at::Tensor& weight_D, NormKind kind, double eps,
                     at::ScalarType dtype);
 
-/// Zeros to add up a norm weight's gradient in: fp64 where `like` is fp64, else fp32. Undefined
-/// where the weight is frozen.
+/// Returns zeros in which to sum a norm weight's gradient: fp64 where `like` is fp64, else fp32.
+/// Undefined where the weight is frozen.
 at::Tensor zeros_for_norm(const at::Tensor& weight_D, const at::TensorOptions& like);
 
 }  // namespace longspan

@@ -13,16 +13,16 @@
 namespace longspan {
 namespace {
 
-/// base^(2i / H) for i < F.
+/// Returns base^(2i / H) for i < F.
 at::Tensor periods(const RotaryKind& kind) {
   const auto exponents = at::arange(0, kind.dim, 2, at::kFloat) / static_cast<double>(kind.dim);
   return at::pow(at::Scalar(kind.rotary.theta), exponents);
 }
 
-/// Without a scaling.
+/// Frequencies without scaling.
 RotaryFrequencies plain(const RotaryKind& kind) { return {.inverse_F = 1.0 / periods(kind)}; }
 
-/// Llama 3.1: long wavelengths are stretched, short ones kept, the ones between interpolated.
+/// Llama 3.1: stretches long wavelengths, keeps short ones, and interpolates between them.
 at::Tensor llama3(const at::Tensor& inverse, const RopeScaling& rope) {
   const double context = static_cast<double>(rope.original_max_position_embeddings);
   const double longest_kept = context / rope.high_freq_factor;
@@ -39,7 +39,7 @@ at::Tensor llama3(const at::Tensor& inverse, const RopeScaling& rope) {
 RotaryFrequencies yarn(const RotaryKind& kind) {
   const RopeScaling& rope = kind.rotary.scaling;
   const double dim = static_cast<double>(kind.dim);
-  // The dimension whose wavelength fits `num_rotations` times into the original context.
+  // Returns the dimension whose wavelength fits `num_rotations` times into the original context.
   const auto correction_dim = [&](double num_rotations) {
     return dim *
            std::log(static_cast<double>(rope.original_max_position_embeddings) /
@@ -70,7 +70,7 @@ RotaryFrequencies yarn(const RotaryKind& kind) {
   return {inverse, attention_factor};
 }
 
-/// Phi-4-mini: each frequency has a factor of its own.
+/// Phi-4-mini: each frequency has its own factor.
 RotaryFrequencies longrope(const RotaryKind& kind) {
   const RopeScaling& rope = kind.rotary.scaling;
   const at::Tensor period = periods(kind);

@@ -1,5 +1,5 @@
-// Rotary position embeddings (RoFormer, arXiv 2104.09864) and their scalings.
-// T: tokens, F: pairs of numbers of a head that are rotated together.
+// Rotary position embeddings (RoFormer, arXiv 2104.09864) and their scalings. T: tokens, F: pairs
+// of a head's numbers that are rotated.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,31 +8,31 @@
 
 namespace longspan {
 
-/// Frequencies in fp32, rounded as transformers rounds them: at position 100,000 one unit in the
-/// last place of a frequency already turns a pair by 0.01 rad.
+/// Frequencies in fp32, rounded as in transformers: at position 100,000 one ulp of a frequency
+/// rotates a pair by 0.01 rad.
 struct RotaryFrequencies {
   at::Tensor inverse_F;           // fp32
   double attention_factor = 1.0;  // multiplies cos and sin (YaRN, arXiv 2309.00071)
   RotaryPairs pairs = RotaryPairs::kHalves;
-  /// Of rows with more than `num_short` positions; undefined: all rows have inverse_F.
+  /// For rows with more than `num_short` positions; undefined: inverse_F for all rows.
   at::Tensor long_inverse_F = {};
   int64_t num_short = 0;
 
   RotaryFrequencies on(at::Device device) const;
-  /// Those of a row with so many positions (Batch::num_positions).
+  /// Returns the frequencies of a row with this many positions (Batch::num_positions).
   RotaryFrequencies of_row(int64_t num_positions) const;
 };
 RotaryFrequencies rotary_frequencies(const RotaryKind& kind);
 
-/// Made once for a row and used by every layer. fp32, or fp64 for fp64 models.
+/// Angles of a row, made once and used by every layer. fp32, or fp64 for fp64 models.
 struct RotaryTable {
   at::Tensor cos_TF, sin_TF;
   RotaryPairs pairs = RotaryPairs::kHalves;
 
-  /// Of rows [begin, begin + size).
+  /// Returns the angles of rows [begin, begin + size).
   RotaryTable of_rows(int64_t begin, int64_t size) const;
 };
-/// `frequencies`: those of the row.
+/// Makes the table. `frequencies`: those of the row.
 RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
                          at::ScalarType dtype);
 

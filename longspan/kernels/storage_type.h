@@ -1,4 +1,4 @@
-// From a tensor's dtype to the C++ type that its numbers are stored in, for loops over them.
+// Maps a tensor's dtype to the C++ type of its numbers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// Calls f(Storage{}), Storage being float, double or c10::BFloat16.
+/// Calls f(Storage{}), where Storage is float, double or c10::BFloat16.
 template <typename F>
 void with_type(at::ScalarType dtype, F&& f) {
   switch (dtype) {
@@ -24,10 +24,10 @@ void with_type(at::ScalarType dtype, F&& f) {
   }
 }
 
-/// What is computed in on numbers that are stored so.
+/// The type of arithmetic on numbers stored as S.
 template <typename S>
 using Arithmetic = std::conditional_t<std::is_same_v<S, double>, double, float>;
-/// The same, of dtypes: fp64 for fp64, and fp32 for all else.
+/// The same for dtypes: fp64 for fp64, else fp32.
 inline at::ScalarType arithmetic_dtype(at::ScalarType stored) {
   return stored == at::kDouble ? at::kDouble : at::kFloat;
 }

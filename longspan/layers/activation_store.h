@@ -1,4 +1,4 @@
-// Stores what checkpointed blocks save for their backward elsewhere than on the device.
+// A store, away from the device, for tensors that checkpointed blocks save for their backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,24 +9,24 @@
 
 namespace longspan {
 
-/// The tensors that one block has saved. Their memory is freed when this object dies.
+/// The saved tensors of one block. Their memory is freed with this object.
 class SavedTensors {
  public:
   virtual ~SavedTensors() = default;
-  /// Tensor i of those that were put, ready to compute with; maybe another copy at each call. The
-  /// caller does not write to it.
+  /// Returns tensor i of the block, ready for computation; possibly a new copy at each call. The
+  /// caller must not write to it.
   virtual at::Tensor get(size_t i) = 0;
-  /// Call it when the block's attention backward begins, its longest work: the store may meanwhile
-  /// prefetch the tensors that were put before these, which the backward asks for next.
+  /// Call where the block's attention backward, its longest work, begins. The store may prefetch
+  /// the tensors of the previous put(), which the backward needs next.
   virtual void read_previous_ahead() = 0;
 };
 
-/// Takes tensors of the forward, block by block; the backward asks in the reverse order.
+/// Takes tensors of the forward, block by block. The backward reads them in reverse order.
 class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
-  /// Stores the tensors of a block. The caller drops them, so that their memory on the device is
-  /// free once they are stored. `briefly`: they are asked for in the backward of the same block.
+  /// Stores the tensors of a block. The caller drops them, so that their device memory is free once
+  /// they are stored. `briefly`: they are read again in the same block's backward.
   virtual std::shared_ptr<SavedTensors> put(std::vector<at::Tensor> tensors,
                                             bool briefly = false) = 0;
 };

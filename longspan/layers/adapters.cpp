@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-/// A copy of the layer whose linear layers can be exchanged for others.
+/// A copy of the layer with replaceable linear layers.
 struct OpenLayer {
   std::shared_ptr<TokenMixer> mixer;
   std::shared_ptr<FeedForward> feed_forward;
@@ -42,14 +42,14 @@ Layer with_dropout(const Layer& layer, const Dropout& dropout, const at::Tensor&
   uint64_t number = 0;
   std::map<const c10::TensorImpl*, uint64_t> number_of;  // of each adapter, by its A
   for (Linear* linear : open.linears()) {
-    // Where several have one adapter, its input is dropped once: as the first of them has it.
+    // Layers that share an adapter drop its input once, with the number of the first.
     const uint64_t own =
         number_of.try_emplace(linear->lora_a.unsafeGetTensorImpl(), number).first->second;
     linear->dropout = dropout;
     linear->dropout.seed = mix_seed(dropout.seed, linear->has_adapter() ? own : number);
     number += 1;
   }
-  if (rows_L.defined()) {  // the feed-forward gets these alone
+  if (rows_L.defined()) {  // the feed-forward gets only these rows
     for (Linear* linear : open.feed_forward->linears()) *linear = linear->for_rows(rows_L);
   }
   return std::move(open).in_place_of(layer);

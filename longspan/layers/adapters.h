@@ -1,4 +1,4 @@
-// LoRA's adapters (arXiv 2106.09685) of whole layers, whatever the layers are.
+// LoRA adapters (arXiv 2106.09685) of whole layers of any kind.
 #pragma once
 
 #include "longspan/kernels/dropout.h"
@@ -6,10 +6,11 @@
 
 namespace longspan {
 
-/// The layer without its adapters; shares everything else.
+/// Returns the layer without its adapters. It shares everything else.
 Layer without_adapters(const Layer& layer);
 
-/// With dropout of the adapters' inputs for a row's tokens; `rows_L` as in run_layer().
+/// Returns the layer with dropout on its adapters' inputs, for a row's tokens. `rows_L`: as in
+/// run_layer().
 Layer with_dropout(const Layer& layer, const Dropout& dropout, const at::Tensor& rows_L);
 
 }  // namespace longspan

@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-/// Where no store is given: tensors stay what they are.
+/// Keeps the tensors where they are. Used without a store.
 class SavedHere : public SavedTensors {
  public:
   explicit SavedHere(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
@@ -37,9 +37,8 @@ class Checkpoint {
   std::vector<at::Tensor> backward(std::vector<at::Tensor> gradients);
 
  private:
-  // What is saved: h, the attention's output for the tokens (where it is), and out and lse of each
-  // leaf attention. Beside them, on the device in any case, what the feed-forward keeps and has
-  // chosen.
+  // Saved tensors: h, the attention's output (where needed), and out and lse of each leaf
+  // attention. The feed-forward's saved tensors and choices always stay on the device.
   static constexpr size_t kHidden = 0;
 
   void keep(const at::Tensor& h_TD, const at::Tensor& mixed_T, SavedAttention& results);
@@ -56,8 +55,8 @@ class Checkpoint {
   bool wants_input_;
   std::shared_ptr<SavedTensors> saved_;
   SavedFeedForward feed_forward_;
-  std::optional<size_t> out_;                      // its place
-  std::vector<std::pair<size_t, size_t>> leaves_;  // places of out and lse
+  std::optional<size_t> out_;                      // its index
+  std::vector<std::pair<size_t, size_t>> leaves_;  // indices of out and lse
   SavedAttention replayed_;
   std::vector<at::Tensor> gradients_;  // of the mixer's inputs
 };
@@ -93,7 +92,7 @@ void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& mixed_T, SavedAt
     leaves_.emplace_back(tensors.size(), tensors.size() + 1);
     tensors.push_back(result.out_TNH);
     tensors.push_back(result.lse_NT);
-    // Without processes to exchange with, the leaf's output is the attention's.
+    // Where no process exchanges, the leaf's output is the attention's.
     if (mixed_T.defined() && result.out_TNH.data_ptr() == mixed_T.data_ptr() &&
         result.out_TNH.sizes() == mixed_T.sizes()) {
       out_ = leaves_.back().first;
@@ -103,7 +102,8 @@ void Checkpoint::keep(const at::Tensor& h_TD, const at::Tensor& mixed_T, SavedAt
     saved_ = std::make_shared<SavedHere>(std::move(tensors));
     return;
   }
-  // Keeping the attention output lets the backward finish the MLP before it recomputes q, k, v.
+  // With the attention's output saved, the backward can finish the MLP before it recomputes q, k,
+  // v.
   if (mixed_T.defined() && !out_) {
     out_ = tensors.size();
     tensors.push_back(mixed_T);
@@ -122,10 +122,10 @@ bool Checkpoint::trains_inputs() const {
   });
 }
 
-/// What the mixing gives, around the saved results, with a graph that ends at gradients_.
+/// Returns the mixing's output from saved results, with a graph that ends at gradients_.
 at::Tensor Checkpoint::replay(at::Tensor h_TD) {
   std::vector<at::Tensor> inputs = mixer_inputs(h_TD, layer_, row_);
-  // Drop h now: if it is stored off-device, its device memory is free before attention runs.
+  // Drops h now: where it is stored off-device, its device memory is free before attention runs.
   h_TD.reset();
   const auto options = inputs[0].options();
   const c10::AutoGradMode with_graph(trains_inputs());
@@ -140,8 +140,8 @@ at::Tensor Checkpoint::replay(at::Tensor h_TD) {
   return layer_.mixer->mix(inputs, row_);
 }
 
-/// Through the feed-forward and the mixer's output: d loss / d (h + output), [L, D], and that of
-/// what was mixed into dmixed_T.
+/// Backward through the feed-forward and the mixer's output. Returns d loss / d (h + output), [L,
+/// D], and writes d loss / d mixed into dmixed_T.
 at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_TD,
                                        const at::Tensor& mixed_T, at::Tensor& dmixed_T) {
   c10::NoGradGuard no_grad;
@@ -162,7 +162,7 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
   const at::Tensor dnorm_D =
       norm.defined() ? zeros_for_norm(norm.weight_D, h_TD.options()) : at::Tensor();
   PreciseSums sums(mixer->parameters_after(), feed_forward_num_chunks(L, layer_, row_));
-  // No labels, no rows: every parameter still gets its gradient, of zeros.
+  // Runs once without rows, so that every parameter gets a gradient (of zeros).
   for (int64_t begin = 0; begin < std::max<int64_t>(L, 1); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, L - begin)};
     const at::Tensor numbers = some ? rows_L_.narrow(0, begin, rows.size) : at::Tensor();
@@ -197,7 +197,7 @@ at::Tensor Checkpoint::output_backward(at::Tensor dout_LD, const at::Tensor& h_T
   return dmiddle_LD;
 }
 
-/// Both tensors are moved into the graph, so they are freed as soon as autograd is done with them.
+/// Moves both tensors into the graph, so that autograd frees them early.
 void Checkpoint::attention_backward(at::Tensor mixed_T, at::Tensor dmixed_T) {
   const c10::AutoGradMode with_graph(true);
   auto give = [dmixed_T = std::move(dmixed_T)](std::vector<at::Tensor>) mutable {
@@ -213,7 +213,7 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   at::Tensor dout_LD = std::move(gradients[0]);
   gradients.clear();
   const bool stored = row_.store != nullptr;
-  at::Tensor attended;  // one of the leaves', too
+  at::Tensor attended;  // shared with one of the leaves
   for (const auto& [out, lse] : leaves_) {
     replayed_.results.push_back({saved_->get(out), saved_->get(lse)});
     if (out_ == out) attended = replayed_.results.back().out_TNH;
@@ -228,7 +228,7 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   attended.reset();
   if (!trains_inputs()) return {};
 
-  // Offload dmiddle too: it is not needed until attention's backward is done.
+  // Offloads dmiddle too, which is not needed until the attention's backward is done.
   std::shared_ptr<SavedTensors> aside;
   if (stored) aside = row_.store->put({std::exchange(dmiddle_LD, {})}, /*briefly=*/true);
   if (!replayed_out.defined()) {
@@ -253,7 +253,7 @@ std::vector<at::Tensor> Checkpoint::backward(std::vector<at::Tensor> gradients) 
   return {std::move(dh_TD)};
 }
 
-/// An attention that asks for chunked projections has them in its graph.
+/// The backward of an attention with chunked projections, which are in its graph.
 std::vector<at::Tensor> Checkpoint::chunked_backward(at::Tensor dout_LD) {
   const auto input_TD = saved_->get(kHidden).detach().requires_grad_(wants_input_);
   at::Tensor middle;

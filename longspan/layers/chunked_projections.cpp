@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// The columns of these heads of a layer that takes all heads.
+/// Returns a layer's columns for these heads.
 Linear columns_of(const Linear& whole, const at::Tensor& heads, int64_t head_dim,
                   at::ScalarType dtype) {
   c10::NoGradGuard no_grad;
@@ -28,12 +28,12 @@ Linear columns_of(const Linear& whole, const at::Tensor& heads, int64_t head_dim
 
 }  // namespace
 
-/// What the parts' backwards share. Each projection adds to dx; the last one takes it through the
-/// norm.
+/// State that the backwards of the parts share. Each projection adds to dx. The last one takes it
+/// through the norm.
 struct ChunkedProjections::Shared {
   at::Tensor rstd_T, x_TD, dx_TD;
   int num_projections = 0;
-  std::vector<std::function<void()>> weight_gradients;  // of the output, put off
+  std::vector<std::function<void()>> weight_gradients;  // of the output, deferred
   std::optional<PreciseSums> lora_b_sum;                // of the output's adapter, over the parts
 
   void run_weight_gradients() {
@@ -107,8 +107,8 @@ at::Tensor ChunkedProjections::input(int i) {
   return attach_backward({x_TnH}, {h_TD_}, layer_.mixer_parameters(), backward)[0];
 }
 
-// The residual. In the backward it comes last of the output's parts: time for the gradients of
-// weights, while those of the heads travel.
+// Adds the residual. Its backward runs last of the output's parts. It computes gradients of weights
+// while gradients of heads travel.
 at::Tensor ChunkedProjections::begin_output() {
   const at::Tensor h_LD = rows_L_.defined() ? h_TD_.index_select(0, rows_L_) : h_TD_;
   const at::Tensor& bias_D = overlap_.linear->bias;
@@ -149,12 +149,12 @@ at::Tensor ChunkedProjections::add_output(const at::Tensor& y_LD, const at::Tens
                          wants_out = out_LnH.requires_grad()](std::vector<at::Tensor> gradients) {
     const at::Tensor dsum_LD = gradients[0].to(dtype);
     shared->run_weight_gradients();
-    // Cut the columns again: a copy captured here would live as long as the graph.
+    // Cuts the columns again, since a captured copy would live as long as the graph.
     const Linear part = columns_of(whole, index, H, dtype);
     at::Tensor dout;
     if (wants_out) dout = part.input_gradient(dsum_LD).view(out_LnH.sizes());
     shared->weight_gradients.push_back([=] {
-      // Gradients of the part's own columns, then into the whole's.
+      // Computes gradients of the part's columns, then adds them to the whole's.
       Linear leaves = part;
       const auto train = [](at::Tensor& x, const at::Tensor& of) {
         if (x.defined()) x = x.detach().set_requires_grad(of.requires_grad());

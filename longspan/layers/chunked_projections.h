@@ -1,6 +1,5 @@
-// The projections around attention in the parts that an overlapping attention asks for.
-// T: tokens, L: rows that are wanted, D: model dim, N: query heads, M: kv heads, n: some heads, H:
-// head dim.
+// The projections around attention, in the parts that an overlapping attention asks for. T: tokens,
+// L: wanted rows, D: model dim, N: query heads, M: kv heads, n: some heads, H: head dim.
 #pragma once
 
 #include <functional>
@@ -11,7 +10,7 @@
 
 namespace longspan {
 
-/// One layer's AttentionProjections. All references must outlive it; the graph holds what it needs.
+/// One layer's AttentionProjections. All references must outlive it. The graph holds what it needs.
 class ChunkedProjections {
  public:
   ChunkedProjections(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,

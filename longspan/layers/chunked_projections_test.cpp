@@ -18,7 +18,7 @@ namespace longspan {
 namespace {
 
 TEST_CASE("chunked projections: nothing of the weights is saved between forward and backward") {
-  // A few tokens and wide layers: a copy of one matrix is more than all activations.
+  // Few tokens and wide layers: a copy of one matrix is larger than all activations.
   testing::SmallModel config;
   config.model_type = "qwen2";
   config.vocab_size = 16;

@@ -1,6 +1,5 @@
-// Where the rows of a chunk go in a mixture of experts.
-// C: rows, R: those that leave, one for each expert that a row goes to, K: experts of a row, E:
-// experts.
+// The destinations of a chunk's rows in a mixture of experts. C: rows, R: C K, one for each expert
+// of each row, K: experts of a row, E: experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,33 +14,32 @@
 
 namespace longspan {
 
-/// The rows by the expert that they go to. How many go to each is on its way to the host once this
-/// is made, so that the host may give the device other work before it asks; or it stays on the
-/// device, and no host knows.
+/// Sorts rows by expert. The constructor starts to send the number of rows for each expert to the
+/// host, which may give the device other work before it reads them. on_device() keeps the numbers
+/// on the device.
 class ExpertDispatch {
  public:
-  /// `exchange` (null: all experts are here) then opens a way for the rows.
+  /// Opens routes for the rows by `exchange`; null: all experts are here.
   ExpertDispatch(const at::Tensor& experts_CK, int64_t num_experts, ExpertExchange* exchange);
-  /// For whoever works on all experts at once (grouped_experts.h): asks the host nothing.
+  /// For code that works on all experts at once (grouped_experts.h). Sends nothing to the host.
   static ExpertDispatch on_device(const at::Tensor& experts_CK, int64_t num_experts);
-  /// One more of rows that had these numbers(), for which the host does not wait again.
+  /// Dispatches rows that had these numbers() before, without a wait of the host.
   ExpertDispatch(const at::Tensor& experts_CK, std::vector<int64_t> numbers,
                  ExpertExchange* exchange);
 
-  /// Of all experts, one behind the other; and the places of their weights in the flattened
-  /// weights. int64, [R].
+  /// The rows, sorted by expert, and their places in the flattened weights. int64, [R].
   const at::Tensor& rows() const { return rows_R_; }
   const at::Tensor& places() const { return places_R_; }
-  /// With an exchange.
+  /// Only with an exchange.
   const ExpertRoutes& routes() const { return *routes_; }
-  /// What the host waits for: all that the same rows need to be dispatched once more. Empty of
-  /// those on the device.
+  /// Returns the numbers for which the host waits, and with which the same rows can be dispatched
+  /// again. Empty for on_device().
   std::vector<int64_t> numbers() const;
-  /// How many go to each expert, int64, of those on the device; else undefined.
+  /// Rows for each expert, int64, for on_device(); else undefined.
   const at::Tensor& device_counts() const { return device_counts_E_; }
 
-  /// Calls use(expert, begin, count) with the part of them for each expert; some have no rows. The
-  /// host waits until it knows.
+  /// Calls use(expert, begin, count) with each expert's part of the rows, which may be empty. The
+  /// host waits for the numbers.
   template <typename Use>
   void for_each(Use&& use) const {
     const std::vector<int64_t> counts = counts_on_host();
@@ -59,7 +57,7 @@ class ExpertDispatch {
 
   at::Tensor places_R_, rows_R_;
   std::unique_ptr<ExpertRoutes> routes_;
-  // Without an exchange: how many go to each expert, on its way or known.
+  // Without an exchange: rows for each expert, on their way or known.
   std::optional<ToHost> counts_E_;
   std::vector<int64_t> known_E_;
   at::Tensor device_counts_E_;

@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// Every trained parameter gets a gradient, of zeros where no row came.
+/// Gives every trained parameter a gradient, of zeros where no row came.
 void make_gradients(const ExpertMlp& expert) {
   for (const Linear* linear : expert.linears()) {
     for (const at::Tensor& parameter : linear->parameters()) {
@@ -23,12 +23,12 @@ void make_gradients(const ExpertMlp& expert) {
   }
 }
 
-/// Of the room, of which each is as large as gate x of all rows. Behind them lie two more where
-/// gate and up take turns.
+/// Parts of the working memory, each as large as gate x of all rows. Interleaved gate and up need
+/// two more.
 constexpr int64_t kForwardParts = 2, kBackwardParts = 4;
 
-/// The two parts of the room from `first` on, as memory of one tensor for gate and up in turns;
-/// undefined where they do not take turns.
+/// Returns two parts of the working memory, from `first` on, as one tensor for interleaved gate and
+/// up; undefined for two matrices.
 at::Tensor room_for_both(const ExpertMlp& expert, const at::Tensor& room, int64_t first,
                          int64_t num_rows) {
   if (!expert.takes_turns()) return {};
@@ -36,7 +36,7 @@ at::Tensor room_for_both(const ExpertMlp& expert, const at::Tensor& room, int64_
   return room.narrow(0, first, 2).view({-1}).narrow(0, 0, num_rows * width).view({num_rows, width});
 }
 
-/// What an expert makes of its rows.
+/// Returns the expert's output for its rows.
 at::Tensor output_of(const ExpertMlp& expert, const GateActivation& activation,
                      const at::Tensor& x_RD, const at::Tensor& room) {
   const VaryingShapes rows_vary;
@@ -51,7 +51,7 @@ struct RowGradients {
   at::Tensor dx_RD, dweights_R;
 };
 
-/// Adds to the expert's gradients. dout_RD, of the weighed rows, is overwritten.
+/// Adds to the expert's gradients. Overwrites dout_RD, the gradient of the weighted rows.
 RowGradients gradients_of(const ExpertMlp& expert, const GateActivation& activation,
                           const at::Tensor& x_RD, at::Tensor dout_RD, const at::Tensor& weights_R,
                           const at::Tensor& room) {
@@ -62,7 +62,7 @@ RowGradients gradients_of(const ExpertMlp& expert, const GateActivation& activat
   at::Tensor gate_RI = part(0), up_RI = part(1), dact_RI = part(3);
   const at::Tensor both_R2I = room_for_both(expert, room, kBackwardParts, R);
   expert.gate_and_up_out(gate_RI, up_RI, x_RD, both_R2I);
-  const at::Tensor back_RI = part(2);  // the gradient of act, were the weights one
+  const at::Tensor back_RI = part(2);  // gradient of act for weights of 1
   expert.down_proj.input_gradient_out(back_RI, dout_RD);
   at::mul_out(dact_RI, back_RI, weights_R1);
   gated_backward_(activation, gate_RI, up_RI, dact_RI);
@@ -81,7 +81,7 @@ int64_t most_of(const std::vector<int64_t>& counts) {
   return counts.empty() ? 0 : *std::ranges::max_element(counts);
 }
 
-/// Calls use(expert, begin, count) with the part of rows that have come to each expert.
+/// Calls use(expert, begin, count) with the rows that have arrived for each expert.
 template <typename Use>
 void for_arrived(const std::vector<int64_t>& counts, Use&& use) {
   int64_t begin = 0;
@@ -95,8 +95,8 @@ at::Tensor counts_on(at::Device device, const std::vector<int64_t>& counts) {
   return sent_to(at::tensor(counts, at::kLong), device);
 }
 
-/// sum_CD += what has come back of each row's experts, in the order in which the rows left, each
-/// times its weight; undefined weights are ones.
+/// sum_CD += the returned outputs of each row's experts, in the order in which the rows left, each
+/// times its weight. Undefined weights are 1.
 void add_returned_rows_(at::Tensor& sum_CD, const ExpertDispatch& sorted, const at::Tensor& y_RD,
                         const at::Tensor& weights_CK) {
   const int64_t C = sum_CD.size(0);
@@ -138,7 +138,7 @@ at::Tensor Experts::room_of(int64_t num_parts, int64_t num_rows,
   return at::empty({num_parts + (spec_.stacked ? 2 : 0), num_rows, spec_.expert_size}, options);
 }
 
-// How many rows come to an expert that others send to is known when they do.
+// With an exchange, the number of arriving rows is not known yet.
 at::Tensor Experts::forward_room(int64_t num_rows, const at::TensorOptions& options) const {
   if (grouped::have_kernels(options)) return {};
   return room_of(kForwardParts, are_exchanged() ? 0 : num_rows, options);
@@ -149,9 +149,8 @@ at::Tensor Experts::backward_room(int64_t num_rows, const at::TensorOptions& opt
   return room_of(kBackwardParts, are_exchanged() ? 0 : num_rows, options);
 }
 
-/// The expert's layers in the dtype of computation, for these rows of the chunk that begins there.
-/// Rows that come from elsewhere are undefined: adapters of experts have no dropout
-/// (spec/lora_spec).
+/// Returns the expert's layers in the dtype of computation, for these rows of the chunk at `begin`.
+/// Arriving rows are undefined: adapters of experts have no dropout (spec/lora_spec).
 ExpertMlp Experts::weights_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
                                at::ScalarType dtype) const {
   return weights_[expert].cast_for_uses(dtype, rows_R.defined() ? rows_R + begin : rows_R);
@@ -221,8 +220,7 @@ void Experts::add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispat
   });
 }
 
-/// What the experts here make of rows that have come to them, `counts` to each: x_SD is
-/// overwritten.
+/// Returns the outputs of the experts here for arriving rows, `counts` for each. Overwrites x_SD.
 at::Tensor Experts::outputs_of_arrived(at::Tensor x_SD, const std::vector<int64_t>& counts) const {
   if (are_grouped(x_SD)) {
     const GroupedExperts experts(weights_, spec_.activation, counts_on(x_SD.device(), counts),
@@ -296,7 +294,7 @@ at::Tensor Experts::exchanged_backward(at::Tensor& dx_CD, const Routing& routing
       .view_as(routing.weights_CK);
 }
 
-/// d loss / d those rows, x_SD, which is overwritten, and dout_SD too.
+/// Returns d loss / d x of the arriving rows. Overwrites x_SD and dout_SD.
 at::Tensor Experts::gradients_of_arrived(at::Tensor& dweights_S, at::Tensor x_SD,
                                          const at::Tensor& dout_SD, const at::Tensor& weights_S,
                                          const std::vector<int64_t>& counts) const {

@@ -1,5 +1,5 @@
-// The experts of a mixture: gated MLPs, each of the rows that a router sends to it.
-// C: rows, R: those of one expert, D: model dim, I: intermediate dim, K: experts of a row.
+// The experts of a mixture: gated MLPs of the rows that a router sends to them. C: rows, R: rows of
+// one expert, D: model dim, I: intermediate dim, K: experts of a row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,38 +14,37 @@
 
 namespace longspan {
 
-/// On a GPU that has kernels for it works on all experts at once (grouped_experts.h), in bf16. Else
-/// on one after the other: gathers its rows, computes its gated MLP of them, adds them where they
-/// belong. So no row is padded, and nothing as wide as an expert is as long as the rows times the
-/// experts of each.
+/// Computes all experts at once in bf16 on a GPU with kernels for it (grouped_experts.h). Else
+/// computes one expert after the other: gathers its rows, runs its MLP, and adds the outputs to
+/// their places. So no row is padded, and no tensor of expert width has C K rows.
 class Experts {
  public:
-  /// `weights`: those of all experts, or with an exchange of those that are here. `exchange` (null:
-  /// all experts are here) outlives it.
+  /// `weights`: those of all experts; with an exchange, those of the experts here. `exchange`
+  /// (null: all experts are here) must outlive this object.
   Experts(const MixtureOfExpertsSpec& spec, std::vector<ExpertMlp> weights,
           ExpertExchange* exchange);
 
   std::vector<Linear*> linears();
   void append_parameters_to(std::vector<at::Tensor>& parameters) const;
-  /// Whether nothing in their shapes keeps a GPU from working on all of them at once, in bf16.
+  /// Whether the shapes allow a GPU to compute all experts at once, in bf16.
   bool can_be_grouped() const;
   bool are_exchanged() const { return exchange_ != nullptr; }
   const std::vector<ExpertMlp>& weights() const { return weights_; }
 
-  /// Memory to work in, for up to so many rows; undefined where a GPU has kernels for all experts
-  /// at once.
+  /// Returns working memory for up to `num_rows` rows; undefined where a GPU has kernels for all
+  /// experts at once.
   at::Tensor forward_room(int64_t num_rows, const at::TensorOptions& options) const;
   at::Tensor backward_room(int64_t num_rows, const at::TensorOptions& options) const;
 
-  /// What the following two are given for rows x. Where experts are not worked on at once, the host
-  /// waits in these two, and not where it has kept the `numbers` of an earlier dispatch of the same
-  /// rows (ExpertDispatch::numbers()).
+  /// Returns the dispatch that add() and backward() need for rows x. Where experts run one after
+  /// the other, the host waits in those two for its numbers, unless `numbers` gives those of an
+  /// earlier dispatch of the same rows (ExpertDispatch::numbers()).
   ExpertDispatch dispatch(const at::Tensor& x_CD, const Routing& routing,
                           const std::vector<int64_t>* numbers) const;
-  /// Adds the weighed sum over each row's experts to sum_CD, in fp32 or fp64.
+  /// Adds the weighted sum over each row's experts to sum_CD, which is fp32 or fp64.
   void add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
            const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const;
-  /// d loss / d weights, [C, K]. Adds d loss / d x to dx_CD, and the gradients of the experts.
+  /// Returns d loss / d weights, [C, K]. Adds d loss / d x to dx_CD, and the experts' gradients.
   at::Tensor backward(at::Tensor& dx_CD, const Routing& routing, const ExpertDispatch& sorted,
                       const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
                       const at::Tensor& room) const;

@@ -28,8 +28,8 @@ std::unique_ptr<FeedForward> cast_for_uses(const FeedForward& feed_forward, at::
   return cast;
 }
 
-/// Splits saved tensors into the feed-forward's own and the output norm's input, the last one.
-/// Where nothing was saved that is a new tensor of zeros.
+/// Splits saved tensors into the feed-forward's own and the output norm's input, which is the last
+/// one; a new tensor of zeros where nothing was saved.
 std::pair<SavedStep, at::Tensor> taken_apart(SavedStep saved, const at::Tensor& h_CD) {
   if (saved.empty()) return {SavedStep{}, at::zeros_like(h_CD)};
   at::Tensor y_CD = saved.back();
@@ -37,14 +37,14 @@ std::pair<SavedStep, at::Tensor> taken_apart(SavedStep saved, const at::Tensor& 
   return {std::move(saved), y_CD};
 }
 
-/// What is saved of these rows; empty where nothing is.
+/// Returns the saved tensors of these rows; empty where nothing is saved.
 SavedStep saved_rows(const SavedStep& saved, const RowRange& rows) {
   SavedStep some;
   for (const at::Tensor& x : saved) some.push_back(x.narrow(0, rows.begin, rows.size));
   return some;
 }
 
-/// Writes what is saved of rows, and adds the choice of each chunk.
+/// Writes the saved tensors of all rows, and appends each chunk's choice.
 at::Tensor forward(const at::Tensor& h_TD, SavedFeedForward& saved, const Layer& layer,
                    const RowContext& row) {
   const auto dtype = row.compute_dtype;
@@ -140,7 +140,7 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
                                 const at::Tensor& dh_CD) {
   const RowRange rows{begin, h_CD.size(0)};
   const SavedStep saved = saved_rows(saved_.rows, rows);
-  // A row without rows may have had no chunk.
+  // A row of no tokens may have had no chunk.
   const auto number = static_cast<size_t>(begin / chunk_rows_);
   SharedChoice choice = number < saved_.choices.size() ? saved_.choices[number] : nullptr;
   const at::Tensor factors_D = layer_.feed_forward_norm_factors();
@@ -148,7 +148,7 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
   at::Tensor dy_CD = dout_CD;
   SavedStep own = saved;
   if (const OutputNorm norm = layer_.feed_forward_output_norm(); norm.defined()) {
-    // Its backward needs the output, which is computed again where it was not saved.
+    // The norm's backward needs the output, which is recomputed where it was not saved.
     at::Tensor y_CD;
     if (saved.empty()) {
       own = saved_rows(again_, {0, rows.size});
@@ -179,7 +179,7 @@ at::Tensor feed_forward_backward(const at::Tensor& dout_TD, const at::Tensor& h_
   const int64_t T = h_TD.size(0), chunk = feed_forward_chunk_rows(T, layer, row);
   FeedForwardBackward backward(h_TD.options(), T, std::move(saved), layer, row);
   auto dh_TD = at::empty_like(h_TD);
-  // No labels, no rows: every parameter still gets its gradient, of zeros.
+  // Runs once without rows, so that every parameter gets a gradient (of zeros).
   for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows.size); };

@@ -20,12 +20,12 @@
 namespace longspan {
 namespace {
 
-/// What the recurrence makes of some value heads and the key heads that they need.
+/// The recurrence of some value heads and their key heads.
 struct Recurrence {
   const GatedDeltaNetSpec& spec;
   const GatedDeltaNet::Weights& weights;
 
-  /// The convolution's rows of these heads.
+  /// Returns the convolution's rows for these heads.
   ParameterRows channels(const HeadRange& keys, const HeadRange& values) const {
     const int64_t K = spec.key_dim, V = spec.value_dim, all = spec.num_queries();
     return {weights.conv1d_J1W,
@@ -34,10 +34,11 @@ struct Recurrence {
              {2 * all + values.begin * V, values.count * V}}};
   }
 
-  /// A head's queries and keys, one for each value head where not all of a key head's are here.
+  /// Queries and keys of heads. Where a key head's value heads are only partly here, each value
+  /// head gets a copy.
   struct KeyHeads {
     int64_t m, K;
-    at::Tensor of_values_n;  // undefined: as they are
+    at::Tensor of_values_n;  // undefined: no copies
 
     at::Tensor operator()(const at::Tensor& x_TK) const {
       const at::Tensor x_TmK = x_TK.unflatten(1, {m, K});
@@ -63,7 +64,7 @@ struct Recurrence {
     return delta_rule_gates(a_Tn, b_Tn, some(weights.a_log_N), some(weights.dt_bias_N));
   }
 
-  /// Of what the convolution gives.
+  /// Splits the convolution's output into inputs of the rule.
   DeltaRuleInputs inputs(const at::Tensor& y_Tj, const DeltaRuleGates& gates, const KeyHeads& heads,
                          int64_t n) const {
     const int64_t keys = heads.m * spec.key_dim, values = n * spec.value_dim;
@@ -72,7 +73,7 @@ struct Recurrence {
             gates.beta_TN};
   }
 
-  /// x_Tj: the channels of these heads, of all tokens of a row -> [T, n, V].
+  /// x_Tj: the channels of these heads, for all tokens of a row. Returns [T, n, V].
   at::Tensor over_heads(const at::Tensor& x_Tj, const at::Tensor& a_Tn, const at::Tensor& b_Tn,
                         const HeadRange& keys, const HeadRange& values, const Packing& row,
                         RecurrentMemory* memory) const {
@@ -81,7 +82,7 @@ struct Recurrence {
     const KeyHeads heads = key_heads(keys, values, x_Tj.device());
     const Stretch stretch = [&](const std::vector<at::Tensor>& parts, const Packing& packing,
                                 const CarriedStates& before) -> StretchResult {
-      // Fewer tokens than this are not worth the matrices of a chunk, where nothing is trained.
+      // Without training, fewer tokens than this are not worth the matrices of a chunk.
       constexpr int64_t kFewTokens = 8;
       const at::Tensor y_Tj = causal_conv_silu(parts[0], conv, packing, before.window_PJ);
       const DeltaRuleInputs all = inputs(y_Tj, {parts[1], parts[2]}, heads, values.count);
@@ -97,7 +98,8 @@ struct Recurrence {
                              : over_remembered(all, row, *memory, stretch);
   }
 
-  /// Of a piece of the row, all heads, with what reaches it from earlier pieces -> [s, N, V].
+  /// Returns the output of a piece of the row, all heads, with the states from earlier pieces: [s,
+  /// N, V].
   at::Tensor over_piece(const at::Tensor& x_sJ, const at::Tensor& a_sN, const at::Tensor& b_sN,
                         const WholeRow& row) const {
     const int64_t N = spec.num_value_heads, K = spec.key_dim, V = spec.value_dim;
@@ -120,7 +122,7 @@ struct Recurrence {
       return after(result.out_TNV, row.state_before(nothing_NKK, result.state_NKV));
     }
     // Output and state are linear in the state before the piece. The first document gets K more
-    // value columns of zeros, whose state begins as the identity: their final state is the matrix
+    // value columns of zeros, whose state begins as the identity. Their final state is the matrix
     // by which the piece maps its state.
     const int64_t first = piece.packing.length(0);
     DeltaRuleInputs entered = part(0, first);
@@ -154,8 +156,8 @@ struct Recurrence {
   }
 
  private:
-  /// x. Its backward also gives y a gradient of zeros, so that every process enters the backward of
-  /// the collective that y is of.
+  /// Returns x. Its backward also gives y a zero gradient, so that every process enters the
+  /// backward of the collective that made y.
   static at::Tensor after(const at::Tensor& x, const at::Tensor& y) {
     if (!needs_backward({x, y}, {})) return x;
     return attach_backward({x.detach()}, {x, y}, {},
@@ -250,7 +252,7 @@ at::Tensor GatedDeltaNet::over_row(const Parts& parts, const RowContext& row) co
   const auto heads = [&](int64_t begin, int64_t count, int64_t dim) {
     return x_tJ.narrow(1, begin, count * dim).unflatten(1, {count, dim});
   };
-  // A value head goes with its gates, a key head with its queries.
+  // A value head travels with its gates, a key head with its queries.
   const at::Tensor values = at::cat({heads(2 * queries, all_values.count, V), a_tN.unsqueeze(2),
                                      b_tN.unsqueeze(2)},
                                     2),
@@ -307,7 +309,7 @@ at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) c
 
 namespace {
 
-/// Of the projections before the convolution.
+/// Names of the projections before the convolution.
 std::vector<const char*> names_before(GatedDeltaNetSpec::Projections projections) {
   switch (projections) {
     case GatedDeltaNetSpec::Projections::kApart:

@@ -1,6 +1,6 @@
-// GatedDeltaNet (spec/gated_delta_net_spec.h): a convolution over neighbours, then a recurrence.
-// T: tokens, C: some of them, D: model dim, M: key heads, N: value heads, K, V: numbers in a head
-// of keys and of values, J: channels, 2 M K + N V.
+// GatedDeltaNet (spec/gated_delta_net_spec.h): a convolution over neighbours, then a recurrence. T:
+// tokens, C: some of them, D: model dim, M: key heads, N: value heads, K, V: numbers in a head of
+// keys and of values, J: channels, 2 M K + N V.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace longspan {
 class GatedDeltaNet : public ProjectedMixer {
  public:
   struct Weights {
-    /// Of GatedDeltaNetSpec::Projections: qkv, z, b, a, or qkvz, ba.
+    /// In the order of GatedDeltaNetSpec::Projections: qkv, z, b, a; or qkvz, ba.
     std::vector<Linear> in_proj;
     Linear out_proj;
     at::Tensor conv1d_J1W, a_log_N, dt_bias_N, norm_V;
@@ -41,12 +41,12 @@ class GatedDeltaNet : public ProjectedMixer {
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
 
  private:
-  /// What the projections make, whatever the files' way.
+  /// Outputs of the projections, whatever the layout in files.
   struct Parts {
     at::Tensor x_TJ, z_TNV, b_TN, a_TN;
   };
   Parts parts_of(const std::vector<at::Tensor>& inputs) const;
-  /// What the recurrence makes of all tokens here and all heads, [T, N, V].
+  /// Returns the recurrence's output for all tokens here and all heads, [T, N, V].
   at::Tensor over_row(const Parts& parts, const RowContext& row) const;
 
   GatedDeltaNetSpec spec_;

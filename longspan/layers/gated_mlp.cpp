@@ -24,7 +24,7 @@ std::vector<at::Tensor> GatedMlp::parameters() const {
   return parameters;
 }
 
-// gate and up.
+// Memory for gate and up.
 SavedStep GatedMlp::empty_saved(int64_t num_rows, const at::TensorOptions& options) const {
   const int64_t I = spec_.intermediate_size;
   return {at::empty({num_rows, I}, options), at::empty({num_rows, I}, options)};

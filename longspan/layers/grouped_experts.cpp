@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-/// The linear layers of this number of all experts.
+/// Returns linear layer `number` of each expert.
 std::vector<const Linear*> linears_at(const std::vector<ExpertMlp>& experts, size_t number) {
   std::vector<const Linear*> all;
   all.reserve(experts.size());
@@ -86,7 +86,7 @@ at::Tensor GroupedExperts::backward(at::Tensor& dweights, const at::Tensor& to_S
   const at::Tensor weights_S1 = weights_S.to(x.x.scalar_type()).unsqueeze(1);
   const GroupedLinear& down = linears_.down;
   {
-    at::Tensor back_SI = room(I);  // the gradient of act, were the weights one
+    at::Tensor back_SI = room(I);  // gradient of act for weights of 1
     const at::Tensor inner_SR = down.inner_gradient(dout, sorted_);
     std::vector<GroupedProduct> products;
     down.append_input_products(products, dout, inner_SR);
@@ -95,7 +95,7 @@ at::Tensor GroupedExperts::backward(at::Tensor& dweights, const at::Tensor& to_S
     gated_backward_(activation_, gate_SI, up_SI, dact_SI);
     grouped::dots_out(dweights, to_S, sorted_, {back_SI}, dact_SI);
     down.add_bias_dots(dweights, to_S, dout, sorted_);
-    // A sum over rows of weight * dout * act: act is what is weighed.
+    // The gradient is a sum over rows of weight * dout * act, so act is weighted.
     dact_SI.mul_(weights_S1);
     down.add_gradients(dout, inner_SR, {dact_SI}, sorted_);
     down.add_bias_gradients(dout, weights_S, sorted_);

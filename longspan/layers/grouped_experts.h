@@ -1,6 +1,6 @@
-// All experts of a layer at once, by a GPU's kernels: what Experts (experts.h) computes of one
-// after the other. No host waits for how many rows each expert gets. S: rows of all experts, D:
-// model dim, I: intermediate dim, E: experts.
+// All experts of a layer at once, by GPU kernels: the same results as Experts (experts.h), which
+// runs one after the other. The host waits for no number of rows. S: rows of all experts, D: model
+// dim, I: intermediate dim, E: experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,10 @@ namespace longspan {
 
 class GroupedExperts {
  public:
-  /// Whether the kernels read all parameters of the experts.
+  /// Whether the kernels can read all parameters of the experts.
   static bool can_group(const std::vector<ExpertMlp>& experts);
 
-  /// `counts_E`: int64, on the device of the rows, how many of `num_rows` each expert gets. With
+  /// `counts_E`: rows of each expert, int64, on the rows' device; their sum is `num_rows`. With
   /// `trains`, backward() may be called, and every trained parameter has a gradient.
   GroupedExperts(const std::vector<ExpertMlp>& experts, const GateActivation& activation,
                  const at::Tensor& counts_E, int64_t num_rows, bool trains);
@@ -27,18 +27,17 @@ class GroupedExperts {
   GroupedExperts(const GroupedExperts&) = delete;
   GroupedExperts& operator=(const GroupedExperts&) = delete;
 
-  /// y[to_S[row]] = what the row's expert makes of it, [S, D], bf16. Undefined to_S: the row of the
-  /// same number.
+  /// Returns y[to_S[row]] = the output of the row's expert, [S, D], bf16. Undefined to_S: y[row].
   at::Tensor forward(const at::Tensor& to_S, const PickedRows& x) const;
-  /// dout: d loss / d (what was made of each row, times its weight), weights_S: fp32. Returns
-  /// dx[to_S[row]], [S, D]. Writes d loss / d weight of each row to dweights[to_S[row]], fp32, [S].
-  /// Adds to the experts' gradients.
+  /// Returns dx[to_S[row]], [S, D]. dout: d loss / d (the expert's output times its weight).
+  /// weights_S: fp32. Writes d loss / d weight of each row to dweights[to_S[row]], fp32, [S]. Adds
+  /// to the experts' gradients.
   at::Tensor backward(at::Tensor& dweights, const at::Tensor& to_S, const PickedRows& x,
                       const PickedRows& dout, const at::Tensor& weights_S) const;
 
  private:
   struct Linears {
-    std::vector<GroupedLinear> gate_and_up;  // two, or one where they take turns
+    std::vector<GroupedLinear> gate_and_up;  // two, or one with interleaved outputs
     GroupedLinear down;
   };
   Linears linears_of(const std::vector<ExpertMlp>& experts, bool trains);

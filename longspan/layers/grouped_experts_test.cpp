@@ -1,5 +1,5 @@
-// All experts at once against one after the other, each in bf16, and both against fp64. Where there
-// is no GPU, the kernels run as ordinary functions.
+// Compares all experts at once with one after the other, each in bf16, and both with fp64. Without
+// a GPU, the kernels run as ordinary functions.
 #include "longspan/layers/grouped_experts.h"
 
 #include <ATen/ATen.h>
@@ -34,8 +34,8 @@ MixtureOfExpertsSpec experts_spec() {
 
 struct Kind {
   MixtureOfExpertsSpec spec = experts_spec();
-  at::ScalarType held = at::kFloat;  // what parameters are held in
-  bool adapters = false;             // and the matrices are frozen
+  at::ScalarType held = at::kFloat;  // the dtype of parameters
+  bool adapters = false;             // with adapters, and frozen matrices
 };
 
 std::vector<Kind> kinds() {
@@ -49,7 +49,7 @@ std::vector<Kind> kinds() {
   return all;
 }
 
-/// Parameters of both are the same numbers; gradients are their own.
+/// Both have parameters with the same numbers, and their own gradients.
 Linear linear_of(const Linear& like, at::ScalarType dtype) {
   Linear layer = like;
   for (at::Tensor* x : {&layer.weight, &layer.bias, &layer.lora_a, &layer.lora_b}) {
@@ -72,7 +72,7 @@ std::vector<ExpertMlp> weights_of(const std::vector<ExpertMlp>& like, at::Scalar
 
 std::vector<ExpertMlp> random_experts(const Kind& kind) {
   const auto parameter = [](at::IntArrayRef sizes, at::ScalarType dtype, bool trained) {
-    // Of numbers that are bf16: all versions then multiply by the same.
+    // Numbers that are exact in bf16, so that all versions multiply by the same.
     return (at::randn(sizes, on_gpu(at::kDouble)) / 5)
         .to(at::kBFloat16)
         .to(dtype)
@@ -85,7 +85,7 @@ std::vector<ExpertMlp> random_experts(const Kind& kind) {
     if (kind.adapters) {
       layer.lora_a = parameter({8, inputs}, at::kFloat, true);
       layer.lora_b = parameter({outputs + 16, 8}, at::kFloat, true);
-      layer.lora_b_begin = 8;  // of several layers' with the same A
+      layer.lora_b_begin = 8;  // rows of a B that layers with the same A share
       layer.lora_scale = 2.0;
     }
     return layer;
@@ -104,7 +104,7 @@ std::vector<ExpertMlp> random_experts(const Kind& kind) {
   return experts;
 }
 
-/// As if others had sent all rows, and would get them back.
+/// An exchange in which other processes seem to send all rows.
 class ToItself : public ExpertExchange {
  public:
   class Routes : public ExpertRoutes {
@@ -140,7 +140,7 @@ class ToItself : public ExpertExchange {
   }
 };
 
-/// What goes through them: no row to expert 3.
+/// The rows of the experts. Expert 3 gets none.
 struct Rows {
   at::Tensor x = testing::random({kRows, kHidden}, at::kBFloat16, true),
              dout = testing::random({kRows, kHidden}, at::kBFloat16, true);
@@ -154,7 +154,7 @@ struct Rows {
   }
 };
 
-/// All that they give.
+/// All results of the experts.
 std::vector<at::Tensor> results(const Kind& kind, std::vector<ExpertMlp> weights, const Rows& rows,
                                 at::ScalarType dtype, ExpertExchange* exchange = nullptr) {
   const at::ScalarType sums = dtype == at::kDouble ? dtype : at::kFloat;
@@ -166,7 +166,7 @@ std::vector<at::Tensor> results(const Kind& kind, std::vector<ExpertMlp> weights
   std::vector<at::Tensor> parameters;
   experts.append_parameters_to(parameters);
   std::erase_if(parameters, [](const at::Tensor& x) { return !x.defined() || !x.requires_grad(); });
-  // Gradients that are there already; of others there are none yet.
+  // Half of the gradients exist already.
   for (size_t i = 0; i < parameters.size(); i += 2) gradient_of(parameters[i]).fill_(0.5);
   at::Tensor out = at::ones({kRows, kHidden}, on_gpu(sums)), dx = at::ones_like(out);
   experts.add(out, routing, experts.dispatch(x, routing, nullptr), x, all,
@@ -203,14 +203,14 @@ TEST_CASE("cuda rows: all experts at once give what they give one after the othe
     REQUIRE(at_once.size() == exact.size());
     for (size_t i = 0; i < exact.size(); ++i) {
       CAPTURE(i);
-      // Each rounds as many tensors to bf16, so that their errors are of one size. Twice that
-      // leaves room for chance, and 2^-8 is one rounding of the result, where it is bf16.
+      // Each rounds as many tensors to bf16, so their errors are of the same size. Twice that error
+      // allows for chance, and 2^-8 is one rounding of a bf16 result.
       const double off = testing::norm_of(wide(at_once[i]) - exact[i]),
                    other = testing::norm_of(wide(one_by_one[i]) - exact[i]);
       CHECK(off <= 2 * other + 0x1p-8 * testing::norm_of(exact[i]));
       CHECK(at_once[i].dtype() == one_by_one[i].dtype());
     }
-    // The same bits each time, and of rows that come from elsewhere.
+    // The same bits each time, and for rows from other processes.
     ToItself itself;
     for (ExpertExchange* exchange :
          {static_cast<ExpertExchange*>(nullptr), static_cast<ExpertExchange*>(&itself)}) {
@@ -235,7 +235,7 @@ TEST_CASE("cuda rows: no host knows how many rows go to experts that are worked 
   };
   const std::vector<ExpertMlp> weights = random_experts(kind);
   CHECK(are_at_once(weights, rows.x));
-  // What no kernel reads is worked on one after the other.
+  // Where no kernel can read the parameters, experts run one after the other.
   CHECK_FALSE(are_at_once(weights, rows.x.to(at::kFloat)));
   std::vector<ExpertMlp> odd = weights;
   odd[1].up_proj.weight = testing::random({24, kHidden}, at::kFloat, /*is_aligned=*/false);

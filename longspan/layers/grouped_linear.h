@@ -1,6 +1,5 @@
-// The same linear layer of several experts, of rows that are sorted by expert
-// (kernels/grouped_gemm.h). S: rows of all experts, I, O: its input and output dim, R: inner dim of
-// a LoRA adapter.
+// The same linear layer of several experts, for rows sorted by expert (kernels/grouped_gemm.h). S:
+// rows of all experts, I, O: its input and output dim, R: inner dim of a LoRA adapter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,32 +12,32 @@
 
 namespace longspan {
 
-/// Computes what Linear computes, of each row by the layer of its expert. Parameters are read as
-/// they are held; fp32 ones are rounded to bf16 on the way.
+/// Computes Linear for each row by the layer of its expert. Reads parameters in their dtype, and
+/// rounds fp32 ones to bf16 on the way.
 class GroupedLinear {
  public:
-  /// Whether the kernels read all of these: of one shape and dtype, adapters without dropout.
+  /// Whether the kernels can read all of them: one shape and dtype, and adapters without dropout.
   static bool can_group(const std::vector<const Linear*>& experts);
 
-  /// Asks `table` for where the parameters are, and with `trains` for their gradients, which it
-  /// makes of zeros where there are none. Used once the table is sent.
+  /// Registers the parameters with `table`; with `trains` also their gradients, which it creates
+  /// with zeros where there are none. Send the table before use.
   GroupedLinear(const std::vector<const Linear*>& experts, GroupTable& table, bool trains);
 
   bool has_bias() const { return bias_.has_value(); }
-  /// What an adapter makes of x before its B, [S, R], scaled; undefined without one.
+  /// Returns the adapter's x A^T, scaled, [S, R]; undefined without an adapter.
   at::Tensor inner(const PickedRows& x, const SortedRows& sorted) const;
-  /// The same of an output gradient before its A.
+  /// Returns the adapter's dy B, scaled, [S, R].
   at::Tensor inner_gradient(const PickedRows& dy, const SortedRows& sorted) const;
   /// y[to_S] = x W^T + b + ...
   void forward_out(at::Tensor& y, const at::Tensor& to_S, const PickedRows& x,
                    const SortedRows& sorted) const;
-  /// Adds the products that make dy W + ...: `inner` is that of dy.
+  /// Appends the products whose sum is dy W + ... `inner`: inner_gradient() of dy.
   void append_input_products(std::vector<GroupedProduct>& products, const PickedRows& dy,
                              const at::Tensor& inner) const;
-  /// To the trained ones of weight and adapter.
+  /// Adds gradients of weight and adapter, where they are trained.
   void add_gradients(const PickedRows& dy, const at::Tensor& inner_of_dy, const PickedRows& x,
                      const SortedRows& sorted) const;
-  /// To the bias, where it is trained: the sum of weights_S * dy.
+  /// Adds the sum of weights_S * dy to the bias's gradient, where it is trained.
   void add_bias_gradients(const PickedRows& dy, const at::Tensor& weights_S,
                           const SortedRows& sorted) const;
   /// dots[to_S] += dy . b
@@ -51,7 +50,7 @@ class GroupedLinear {
   const GroupTable& table_;
   double lora_scale_ = 0.0;
   int64_t num_inner_ = 0;
-  size_t weight_ = 0;  // numbers of the table
+  size_t weight_ = 0;  // indices in the table
   std::optional<size_t> bias_, lora_a_, lora_b_;
   std::optional<size_t> dweight_, dbias_, dlora_a_, dlora_b_;
 };

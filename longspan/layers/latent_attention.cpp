@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kQueries = 0, kLatent = 1;
 
-/// Keys and values by kv_b, as an attention makes them of any tokens' latents.
+/// Makes keys and values of any tokens' latents by kv_b.
 class ExpandedKeys : public LatentKeys {
  public:
-  /// `kv_b_proj`: of those heads.
+  /// `kv_b_proj`: restricted to these heads.
   ExpandedKeys(const LatentAttentionSpec& spec, int64_t num_heads, Linear kv_b_proj)
       : spec_(spec), num_heads_(num_heads), kv_b_proj_(std::move(kv_b_proj)) {}
 
@@ -187,7 +187,7 @@ at::Tensor LatentAttention::mix(const std::vector<at::Tensor>& inputs,
                                 const RowContext& row) const {
   const auto keys =
       std::make_shared<ExpandedKeys>(spec_, spec_.attention.num_heads, weights_.kv_b_proj);
-  if (weights_.kv_b_proj.dropout.active()) {  // known of the tokens here alone
+  if (weights_.kv_b_proj.dropout.active()) {  // dropout has keys only for the tokens here
     const LatentKeys::Heads heads = expanded(inputs[kLatent], keys);
     return row.attention->attend(inputs[kQueries], heads.k_SMH, heads.v_SMH, spec_.attention,
                                  row.packing);

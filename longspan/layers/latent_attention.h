@@ -1,7 +1,6 @@
-// Multi-head latent attention (spec/latent_attention_spec.h).
-// T: tokens, C: some of them, D: model dim, N: heads, K: numbers in a query's and a key's head, V:
-// in a value's and an output's, Q: of a query's latent, L: of that of keys and values, R: numbers
-// of a head that are rotated, J: L + R.
+// Multi-head latent attention (spec/latent_attention_spec.h). T: tokens, C: some of them, D: model
+// dim, N: heads, K: numbers in a query's and a key's head, V: in a value's and an output's head, Q:
+// in a query's latent, L: in the latent of keys and values, R: rotated numbers of a head, J: L + R.
 #pragma once
 
 #include <memory>
@@ -13,18 +12,18 @@
 
 namespace longspan {
 
-/// Its inputs are queries, [T, N, K], and what keys and values are made of, [T, J]: the latent
-/// after its norm, and the key's rotated numbers. Keys and values are made as a part of the mixing,
-/// so that an attention may pass on what they are made of (Attention::attend_latent).
+/// Its inputs are queries, [T, N, K], and latents, [T, J]: the latent of keys and values after its
+/// norm, and the key's rotated numbers. The mixing makes keys and values, so that an attention may
+/// exchange latents instead (Attention::attend_latent).
 class LatentAttention : public ProjectedMixer {
  public:
   struct Weights {
-    Linear q_proj;              // without a latent
-    Linear q_a_proj, q_b_proj;  // with one
+    Linear q_proj;              // for queries without a latent
+    Linear q_a_proj, q_b_proj;  // for queries with a latent
     Linear kv_a_proj, kv_b_proj, o_proj;
     at::Tensor q_a_norm_Q, kv_a_norm_L;
   };
-  /// `rotary`: the number of its rotation in RowContext::rotary.
+  /// `rotary`: the index of its rotation in RowContext::rotary.
   LatentAttention(const LatentAttentionSpec& spec, Weights weights, NormKind norm_kind,
                   size_t rotary);
 
@@ -49,15 +48,15 @@ class LatentAttention : public ProjectedMixer {
  private:
   static constexpr int kNumInputs = 2;
 
-  /// A latent after its norm, with what the norm's backward wants.
+  /// A latent before and after its norm, with what the norm's backward needs.
   struct Normed {
     at::Tensor before_CL, rstd_C, after_CL;
   };
   Normed normed(at::Tensor x_CL, const at::Tensor& norm_L) const;
-  /// d loss / d after -> d loss / d before; adds the gradient of the norm.
+  /// Returns d loss / d before. Adds the gradient of the norm's weight.
   at::Tensor norm_backward_of(const at::Tensor& dafter_CL, const Normed& normed,
                               const at::Tensor& norm_L) const;
-  /// Of queries or keys, in place: their last R numbers.
+  /// Rotates the last R numbers of each head of queries or keys, in place.
   void rotate_last_(const at::Tensor& x_CNK, const RowRange& rows, const RowContext& row,
                     bool inverse) const;
   void query_backward(const at::Tensor& dq_CNK, const at::Tensor& x_CD, const RowRange& rows,

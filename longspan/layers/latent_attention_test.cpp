@@ -49,7 +49,7 @@ TEST_CASE("latent attention: output and gradients are those of its plain version
 }
 
 TEST_CASE("latent attention: projections in several chunks of rows") {
-  // Chunks are of 1024 rows at least.
+  // Chunks have at least 1024 rows.
   testing::check_layer({.layer = {latent(2, 7), kMlp}, .document_lengths = {700, 450}});
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("latent attention: saves what its cost says") {
   for (const std::optional<int64_t> query_rank : {std::optional<int64_t>(), {12}}) {
     CAPTURE(query_rank.has_value());
     LatentAttentionSpec spec = latent(4, query_rank);
-    // Numbers of a head for which the kernel makes no longer copies.
+    // Head dims for which the kernel makes no padded copies.
     spec.attention.key_dim = spec.attention.value_dim = 16;
     ModelSpec model;
     model.hidden_size = kHidden;

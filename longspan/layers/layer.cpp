@@ -37,7 +37,7 @@ at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContex
 
 at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                        const at::Tensor& rows_L) {
-  // A norm behind a sublayer is over the sublayer's output.
+  // Norms after a sublayer take the sublayer's output.
   const auto normed = [&](const at::Tensor& y_TD, const at::Tensor& weight_D) {
     return weight_D.defined() ? plain_norm(y_TD, weight_D, layer.norm_kind, layer.norm_eps) : y_TD;
   };

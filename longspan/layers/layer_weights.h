@@ -1,4 +1,4 @@
-// The parameters of one layer of the decoder, by what follows the layer's number in their names.
+// The parameters of one layer of the decoder, by the part of their names after the layer's number.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,8 @@ using TensorsByName = std::map<std::string, at::Tensor, std::less<>>;
 
 class LayerWeights {
  public:
-  /// `parameters`, those of the whole model but for experts that are elsewhere (`exchange`; null:
-  /// none are), must outlive it. `specs`: those of the layer.
+  /// `parameters`: those of the whole model, except experts on other processes (`exchange`; null:
+  /// none); must outlive this object. `specs`: those of the layer.
   LayerWeights(const TensorsByName& parameters, const std::vector<ParameterSpec>& specs,
                int64_t layer, double lora_scale, ExpertExchange* exchange)
       : parameters_(parameters),
@@ -28,19 +28,20 @@ class LayerWeights {
         lora_scale_(lora_scale),
         exchange_(exchange) {}
 
-  /// Of the linear layer self_attn.q_proj, say: weight, and where they are there bias and adapter.
+  /// Returns a linear layer, for example self_attn.q_proj: weight, and bias and adapter where there
+  /// are any.
   Linear linear(const std::string& name) const;
-  /// The matrix or the buffer of this whole name.
+  /// Returns the matrix or the buffer of this full name.
   at::Tensor tensor(const std::string& name) const { return required(name); }
   int64_t layer() const { return layer_; }
   ExpertExchange* expert_exchange() const { return exchange_; }
-  /// The weight of the norm self_attn.q_norm, say.
+  /// Returns the weight of a norm, for example self_attn.q_norm.
   at::Tensor norm(const std::string& name) const;
-  /// What is called linear_attn.A_log, say, and has no .weight behind its name.
+  /// Returns a parameter whose name has no .weight at the end, for example linear_attn.A_log.
   at::Tensor parameter(const std::string& name) const { return required(name); }
 
  private:
-  /// The one of this whole name; undefined where there is none.
+  /// Returns the tensor of this full name; undefined where there is none.
   at::Tensor find_whole(const std::string& name) const;
   at::Tensor find(const std::string& name) const;
   at::Tensor required(const std::string& name) const;

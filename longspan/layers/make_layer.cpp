@@ -5,8 +5,8 @@
 #include <string_view>
 #include <variant>
 
-// The register: what makes a layer of its spec. A kind that the variants of spec/model_spec.h name
-// and that is missing here does not compile.
+// The register of layers. A kind in the variants of spec/model_spec.h that is missing here does not
+// compile.
 #include "longspan/layers/gated_delta_net.h"
 #include "longspan/layers/gated_mlp.h"
 #include "longspan/layers/latent_attention.h"

@@ -1,4 +1,4 @@
-// Makes the layers that a ModelSpec describes.
+// Makes the layers of a ModelSpec.
 #pragma once
 
 #include "longspan/layers/layer.h"
@@ -7,8 +7,8 @@
 
 namespace longspan {
 
-/// Layer number `layer` of the model, of parameters by their names. `exchange`: where experts are
-/// that are not among them; null: all are.
+/// Makes layer number `layer` of the model. `parameters`: by name. `exchange`: for experts on other
+/// processes; null: all experts are in `parameters`.
 Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& parameters,
                  double lora_scale, ExpertExchange* exchange = nullptr);
 

@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-/// Rows worked on at a time, as in the feed-forward: what lives only inside of a chunk is small.
+/// Rows of a chunk, as in the feed-forward, so that tensors inside a chunk are small.
 int64_t chunk_rows(const Layer& layer, const RowContext& row, const at::Tensor& h_TD) {
   const int64_t width = std::max(h_TD.size(1), layer.mixer->width());
   return std::max(kMinChunkRows,
@@ -24,15 +24,15 @@ int64_t chunk_rows(const Layer& layer, const RowContext& row, const at::Tensor& 
                       (width * static_cast<int64_t>(c10::elementSize(row.compute_dtype))));
 }
 
-/// With the matrices of its first steps cast once, for several chunks.
+/// Returns the mixer with the matrices of its first steps cast once for several chunks.
 std::unique_ptr<TokenMixer> cast_before(const TokenMixer& mixer, at::ScalarType dtype) {
   std::unique_ptr<TokenMixer> cast = mixer.clone();
   for (Linear* linear : cast->linears_before()) *linear = linear->cast_for_uses(dtype);
   return cast;
 }
 
-/// As mixer_inputs(), with a graph: norm and projections in one operation that saves h, one number
-/// a row, and what the mixer's steps save.
+/// As mixer_inputs(), with a graph: norm and projections in one operation. It saves h, one number
+/// for each row, and what the mixer's steps save.
 std::vector<at::Tensor> differentiable_inputs(const at::Tensor& h_TD, const Layer& layer,
                                               const RowContext& row) {
   const TokenMixer& mixer = *layer.mixer;
@@ -105,7 +105,7 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
   at::Tensor dnorm_D;
   PreciseSums sums(layer.mixer->parameters_before(), (T + chunk - 1) / chunk);
   const bool wants_dx = wants_input || norm_D.requires_grad();
-  // No tokens: every parameter still gets its gradient, of zeros.
+  // Runs once without rows, so that every parameter gets a gradient (of zeros).
   for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
@@ -142,7 +142,7 @@ at::Tensor mixer_output_alone(const at::Tensor& h_CD, const at::Tensor& mixed_C,
   return y_CD;
 }
 
-// Saves what was mixed, which the attention saves too.
+// Saves the mixed rows, which the attention saves too.
 at::Tensor mixer_output(const at::Tensor& h_LD, const at::Tensor& mixed_L,
                         const std::shared_ptr<const TokenMixer>& mixer, const OutputNorm& norm,
                         const RowContext& row) {

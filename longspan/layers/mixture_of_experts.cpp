@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// The experts of each row, and what the host knows of them.
+/// The experts of each row, and the numbers that the host knows.
 class ExpertChoice : public RowChoice {
  public:
   ExpertChoice(const at::Tensor& experts_CK, int64_t num_experts, const ExpertDispatch& sorted)
@@ -46,7 +46,7 @@ int64_t MixtureOfExperts::chunk_width(const RowContext& row) const {
   return are_grouped ? cost_.grouped.width : cost_.width;
 }
 
-// The experts' last: how many of them are here changes no other's number.
+// Linear layers of experts are last, so the number of experts here does not change other numbers.
 std::vector<Linear*> MixtureOfExperts::linears() {
   std::vector<Linear*> all = linears_of_all_rows();
   for (Linear* linear : weights_.experts.linears()) all.push_back(linear);
@@ -86,7 +86,7 @@ at::Tensor MixtureOfExperts::backward_room(int64_t num_rows, bool /*saved*/,
   return weights_.experts.backward_room(num_rows, options);
 }
 
-/// By a choice that was made before, where there is one.
+/// Routes by an earlier choice, where there is one.
 std::pair<Routing, ExpertDispatch> MixtureOfExperts::routed(const at::Tensor& x_CD,
                                                             const SharedChoice& choice) const {
   const auto* const known = static_cast<const ExpertChoice*>(choice.get());
@@ -107,14 +107,14 @@ void MixtureOfExperts::count(const Routing& routing, const RowRange& rows,
   at::Tensor scores_CE = routing.scores_CE;
   if (!row.expert_load->sums_scores) return row.expert_load->add(layer_, counts_E, {});
   if (is_real_C.defined()) {
-    // A host would wait to know how many are real.
+    // On a GPU, selecting real rows would make the host wait for their number.
     scores_CE = is_real_C.is_cpu() ? scores_CE.index_select(0, is_real_C.nonzero().squeeze(1))
                                    : scores_CE.masked_fill(is_real_C.logical_not().unsqueeze(1), 0);
   }
   row.expert_load->add(layer_, counts_E, scores_CE.sum(0, /*keepdim=*/false, at::kDouble));
 }
 
-/// Of the auxiliary loss.
+/// Returns the auxiliary loss's gradient of the scores.
 at::Tensor MixtureOfExperts::score_gradients(const Routing& routing, const RowRange& rows,
                                              const RowContext& row) const {
   if (row.expert_load == nullptr || !row.expert_load->gradient_E.defined()) return {};
@@ -124,7 +124,7 @@ at::Tensor MixtureOfExperts::score_gradients(const Routing& routing, const RowRa
          gradient_E;
 }
 
-/// The shared expert's, before its gate.
+/// Returns the shared expert's output before its gate.
 at::Tensor MixtureOfExperts::shared_output(const at::Tensor& x_CD, const RowRange& rows,
                                            const RowContext& row) const {
   const at::Tensor y_CD = at::zeros_like(x_CD);
@@ -134,7 +134,7 @@ at::Tensor MixtureOfExperts::shared_output(const at::Tensor& x_CD, const RowRang
   return y_CD;
 }
 
-/// The shared expert's.
+/// Returns the shared expert's output.
 at::Tensor MixtureOfExperts::gated_shared_output(const at::Tensor& x_CD, const RowRange& rows,
                                                  const RowContext& row) const {
   at::Tensor y_CD = shared_output(x_CD, rows, row);
@@ -150,7 +150,7 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
                                    SharedChoice& choice, const at::Tensor& room) const {
   const auto [routing, sorted] = routed(x_CD, choice);
   if (!choice) count(routing, rows, row);
-  // In bf16 each expert's part would be rounded.
+  // A bf16 sum would round each expert's part.
   const bool adds_in_place = out_CD.scalar_type() == arithmetic_dtype(out_CD.scalar_type());
   at::Tensor sum_CD = out_CD;
   if (!adds_in_place) {
@@ -158,7 +158,7 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
   } else if (!out_CD.is_same(h_CD)) {
     out_CD.copy_(h_CD);
   }
-  // Where the host waits for how many rows go to each expert, a GPU has something to do.
+  // Gives the GPU work while the host waits for the number of rows of each expert.
   at::Tensor shared_CD;
   if (weights_.shared && row.on_gpu) shared_CD = gated_shared_output(x_CD, rows, row);
   weights_.experts.add(sum_CD, routing, sorted, x_CD, rows, room);

@@ -1,6 +1,6 @@
 // A mixture of experts (spec/mixture_of_experts_spec.h): each token goes through the gated MLPs of
-// the experts that its router chooses, weighed, and through a shared one.
-// T: tokens, C: some of them, D: model dim, E: experts, K: experts of a token.
+// the experts that its router chooses, weighted, and through a shared expert. T: tokens, C: some of
+// them, D: model dim, E: experts, K: experts of a token.
 #pragma once
 
 #include <memory>
@@ -17,16 +17,16 @@
 
 namespace longspan {
 
-/// Saves what was chosen and no more: the backward makes scores and computes again.
+/// Saves only the choices. The backward recomputes the scores and the experts.
 class MixtureOfExperts : public FeedForward {
  public:
   struct Weights {
     Router router;
     Experts experts;
     std::optional<GatedMlp> shared;
-    Linear shared_gate;  // has no weight where the shared expert is not gated
+    Linear shared_gate;  // without weight where the shared expert has no gate
   };
-  /// `layer`: its number, by which it counts in RowContext::expert_load.
+  /// `layer`: its number in RowContext::expert_load.
   MixtureOfExperts(const MixtureOfExpertsSpec& spec, int64_t hidden_size, int64_t layer,
                    Weights weights);
 

@@ -1,4 +1,4 @@
-// The mixture of experts against its plain version, what it counts, and its auxiliary loss.
+// Compares the mixture of experts with its plain version. Also its counts and its auxiliary loss.
 #include "longspan/layers/mixture_of_experts.h"
 
 #include <ATen/ATen.h>
@@ -41,7 +41,7 @@ MixtureOfExpertsSpec switched(int64_t experts_per_token, bool normalises) {
   return spec;
 }
 
-/// More experts than tokens have choices: some get none.
+/// More experts than choices of all tokens: some experts get none.
 MixtureOfExpertsSpec grouped(const SharedExpertSpec& shared) {
   MixtureOfExpertsSpec spec{
       .num_experts = 32, .experts_per_token = 3, .expert_size = 6, .router = {}, .shared = {}};
@@ -56,7 +56,7 @@ MixtureOfExpertsSpec grouped(const SharedExpertSpec& shared) {
   return spec;
 }
 
-/// As gpt-oss has them.
+/// Like gpt-oss.
 MixtureOfExpertsSpec stacked(const GateActivation& activation, bool bias) {
   MixtureOfExpertsSpec spec = switched(2, false);
   spec.router.scores = RouterSpec::Scores::kSoftmaxOfChosen;
@@ -112,7 +112,7 @@ TEST_CASE("mixture of experts: counts every token that is no padding, in each la
   batch.documents_T.narrow(0, 9, 1).fill_(-1);
   const auto attention = make_local(cpu_block_kernel());
   for (const bool norms_behind : {false, true}) {
-    // The backward of these wants the output again.
+    // The backward of these norms needs the output again.
     if (norms_behind) spec.pattern[0].norms.behind = {"mixer_output_norm", "output_norm"};
     for (const auto& [checkpointing, tiles] : {std::pair{false, 0}, {true, 0}, {true, 4}}) {
       CAPTURE(norms_behind);
@@ -124,14 +124,14 @@ TEST_CASE("mixture of experts: counts every token that is no padding, in each la
       model.count_experts(&load);
       const at::Tensor loss = model.negative_log_likelihood_sum(batch);
       model.count_experts(nullptr);
-      torch::autograd::backward({loss}, {});  // computes again, and counts nothing
+      torch::autograd::backward({loss}, {});  // recomputes, and counts nothing
       CHECK(at::equal(load.counts_LE().sum(1), at::full({3}, 2 * 23, at::kDouble)));
       CHECK(load.scores_E().sum().item<double>() == doctest::Approx(3 * 23));
     }
   }
 }
 
-/// coefficient * E * sum_e f_e P_e over the layers' logits laid behind each other, by autograd.
+/// coefficient * E * sum_e f_e P_e over the concatenated logits of all layers, by autograd.
 at::Tensor plain_auxiliary_loss(const std::vector<at::Tensor>& logits, int64_t num_chosen,
                                 double coefficient) {
   const at::Tensor scores = at::cat(logits).softmax(1);
@@ -149,7 +149,7 @@ TEST_CASE("mixture of experts: the auxiliary loss and its gradients, by any chun
   const auto parameters = random_leaves(spec);
   const auto batch = random_batch(spec, {9, 1, 14}, 0.4);
   const auto attention = make_local(cpu_block_kernel());
-  // One layer: its router's input is known from the plain decoder without a feed-forward.
+  // One layer: the plain decoder without a feed-forward gives its router's input.
   const auto weight = [&](const std::string& name) {
     for (const auto& parameter : parameters) {
       if (parameter.name == name) return parameter.tensor;
@@ -170,7 +170,7 @@ TEST_CASE("mixture of experts: the auxiliary loss and its gradients, by any chun
       silent.push_back({parameter.name, at::zeros(parameter.shape, at::kDouble)});
     }
   }
-  // The norm after the layers is then the one before the experts.
+  // The norm after the layers then takes the place of the norm before the experts.
   silent.push_back({"model.norm.weight", weight("model.layers.0.post_attention_layernorm.weight")});
   Decoder before_experts(without, silent, *attention, {.plain_layers = true});
   const at::Tensor x_TD = before_experts.hidden_states(batch);
@@ -195,7 +195,7 @@ TEST_CASE("mixture of experts: the auxiliary loss and its gradients, by any chun
   }
 }
 
-/// A layer of these experts alone, and its parameters.
+/// One layer with these experts, and its parameters.
 struct OneLayer {
   ModelSpec model;
   TensorsByName leaves;
@@ -253,7 +253,7 @@ TEST_CASE("mixture of experts: a backward goes by what its forward has chosen") 
       const at::Tensor out_TD = checkpointing ? run_checkpointed(h_TD, one.layer, row, {})
                                               : run_layer(h_TD, one.layer, row, {});
       {
-        const at::NoGradGuard no_grad;  // from here on other experts have the best scores
+        const at::NoGradGuard no_grad;  // from here on, other experts have the best scores
         one.leaves.at("model.layers.0.mlp.gate.weight").neg_();
       }
       torch::autograd::backward({out_TD.sum()}, {});

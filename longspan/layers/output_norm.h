@@ -1,5 +1,4 @@
-// A norm of a sublayer's output, before it is added to the hidden states.
-// C: rows, D: model dim.
+// A norm of a sublayer's output, before it is added to the hidden states. C: rows, D: model dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,15 +8,15 @@
 namespace longspan {
 
 struct OutputNorm {
-  at::Tensor weight_D;  // undefined: there is none
+  at::Tensor weight_D;  // undefined: no norm
   NormKind kind;
   double eps;
 
   bool defined() const { return weight_D.defined(); }
   /// Writes h + norm(y) into sum_CD, which may be h_CD.
   void add_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& y_CD) const;
-  /// d loss / d (h + norm(y)) -> d loss / d y, in the dtype of y. The gradient of the weight is
-  /// added to dweight_D (zeros_for_norm()) where that is defined.
+  /// Returns d loss / d y, in the dtype of y. Adds the weight's gradient to dweight_D
+  /// (zeros_for_norm()) where that is defined.
   at::Tensor backward(const at::Tensor& dsum_CD, const at::Tensor& y_CD,
                       const at::Tensor& dweight_D) const;
 };

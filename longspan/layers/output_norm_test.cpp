@@ -1,4 +1,4 @@
-// Norms behind the halves of a layer against the plain version.
+// Compares norms after a layer's sublayers with the plain version.
 #include "longspan/layers/output_norm.h"
 
 #include <doctest/doctest.h>

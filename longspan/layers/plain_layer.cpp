@@ -13,8 +13,8 @@ void append_linears(std::vector<at::Tensor>& parameters, const std::vector<Linea
   append_parameters(parameters, {linears.begin(), linears.end()});
 }
 
-/// A gradient, of zeros, for those that had no part in what was computed: on every process each
-/// trained parameter has one.
+/// Gives a zero gradient to parameters without part in the result, so that every process has a
+/// gradient for each trained parameter.
 void complete_gradients(const std::vector<at::Tensor>& parameters) {
   const c10::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters) {
@@ -30,7 +30,7 @@ at::Tensor checked(const at::Tensor& y_TD, const at::Tensor& x_TD) {
 
 }  // namespace
 
-// What can be exchanged is asked of a copy, since this is none to be changed.
+// Takes the linear layers from a copy, since this mixer is const.
 std::vector<at::Tensor> PlainMixer::parameters_before() const {
   std::vector<at::Tensor> parameters = other_parameters();
   const std::unique_ptr<TokenMixer> copy = clone();
@@ -49,7 +49,7 @@ at::Tensor PlainMixer::input(int /*i*/, at::Tensor room, const at::Tensor& x_CD,
   return room.copy_(x_CD);
 }
 
-// Comes after the backward of the mixing, by autograd.
+// Autograd runs it after the backward of the mixing.
 void PlainMixer::input_backward(int /*i*/, const at::Tensor& dinput_C, const at::Tensor& /*x_CD*/,
                                 const RowRange& /*rows*/, const RowContext& /*row*/,
                                 const SavedStep* /*saved*/, at::Tensor* dx_CD) const {

@@ -1,12 +1,12 @@
-// Token mixers and feed-forwards that are their plain version: one computation in ATen's
-// operations, whose gradients are autograd's. This is what a new kind of layer begins as. It trains
-// with all that the frame has, before any step of it has a faster version and a backward by hand.
-// T: tokens, C: some of them, D: model dim.
+// Token mixers and feed-forwards that consist of their plain version: ATen operations with
+// autograd's gradients. A new kind of layer begins as one of these. It trains with checkpointing,
+// chunks and all else before it has faster steps and a backward by hand. T: tokens, C: some of
+// them, D: model dim.
 //
 // A kind derives from one of the classes below and writes clone(), its linear layers, its other
-// parameters, and plain(). There it applies linear layers by plain_linear() (plain_steps.h), and
-// reads other parameters by as_input() (kernels/linear.h), in each call anew: so gradients add up
-// in the dtype in which a run sums them, wherever the parameters are in between.
+// parameters, and plain(). plain() applies linear layers by plain_linear() (plain_steps.h), and
+// reads other parameters by as_input() (kernels/linear.h), anew in each call. So gradients are
+// summed in the run's dtype, wherever the parameters are between calls.
 #pragma once
 
 #include <memory>
@@ -17,16 +17,16 @@
 
 namespace longspan {
 
-/// Its one input is x. mix() is plain(), which sees other tokens through RowContext::attention, or
-/// through RowContext::whole_row in the way of WholeRow::over_heads(), and in generation what came
-/// before through RowContext::memory. Checkpointing saves what the attention gives; the backward
-/// computes plain() again around it, and so plain() attends as often each time. The mixer's spec
-/// says that it does not mix by its attention alone (mixes_by_attention_alone).
+/// A mixer whose one input is x, and whose mix() is plain(). plain() sees other tokens through
+/// RowContext::attention, or through RowContext::whole_row by WholeRow::over_heads(), and in
+/// generation earlier tokens through RowContext::memory. Checkpointing saves the attention's
+/// results, and the backward recomputes plain() around them. So plain() must attend equally often
+/// in each call. The mixer's spec must return false from mixes_by_attention_alone().
 class PlainMixer : public TokenMixer {
  public:
-  /// In the order in which LoRA's dropout numbers them.
+  /// In the order that LoRA's dropout numbers them.
   virtual std::vector<Linear*> linears() = 0;
-  /// Those outside of linear layers; some may be undefined.
+  /// Parameters outside linear layers. Some may be undefined.
   virtual std::vector<at::Tensor> other_parameters() const { return {}; }
 
   std::vector<Linear*> linears_before() override { return linears(); }
@@ -55,12 +55,12 @@ class PlainMixer : public TokenMixer {
   int64_t hidden_size_;
 };
 
-/// Saves nothing: the backward computes plain() again, a chunk of rows at a time, and so plain()
-/// makes of each row the same whatever rows are beside it.
+/// A feed-forward that saves nothing: the backward recomputes plain(), one chunk of rows at a time.
+/// So plain() must give a row the same output whatever the other rows are.
 class PlainFeedForward : public FeedForward {
  public:
-  // linears(): as FeedForward says.
-  /// Those outside of linear layers; some may be undefined.
+  // linears(): see FeedForward.
+  /// Parameters outside linear layers. Some may be undefined.
   virtual std::vector<at::Tensor> other_parameters() const { return {}; }
 
   std::vector<Linear*> linears_of_all_rows() override { return {}; }
@@ -81,11 +81,11 @@ class PlainFeedForward : public FeedForward {
                       const at::Tensor& room) const override;
 
  protected:
-  /// `cost`: of its spec, which says its width.
+  /// `cost`: of its spec, with its width.
   explicit PlainFeedForward(const FeedForwardCost& cost) : cost_(cost) {}
 
  private:
-  /// plain(x), with the linear layers' dropout of these rows, in the dtype of x.
+  /// Returns plain(x) in the dtype of x, with the linear layers' dropout for these rows.
   at::Tensor of_rows(const at::Tensor& x_CD, const RowRange& rows) const;
 
   FeedForwardCost cost_;

@@ -1,6 +1,6 @@
-// Models of layers that nobody wrote a backward for: that they train as autograd has it, with all
-// that the frame does, on one rank and on several.
-// T: tokens, t: those of a rank, D: model dim, N: heads, n: some of them, K, V: numbers of a head.
+// Models of layers without a backward by hand. They train like autograd, with checkpointing, chunks
+// and the rest, on one rank and on several. T: tokens, t: tokens of a rank, D: model dim, N: heads,
+// n: some of them, K, V: numbers of a head.
 #include "longspan/layers/plain_layer.h"
 
 #include <ATen/ATen.h>
@@ -38,8 +38,8 @@ constexpr int64_t kHidden = 24, kHeads = 6, kKvHeads = 3, kHeadDim = 4;
 
 AttentionSpec attention_spec() { return plain_attention(kHeads, kKvHeads, kHeadDim); }
 
-/// silu of what softmax attention gives. The norms of queries and keys multiply by the same: the
-/// sum of two parameters, whose gradients are one tensor.
+/// silu of softmax attention. The norms of queries and keys share their factors: the sum of two
+/// parameters, whose gradients are one tensor.
 class ToyAttention : public PlainMixer {
  public:
   explicit ToyAttention(TokenMixer& model)
@@ -76,8 +76,8 @@ class ToyAttention : public PlainMixer {
 
 constexpr int64_t kValueHeads = 4, kKeyHeads = 2, kKeyDim = 5, kValueDim = 3;
 
-/// s of a token = a * s of the token before it in the document + v. It leaves the convolution's
-/// weights, say, aside.
+/// s of a token = a * s of the previous token in the document + v. Leaves parameters like the
+/// convolution's weights unused.
 class ToyRecurrence : public PlainMixer {
  public:
   explicit ToyRecurrence(TokenMixer& model)
@@ -120,7 +120,7 @@ class ToyRecurrence : public PlainMixer {
   at::Tensor unused_, decay_N_;
 };
 
-/// Of chunks of a few rows.
+/// Chunks of a few rows.
 FeedForwardCost small_chunks(int64_t width) {
   FeedForwardCost cost;
   cost.width = width;
@@ -148,7 +148,7 @@ class ToyMlp : public PlainFeedForward {
   Linear gate_, up_, down_;
 };
 
-/// Parameters for layers of each of the two mixers.
+/// A model with layers of each of the two mixers.
 ModelSpec toy_model() {
   ModelSpec spec = testing::small_model(/*tied=*/false, /*biases=*/false);
   spec.num_layers = 4;
@@ -166,7 +166,7 @@ ModelSpec toy_model() {
   return spec;
 }
 
-/// Puts the toys in the place of the layer's own parts.
+/// Replaces the layer's own parts by the toys.
 void make_toy(Layer& layer, int64_t number) {
   const std::unique_ptr<TokenMixer> mixer = layer.mixer->clone();
   if (number % 2 == 0) {
@@ -180,13 +180,13 @@ void make_toy(Layer& layer, int64_t number) {
 
 /// How the toys are trained.
 struct Setup {
-  int num_ranks = 1;  // that share each row
+  int num_ranks = 1;  // that divide each row
   const char* method = "zigzag-ring";
   int zero_stage = 0;
   bool checkpointing = true, offloads_activations = false;
   int64_t mlp_tiles = 0;
   bool plain_layers = false;
-  std::optional<int64_t> trained_layer = std::nullopt;  // this one alone; none: all
+  std::optional<int64_t> trained_layer = std::nullopt;  // only this layer; none: all
 };
 
 struct Trained {
@@ -260,7 +260,7 @@ Trained train(const Setup& setup) {
   return result;
 }
 
-/// Nothing but sums of fp64 in another order.
+/// Only the order of fp64 sums differs.
 void check_equal(const Trained& ours, const Trained& theirs) {
   REQUIRE(ours.losses.size() == theirs.losses.size());
   for (size_t i = 0; i < ours.losses.size(); ++i) {
@@ -329,7 +329,7 @@ TEST_CASE("plain layers: every trained parameter has a gradient, and each its ow
   for (const bool checkpointing : {false, true}) {
     CAPTURE(checkpointing);
     const std::vector<NamedTensor> parameters = testing::random_leaves(spec);
-    // Those that the toys do not know.
+    // Parameters that the toys do not use.
     const auto is_left_out = [](const std::string& name) {
       for (const char* part : {"in_proj_a.", "in_proj_b.", "dt_bias", "linear_attn.norm."}) {
         if (name.find(part) != std::string::npos) return true;

@@ -21,7 +21,7 @@ at::Tensor factors(const at::Tensor& weight, NormKind kind) {
   throw std::logic_error("no such norm");
 }
 
-/// Of the 2F numbers that are rotated.
+/// Rotates all 2F numbers.
 at::Tensor turned(const at::Tensor& x_TNJ, const RotaryTable& table) {
   const int64_t F = table.cos_TF.size(1);
   const at::Tensor cos = table.cos_TF.unsqueeze(1), sin = table.sin_TF.unsqueeze(1);

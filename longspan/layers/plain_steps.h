@@ -1,7 +1,7 @@
-// Steps of layers in ATen's operations, with autograd's own gradients: what plain versions of
-// layers (TokenMixer::plain) are made of. Each takes parameters as the layer holds them, reads them
-// by as_input() (kernels/linear.h), and gives the dtype of x. T: tokens, I: input dim, O: output
-// dim, N: heads, M: kv heads, H: numbers of a head, K: of a query's and a key's, V: of a value's.
+// Steps of plain versions of layers (TokenMixer::plain) in ATen operations, with autograd's
+// gradients. Each takes parameters in their dtype, reads them by as_input() (kernels/linear.h), and
+// returns the dtype of x. T: tokens, I: input dim, O: output dim, N: heads, M: kv heads, H: numbers
+// of a head, K: of a query's and a key's head, V: of a value's head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,18 +14,18 @@
 
 namespace longspan {
 
-/// The linear layer with its bias and its adapter, whose dropout is that of the rows of x_TI: those
-/// that the linear layer was given keys of. Throws UserError where they are others.
+/// Applies the linear layer with its bias and its adapter. Its dropout has keys for the rows of
+/// x_TI. Throws UserError where x_TI has other rows.
 at::Tensor plain_linear(const Linear& linear, const at::Tensor& x_TI);
 
-/// An RMSNorm over the last dim, computed in fp32, or in fp64 where x is.
+/// An RMSNorm over the last dim, in fp32, or in fp64 where x is fp64.
 at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, NormKind kind, double eps);
 
-/// The first numbers of heads rotated by the table's angles, as many as it has.
+/// Rotates the first numbers of heads by the table's angles.
 at::Tensor plain_rotation(const at::Tensor& x_TNH, const RotaryTable& table);
 
-/// Softmax attention over a row, [T, N, V], where each document is by itself. k_TMK and v_TMV have
-/// as many heads as q_TNK, or a divisor of that. sinks_N: undefined where the spec has none.
+/// Softmax attention within each document of a row, [T, N, V]. The number of heads of k_TMK and
+/// v_TMV divides q_TNK's. sinks_N: undefined where the spec has none.
 at::Tensor plain_softmax_attention(const at::Tensor& q_TNK, const at::Tensor& k_TMK,
                                    const at::Tensor& v_TMV, const AttentionSpec& attention,
                                    const Packing& packing, const at::Tensor& sinks_N);

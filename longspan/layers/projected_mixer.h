@@ -1,4 +1,4 @@
-// A token mixer whose last step is a linear layer: h + linear(what was mixed), row by row.
+// A token mixer whose last step is a linear layer: h + linear(mixed), row by row.
 #pragma once
 
 #include <utility>

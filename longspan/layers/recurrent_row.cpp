@@ -31,7 +31,7 @@ at::Tensor over_stretches(const std::vector<at::Tensor>& inputs_T, const Packing
     outputs.push_back(result.out_SNV);
     return result.after;
   };
-  std::vector<int64_t> plain;  // documents without forks, not run yet
+  std::vector<int64_t> plain;  // documents without forks that have not run yet
   int64_t begin = 0;
   const auto run_plain = [&](int64_t end) {
     if (!plain.empty()) run(begin, plain, {});

@@ -26,12 +26,12 @@ at::Tensor scores_of(Scores kind, const at::Tensor& logits_CE) {
   TORCH_CHECK(false, "no scores of a router");
 }
 
-/// d loss / d x of y = softmax(x), over the last dim.
+/// Returns d loss / d x of y = softmax(x), over the last dim.
 at::Tensor softmax_backward(const at::Tensor& dy, const at::Tensor& y) {
   return y * (dy - (dy * y).sum(-1, /*keepdim=*/true));
 }
 
-/// d loss / d logits of scores_of().
+/// Returns d loss / d logits of scores_of().
 at::Tensor scores_backward(Scores kind, const at::Tensor& dscores, const at::Tensor& scores_CE) {
   switch (kind) {
     case Scores::kSoftmax:
@@ -48,7 +48,7 @@ at::Tensor scores_backward(Scores kind, const at::Tensor& dscores, const at::Ten
 Router::Router(const MixtureOfExpertsSpec& spec, Weights weights)
     : spec_(spec), weights_(std::move(weights)) {}
 
-/// What experts are chosen by.
+/// Returns the scores by which experts are chosen.
 at::Tensor Router::choice_scores(const at::Tensor& scores_CE) const {
   const RouterSpec& router = spec_.router;
   at::Tensor choice_CE = scores_CE.detach();
@@ -89,7 +89,7 @@ Routing Router::route(const at::Tensor& x_CD, const at::Tensor& experts_CK) cons
   return routing;
 }
 
-/// Of all logits.
+/// Returns the gradient of all logits.
 at::Tensor Router::logit_gradients(const Routing& routing, const at::Tensor& dweights_CK,
                                    const at::Tensor& dscores_CE) const {
   const RouterSpec& router = spec_.router;

@@ -1,5 +1,5 @@
-// Which experts each row goes to, and with what weights (spec/mixture_of_experts_spec.h).
-// C: rows, D: model dim, E: experts, K: experts of a row.
+// Chooses the experts of each row, and their weights (spec/mixture_of_experts_spec.h). C: rows, D:
+// model dim, E: experts, K: experts of a row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,10 @@
 
 namespace longspan {
 
-/// Numbers are fp32, fp64 for fp64 rows.
+/// The result of a router. Numbers are fp32, or fp64 for fp64 rows.
 struct Routing {
-  at::Tensor scores_CE;   // of all experts: what the auxiliary loss reads
-  at::Tensor experts_CK;  // int64, all different in a row
+  at::Tensor scores_CE;   // of all experts, for the auxiliary loss
+  at::Tensor experts_CK;  // int64, distinct in each row
   at::Tensor weights_CK;
 };
 
@@ -21,20 +21,20 @@ class Router {
  public:
   struct Weights {
     at::Tensor weight_ED;
-    at::Tensor bias_E;        // of the logits; undefined where the spec has none
-    at::Tensor correction_E;  // of the choice, not trained; undefined where the spec has none
+    at::Tensor bias_E;        // added to the logits; undefined: none
+    at::Tensor correction_E;  // added for the choice only, not trained; undefined: none
   };
   Router(const MixtureOfExpertsSpec& spec, Weights weights);
 
-  /// Those that can be trained; some may be undefined.
+  /// Trainable parameters. Some may be undefined.
   std::vector<at::Tensor> parameters() const { return {weights_.weight_ED, weights_.bias_E}; }
 
-  /// As transformers computes it, ties included: by ATen's own softmax, sigmoid and topk. Weights
-  /// are differentiable where autograd is on. `experts_CK`: those that were chosen for these rows
-  /// before; undefined: chooses them.
+  /// Routes rows like transformers, ties included, by ATen's softmax, sigmoid and topk. Weights are
+  /// differentiable where autograd is on. `experts_CK`: an earlier choice for these rows;
+  /// undefined: chooses.
   Routing route(const at::Tensor& x_CD, const at::Tensor& experts_CK = {}) const;
-  /// Given d loss / d weights and d loss / d scores (undefined: none), adds the gradients of the
-  /// parameters that are trained, and d loss / d x to dx_CD, which is fp32 or fp64.
+  /// Takes d loss / d weights and d loss / d scores (undefined: none). Adds gradients of trained
+  /// parameters, and d loss / d x to dx_CD, which is fp32 or fp64.
   void backward(const Routing& routing, const at::Tensor& dweights_CK, const at::Tensor& dscores_CE,
                 const at::Tensor& x_CD, at::Tensor& dx_CD) const;
 

@@ -108,7 +108,7 @@ at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
   if (projection.gate_dim == 0) {
     return normed_or_rotated(projection, std::move(room), rows, row, saved);
   }
-  // Norm and rotation take the heads without their gates.
+  // Norm and rotation take heads without gates.
   const at::Tensor heads_CNH = room.narrow(2, 0, projection.head_dim);
   heads_CNH.copy_(normed_or_rotated(projection, heads_CNH.clone(at::MemoryFormat::Contiguous), rows,
                                     row, saved));

@@ -1,6 +1,6 @@
-// Softmax attention over heads of queries, keys and values (spec/self_attention_spec.h).
-// T: tokens, C: some of them, D: model dim, N: query heads, M: kv heads, K: numbers in a query's
-// and a key's head, V: in a value's, an output's and its gate's, J: in a head of what input 0 has.
+// Softmax attention over heads of queries, keys and values (spec/self_attention_spec.h). T: tokens,
+// C: some of them, D: model dim, N: query heads, M: kv heads, K: numbers in a query's and a key's
+// head, V: in a value's, an output's and its gate's head, J: in a head of input 0.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,15 @@ class SelfAttention : public ProjectedMixer {
  public:
   struct Weights {
     Linear q_proj, k_proj, v_proj, o_proj;
-    at::Tensor q_norm_K, k_norm_K;  // undefined where there are none
-    at::Tensor sinks_N = {};        // undefined where there are none
+    at::Tensor q_norm_K, k_norm_K;  // undefined: no norms
+    at::Tensor sinks_N = {};        // undefined: no sinks
   };
-  /// Of its norms.
+  /// For the norms of queries and keys.
   struct Norm {
     NormKind kind;
     double eps;
   };
-  /// `rotary`: the number of its rotation in RowContext::rotary; not read where it has none.
+  /// `rotary`: the index of its rotation in RowContext::rotary; unused without a rotation.
   SelfAttention(const SelfAttentionSpec& spec, Weights weights, const Norm& norm, size_t rotary);
 
   std::unique_ptr<TokenMixer> clone() const override;
@@ -46,27 +46,27 @@ class SelfAttention : public ProjectedMixer {
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
 
  private:
-  static constexpr int kNumInputs = 3;  // queries and their gates, keys, values
+  static constexpr int kNumInputs = 3;  // queries with their gates, keys, values
 
-  /// What makes input i of x.
+  /// The projection that makes input i of x.
   struct Projection {
     const Linear& linear;
-    const at::Tensor& norm_H;  // undefined: none
+    const at::Tensor& norm_H;  // undefined: no norm
     bool is_rotated;
-    int64_t num_heads, head_dim, gate_dim;  // each head's numbers, and of its gate behind them
+    int64_t num_heads, head_dim, gate_dim;  // numbers of a head, and of its gate after them
 
     int64_t row_dim() const { return head_dim + gate_dim; }
   };
   Projection projection(int i) const;
-  /// The room with its heads normed and rotated: in place, or, where the step saves the room as it
-  /// was, anew.
+  /// Returns the projection's heads, normed and rotated: in place in `room`, or as a new tensor
+  /// where `saved` keeps `room`.
   at::Tensor normed_and_rotated(const Projection& projection, at::Tensor room, const RowRange& rows,
                                 const RowContext& row, SavedStep* saved) const;
-  /// The same of heads, without gates, that have one of both or none.
+  /// The same for heads without gates, with norm, rotation, both or none.
   at::Tensor normed_or_rotated(const Projection& projection, at::Tensor heads_CNH,
                                const RowRange& rows, const RowContext& row, SavedStep* saved) const;
-  /// The gradient of what the projection has made of x, from that of its heads; that of the norm's
-  /// weight is added to it.
+  /// Returns the gradient of the projection's output from the gradient of its heads. Adds the norm
+  /// weight's gradient.
   at::Tensor heads_backward(const Projection& projection, const at::Tensor& dheads_CNH,
                             const at::Tensor& x_CD, const RowRange& rows, const RowContext& row,
                             const SavedStep* saved) const;

@@ -1,4 +1,4 @@
-// Self-attention against its plain version, and what it costs.
+// Compares self-attention with its plain version, and checks its cost.
 #include "longspan/layers/self_attention.h"
 
 #include <ATen/ATen.h>
@@ -88,7 +88,7 @@ TEST_CASE("self-attention: output gate, part of a head rotated, norms of both ki
 TEST_CASE("self-attention: projections in several chunks of rows") {
   SelfAttentionSpec spec = rotated(2, 1, 4);
   spec.qk_norm = true;
-  // Chunks are of 1024 rows at least.
+  // Chunks have at least 1024 rows.
   testing::check_layer({.layer = {spec, kMlp}, .document_lengths = {700, 450}, .is_long = true});
   testing::check_layer(
       {.layer = {gated_and_partly_rotated(/*qk_norm=*/true), kMlp}, .document_lengths = {1150}});
@@ -124,7 +124,7 @@ TEST_CASE("self-attention: saves what its cost says") {
     const TokenMixerCost cost = cost_of(spec, kHidden);
     const int64_t numbers = cost.queries + cost.keys + cost.values + cost.output +
                             cost.saved_for_norms + cost.saved_for_gate;
-    // Of norms of heads a number a head is saved too, of which the account knows nothing.
+    // Norms of heads also save one number for each head, which the memory account leaves out.
     const int64_t of_norms = qk_norm ? 4 * kTokens * (4 + 2) : 0;
     const int64_t of_norm = 4 * kTokens, output = 4 * kTokens * kHidden;
     CHECK(counter.live_bytes() ==

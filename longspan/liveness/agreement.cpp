@@ -45,9 +45,9 @@ std::string describe_failure(const std::exception& error) {
 
 namespace {
 
-constexpr char kFull = 'f', kOther = 'o';  // before a failure: a full disk, anything else
+constexpr char kFull = 'f', kOther = 'o';  // first character: a full disk, or another cause
 
-/// What went wrong; empty: nothing.
+/// Returns the error of `phase`, or an empty string if it succeeded.
 std::string failure_of(const std::function<void()>& phase) {
   try {
     phase();

@@ -1,4 +1,4 @@
-// Errors on all ranks at once.
+// Turns the error of one rank into an error on all ranks.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace longspan {
 
-/// Thrown on ranks other than 0 when some rank failed: rank 0 says it, so that it is said once.
+/// Thrown on ranks other than 0 when any rank failed. Only rank 0 prints the message.
 class FailedElsewhere : public std::runtime_error {
  public:
   explicit FailedElsewhere(const std::string& what, bool full = false)
@@ -20,8 +20,8 @@ class FailedElsewhere : public std::runtime_error {
   bool disk_full;
 };
 
-/// What rank 0 throws when some rank failed, with the message to print. Every rank knows of the
-/// failure.
+/// Thrown on rank 0 when any rank failed, with the message to print. Every other rank knows of the
+/// failure too.
 class AgreedError : public UserError {
  public:
   explicit AgreedError(const std::string& what, bool full = false)
@@ -29,31 +29,31 @@ class AgreedError : public UserError {
   bool disk_full;
 };
 
-/// Whether all_or_none threw `error` because disks were full, and for nothing else. The same on all
-/// ranks.
+/// True if `error` came from all_or_none and full disks were the only cause. The same on all ranks.
 bool is_disk_full(const std::exception& error);
-/// Whether all ranks have agreed on this error. With one rank, every UserError counts.
+/// True if all ranks have agreed on this error. With one rank, true for every UserError.
 bool is_agreed(const Group& world, const std::exception& error);
 
-/// Describes the failure for the user. Where memory ran out, names the keys that save some.
+/// Describes the failure for the user. When memory ran out, lists the keys that save memory.
 std::string describe_failure(const std::exception& error);
 
-/// Runs `phase` on every rank and then asks all how it went. When any failed, all fail: rank 0
-/// throws AgreedError with the first failing rank's message, the others FailedElsewhere with it.
-/// With one rank, its own exception passes through. Collective: every rank must call it.
+/// Runs `phase` on every rank, then exchanges the results. When any rank failed, all fail: rank 0
+/// throws AgreedError with the message of the first failing rank, the others throw FailedElsewhere
+/// with the same message. With one rank, its own exception passes through. Collective: every rank
+/// must call it.
 void all_or_none(const Group& world, const std::function<void()>& phase);
 
-/// The same for phases that may take one rank longer than a collective waits for it: reading and
-/// writing whole models.
+/// Like all_or_none, for phases in which one rank may take longer than the timeout of a collective:
+/// reading and writing whole models.
 void all_or_none_patiently(const Group& world, Notices& notices,
                            const std::function<void()>& phase);
 
-/// Each rank's answer to a question of yes or no, in rank order. Collective.
+/// Returns each rank's answer to a yes-or-no question, in rank order. Collective.
 std::vector<bool> gather_answers(const Group& world, bool mine);
 
-/// Runs `phase` where the ranks cannot communicate yet. Most mistakes happen on all ranks. So on a
-/// UserError the ranks other than 0 wait a little: rank 0 prints the message, and the launcher
-/// usually ends the others before they print it again, with their rank.
+/// Runs `phase` before the ranks can communicate. Most user errors occur on all ranks, so after a
+/// UserError the ranks other than 0 wait two seconds: rank 0 prints the message, and the launcher
+/// usually ends the others before they print it again. The message of another rank names its rank.
 void rank_0_first(int rank, const std::function<void()>& phase);
 
 }  // namespace longspan

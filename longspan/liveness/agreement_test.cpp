@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-/// What each of three ranks throws when `failing` throw "no" from their phase.
+/// What each of three ranks throws when the ranks `failing` throw "no" from their phase.
 std::vector<std::string> outcomes(const std::vector<int>& failing) {
   std::vector<std::string> outcome(3, "nothing");
   testing::run_ranks(3, [&](const Mesh& mesh) {

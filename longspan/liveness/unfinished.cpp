@@ -32,7 +32,7 @@ std::set<const EndAtOnce*>& actions_at_end() {
   return actions;
 }
 
-/// What the process tidies up before it ends at once. Never destroyed.
+/// Signals that the cleanup has removed the folders and run the actions. Never destroyed.
 struct Tidying {
   std::promise<void> folders, actions;
 };
@@ -40,7 +40,7 @@ struct Tidying {
 void tidy_up(Tidying& tidying) {
   const std::lock_guard lock(temporary_folders_mutex);
   std::error_code ignored;
-  // Twice: another thread may be writing into the folder until the process is gone.
+  // Twice, because another thread may write into the folder until the process is gone.
   for (int i = 0; i < 2; ++i) {
     for (const std::string& folder : temporary_folders()) {
       std::filesystem::remove_all(folder, ignored);
@@ -49,15 +49,15 @@ void tidy_up(Tidying& tidying) {
   tidying.folders.set_value();
   for (const EndAtOnce* action : actions_at_end()) action->run();
   tidying.actions.set_value();
-  // Nobody makes another folder.
+  // Never returns and keeps the lock, so that no thread makes another folder.
   for (;;) pause();
 }
 
 }  // namespace
 
 void finish_before_the_end() {
-  // A second is plenty for a log line or some renames, and for the actions; gigabytes go in three.
-  // A hung file system must not keep us.
+  // One second is enough for a log line, a few renames or the actions; three are enough to remove
+  // gigabytes. A hung file system must not block the end.
   using std::chrono::seconds;
   const bool locked = short_writes.try_lock_for(seconds(1));
   static_cast<void>(locked);
@@ -67,7 +67,7 @@ void finish_before_the_end() {
     tidying.folders.get_future().wait_for(seconds(3));
     tidying.actions.get_future().wait_for(seconds(1));
   } catch (const std::system_error&) {
-    // No thread can be started. A later run removes what is left here.
+    // No thread can be started. A later run removes the folders.
   }
 }
 

@@ -1,4 +1,4 @@
-// What a process finishes and what it removes before it ends at once. No torch.
+// Work that a process completes, and folders that it removes, before it ends at once. No torch.
 #pragma once
 
 #include <functional>
@@ -6,11 +6,12 @@
 
 namespace longspan {
 
-/// A folder that is removed when the object dies, or when the process ends at once.
+/// A folder that is removed when the object is destroyed or when the process ends at once.
 class TemporaryFolder {
  public:
-  /// Creates `path` as an empty folder and removes what an earlier run has left there. Throws
-  /// UserError, as remove_own_folder does where something else is there.
+  /// Creates `path` as an empty folder and removes the leftovers of an earlier run. Throws
+  /// UserError if the folder cannot be made or `path` holds anything that is not ours
+  /// (remove_own_folder).
   explicit TemporaryFolder(std::string path);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -21,15 +22,15 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// While this object lives, `action` runs when the process ends at once. It must be short and throw
-/// nothing.
+/// Registers `action` to run when the process ends at once, for the lifetime of this object. The
+/// action must be short and must not throw.
 class EndAtOnce {
  public:
   explicit EndAtOnce(std::function<void()> action);
   ~EndAtOnce();
   EndAtOnce(const EndAtOnce&) = delete;
   EndAtOnce& operator=(const EndAtOnce&) = delete;
-  /// Calls `what`, which may change what the action reads; the action does not run meanwhile.
+  /// Calls `what`, which may modify data that the action reads. The action does not run meanwhile.
   void change(const std::function<void()>& what) const;
   void run() const { action_(); }
 
@@ -37,7 +38,7 @@ class EndAtOnce {
   std::function<void()> action_;
 };
 
-/// While this object lives, the process does not end at once: for short writes or renames that
+/// Delays the end of the process for the lifetime of this object. For short writes or renames that
 /// belong together.
 class UninterruptedScope {
  public:
@@ -47,9 +48,9 @@ class UninterruptedScope {
   UninterruptedScope& operator=(const UninterruptedScope&) = delete;
 };
 
-/// For a program that ends its process after this call, without running destructors: waits for
-/// short writes that are under way, removes temporary folders and runs actions (EndAtOnce). It
-/// waits some seconds at most for each, so that a disk that hangs keeps no process alive.
+/// For programs that end their process without running destructors, right before the end. Waits for
+/// short writes in progress, removes temporary folders and runs the actions of EndAtOnce. Waits a
+/// few seconds at most for each, so that a hung disk does not keep the process alive.
 void finish_before_the_end();
 
 }  // namespace longspan

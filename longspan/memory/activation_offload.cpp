@@ -18,28 +18,28 @@ namespace {
 
 class Entry;
 
-/// One tensor and where it is.
+/// One tensor and its copies.
 struct Item {
   std::vector<int64_t> sizes;
   at::ScalarType dtype{};
   int64_t num_bytes = 0;
-  at::Tensor leaving;  // of a GPU: until its stream has waited for the copy
-  at::Tensor buffer;   // of which `host` is a part; undefined: it is nobody's part
-  at::Tensor host;     // in a file: while it is on its way there or back
-  Copy to_host;        // from the device
-  int64_t place = -1;  // in the file
-  Copy written, read;  // to the file, from it
-  at::Tensor device;   // read ahead
+  at::Tensor leaving;  // on a GPU: kept until its stream has waited for the copy
+  at::Tensor buffer;   // pinned; `host` is a view of it, unless undefined
+  at::Tensor host;     // with a file: only while a copy to or from the file is in progress
+  Copy to_host;        // device to host
+  int64_t place = -1;  // offset in the file
+  Copy written, read;  // to the file, from the file
+  at::Tensor device;   // prefetched
   Copy to_device;
 };
 
-/// Pinned memory for what leaves a GPU. What is given back is used again, in the order of the
-/// streams (Copier), so that no host waits though it is rows ahead of the device.
+/// Pinned memory for tensors that leave a GPU. Returned buffers are reused in stream order
+/// (Copier), so the host never waits although it is rows ahead of the device.
 class HostRoom {
  public:
-  /// Of the free buffers the smallest that has so many bytes, or else a new one. Where all together
-  /// would then be more than what was ever asked for at once, the host waits for copies of the
-  /// buffers that are free for longest, and frees these.
+  /// Returns the smallest free buffer of at least `num_bytes`, or a new one. If a new buffer would
+  /// raise the total above the peak demand, first waits for the copies of the buffers that have
+  /// been free for longest, and frees those buffers.
   at::Tensor take(int64_t num_bytes, at::Device device, Copier& copier) {
     wanted_ += num_bytes;
     most_wanted_ = std::max(most_wanted_, wanted_);
@@ -61,14 +61,14 @@ class HostRoom {
     held_ += num_bytes;
     return empty_on_host({num_bytes}, at::kByte, device);
   }
-  /// What was taken for so many bytes. `copied`: the last copy there or from there.
+  /// Frees a buffer that was taken for `num_bytes`. `copied`: the last copy to or from it.
   void give_back(at::Tensor memory, int64_t num_bytes, Copy copied) {
     wanted_ -= num_bytes;
     free_.push_back({std::move(memory), std::move(copied)});
   }
 
  private:
-  /// A long row's buffers serve one that is shorter by this factor at most.
+  /// A row may use the buffer of a longer one that is larger by at most this factor.
   static constexpr int64_t kMostTooLarge = 4;
   struct Buffer {
     at::Tensor memory;
@@ -76,8 +76,8 @@ class HostRoom {
     int64_t size() const { return static_cast<int64_t>(memory.nbytes()); }
   };
   std::list<Buffer> free_;
-  int64_t held_ = 0;                      // by all buffers
-  int64_t wanted_ = 0, most_wanted_ = 0;  // of those that are in use: now, and the most at once
+  int64_t held_ = 0;                      // bytes of all buffers
+  int64_t wanted_ = 0, most_wanted_ = 0;  // bytes in use: now, and the peak
 };
 
 }  // namespace
@@ -94,8 +94,8 @@ struct ActivationOffload::Shared {
   bool ahead;
   std::optional<SpillFile> file;
   Copier copier;
-  std::optional<Worker> disk;  // dies first: its jobs wait for copies and use the file
-  std::list<Entry*> entries;   // that live, in the order in which they were put
+  std::optional<Worker> disk;  // destroyed first: its jobs wait for copies and use the file
+  std::list<Entry*> entries;   // the live entries, in the order of their put()
   HostRoom room;
 };
 
@@ -150,16 +150,16 @@ class Entry : public SavedTensors {
     }
   }
 
-  /// What is computed from here on waits until what was put has left the device, so that it may
-  /// use that memory: on a CPU the caller waits, on a GPU the stream. Throws what the copy has
-  /// thrown.
+  /// Makes later computation wait until the tensors have left the device, so that it may reuse
+  /// their memory: on the CPU the caller waits, on a GPU the stream. Throws the exception of the
+  /// copy.
   void wait_until_left() {
     for (Item& item : items_) {
       if (!on_gpu() || item.leaving.defined()) item.to_host.wait();
       item.leaving.reset();
     }
   }
-  /// Waits until it has left the host, too, for the file.
+  /// Waits until the file holds the tensors.
   void wait_until_written() const {
     for (const Item& item : items_) {
       if (item.written.defined()) item.written.wait_on_host();
@@ -169,8 +169,8 @@ class Entry : public SavedTensors {
  private:
   bool on_gpu() const { return !shared_->device.is_cpu(); }
 
-  /// Of a GPU: what its stream computes from here on may use the memory, and other entries the
-  /// host's.
+  /// On a GPU: lets later kernels of the stream reuse the device memory, and other entries the
+  /// pinned memory.
   void let_go() noexcept {
     try {
       wait_until_left();
@@ -182,7 +182,7 @@ class Entry : public SavedTensors {
                                 item.to_device.defined() ? item.to_device : item.to_host);
       }
     } catch (const std::exception&) {
-      // The device has failed, which whoever used it hears.
+      // The device has failed; the next call that uses it reports the error.
     }
   }
 
@@ -250,15 +250,15 @@ ActivationOffload::~ActivationOffload() = default;
 
 std::shared_ptr<SavedTensors> ActivationOffload::put(std::vector<at::Tensor> tensors,
                                                      bool briefly) {
-  // Frees a block on the device before the next one needs room there, and on the host before the
-  // next but one does.
+  // Frees the device memory of the last block before this block needs memory there, and the host
+  // memory of the block before it.
   auto& entries = shared_->entries;
   if (!entries.empty()) entries.back()->wait_until_left();
   if (entries.size() > 1) (*std::prev(entries.end(), 2))->wait_until_written();
   const bool in_file = shared_->file.has_value() && !briefly;
   const auto entry = std::make_shared<Entry>(shared_, std::move(tensors), in_file);
-  // Where the cores of the computation make the copies, holding both ends of a copy meanwhile gains
-  // nothing.
+  // On the CPU the copies run on the cores of the computation. There, holding both ends of a copy
+  // meanwhile gains nothing.
   if (briefly && shared_->device.is_cpu()) entry->wait_until_left();
   return entry;
 }

@@ -1,4 +1,4 @@
-// Checkpointed activations in host memory or in a file.
+// Stores checkpointed activations in host memory or in a file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,26 +11,26 @@
 
 namespace longspan {
 
-/// Copies run beside the device's computation. The device holds the stored tensors of three blocks
-/// at most: one that is copied out, one that the backward works on and one that is prefetched. A
-/// GPU's streams wait for that, and no host: the host waits only for pinned memory, where a row is
-/// larger than those before it, and for a file until the disk has taken what went before. The
-/// store may be destroyed before the tensors that it holds. Values stay unchanged.
+/// Copies overlap with computation. The device holds the stored tensors of at most three blocks:
+/// one being copied out, one in use by the backward and one being prefetched. On a GPU, streams
+/// wait for the copies. The host waits only for pinned memory, when a row is larger than all rows
+/// before it, and for the disk. The store may be destroyed before its tensors. Values are stored
+/// exactly.
 class ActivationOffload : public ActivationStore {
  public:
-  /// Stores in host memory or, where a folder is given, in a file there that nobody else sees; the
-  /// host then holds the two blocks that are being copied, and what is put briefly. Throws
-  /// UserError where no file can be made in the folder.
+  /// Stores in host memory or, if `folder` is not empty, in an unnamed file there. With a file, the
+  /// host holds only the two blocks being copied, and tensors put with `briefly`. Throws UserError
+  /// if the file cannot be made.
   explicit ActivationOffload(at::Device device, const std::string& folder = "");
-  /// `ahead`: prefetch the next block's activations during the current block's attention backward
-  /// (default on CUDA). On the CPU, copies take cores and bandwidth from the computation, so that
-  /// by default only a file is read ahead, into host memory.
+  /// `ahead`: prefetch the previous block's activations during the attention backward of the
+  /// current block (default on CUDA). On the CPU, copies compete with the computation for cores and
+  /// bandwidth, so the default there prefetches only from a file, into host memory.
   ActivationOffload(at::Device device, const std::string& folder, bool ahead);
   ~ActivationOffload() override;
 
   std::shared_ptr<SavedTensors> put(std::vector<at::Tensor> tensors, bool briefly = false) override;
 
-  /// The most that the file held at once; 0 without one.
+  /// Peak bytes in the file; 0 without a file.
   int64_t peak_file_bytes() const;
 
   struct Shared;

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-/// Two tensors alike of 1 MiB, and a view of another dtype.
+/// Two equal tensors of 1 MiB, and a view of another dtype.
 std::vector<at::Tensor> block(int64_t number) {
   const at::Tensor wide = at::full({8, 4}, static_cast<double>(number), at::kBFloat16);
   const at::Tensor x = at::arange(kMiB / 4).to(at::kFloat).add_(number);
@@ -48,7 +48,7 @@ TEST_CASE("activation offload: gives back what was put, in any order, as often a
     check(1);
     saved[0]->read_previous_ahead();  // there is none
     check(0);
-    // Places that became free are used again, and nothing is mixed up.
+    // Freed space is reused without mixing up tensors.
     saved[2] = store.put(block(7));
     saved[4] = store.put(block(8));
     CHECK(saved[2]->get(0).equal(block(7)[0]));
@@ -92,7 +92,7 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
     } else {
       CHECK(most_on_host == 12 * kMiB);
     }
-    // Dropped in the middle, as by an error: nothing stays either.
+    // An entry dropped early, as after an error, leaves nothing either.
     {
       ActivationOffload store(at::kCPU, on_disk ? folder.path : "");
       const auto first = store.put({at::ones({kMiB / 4})}), last = store.put({at::ones({kMiB})});
@@ -112,7 +112,7 @@ TEST_CASE("activation offload: what was put before is on its way when it is aske
     const AllocationCounter device(AllocationCounter::Of::kProcess);
     const auto below = store.put({at::ones({2 * kMiB / 4})}),
                block = store.put({at::ones({kMiB / 4})});
-    // Everything has left when the last one is back.
+    // Everything has left the device when the last block is back.
     CHECK(block->get(0).size(0) == kMiB / 4);
     const auto bytes = [&] { return on_disk ? host_bytes().live : device.live_bytes(); };
     const int64_t before = bytes();
@@ -145,7 +145,7 @@ TEST_CASE("activation offload: a folder that takes no file is named, with what t
 TEST_CASE("activation offload: a full disk is an error where the next block is put or read") {
   const testing::TemporaryFolder folder;
   ActivationOffload store(at::kCPU, folder.path);
-  // A limit on files stands for the disk's.
+  // RLIMIT_FSIZE simulates a full disk.
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
   const auto inherited = std::signal(SIGXFSZ, SIG_IGN);

@@ -15,8 +15,8 @@
 
 namespace longspan {
 
-/// For a worker: done, or what it threw. For CUDA: an event, and the host's side of the copy, which
-/// must live until the copy has arrived.
+/// For a worker: `done` and the exception. For CUDA: an event, and the host tensor of the copy,
+/// which must live until the copy has ended.
 struct Copy::State {
   std::mutex mutex;
   std::condition_variable changed;
@@ -112,12 +112,11 @@ struct Copier::Impl {
 
   at::Device device;
   std::optional<Worker> worker;  // CPU
-  /// CUDA: copies of one direction do not wait for those of the other, since a GPU has an engine
-  /// for each.
+  /// CUDA: one stream for each direction, since a GPU has a copy engine for each.
   std::optional<c10::Stream> to_host, to_device;
   std::deque<std::shared_ptr<Copy::State>> under_way;
 
-  /// An event behind everything that was given to `from` so far.
+  /// Returns an event recorded after all work that `from` has been given so far.
   static c10::Event mark(const c10::Stream& from) {
     c10::Event event(from.device_type());
     event.record(from);
@@ -138,9 +137,9 @@ struct Copier::Impl {
       target.copy_(source, /*non_blocking=*/true);
       state->event.emplace(mark(stream));
     }
-    // Nothing may reuse either side's memory before the copy has ended. Torch's allocator takes
-    // care of the device's, once it knows of the other stream: it frees the memory when the caller
-    // has released it and the copy has ended.
+    // Neither side's memory may be reused before the copy has ended. record_stream tells torch's
+    // allocator of the copy's stream; it then reuses the device memory only after the caller has
+    // released the tensor and the copy has ended.
     if (keeper == Keeper::kAllocator) (target.is_cpu() ? source : target).record_stream(stream);
     state->on_host = target.is_cpu() ? std::move(target) : std::move(source);
     let_go_of_ended();
@@ -175,8 +174,8 @@ Copier::~Copier() {
       impl_->under_way.pop_front();
     }
   } catch (const std::exception&) {
-    // The device has failed, which whoever used it hears. The host's memory of copies that may
-    // still be written to is never freed.
+    // The device has failed; the next call that uses it reports the error. Host memory that a copy
+    // may still write to is leaked.
     for (const auto& state : impl_->under_way)
       static_cast<void>(state->on_host.unsafeReleaseTensorImpl());
   }

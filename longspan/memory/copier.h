@@ -1,4 +1,4 @@
-// Copies between host and device beside the computation.
+// Copies between host and device that overlap with computation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,16 +9,15 @@
 
 namespace longspan {
 
-/// A handle of a copy, or of other work, that is on its way. Copies of the handle mean the same
-/// work.
+/// A handle of a copy or another job in progress. Copies of the handle refer to the same work.
 class Copy {
  public:
   Copy() = default;
   bool defined() const { return state_ != nullptr; }
-  /// Makes all later computation wait for it: on CUDA the current stream waits, on the CPU the
-  /// caller. Rethrows what the work has thrown. May be called again.
+  /// Makes all later computation wait for the work: on CUDA the current stream waits, on the CPU
+  /// the calling thread. Rethrows the exception of the work. May be called again.
   void wait() const;
-  /// The caller itself waits, on CUDA too, where it has not ended.
+  /// Blocks the calling thread until the work has ended, also on CUDA.
   void wait_on_host() const;
 
  private:
@@ -29,17 +28,17 @@ class Copy {
   std::shared_ptr<State> state_;
 };
 
-/// A thread that does jobs one after the other. Those who wait for a job get what it throws.
+/// A thread that runs jobs one after the other. An exception of a job is rethrown to its waiters.
 class Worker {
  public:
-  /// `device`: what its jobs mean by "cuda" without an index.
+  /// `device`: the device that jobs get for "cuda" without an index.
   explicit Worker(at::Device device = at::kCPU);
   /// Finishes all jobs, then ends the thread.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Queues a job. What the job holds is freed before those who wait for it go on.
+  /// Queues a job. The job's captures are freed before its waiters go on.
   Copy run(std::function<void()> job);
 
  private:
@@ -47,29 +46,29 @@ class Worker {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Who sees to it that the device's memory of a copy is nobody else's before the copy has ended.
+/// Who keeps the device memory of a copy from being reused before the copy has ended.
 enum class Keeper {
-  kAllocator,  // torch's, which asks the device; until then the memory is not used again
-  kCaller,     // holds the tensor until it has called Copy::wait() on the stream that it is of
+  kAllocator,  // torch's caching allocator (record_stream)
+  kCaller,     // the caller: it holds the tensor until Copy::wait() on the tensor's own stream
 };
 
-/// Does one copy after the other, in the order in which they were started: on the CPU in a thread
-/// of its own, on CUDA on two streams of its own, one for each direction. There a copy waits for
-/// those of the other direction that begin at the same place of the host's memory.
+/// Makes copies in the order in which they are started: on the CPU in a thread, on CUDA on two
+/// streams, one for each direction. On CUDA, a copy also waits for copies of the other direction
+/// that begin at the same host address.
 class Copier {
  public:
   explicit Copier(at::Device device);
-  /// Waits for what was started. Throws nothing.
+  /// Waits for all started copies. Does not throw.
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  /// Copies source to target (contiguous, of one shape and dtype) once the device has computed what
-  /// it was given so far. Keeps both tensors alive as long as it needs them, but for the device's
-  /// where the caller does. Until the copy has been waited for, the caller must not write to the
-  /// source nor use the target.
+  /// Copies source to target (contiguous, same shape and dtype) after all work that the device has
+  /// been given so far. Keeps both tensors alive while the copy needs them, except for the device
+  /// tensor with Keeper::kCaller. The caller must neither write to the source nor use the target
+  /// before it has waited for the copy.
   Copy start(at::Tensor target, at::Tensor source, Keeper keeper = Keeper::kAllocator);
-  /// Lets go of the host's memory of copies that have ended, as the next start does.
+  /// Frees the host memory of finished copies, as the next start() does.
   void let_go_of_ended();
 
  private:

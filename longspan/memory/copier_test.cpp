@@ -16,7 +16,7 @@ TEST_CASE("copier: there and back, one after the other, frees what it held") {
   at::Tensor source = x.clone();
   const at::Tensor host = empty_on_host_like(source), back = at::empty_like(x);
   const Copy out = copier.start(host, source);
-  const Copy in = copier.start(back, host);  // in order, so it need not be waited for
+  const Copy in = copier.start(back, host);  // copies run in order
   in.wait();
   out.wait();
   in.wait_on_host();

@@ -12,7 +12,7 @@ namespace longspan {
 
 struct AllocationCounter::Count {
   std::atomic<int64_t> live{0}, peak{0};
-  std::shared_ptr<Count> outer;  // a nested counter counts for the ones around it as well
+  std::shared_ptr<Count> outer;  // a nested counter also counts for the counters around it
 
   void add(int64_t num_bytes) {
     const int64_t now = live.fetch_add(num_bytes) + num_bytes;
@@ -43,7 +43,7 @@ ProcessCount& of_process() {
   return process;
 }
 
-// Who counts a tensor's memory.
+// The counters that count a tensor's memory.
 struct Counted {
   int64_t num_bytes;
   std::shared_ptr<Count> thread, process;
@@ -54,7 +54,7 @@ struct Counted {
   }
 };
 
-// By address, since a tensor's memory must be its own context: libraries ask for it raw.
+// Keyed by address: the context of a DataPtr must be the memory itself, since libraries use it raw.
 struct Table {
   std::mutex mutex;
   std::unordered_map<void*, Counted> entries;
@@ -90,7 +90,7 @@ class CountingAllocator : public c10::Allocator {
     std::shared_ptr<Count> process = of_process().get();
     const bool simple = table().free_plain != nullptr && memory.get_context() == address;
     if (address == nullptr || !simple || (!of_this_thread && !process)) return memory;
-    table().forget(address);  // freed behind our back, by a deleter from before us
+    table().forget(address);  // freed behind our back, by a deleter that predates us
     const Counted counted{static_cast<int64_t>(num_bytes), of_this_thread, std::move(process)};
     counted.add(+1);
     {
@@ -112,7 +112,7 @@ class CountingAllocator : public c10::Allocator {
   c10::Allocator* inner_;
 };
 
-// Put in place by the first counter and taken out by the last.
+// Installs the counting allocator with the first counter and removes it with the last.
 void install(int change) {
   static std::mutex mutex;
   static int num_users = 0;
@@ -121,11 +121,11 @@ void install(int change) {
   const std::lock_guard lock(mutex);
   if (num_users == 0) {
     plain = c10::GetCPUAllocator();
-    // Kept for ever: another thread may just have asked for it.
+    // Kept forever: another thread may have just fetched it.
     if (!counting) counting = new CountingAllocator(plain);
   }
   num_users += change;
-  // The highest priority: a lower one is ignored once a higher one was there.
+  // The highest priority; torch ignores a priority lower than the last.
   c10::SetCPUAllocator(num_users > 0 ? counting : plain, /*priority=*/255);
 }
 

@@ -1,4 +1,4 @@
-// Counts the memory of tensors on the CPU while it runs.
+// Counts the CPU memory of tensors.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace longspan {
 
-/// While one of these lives, it adds tensors' memory on the CPU when that is allocated, and
-/// subtracts it when any thread frees it. It does not see memory that was there before. Several may
-/// live at once, nested in one thread. Costs one small allocation a tensor.
+/// For the lifetime of a counter, adds the CPU memory of each tensor when it is allocated and
+/// subtracts it when any thread frees it. Ignores memory that was allocated before. Several
+/// counters may live at once, nested in one thread. Costs one small allocation per tensor.
 ///
 ///     AllocationCounter counter(AllocationCounter::Of::kThisThread);
 ///     ... ; counter.restart_peak(); const int64_t before = counter.live_bytes();
@@ -16,7 +16,8 @@ namespace longspan {
 ///     counter.peak_bytes() - before
 class AllocationCounter {
  public:
-  /// What this thread allocates (ranks that are threads of one process), or all threads.
+  /// Counts the allocations of this thread (for ranks that are threads of one process), or of all
+  /// threads.
   enum class Of { kThisThread, kProcess };
 
   explicit AllocationCounter(Of whom);
@@ -25,7 +26,7 @@ class AllocationCounter {
   AllocationCounter& operator=(const AllocationCounter&) = delete;
 
   int64_t live_bytes() const;
-  /// The most that was alive at once since the start or the last restart_peak().
+  /// Peak of live_bytes() since construction or the last restart_peak().
   int64_t peak_bytes() const;
   void restart_peak();
 

@@ -11,7 +11,7 @@ namespace longspan {
 namespace {
 
 using Of = AllocationCounter::Of;
-constexpr int64_t kFloats = 1000;  // of a tensor here
+constexpr int64_t kFloats = 1000;  // elements of a tensor here
 constexpr int64_t kBytes = 4 * kFloats;
 
 at::Tensor make() { return at::empty({kFloats}, at::kFloat); }
@@ -32,7 +32,7 @@ TEST_CASE("allocation counter: live bytes and the peak between marks") {
     CHECK(counter.peak_bytes() == 2 * kBytes);
     counter.restart_peak();
     CHECK(counter.peak_bytes() == kBytes);
-    // The sum is freed once it was multiplied.
+    // The sum is freed after the product.
     a = (a + a) * a;
     CHECK(counter.peak_bytes() == 3 * kBytes);
     a.resize_({2 * kFloats});
@@ -58,7 +58,7 @@ TEST_CASE("allocation counter: a thread's own, wherever it is freed, and everyon
   CHECK(here.peak_bytes() == kBytes);
   CHECK(process.live_bytes() == kBytes);
   CHECK(process.peak_bytes() == 2 * kBytes);
-  theirs = at::Tensor();  // whoever counted it is gone
+  theirs = at::Tensor();  // its counter is gone
   CHECK(process.live_bytes() == 0);
 }
 

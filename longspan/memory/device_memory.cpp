@@ -15,8 +15,8 @@ int64_t device_memory(at::Device device, int64_t beside_tensors, int64_t num_ran
       std::max(stats.reserved_bytes[kAll].current, stats.allocated_bytes[kAll].current);
   const auto total = static_cast<int64_t>(all);
   const int64_t of_others = total - static_cast<int64_t>(free) - num_ranks * (own + beside_tensors);
-  // A driver's context is a little larger or smaller than was said: no other process. So a run that
-  // has its GPUs to itself finds the same number each time.
+  // Up to 2% is a driver context of slightly another size, not another program. So a run alone on
+  // its GPUs gets the same number each time.
   return of_others > total / 50 ? total - of_others : total;
 }
 

@@ -1,4 +1,4 @@
-// How much memory a GPU has.
+// Memory that a run may use on a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,9 +7,9 @@
 
 namespace longspan {
 
-/// Bytes of this GPU that the `num_ranks` processes of this run which share it may have: all but
-/// what processes of others hold. `beside_tensors` are this process's own beside what torch's
-/// allocator has; the run's others are taken to hold as much as this one.
+/// Returns the bytes of this GPU that the `num_ranks` processes of this run on it may use together:
+/// all but the memory of other programs. `beside_tensors`: bytes that this process holds outside
+/// torch's allocator. The run's other processes on the GPU are assumed to hold as much as this one.
 int64_t device_memory(at::Device device, int64_t beside_tensors, int64_t num_ranks);
 
 }  // namespace longspan

@@ -34,7 +34,7 @@ void count(int64_t num_bytes) {
       static_cast<double>(live_bytes.load()) / (1 << 20)));
 }
 
-/// Takes small blocks from the heap and large ones from the system itself, to which they return at
+/// Smaller blocks come from the heap, larger ones from mmap, so that they return to the system at
 /// once.
 constexpr int64_t kMapped = int64_t{1} << 20;
 constexpr std::align_val_t kAlignment{64};
@@ -58,7 +58,7 @@ void give_back(void* memory, int64_t num_bytes) {
   }
 }
 
-/// A view of `tensor` that is counted for as long as it or a view of it lives.
+/// Returns a view of `tensor` whose bytes count as live until the last view of it dies.
 at::Tensor counted(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t num_bytes) {
   return at::from_blob(
       tensor.data_ptr(), sizes, [tensor, num_bytes](void*) { live_bytes -= num_bytes; },
@@ -81,7 +81,7 @@ at::Tensor empty_on_host(at::IntArrayRef sizes, at::ScalarType dtype, at::Device
       refuse(num_bytes);
     }
     count(num_bytes);
-    // Copies know pinned memory by its address, so the view is as good.
+    // CUDA recognizes pinned memory by its address, so a view is as good.
     return counted(pinned, sizes, num_bytes);
   }
   void* memory = take(num_bytes);

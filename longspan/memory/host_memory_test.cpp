@@ -36,7 +36,7 @@ TEST_CASE("host memory: holds numbers and is not counted as the device's") {
     CHECK(host_bytes().live - before == num_bytes);  // a view keeps it
     view.reset();
     CHECK(host_bytes().live == before);
-    CHECK(device.peak_bytes() < 64);  // the sums
+    CHECK(device.peak_bytes() < 64);  // the results of the sums
   }
   const at::Tensor like = empty_on_host_like(at::zeros({7, 2}, at::kBFloat16));
   CHECK(like.sizes().vec() == std::vector<int64_t>{7, 2});
@@ -57,7 +57,7 @@ TEST_CASE("host memory: only what says so is lack of memory") {
       is_out_of_memory(c10::Error({__func__, __FILE__, __LINE__}, "CUDA error: no device")));
   CHECK_FALSE(is_out_of_memory(std::runtime_error("not enough memory of the last talk")));
   try {
-    // Pinned: where there is no GPU, that is what is wrong.
+    // Pinned memory without a GPU fails with the error of the missing GPU.
     empty_on_host({4}, at::kFloat, at::kCUDA);
   } catch (const UserError& error) {
     FAIL(std::string(error.what()));

@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-/// The number that a file begins with; nullopt for "max" and files that are not there.
+/// Returns the number at the start of a file; nullopt for "max" and for missing files.
 std::optional<int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::string word;
@@ -24,7 +24,7 @@ std::optional<int64_t> number_in(const std::string& path) {
   return number;
 }
 
-/// MemTotal and SwapTotal of proc(5), bytes; 0 where they are not known.
+/// MemTotal plus SwapTotal (proc(5)) in bytes; 0 if unknown.
 int64_t physical_bytes(const std::string& root) {
   std::ifstream file(root + "/proc/meminfo");
   int64_t total = 0;
@@ -38,7 +38,7 @@ int64_t physical_bytes(const std::string& root) {
   return total;
 }
 
-/// The least limit of a group and those that it lies in: the file `name` from `group` up to `top`.
+/// Returns the least limit of `group` and its ancestors up to `top`, read from their files `name`.
 std::optional<int64_t> least_limit(const std::string& top, std::string group, const char* name) {
   std::optional<int64_t> least;
   for (;;) {
@@ -50,7 +50,7 @@ std::optional<int64_t> least_limit(const std::string& top, std::string group, co
   }
 }
 
-/// "0::/a/b" is of version 2, "5:cpu,memory:/a/b" of version 1 (cgroups(7)).
+/// "0::/a/b" is version 2, "5:cpu,memory:/a/b" is version 1 (cgroups(7)).
 std::optional<int64_t> group_limit(const std::string& root) {
   std::ifstream file(root + "/proc/self/cgroup");
   std::optional<int64_t> least;

@@ -1,4 +1,4 @@
-// How much memory this machine has at all, so that no run begins that it cannot hold. No torch.
+// Total memory of this machine, to refuse runs that cannot fit. No torch.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,17 @@
 
 namespace longspan {
 
-/// The most that a process can have, and what says so.
+/// The most memory that a process can have, and the limit that sets it.
 struct MachineMemory {
-  int64_t bytes = INT64_MAX;  // where nothing is known
+  int64_t bytes = INT64_MAX;  // default: unknown
   std::string limit;          // "memory and swap space", "the limit of its control group", ...
 
-  /// "this machine has 62.8 GB (memory and swap space)".
+  /// For example "this machine has 62.8 GB (memory and swap space)".
   std::string text() const;
 };
 
-/// Physical memory and what is swapped to, or the limit of this process's control group (version 1
-/// or 2) or of its address space (ulimit -v), whichever is least. `root` stands for / in tests.
+/// Returns the least of: physical memory plus swap, the limit of this process's control group
+/// (cgroups version 1 or 2), and its address space limit (ulimit -v). `root` replaces / in tests.
 MachineMemory machine_memory(const std::string& root = "");
 
 }  // namespace longspan

@@ -20,7 +20,7 @@ TEST_CASE("machine memory: physical memory, or a smaller limit of a control grou
   root.write("proc/self/cgroup", "0::/job/step\n");
   root.write("sys/fs/cgroup/job/step/memory.max", "max\n");
   CHECK(machine_memory(root.path).bytes == 1024 * 1024);
-  root.write("sys/fs/cgroup/job/memory.max", "4096\n");  // of the group around it
+  root.write("sys/fs/cgroup/job/memory.max", "4096\n");  // the parent group
   CHECK(machine_memory(root.path).bytes == 4096);
   CHECK(machine_memory(root.path).limit == "the limit of its control group");
   root.write("sys/fs/cgroup/job/step/memory.max", "99999999999\n");

@@ -1,4 +1,4 @@
-// A decoder whose checkpoints are elsewhere, or whose MLP is tiled, beside one that is neither.
+// Compares a decoder with offloaded checkpoints or a tiled MLP to a plain one.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -49,14 +49,14 @@ struct Weights {
   DecoderOptions options;
 };
 
-/// The same for every call; with LoRA the base is frozen.
+/// The same weights at every call; with LoRA the base is frozen.
 Weights weights_of(const testing::SmallModel& config, bool lora,
                    at::ScalarType dtype = at::kFloat) {
   Weights weights;
   at::manual_seed(3);
   const auto add = [&](const std::string& name, at::IntArrayRef shape, bool train) {
-    // Matrices that keep numbers at the size they have: with larger ones attention sees one key
-    // alone, a rounding decides which, and gradients of fp32 are a thousand roundings from fp64's.
+    // Scales matrices so that activations keep their size. With larger ones attention sees a single
+    // key, rounding decides which, and fp32 gradients differ from fp64's by a thousand roundings.
     const double scale = shape.size() == 2 ? 1 / std::sqrt(static_cast<double>(shape[1])) : 0.2;
     at::Tensor tensor = at::randn(shape) * scale;
     if (name.ends_with("norm.weight")) tensor = tensor + 1;
@@ -77,7 +77,7 @@ Weights weights_of(const testing::SmallModel& config, bool lora,
   return weights;
 }
 
-/// Leaves of their own: gradients of one use do not add to another's.
+/// Copies as new leaves, so that gradients of one use do not add to another's.
 Weights copy_of(const Weights& weights) {
   Weights copy{{}, weights.options};
   for (const auto& [name, tensor] : weights.all) {
@@ -106,8 +106,8 @@ Batch random_row(const testing::SmallModel& config, const std::vector<int64_t>& 
 
 using Results = std::map<std::string, at::Tensor>;
 
-/// Log probabilities and gradients of two steps on this share of the row. The first step's graph is
-/// thrown away once, as an error would.
+/// Log probabilities and gradients of two steps on this share of the row. The graph of the first
+/// step is discarded once, as after an error.
 Results results_of(const testing::SmallModel& config, Weights weights, Attention& attention,
                    const Batch& local) {
   Decoder model(config.spec(), weights.all, attention, weights.options);
@@ -208,12 +208,12 @@ TEST_CASE("activation offload: the same bits where several processes share the r
   }
 }
 
-/// Of fp32 from fp64. Some fifty operations, forward and backward, each round by 2^-24: 64 of these
-/// are 4e-6. With adapters of this size roundings grow by some 200 (8e-4 was measured). A term that
-/// is missing or wrong on all paths is further off than 1e-2.
+/// Relative error of fp32 against fp64. Some fifty operations, forward and backward, round by 2^-24
+/// each; 64 roundings are 4e-6. Adapters of this size amplify roundings some 200 times (8e-4 was
+/// measured). A missing or wrong term on any path is further off than 1e-2.
 constexpr double kFp32Error = 1e-2;
 
-/// The same sums as `other` in another order, which has another distance from fp64.
+/// `actual` and `other` are the same sums in another order, so their distances from fp64 differ.
 void check_as_exact(const Results& actual, const Results& other, const Results& exact) {
   CHECK(actual.size() == exact.size());
   for (const auto& [name, tensor] : exact) {
@@ -243,7 +243,7 @@ TEST_CASE("tiled MLP: as untiled, with and without checkpointing, any number of 
         CAPTURE(tiles);
         for (const auto& [name, tensor] : run(at::kDouble, tiles)) {
           INFO(name);
-          // Sums of fp64 in another order: nothing but a mistake is larger.
+          // fp64 sums in another order differ by less than this.
           CHECK(testing::relative_error(tensor, exact.at(name)) < 1e-11);
         }
         check_as_exact(run(at::kFloat, tiles), untiled, exact);
@@ -306,7 +306,7 @@ TEST_CASE("activation offload: device memory does not grow with the number of la
   }
   CAPTURE(peaks[0]);
   CAPTURE(peaks[1]);
-  // Gradients of six layers' adapters are the difference.
+  // The difference allows for the gradients of six layers' adapters.
   CHECK(peaks[1] - peaks[0] < peaks[0] / 20);
 }
 

@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-/// What starting a thread throws where there is no memory for its stack.
+/// True for the error of a thread that cannot start because there is no memory for its stack.
 bool is_without_memory(const std::system_error& error) {
   return error.code() == std::errc::not_enough_memory ||
          error.code() == std::errc::resource_unavailable_try_again;
@@ -31,9 +31,9 @@ bool is_out_of_memory(const std::exception& error) {
     return true;
   }
   const std::string what = error.what();
-  // oneDNN gives no better message when it gets no memory, and hardly fails so for another reason.
+  // oneDNN has no better message for an allocation failure, and rarely fails so for another reason.
   if (what.starts_with("could not create a ")) return true;
-  // torch's allocators of host memory, plain and pinned, have no exception of their own.
+  // torch's host allocators, plain and pinned, throw no exception type of their own.
   if (dynamic_cast<const c10::Error*>(&error) == nullptr) return false;
   for (const char* phrase :
        {"can't allocate memory", "not enough memory", "CUDA error: out of memory"}) {

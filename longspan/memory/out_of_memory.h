@@ -1,11 +1,11 @@
-// Tells errors for want of memory from others.
+// Tells out-of-memory errors from others.
 #pragma once
 
 #include <exception>
 
 namespace longspan {
 
-/// Was the error thrown for want of memory? Each library says so in a way of its own.
+/// True if the error means that memory ran out. Knows the exceptions and messages of each library.
 bool is_out_of_memory(const std::exception& error);
 
 }  // namespace longspan

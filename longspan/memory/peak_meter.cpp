@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-/// The largest resident set (proc(5)), bytes.
+/// Peak resident set (VmHWM, proc(5)) in bytes.
 int64_t peak_resident() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

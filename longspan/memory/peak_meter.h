@@ -1,4 +1,4 @@
-// How much memory this process has used at most.
+// Peak memory of this process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +10,9 @@
 
 namespace longspan {
 
-/// Measures the device's tensors while it lives: on CUDA by the statistics of torch's allocator, on
-/// the CPU by counting allocations (memory/counting_allocator.h). Construct it before the tensors.
+/// Measures the device's tensors for its lifetime: on CUDA by the statistics of torch's allocator,
+/// on the CPU by counting allocations (memory/counting_allocator.h). Construct it before the
+/// tensors.
 class PeakMeter {
  public:
   explicit PeakMeter(at::Device device);
@@ -19,10 +20,10 @@ class PeakMeter {
   PeakMeter(const PeakMeter&) = delete;
   PeakMeter& operator=(const PeakMeter&) = delete;
 
-  /// Forgets the device's peak so far.
+  /// Resets the peak of the device.
   void restart();
-  /// The device's peak since the last restart(); the host's since this object is there, the
-  /// process's since its start.
+  /// Returns three peaks: of the device since the last restart(), of the host since construction,
+  /// and of the process since its start.
   MeasuredPeak peak() const;
 
  private:

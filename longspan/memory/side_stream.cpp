@@ -13,7 +13,7 @@ c10::Stream current_stream(const c10::Stream& like) {
   return c10::impl::VirtualGuardImpl(like.device_type()).getStream(like.device());
 }
 
-/// `later` goes on after what `earlier` was given so far.
+/// Makes `later` wait for all work that `earlier` has been given so far.
 void put_after(const c10::Stream& later, const c10::Stream& earlier) {
   c10::Event event(earlier.device_type());
   event.record(earlier);

@@ -1,4 +1,4 @@
-// A second queue of work for the device.
+// A second stream of the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,16 +9,16 @@
 
 namespace longspan {
 
-/// A stream of its own on CUDA. On the CPU there are no queues: work is done as it comes.
+/// A stream of its own on CUDA. On the CPU, work runs at once in the caller.
 class SideStream {
  public:
   explicit SideStream(at::Device device);
 
-  /// What `work` gives to the device runs beside the current stream, but after all that the current
-  /// stream was given before; so memory that is allocated on the side is no longer in use there.
-  /// The returned function makes the host wait until the work is done.
+  /// Runs `work` with its kernels on the side stream, concurrently with the current stream but
+  /// after all earlier work of the current stream. So memory that `work` allocates is no longer in
+  /// use there. The returned function blocks the host until the work is done.
   std::function<void()> run(const std::function<void()>& work) const;
-  /// The current stream goes on after what the side stream was given so far.
+  /// Makes the current stream wait for all work that the side stream has been given so far.
   void join() const;
 
  private:

@@ -18,13 +18,13 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kPageBytes = 4096;  // pages are written whole
+constexpr int64_t kPageBytes = 4096;  // space is reserved in whole pages
 
 int64_t rounded_up(int64_t num_bytes) {
   return (num_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-/// Opens a file that has no name. Where the file system cannot do that, it removes the name at
+/// Opens an unnamed file. If the file system has no O_TMPFILE, creates a file and unlinks it at
 /// once.
 int open_nameless(const std::string& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
@@ -56,7 +56,7 @@ int64_t SpillFile::reserve(int64_t num_bytes) {
   const std::lock_guard lock(mutex_);
   live_ += size;
   peak_ = std::max(peak_, live_);
-  // Rows of a length come again and again: a place of just this size is often there.
+  // Rows of the same length recur, so a free place of exactly this size is common.
   if (const auto found = free_.find(size); found != free_.end()) {
     const int64_t place = found->second;
     free_.erase(found);
@@ -73,7 +73,7 @@ void SpillFile::release(int64_t place, int64_t num_bytes) {
   live_ -= size;
   free_.emplace(size, place);
   if (live_ > 0) return;
-  // No place is in use: begin anew, so that rows of many lengths do not add up.
+  // Nothing is in use: start anew, so that rows of many lengths do not fragment the file.
   free_.clear();
   end_ = 0;
 }

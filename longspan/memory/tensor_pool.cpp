@@ -15,12 +15,12 @@ namespace longspan {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kLarge = size_t{64} << 10;  // smaller ones waste too much of their pages
-constexpr size_t kHuge = size_t{4} << 20;    // worth the system's large pages
+constexpr size_t kLarge = size_t{64} << 10;  // smaller tensors would waste too much of their pages
+constexpr size_t kHuge = size_t{4} << 20;    // from here on huge pages pay
 
-/// In front of every tensor's memory, which is known by its address alone.
+/// Precedes the memory of every tensor; the deleter gets only the address.
 struct alignas(64) Header {
-  size_t block_bytes;  // 0: of the heap
+  size_t block_bytes;  // 0: from the heap
 };
 static_assert(sizeof(Header) == 64);
 
@@ -29,7 +29,7 @@ class Pool {
   Header* take(size_t num_bytes) {
     const size_t wanted = (num_bytes + kPage - 1) / kPage * kPage;
     const std::lock_guard lock(mutex_);
-    // One a little larger will do.
+    // A block up to an eighth larger will do.
     const auto found = by_size_.lower_bound(wanted);
     if (found != by_size_.end() && found->first <= wanted + wanted / 8) {
       const auto entry = found->second;

@@ -1,4 +1,4 @@
-// Memory of tensors on the CPU, used again within the limits of what a step needs anyhow.
+// An allocator of CPU tensors that reuses memory without a larger peak.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,16 @@ struct Allocator;
 
 namespace longspan {
 
-/// An allocator, for a program to set as that of the CPU (c10::SetCPUAllocator): large tensors then
-/// get blocks of a pool of this process. The pool reuses freed blocks for tensors of about that
-/// size, so that the system need not hand out and clear pages again and again. Used and free blocks
-/// together are never more than were used at once before, so that the resident set is that of the
-/// tensors at their fullest moment. The C library's heap, which is shared with everything else,
-/// holds more (a sixth, in preference training), because long-lived blocks lie between short-lived
-/// ones. It is set before any tensor is made, and before the first AllocationCounter, which no
-/// other allocator takes the place of.
+/// Returns an allocator to be set as that of the CPU (c10::SetCPUAllocator). Tensors of 64 KiB or
+/// more get blocks from a pool of this process. The pool reuses a freed block for a tensor of about
+/// its size, which saves the system from mapping and clearing pages again. Used and free blocks
+/// together never exceed the peak of the used ones, so the peak resident set is that of the live
+/// tensors. The heap of the C library needs more (a sixth more in preference training), because
+/// long-lived blocks lie between short-lived ones. Set it before any tensor and the first
+/// AllocationCounter exist; no other allocator may replace it later.
 c10::Allocator& tensor_pool();
 
-/// Bytes of the pool's blocks: of those in use, of free ones, and the most that were ever in use.
+/// Bytes of the pool's blocks: in use, free, and the peak in use.
 struct PoolBytes {
   int64_t used = 0, free = 0, most_used = 0;
 };

@@ -42,8 +42,8 @@ TEST_CASE("tensor pool: blocks are one's own and aligned, freed ones are used ag
     const Block block = take(9 * kMiB, 1);
     first = block.memory.get();
   }
-  CHECK(take(9 * kMiB - 5000, 2).memory.get() == first);  // about as large
-  CHECK(take(5 * kMiB, 2).memory.get() != first);         // too small for it
+  CHECK(take(9 * kMiB - 5000, 2).memory.get() == first);  // about as large: reused
+  CHECK(take(5 * kMiB, 2).memory.get() != first);         // too small to reuse
   void* raw = tensor_pool().raw_allocate(2 * kMiB);
   std::memset(raw, 3, 2 * kMiB);
   tensor_pool().raw_deallocate(raw);

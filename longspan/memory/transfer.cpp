@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-/// Where a tensor begins among others: as kernels like it.
+/// Byte alignment of each tensor in the joint copy, for kernels.
 constexpr int64_t kAlignment = 64;
 
 int64_t room_of(const at::Tensor& x) {
@@ -24,8 +24,8 @@ at::Tensor pinned(at::IntArrayRef sizes, at::ScalarType dtype) {
 
 }  // namespace
 
-// The allocator of pinned memory knows of a copy, and gives its memory to nobody else before the
-// copy has ended.
+// The allocator of pinned memory tracks the copy and does not reuse the memory before the copy has
+// ended.
 at::Tensor sent_to(const at::Tensor& x, at::Device device) {
   if (device.is_cpu() || !x.is_cpu()) return x.to(device);
   if (x.numel() == 0) return at::empty(x.sizes(), x.options().device(device));

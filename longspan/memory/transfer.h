@@ -1,4 +1,4 @@
-// Numbers between host and device for which the host does not wait.
+// Transfers between host and device that do not block the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,18 +8,19 @@
 
 namespace longspan {
 
-/// A tensor of the host on a device, behind what the current stream was given; itself where it is
-/// there. It goes through pinned memory, so that the host goes on at once.
+/// Returns a host tensor's copy on `device`, queued on the current stream; returns `x` itself if it
+/// is already there. The copy goes through pinned memory, so the host continues at once.
 at::Tensor sent_to(const at::Tensor& x, at::Device device);
-/// Several in one copy: what they become are parts of one tensor. Undefined ones stay undefined.
+/// Sends several tensors in one copy. The results are views of one tensor. Undefined tensors stay
+/// undefined.
 std::vector<at::Tensor> sent_to(const std::vector<at::Tensor>& tensors, at::Device device);
 
-/// A tensor of a device on its way to the host.
+/// Transfers a device tensor to the host.
 class ToHost {
  public:
-  /// The copy starts behind what the current stream was given. A tensor of the host stays as it is.
+  /// Queues the copy on the current stream. A host tensor is returned as it is.
   explicit ToHost(const at::Tensor& x);
-  /// The copy, on the host, which waits unless the copy has ended.
+  /// Returns the copy on the host. Blocks until the copy has ended.
   const at::Tensor& here() const;
 
  private:

@@ -23,14 +23,14 @@ const Family* composite_named(std::string_view model_type) {
   return nullptr;
 }
 
-/// Those of models of texts and pictures whose language model this is, or that it is; null: there
-/// are none such.
+/// Returns the tensor names of the composite models with this language model, or of this composite
+/// model; null if there are none.
 const CompositeNames* names_of(const ModelConfig& config) {
   const Family* family = family_of_type(config.model_type);
   return family != nullptr && family->composite ? &family->composite->names : nullptr;
 }
 
-/// `name` with another beginning, where it has the first.
+/// Replaces the prefix `from` by `to`; nullopt if `name` has another prefix.
 std::optional<std::string> renamed(const std::string& name, std::string_view from,
                                    std::string_view to) {
   if (!name.starts_with(from)) return std::nullopt;

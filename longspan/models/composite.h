@@ -1,5 +1,5 @@
-// Models of texts and pictures: their language model is trained alone, and saving copies the other
-// parts of the model from its folder unchanged. No torch.
+// Models of text and images: only the language model is trained, and saving copies the tensors of
+// the other parts from the model's folder unchanged. No torch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,29 +9,30 @@
 
 namespace longspan {
 
-/// Is it the config of such a model (CompositeKind)? Everything in it but its name and its text is
-/// of the language model.
+/// True if `config` is that of such a model (CompositeKind). All of `config` except json and the
+/// name then describes the language model.
 bool is_composite(const ModelConfig& config);
 
-/// Of a whole config.json: the language model's keys, text_config for such a model.
+/// Returns the keys of the language model in a whole config.json: text_config for a composite
+/// model, otherwise `config` itself.
 nlohmann::ordered_json& language_keys(nlohmann::ordered_json& config);
 const nlohmann::json& language_keys(const nlohmann::json& config);
 
-/// "bfloat16": the dtype that a whole config.json names; empty where it names none.
+/// Returns the dtype that a whole config.json names, e.g. "bfloat16"; empty if it names none.
 std::string dtype_in(const nlohmann::json& config);
 
-/// What files call a tensor that the language model calls `name` (ParameterSpec::stored_as):
-/// model.language_model.layers.0... for model.layers.0... in the files of Qwen's (CompositeNames).
+/// Returns the name in the files of a language model's tensor `name` (ParameterSpec::stored_as),
+/// e.g. model.language_model.layers.0... for model.layers.0... in Qwen's files (CompositeNames).
 std::string name_in_files(const ModelConfig& config, const std::string& name);
-/// The other way round, of the files' name `stored`. Files of a language model may have either
-/// name, since transformers saves it under those of the model that it was loaded from.
+/// The inverse: returns the language model's name of the files' tensor `stored`. Files of a
+/// language model alone may use either name, since transformers keeps the names of the composite
+/// model that it was loaded from.
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored);
 
-/// "vision_tower.*, multi_modal_projector.*": the tensors of the other parts of such a model.
+/// Returns the name patterns of the copied tensors, e.g. "vision_tower.*, multi_modal_projector.*".
 std::string describe_copied_tensors(const ModelConfig& config);
 
-/// Does `stored`, a name of the files, belong to a part of such a model that is saved as it was
-/// read?
+/// True if `stored`, a tensor name in the files, belongs to a part that is saved as it was read.
 bool is_copied_tensor(const ModelConfig& config, const std::string& stored);
 
 }  // namespace longspan

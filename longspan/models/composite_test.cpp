@@ -1,4 +1,4 @@
-// Models of texts and pictures: their config, and the names of their files.
+// Models of text and images: their config, and the tensor names of their files.
 #include "longspan/models/composite.h"
 
 #include <doctest/doctest.h>
@@ -98,7 +98,7 @@ TEST_CASE("composite: those made as LLaVA is have names of their own, for the he
   CHECK(both.spec.vocab_size == 262208);
   CHECK(attentions_of(both.spec)[0].first.num_heads == 8);
   CHECK(attentions_of(both.spec)[0].first.num_kv_heads == 4);
-  // What transformers counts of the language model of Gemma 3 4B.
+  // transformers' count for the language model of Gemma 3 4B.
   CHECK(num_parameters_of(both.spec, "the model") == 3880263168);
   const std::string own = "model.layers.0.mlp.up_proj.weight",
                     stored = "language_model.model.layers.0.mlp.up_proj.weight";
@@ -138,7 +138,7 @@ TEST_CASE("composite: what does not belong together is refused") {
   refused(whole(Json::object(), {{"hidden_size", nullptr}}),
           "text_config): hidden_size is missing");
   refused(whole({{"architectures", {"Qwen3_5ForCausalLM"}}}), "Qwen3_5ForConditionalGeneration is");
-  // Of another family: it is named, with the remedy.
+  // A language model of another family: the message names it and the remedy.
   refused(whole({{"model_type", "llava"}}), "save that part by itself: docs/configuration.md");
 }
 

@@ -57,14 +57,14 @@ Weights take_weights(const ModelSpec& spec, const std::vector<NamedTensor>& para
 
 using Use = ParameterHooks::Use;
 
-/// The use of parameters that a backward comes to next.
+/// The next use of parameters in the backward.
 struct NextUse {
   int unit;
   Use use;
-  int next;  // after that
+  int next;  // the unit after that
 };
 
-/// Identity; its backward calls hooks->after(above), unless above is kAlwaysThere, and then
+/// Identity. Its backward calls hooks->after(above), unless above is kAlwaysThere, and then
 /// hooks->before(below).
 at::Tensor between_units(const at::Tensor& x, ParameterHooks* hooks, int above, NextUse below) {
   if (hooks == nullptr || !needs_backward({x}, {})) return x;
@@ -84,28 +84,29 @@ struct Decoder::Impl {
   Attention* attention;
   DecoderOptions options;
   Weights weights;
-  std::vector<Layer> base_layers;  // of `weights`, without adapters
+  std::vector<Layer> base_layers;  // made of `weights`, without adapters
   bool adapters_on = true;
   std::optional<uint64_t> dropout_seed;
   ExpertLoad* expert_load = nullptr;
-  std::vector<RotaryFrequencies> frequencies;  // of rotary_kinds_of(spec)
+  std::vector<RotaryFrequencies> frequencies;  // one for each of rotary_kinds_of(spec)
   at::ScalarType residual_dtype;
 
-  /// Hidden states before the last norm: of all tokens, or of `rows_L` where defined. `then`: the
-  /// unit that is used after the layers, or kAlwaysThere.
+  /// Returns the hidden states before the last norm, of all tokens or of `rows_L` if defined.
+  /// `then`: the unit used after the layers, or kAlwaysThere.
   at::Tensor run_layers(const Batch& batch, const at::Tensor& rows_L, int then);
   at::Tensor run_one(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                      const at::Tensor& rows_L) const;
   at::Tensor final_norm(const at::Tensor& h_LD) {
     return rms_norm(h_LD, weights.final_norm, spec.norm_kind, spec.norm_eps, options.compute_dtype);
   }
-  /// Hidden states that predict a label, after the last norm, [L, D], and those labels, [L].
+  /// Returns the hidden states that predict a label, after the last norm, [L, D], and their labels,
+  /// [L].
   std::pair<at::Tensor, at::Tensor> label_states(const Batch& batch);
-  /// Runs head(hidden). `backward`: what its backward does with the head's weight.
+  /// Runs head(hidden). `backward`: the use of the head's weight in the backward.
   template <typename Head>
   at::Tensor with_head(const at::Tensor& hidden, Use backward, Head&& head);
-  /// Tells the hooks that the head's gradient is made from here on. Returns whether they made a
-  /// gradient of zeros.
+  /// Tells the hooks that the head's gradient is accumulated from here on. Returns true if they
+  /// made a gradient of zeros.
   bool open_head_gradient(const at::Tensor& hidden);
   void before(int unit, int next) {
     if (options.parameter_hooks) options.parameter_hooks->before(unit, Use::kForward, next);
@@ -127,7 +128,7 @@ Decoder::Decoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, Att
   impl_->attention = &attention;
   impl_->options = options;
   for (const RotaryKind& kind : rotary_kinds_of(spec)) {
-    // Where rows are: they need not be sent with each.
+    // On the device of the rows, so that they need not be sent for each row.
     impl_->frequencies.push_back(rotary_frequencies(kind).on(impl_->weights.embedding.device()));
   }
   const auto parameter_dtype = impl_->weights.embedding.scalar_type();
@@ -183,14 +184,14 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
     const int unit = static_cast<int>(i) + 1;
     const bool last = i + 1 == layers.size();
     const int above = last ? then : unit + 1;
-    // The backward goes on below only if something is trained there.
+    // The backward continues below only if something there is trained.
     const int below = unit > 1 && h_TD.requires_grad() ? unit - 1 : -1;
     before(unit, above);
-    // Nothing reads the last layer's other rows, but perhaps what is made of all routers' scores.
+    // The other rows of the last layer are not read, except by sums of all routers' scores.
     const bool all_rows = expert_load != nullptr && expert_load->sums_scores &&
                           experts_of(spec.layer(static_cast<int64_t>(i))) != nullptr;
     const at::Tensor rows = last && !all_rows ? rows_L : at::Tensor();
-    if (rows.defined()) row.is_real_T = at::Tensor();  // rows that are asked for are no padding
+    if (rows.defined()) row.is_real_T = at::Tensor();  // requested rows are never padding
     const Layer layer =
         drops ? with_dropout(layers[i], {options.lora_dropout, mix_seed(*dropout_seed, i), keys_T},
                              rows)
@@ -222,7 +223,7 @@ at::Tensor Decoder::Impl::with_head(const at::Tensor& hidden, Use backward, Head
   const int unit = spec.head_unit();
   before(unit, /*next=*/-1);
   const at::Tensor result = head(hidden);
-  // Do not release a unit whose weights the backward will read.
+  // Keep a unit whose weights the backward reads.
   if (!result.requires_grad() || backward == Use::kGradients) after(unit);
   const int below = hidden.requires_grad() ? static_cast<int>(spec.num_layers) : -1;
   return between_units(result, options.parameter_hooks, kAlwaysThere, {unit, backward, below});

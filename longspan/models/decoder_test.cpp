@@ -1,5 +1,5 @@
-// The decoder against the same model written plainly in ATen's operators, in fp64 with autograd's
-// own gradients, where nothing but a mistake can differ by more than rounding.
+// Compares the decoder to a plain model of ATen operators in fp64 with autograd's gradients. There,
+// rounding is the only legitimate difference.
 #include "longspan/models/decoder.h"
 
 #include <ATen/ATen.h>
@@ -59,7 +59,7 @@ TEST_CASE("decoder: log probabilities and all gradients are those of the plain m
         torch::autograd::backward({loss}, {});
         check_equal(take_gradients(parameters), expected_sum_gradients);
 
-        // A second micro-batch adds to what is there.
+        // A second micro-batch adds to the gradients.
         torch::autograd::backward({sft_loss(model, batch, 14)}, {});
         torch::autograd::backward({sft_loss(model, batch, 14)}, {});
         check_equal(take_gradients(parameters), expected_sum_gradients);
@@ -68,8 +68,8 @@ TEST_CASE("decoder: log probabilities and all gradients are those of the plain m
   }
 }
 
-/// A prompt that both begin with, then an answer each, all random; answers begin alike for
-/// `num_alike` tokens.
+/// A random prompt that both answers share, then the two answers, equal in their first `num_alike`
+/// tokens.
 Example random_pair(const ModelSpec& spec, int64_t prompt, int64_t chosen, int64_t rejected,
                     int64_t num_alike = 0) {
   const auto tokens = [&](int64_t count) {
@@ -147,7 +147,7 @@ TEST_CASE("decoder: gradients are those of finite differences") {
     tensor.add_(direction, step);
     const double expected = (above - below) / (2 * step);
     const double actual = (gradients.at(name) * direction).sum().item<double>();
-    // The error of central differences: step^2 times third derivatives, and 1e-16 / step.
+    // The error of central differences: step^2 times third derivatives, plus 1e-16 / step.
     CHECK(actual == doctest::Approx(expected).epsilon(1e-6).scale(1.0));
   }
 }

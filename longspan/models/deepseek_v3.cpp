@@ -1,6 +1,6 @@
-// DeepSeek-V3, V3.1, R1 (arXiv 2412.19437), and models of their shape: latent attention, and from
-// some layer on experts in groups that a sigmoid scores, beside shared ones. Published files hold
-// most matrices in fp8.
+// DeepSeek-V3, V3.1, R1 (arXiv 2412.19437) and models of their shape: latent attention; from some
+// layer on, experts in groups with sigmoid scores, beside shared experts. Published files hold most
+// matrices in fp8.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -15,15 +15,15 @@
 namespace longspan {
 namespace {
 
-/// Numbers of heads and latents: small enough that products of them can be counted.
+/// Limit of head and latent sizes, so that their products do not overflow.
 constexpr int64_t kMostOfHead = int64_t{1} << 20;
 
 int64_t size_of(const JsonObject& keys, const char* name, int64_t fallback) {
   return keys.contains(name) ? keys.whole(name, 1, kMostOfHead) : fallback;
 }
 
-/// Where positions are stretched, scores are multiplied by the square of YaRN's factor for all
-/// numbers of a head, as transformers does.
+/// With scaled positions, scores are multiplied by the square of YaRN's factor, on all elements of
+/// a head, as in transformers.
 double scale_of(const LatentAttentionSpec& mixer) {
   const RopeScaling& scaling = mixer.rotary.scaling;
   const double mscale = yarn_mscale(scaling.factor, scaling.mscale_all_dim.value_or(0.0));
@@ -38,7 +38,7 @@ LatentAttentionSpec latent_attention_from(const JsonObject& keys, ModelConfig& c
         fmt::format("qk_rope_head_dim {} is odd, rotary embeddings need pairs", mixer.rope_dim));
   }
   mixer.kv_rank = size_of(keys, "kv_lora_rank", 512);
-  // Null is none, and a missing key is transformers' default.
+  // null means no latent; a missing key means transformers' default.
   constexpr int64_t kDefaultQueryRank = 1536;
   if (!keys.contains("q_lora_rank")) {
     mixer.query_rank = kDefaultQueryRank;
@@ -64,8 +64,8 @@ LatentAttentionSpec latent_attention_from(const JsonObject& keys, ModelConfig& c
   return mixer;
 }
 
-/// Keys of DeepSeek's own code that transformers does not read: it knows one value of each. And
-/// head_dim, which transformers writes: nothing goes by it.
+/// Checks keys that transformers does not read: those of DeepSeek's own code must have the one
+/// value that transformers implements; head_dim, which transformers writes, must only be positive.
 void check_ignored_keys(const JsonObject& keys) {
   if (keys.has("head_dim")) positive(keys, "head_dim");
   for (const auto& [name, known] :

@@ -43,11 +43,10 @@ const LatentAttentionSpec& mixer_of(const ModelSpec& spec) {
 
 TEST_CASE("deepseek_v3: DeepSeek-V3 has 671 026 419 200 numbers, with its routers' corrections") {
   const ModelConfig config = read();
-  // A correction is a buffer, which is saved and not trained: one for each of 256 experts in 58
-  // layers.
+  // A correction is a saved but untrained buffer: one element for each of 256 experts in 58 layers.
   constexpr int64_t kCorrections = 58 * 256;
   CHECK(parameter_count(config.spec) + kCorrections == 671026419200);
-  // 37 billion of them are active (arXiv 2412.19437), without the embedding.
+  // 37 billion parameters are active (arXiv 2412.19437), without the embedding.
   const auto active = static_cast<double>(parameter_count(config.spec) -
                                           idle_parameters_of(config.spec) - 129280 * 7168);
   CHECK(active * 1e-9 == doctest::Approx(37).epsilon(0.02));
@@ -59,7 +58,7 @@ TEST_CASE("deepseek_v3: what the config says of attention, layers and routers") 
   CHECK(mixer.attention.key_dim == 192);
   CHECK(mixer.attention.value_dim == 128);
   CHECK(mixer.attention.latent_dim == 576);
-  // YaRN's factor for all numbers of a head, squared.
+  // The square of YaRN's factor, on all elements of a head.
   const double mscale = 0.1 * std::log(40.0) + 1;
   CHECK(mixer.attention.scale == doctest::Approx(mscale * mscale / std::sqrt(192.0)));
   CHECK((mixer.rotary.pairs == RotaryPairs::kNeighbours));
@@ -71,7 +70,7 @@ TEST_CASE("deepseek_v3: what the config says of attention, layers and routers") 
   CHECK(router.groups_per_token == 4);
   CHECK(router.scale == 2.5);
   CHECK(router.has_correction_bias);
-  // The layer of multi-token prediction, and none behind it.
+  // The multi-token prediction layer is left out; there is none after it.
   CHECK(why_left_out(spec, "model.layers.61.eh_proj.weight") == LeftOut::kFurtherTokens);
   CHECK(why_left_out(spec, "model.layers.61.self_attn.kv_b_proj.weight") ==
         LeftOut::kFurtherTokens);
@@ -96,7 +95,7 @@ TEST_CASE("deepseek_v3: queries without a latent, halves, biases, no scaling") {
         std::vector<int64_t>{128 * 192, 7168});
   CHECK(parameters.of("model.layers.0.self_attn.kv_a_proj_with_mqa.bias").num_elements() == 576);
   CHECK(parameters.of("model.layers.0.self_attn.o_proj.bias").num_elements() == 7168);
-  // No hidden size is too odd: heads have sizes of their own.
+  // Any hidden size is valid, since heads have their own sizes.
   CHECK(read(R"({"num_attention_heads": 96, "num_key_value_heads": 96})").spec.hidden_size == 7168);
 }
 
@@ -108,7 +107,7 @@ TEST_CASE("deepseek_v3: heads of GLM-5, of 256 numbers in keys and values") {
   const LatentAttentionSpec mixer = mixer_of(read(changes).spec);
   CHECK(mixer.attention.key_dim == 256);
   CHECK(mixer.attention.value_dim == 256);
-  CHECK(mixer.attention.latent_dim == 576);  // of 64 x (256 + 256) numbers of keys and values
+  CHECK(mixer.attention.latent_dim == 576);  // of 64 x (256 + 256) elements of keys and values
   CHECK(mixer.attention.scale == 1 / 16.0);
 }
 
@@ -132,7 +131,7 @@ TEST_CASE("deepseek_v3: matrices in fp8, and blocks of other sizes") {
   CHECK(read(R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 96]}})")
             .stored ==
         StoredNumbers{.format = Format::kFp8, .block_rows = 64, .block_columns = 96});
-  // Another way of quantizing is refused with the folder's weights.
+  // Another quantization is refused later, with the folder's weights.
   CHECK(read(R"({"quantization_config": {"quant_method": "mxfp4"}})").stored == StoredNumbers{});
 }
 

@@ -1,4 +1,4 @@
-// What users and config.json call the dtypes of numbers.
+// Names of dtypes, as users and config.json write them.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -8,14 +8,14 @@
 
 namespace longspan {
 
-/// float32, bfloat16, float16, float64: as torch and config.json (dtype, torch_dtype) have them.
-/// Throws c10::Error for another dtype.
+/// Returns float32, bfloat16, float16 or float64, as in torch and config.json (dtype, torch_dtype).
+/// Throws c10::Error for other dtypes.
 std::string_view long_name_of(c10::ScalarType dtype);
 
-/// fp32, bf16, fp16, fp64. Throws as above.
+/// Returns fp32, bf16, fp16 or fp64. Throws as above.
 std::string_view short_name_of(c10::ScalarType dtype);
 
-/// By either name; nullopt: it is none.
+/// Parses either name; nullopt if `word` is no dtype.
 std::optional<c10::ScalarType> dtype_named(std::string_view word);
 
 }  // namespace longspan

@@ -11,12 +11,12 @@
 namespace longspan {
 namespace {
 
-/// Lists are made of these numbers before any weights are looked at.
+/// Limits, because lists of these lengths are made before any weights are read.
 constexpr int64_t kMostExperts = 4096, kMostLayers = 1024;
 constexpr int64_t kMostLayersInStep = int64_t{1} << 20;
 
-/// Which layers have experts, for layers that are not all alike: a list of all layers, of which
-/// there are thus few. Throws UserError otherwise.
+/// Returns for each layer whether it has experts, for layers that differ. Throws UserError above
+/// kMostLayers layers, since the list has one entry per layer.
 std::vector<bool> each_layer(const JsonObject& keys, int64_t num_layers,
                              bool (*has_experts)(const JsonObject& keys, int64_t layer)) {
   if (num_layers > kMostLayers) {
@@ -52,7 +52,7 @@ std::vector<bool> sparse_layers(const JsonObject& keys, int64_t num_layers) {
 
 constexpr int64_t kMostExtraLayers = 16;
 
-/// A number that may be 0.
+/// Reads an integer from 0 to `most`.
 int64_t count(const JsonObject& keys, const char* name, int64_t fallback, int64_t most) {
   return keys.has(name) ? keys.whole(name, 0, most) : fallback;
 }

@@ -1,4 +1,4 @@
-// Keys of config.json that families with mixtures of experts have in common. No torch.
+// Keys of config.json that families with mixtures of experts share. No torch.
 #pragma once
 
 #include <cstdint>
@@ -10,47 +10,46 @@
 
 namespace longspan {
 
-/// A number of experts, of equal parts of them, or the like: positive, and no more than is ever
-/// made.
+/// Reads a number of experts, or of parts of them: from 1 to 4096.
 int64_t count_of_experts(const JsonObject& keys, const char* name);
 
-/// What a family of routers with sigmoids has where its config.json says nothing.
+/// Defaults of a family of sigmoid routers for keys that are missing in config.json.
 struct SigmoidDefaults {
   double scale;  ///< routed_scaling_factor
   int64_t num_groups, groups_per_token;
   int64_t dense_layers;  ///< first_k_dense_replace
 };
 
-/// A pattern of layers like `dense`, all but the first first_k_dense_replace with routed experts in
-/// the place of the MLP, chosen in a few sets by sigmoids and a correction, beside shared ones
-/// (DeepSeek-V3, arXiv 2412.19437). Sets model.extra_layers: how many layers files hold behind the
-/// model's for further tokens, which no loss here trains (num_nextn_predict_layers).
+/// Returns the layers of a model with a sigmoid router and shared experts (DeepSeek-V3, arXiv
+/// 2412.19437): the first first_k_dense_replace are `dense`, the others have the mixture of experts
+/// in place of the MLP. Sets model.extra_layers, the number of multi-token prediction layers in the
+/// files (num_nextn_predict_layers), which are not trained.
 std::vector<LayerSpec> with_sigmoid_experts(const JsonObject& keys, const SigmoidDefaults& defaults,
                                             const LayerSpec& dense, ModelSpec& model);
 
-/// Throws UserError where the numbers of the mixture do not fit each other.
+/// Throws UserError if the numbers of the mixture contradict each other.
 void check_experts(const JsonObject& keys, const MixtureOfExpertsSpec& experts);
 
-/// What sets Qwen's families of mixtures of experts apart.
+/// Differences between Qwen's families of mixtures of experts.
 struct QwenExperts {
-  bool normalises;        ///< norm_topk_prob where the file has none
-  bool has_gated_shared;  ///< an expert for all tokens, of shared_expert_intermediate_size
+  bool normalises;        ///< default of norm_topk_prob
+  bool has_gated_shared;  ///< has an expert for all tokens, of shared_expert_intermediate_size
   MlpAdapters adapters;
 };
 
-/// Reads num_experts, moe_intermediate_size and what else Qwen's configs say of their experts.
+/// Reads num_experts, moe_intermediate_size and the other keys of Qwen's experts.
 MixtureOfExpertsSpec read_qwen_experts(const JsonObject& keys, const QwenExperts& kind);
 
-/// The pattern of the model's layers, with these experts in the place of the MLP in all layers, or
-/// in those that decoder_sparse_step and mlp_only_layers leave.
+/// Returns the pattern with these experts in place of the MLP, in all layers or in those that
+/// decoder_sparse_step and mlp_only_layers select.
 std::vector<LayerSpec> with_qwen_experts(const JsonObject& keys, const QwenExperts& kind,
                                          const std::vector<LayerSpec>& pattern,
                                          const ModelSpec& model);
 
-/// Of a family all of whose layers have experts: refuses keys of its relatives that ask for others.
+/// Throws UserError if the keys ask for layers without experts. For families that have none.
 void refuse_dense_layers(const JsonObject& keys);
 
-/// router_aux_loss_coef, where output_router_logits asks for the auxiliary loss.
+/// Returns router_aux_loss_coef if output_router_logits turns the auxiliary loss on.
 std::optional<double> read_auxiliary_loss(const JsonObject& keys);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// The register of the model families. A family's description is in its own file.
+// The register of the model families. Each family's description is in its own file.
 #include "longspan/models/family.h"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ bool method_is(const nlohmann::json& quantization, std::string_view wanted) {
   return method.is_string() && method.get<std::string>() == wanted;
 }
 
-/// DeepSeek's keys: fmt, and weight_block_size, which is [128, 128] where it is missing.
+/// Reads DeepSeek's keys: fmt, and weight_block_size, which defaults to [128, 128].
 void read_fp8_blocks(const JsonObject& keys, StoredNumbers& stored) {
   constexpr int64_t kMostOfBlock = int64_t{1} << 20;
   if (const auto format = keys.get<std::string>("fmt", "e4m3"); format != "e4m3") {

@@ -1,4 +1,4 @@
-// What sets one model family apart from another. Everything else is shared code. No torch.
+// Description of a model family. All other code is shared. No torch.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace longspan {
 
-/// A model of texts and pictures, whose config.json has the keys of the language model in
-/// text_config, and whose files name its tensors otherwise (models/composite.h).
+/// A model of text and images. Its config.json holds the language model's keys in text_config, and
+/// its files give the tensors other names (models/composite.h).
 struct CompositeKind {
   const char* model_type;
   const char* architecture;
@@ -24,46 +24,47 @@ struct CompositeKind {
 /// A family is one constant in its own file.
 struct Family {
   const char* model_type;
-  const char* models;  // of this type, as their makers call them; empty: as the type says
+  const char* models;  // names of the models as their makers write them; empty: the type says it
   const char* architecture;
   bool default_tie_word_embeddings;
   double default_rms_norm_eps;
   int64_t default_max_position_embeddings;
-  /// Reads the keys of its layers into config.spec.pattern, with its own defaults. What is around
-  /// the layers is read before: sizes of the vocabulary and of hidden states, number of layers, eps
-  /// of norms, padding token, max_position_embeddings. Parts that families share are in
-  /// models/layer_keys.h, models/rotary_keys.h and models/expert_keys.h.
+  /// Reads the layer keys into config.spec.pattern, with the family's own defaults. Already read
+  /// before: vocabulary size, hidden size, number of layers, eps of norms, padding token,
+  /// max_position_embeddings. Helpers: models/layer_keys.h, models/rotary_keys.h,
+  /// models/expert_keys.h.
   void (&read_layers)(const JsonObject& keys, ModelConfig& config);
-  /// vocab_size where the file has none; empty: it must.
+  /// Default of vocab_size; nullopt: the key is required.
   std::optional<int64_t> default_vocab_size = std::nullopt;
-  /// pad_token_id where the file has none; empty: then there is none.
+  /// Default of pad_token_id; nullopt: no padding token.
   std::optional<int64_t> default_padding_token = std::nullopt;
-  /// Models of texts and pictures whose language model is of this family.
+  /// The models of text and images with a language model of this family.
   std::optional<CompositeKind> composite = std::nullopt;
-  /// How files may store matrices, by a quantization_config of that quant_method; as plain numbers
-  /// in any case.
+  /// The quantized format that the family reads (quant_method of quantization_config), besides
+  /// plain numbers.
   StoredNumbers::Format reads_quantized = StoredNumbers::Format::kPlain;
 };
 
 /// The register (families.cpp).
 std::span<const Family* const> all_families();
 
-/// Null where there is none of this model_type.
+/// Returns null if no family has this model_type.
 const Family* family_of_type(std::string_view model_type);
 
-/// How files store the weights, by config.json (quantization_config): in a format that the family
-/// reads; empty: not as quantization_config says. Throws UserError: numbers in fp8 other than e4m3,
-/// and blocks that are none. `path`: for messages.
+/// Returns how the files store the weights, by quantization_config of config.json; nullopt if the
+/// family does not read that quantization. Throws UserError for fp8 formats other than e4m3 and for
+/// invalid block sizes. `path`: for messages.
 std::optional<StoredNumbers> read_stored(const Family& family, const nlohmann::json& config,
                                          const std::string& path);
 
-/// "qwen2 (Qwen2, Qwen2.5), qwen3 and ...": what is supported, for messages.
+/// Returns the supported families, e.g. "qwen2 (Qwen2, Qwen2.5), qwen3 and ...", for messages.
 std::string describe_families();
 
-/// "qwen3_5, gemma3 and ...": models of texts and pictures whose language model is trained.
+/// Returns the models of text and images whose language model can be trained, e.g. "qwen3_5, gemma3
+/// and ...".
 std::string describe_composites();
 
-/// "qwen2, qwen3 or ...": their model types, for help.
+/// Returns the model types for help, e.g. "qwen2, qwen3 or ...".
 std::string model_types();
 
 }  // namespace longspan

@@ -1,6 +1,6 @@
-// Gemma 3, text (arXiv 2503.19786): five layers with a sliding window and a rotary base of their
-// own, then one without; norms that multiply by 1 + weight, before and behind both sublayers
-// of a layer and over each head; an embedding that is multiplied by the root of its width; GeGLU.
+// Gemma 3, text (arXiv 2503.19786). Five layers with a sliding window and their own rotary base,
+// then one without. Norms multiply by 1 + weight; they stand before and after both sublayers and on
+// each head. The embedding is multiplied by the square root of its width. GeGLU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr LayerNorms kNorms{
     .before_feed_forward = "pre_feedforward_layernorm",
     .behind = LayerNorms::Behind{"post_attention_layernorm", "post_feedforward_layernorm"}};
 
-/// Which layers have the window: as layer_types says, or all but each sliding_window_pattern-th.
+/// Returns the layers with the window: by layer_types, or all but each sliding_window_pattern-th.
 std::vector<bool> windowed_layers(const JsonObject& keys, int64_t num_layers) {
   if (const auto windowed = layers_with_window(keys, num_layers)) return *windowed;
   const auto pattern = keys.get<int64_t>("sliding_window_pattern", 6);

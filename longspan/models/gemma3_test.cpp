@@ -77,7 +77,7 @@ TEST_CASE("gemma3: rotations as transformers 4 and 5 write them, kinds of layers
   CHECK(mixer_of(spec, 1).attention.window == 512);
   CHECK(mixer_of(spec, 1).rotary->theta == 3e4);
   CHECK((mixer_of(spec, 1).rotary->scaling == RopeScaling{}));
-  // A scaling of transformers 4 is that of the layers without a window.
+  // The scaling of transformers 4 applies to the layers without a window.
   const ModelSpec four = read(R"({"rope_scaling": {"rope_type": "linear", "factor": 8.0}})").spec;
   CHECK((mixer_of(four, 0).rotary->scaling == RopeScaling{}));
   CHECK(mixer_of(four, 5).rotary->scaling.factor == 8.0);

@@ -1,5 +1,5 @@
-// GLM-4-0414: Llama with norms behind attention and MLP, half of each head rotated in pairs of
-// neighbours, and gate and up in one tensor of the files.
+// GLM-4-0414: Llama with norms after attention and MLP, half of each head rotated in neighbouring
+// pairs, and gate and up in one tensor of the files.
 #include "longspan/models/family.h"
 #include "longspan/models/layer_keys.h"
 #include "longspan/models/rotary_keys.h"

@@ -1,5 +1,5 @@
-// GLM-4.5, GLM-4.5-Air, GLM-4.6 (arXiv 2508.06471): Llama with half of each head rotated, norms of
-// heads in some, and from some layer on experts that a sigmoid scores, beside a shared one.
+// GLM-4.5, GLM-4.5-Air, GLM-4.6 (arXiv 2508.06471): Llama with half of each head rotated and, in
+// some models, norms of heads. From some layer on, experts with sigmoid scores beside a shared one.
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
 #include "longspan/models/layer_keys.h"

@@ -1,4 +1,4 @@
-// GLM-4.5's mixtures of experts: published configs, layers that are no part of the model, refusals.
+// GLM-4.5's mixtures of experts: published configs, layers outside the model, refusals.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -16,7 +16,7 @@ namespace {
 using testing::billions;
 using testing::PublishedConfig;
 
-/// config.json of GLM-4.5-Air as published.
+/// The published config.json of GLM-4.5-Air.
 const PublishedConfig kPublished(R"({
     "architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
     "pad_token_id": 151329, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
@@ -31,8 +31,8 @@ const PublishedConfig kPublished(R"({
 })");
 
 TEST_CASE("glm4_moe: published models have the parameters that their makers say") {
-  // 106 billion, 12 of them active; 355 and 32 (arXiv 2508.06471). Active ones are without the
-  // embeddings there.
+  // 106 billion parameters, 12 active; 355 and 32 (arXiv 2508.06471, which counts the active ones
+  // without the embeddings).
   const ModelConfig air = kPublished.load();
   CHECK(billions(parameter_count(air.spec)) == doctest::Approx(106).epsilon(0.01));
   CHECK(billions(parameter_count(air.spec) - idle_parameters_of(air.spec)) ==
@@ -57,7 +57,7 @@ TEST_CASE("glm4_moe: what the config says of layers and routers") {
   CHECK(experts.shared.intermediate_size == 1408);
   CHECK(experts.router.has_correction_bias);
   CHECK(kPublished.load(R"({"first_k_dense_replace": 0})").spec.pattern.size() == 1);
-  // The layer of multi-token prediction, and none behind it.
+  // The multi-token prediction layer is left out; there is none after it.
   CHECK(why_left_out(spec, "model.layers.46.eh_proj.weight") == LeftOut::kFurtherTokens);
   CHECK_FALSE(why_left_out(spec, "model.layers.47.eh_proj.weight").has_value());
   CHECK_FALSE(why_left_out(spec, "model.layers.4.mlp.gate.weight").has_value());

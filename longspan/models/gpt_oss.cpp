@@ -1,6 +1,7 @@
-// gpt-oss 20b and 120b (arXiv 2508.10925): attention with sinks and biases, a sliding window in
-// every other layer; experts with biases and a clamped SwiGLU, chosen by logits and weighed by a
-// softmax over those of the chosen. Files hold the experts stacked, published ones in MXFP4.
+// gpt-oss 20b and 120b (arXiv 2508.10925). Attention with sinks and biases, with a sliding window
+// in every other layer. Experts with biases and a clamped SwiGLU, chosen by logits and weighted by
+// a softmax over the logits of the chosen. Files hold the experts stacked; published files hold
+// them in MXFP4.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +17,10 @@
 namespace longspan {
 namespace {
 
-// transformers' defaults for this family.
+// Defaults of transformers for this family.
 constexpr int64_t kDefaultHeadDim = 64, kDefaultKvHeads = 8, kDefaultWindow = 128;
 constexpr double kDefaultTheta = 150000.0;
-constexpr int64_t kNumbersOfScale = 32;  // of MXFP4
+constexpr int64_t kNumbersOfScale = 32;  // elements per scale of MXFP4
 
 SelfAttentionSpec attention_from(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(

@@ -1,4 +1,4 @@
-// gpt-oss: published configs, how the files hold the experts, refusals.
+// gpt-oss: published configs, storage of the experts, refusals.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ namespace {
 using testing::billions;
 using testing::PublishedConfig;
 
-/// So many layers, the first of them with a window.
+/// Returns the types of `num_layers` layers that alternate, beginning with a window.
 std::string alternating(int num_layers) {
   std::vector<std::string> types;
   for (int i = 0; i < num_layers; ++i) {
@@ -27,7 +27,7 @@ std::string alternating(int num_layers) {
                      testing::json_list(types));
 }
 
-/// config.json of gpt-oss-20b as published.
+/// The published config.json of gpt-oss-20b.
 const PublishedConfig kPublished = PublishedConfig(R"({
     "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
     "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
@@ -50,7 +50,7 @@ const PublishedConfig kPublished = PublishedConfig(R"({
                                        .with(alternating(24));
 
 TEST_CASE("gpt_oss: published models have the parameters that their makers say") {
-  // And 3.6 and 5.1 billion active ones, without the embedding (arXiv 2508.10925, table 1).
+  // 3.6 and 5.1 billion of them are active, without the embedding (arXiv 2508.10925, table 1).
   const ModelConfig small = kPublished.load();
   const ModelConfig large = kPublished.with(alternating(36)).load(R"({"num_local_experts": 128})");
   CHECK(parameter_count(small.spec) == 20914757184);
@@ -77,7 +77,7 @@ TEST_CASE("gpt_oss: attention, rotation, router and experts as published") {
   CHECK((config.rotary.scaling.type == RopeScaling::Type::kYarn));
   CHECK_FALSE(config.rotary.scaling.truncate);
   CHECK(config.rotary.theta == 150000);
-  // As in transformers 64 where the key is missing, and the heads' share of hidden_size where null.
+  // As in transformers: 64 if the key is missing, hidden_size / heads if it is null.
   const auto head_dim = [](const ModelConfig& of) {
     return attentions_of(of.spec)[0].first.key_dim;
   };
@@ -89,7 +89,7 @@ TEST_CASE("gpt_oss: attention, rotation, router and experts as published") {
   CHECK(experts.bias);
   CHECK_FALSE(config.router_aux_loss_coef);
   CHECK(kPublished.load(R"({"output_router_logits": true})").router_aux_loss_coef == 0.9);
-  // What a file leaves out is as transformers has it for this family.
+  // Missing keys have the defaults of transformers for this family.
   const ModelSpec silent =
       kPublished
           .without({"layer_types", "rope_scaling", "rope_theta", "sliding_window", "swiglu_limit",
@@ -146,7 +146,7 @@ TEST_CASE("gpt_oss: refusals") {
         2888);
   CHECK(kPublished.says(R"({"num_attention_heads": 60, "num_key_value_heads": 8})",
                         "not a multiple of num_key_value_heads 8"));
-  // Another way of quantizing is refused with the folder's weights.
+  // Another quantization is refused later, with the folder's weights.
   CHECK(kPublished.load(R"({"quantization_config": {"quant_method": "gptq"}})").stored ==
         StoredNumbers{});
 }
@@ -159,7 +159,7 @@ TEST_CASE("gpt_oss: which adapters PEFT can have") {
   CHECK_NOTHROW(require_in_peft(spec, {.modules = all}));
   CHECK_NOTHROW(require_in_peft(spec, {.rank_stabilized = true, .modules = all}));
   CHECK_NOTHROW(require_in_peft(spec, {.dropout = 0.1, .modules = {"q_proj"}}));
-  // What is advised would not be refused as well.
+  // The suggested modules are accepted.
   CHECK_THROWS_WITH_AS(
       require_in_peft(spec, {.dropout = 0.1, .modules = all}),
       "lora_target: adapters of experts are not supported with lora_dropout, since PEFT has none "

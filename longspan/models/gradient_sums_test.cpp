@@ -1,5 +1,5 @@
-// Gradients of bf16 parameters: sums over a row's chunks, as if there were none.
-// T: tokens, L: label positions, D: model dim, V: vocabulary.
+// Gradients of bf16 parameters: sums over a row's chunks are as exact as without chunks. T: tokens,
+// L: label positions, D: model dim, V: vocabulary.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <doctest/doctest.h>
@@ -25,8 +25,8 @@ namespace {
 using testing::relative_error;
 using Gradients = std::map<std::string, at::Tensor>;
 
-// bf16 keeps 8 bits: a rounding changes a number by at most 2^-8 of it, and a tensor in the
-// Frobenius norm by 0.42 x 2^-8: evenly spread errors, and numbers anywhere between powers of two.
+// bf16 has 8 bits: rounding changes an element by at most 2^-8 of it, and a tensor by 0.42 x 2^-8
+// in the Frobenius norm (uniform errors, elements anywhere between powers of two).
 constexpr double kRounding = 0.42 / 256;
 
 constexpr int64_t kD = 32, kI = 48, kN = 4, kM = 2, kH = 16, kR = 4;
@@ -35,7 +35,7 @@ at::Tensor rounded(at::IntArrayRef shape, double scale, double mean = 0) {
   return (at::randn(shape) * scale + mean).to(at::kBFloat16);
 }
 
-/// A layer's weights, numbers that bf16 has, with biases, norms of heads and adapters.
+/// A layer's weights with biases, head norms and adapters; all values are exact in bf16.
 struct Weights {
   at::Tensor input_norm, post_attention_norm;
   SelfAttention::Weights attention;
@@ -85,7 +85,7 @@ Weights weights_of(at::ScalarType dtype, bool adapters) {
   return weights;
 }
 
-/// Gradients by name, taken off the parameters.
+/// Returns the gradients by name and resets them on the parameters.
 Gradients take_gradients(const Weights& weights) {
   Gradients gradients;
   const auto take = [&](const std::string& name, const at::Tensor& parameter) {
@@ -120,8 +120,8 @@ constexpr Computed kPureBf16{at::kBFloat16, at::kBFloat16, at::kBFloat16},
     kPreciseSums{at::kBFloat16, at::kFloat, at::kBFloat16},
     kFp32{at::kFloat, at::kFloat, at::kFloat};
 
-/// Of one row of T tokens in documents of 64, whose MLP is computed in `tiles` parts and whose
-/// queries, keys and values in chunks of 1024 tokens.
+/// Returns the gradients for one row of T tokens in documents of 64. The MLP runs in `tiles`
+/// chunks; queries, keys and values are computed in chunks of 1024 tokens.
 Gradients block_gradients(const Computed& as, int64_t T, int64_t tiles, bool adapters = false) {
   const Weights weights = weights_of(as.parameters, adapters);
   at::manual_seed(6);
@@ -165,10 +165,9 @@ TEST_CASE("bf16 gradients of a block are as near to fp32's in 64 chunks as in on
     }
     return errors;
   };
-  // What a gradient sums has been through some twelve roundings on its way (norm, projection,
-  // rotation, attention, gate and up, activation; the same of its gradient; the row between the
-  // halves). They are independent, and so are those of the parts of the sum and of the sum:
-  // sqrt(14) of one.
+  // Each summand has been rounded some twelve times (norm, projection, rotation, attention, gate
+  // and up, activation; the same for its gradient; the row between the halves). These roundings are
+  // independent, as are those of the partial sums and of the sum: sqrt(14) of one.
   const double few = 4 * kRounding;
   for (const int64_t chunks : {1, 8, 64}) {
     for (const auto& [name, error] : errors(1024 * 8, chunks)) {
@@ -183,7 +182,7 @@ struct Head {
   at::Tensor hidden_LD, weight_VD, labels_L;
 };
 
-/// As a model's: some labels are frequent, most tokens never one.
+/// Like a model's labels: some are frequent, most tokens never occur.
 Head head_of(int64_t L, int64_t V, at::ScalarType hidden, at::ScalarType parameters) {
   at::manual_seed(7);
   Head head;
@@ -222,8 +221,8 @@ TEST_CASE("bf16 gradients of the head are the row's sums in fp32, rounded once")
       const at::Tensor bf16 = gradient(kPureBf16);
       CHECK((bf16.scalar_type() == at::kBFloat16));
       CHECK(at::equal(bf16, gradient(kPreciseSums).to(at::kBFloat16)));
-      // Logits, of about 2, so that probabilities are off by two roundings; their gradients, the
-      // parts and the sum: sqrt(4 + 3).
+      // Logits of about 2 put probabilities off by two roundings; then their gradients, the partial
+      // sums and the sum: sqrt(4 + 3).
       CHECK(relative_error(bf16, gradient(kFp32)) < 3 * kRounding);
     }
   }
@@ -235,8 +234,8 @@ TEST_CASE("bf16 gradients of the head are rounded once where their scale is know
     if (place) head.weight_VD.mutable_grad() = at::zeros_like(head.weight_VD);
     return head_gradient(head, Way::kNllSum, 1, 1, {1 / 100.0, place});
   };
-  // Where fp32's errors cross a tie of bf16's rounding numbers differ, one in some thousands; one
-  // in four or more would where one was rounded before the scale, too.
+  // Elements differ where fp32's error crosses a tie of bf16's rounding: one in some thousands. If
+  // an element were also rounded before the scale, one in four or more would differ.
   const auto share_apart = [](const at::Tensor& a, const at::Tensor& b) {
     return a.ne(b.to(at::kBFloat16)).to(at::kDouble).mean().item<double>();
   };
@@ -296,7 +295,7 @@ TEST_CASE("head: a second row takes no second gradient of the head") {
       peak = counter.peak_bytes();
       counter.restart_peak();
     }
-    // Beside an fp32 sum the bf16 gradient of the first row is held.
+    // Beside the fp32 sum, the bf16 gradient of the first row is held.
     const bool summed_apart = as.parameters == at::kBFloat16;
     CHECK(peaks[1] <=
           peaks[0] + 2 * bytes(head.hidden_LD) + (summed_apart ? bytes(head.weight_VD) : 0));
@@ -311,10 +310,10 @@ TEST_CASE("head: gradients of two rows are the same however they are added") {
                      ahead = head_gradient(head, Way::kNllSum, 1, 2, {1 / 100.0});
     const bool bf16 = as.parameters == at::kBFloat16;
     CHECK(relative_error(beside, 2 * once) < (bf16 ? 2 * kRounding : 1e-7));
-    // In fp32 each number is multiplied by the scale before the sum instead of after it.
+    // In fp32 each element is scaled before the sum instead of after it.
     CHECK(relative_error(ahead, beside) < (bf16 ? 2 * kRounding : 1e-6));
   }
-  // One row alone: the same bits, and also in a place that is there, of zeros.
+  // One row alone gives the same bits, also when accumulated into zeros.
   const Head head = head_of(256, 300, at::kFloat, at::kFloat);
   const at::Tensor alone = head_gradient(head, Way::kNllSum, 1);
   CHECK(at::equal(head_gradient(head, Way::kNllSum, 1, 1, {1 / 100.0}), alone));
@@ -322,7 +321,7 @@ TEST_CASE("head: gradients of two rows are the same however they are added") {
   head.weight_VD.mutable_grad() = place;
   CHECK(head_gradient(head, Way::kNllSum, 1, 1, {.upstream = {}, .is_zero = true}).is_same(place));
   CHECK(at::equal(place, alone));
-  // A scale that was not so.
+  // A backward with another scale than announced throws.
   head.weight_VD.mutable_grad() = place;
   CHECK_THROWS(head_gradient(head, Way::kNllSum, 1, 1, {0.5}));
 }

@@ -16,7 +16,7 @@ namespace longspan {
 namespace {
 
 constexpr const char *kRecurrent = "linear_attention", *kSoftmax = "full_attention";
-/// Layers that a pattern may have: none is made of a number alone.
+/// Limit of the pattern's length, since some patterns are made from a number alone.
 constexpr int64_t kMostOfPattern = 4096;
 
 int64_t bounded(const JsonObject& keys, const char* name, int64_t fallback, int64_t most) {
@@ -45,7 +45,7 @@ std::vector<bool> layers_of_types(const JsonObject& keys, int64_t num_layers) {
   return recurrent;
 }
 
-/// Its first part, of which all of it is made by repetition.
+/// Returns the shortest prefix whose repetition gives `layers`.
 std::vector<bool> shortest_pattern(const std::vector<bool>& layers) {
   const size_t most = std::min<size_t>(layers.size(), kMostOfPattern);
   for (size_t length = 1; length < most; ++length) {
@@ -91,7 +91,7 @@ GatedDeltaNetSpec gated_delta_net_from(const JsonObject& keys, const HybridKind&
   return net;
 }
 
-/// Which layers of the pattern have the recurrence.
+/// Returns the pattern's layers: true for those with the recurrence.
 std::vector<bool> recurrent_layers(const JsonObject& keys, int64_t num_layers) {
   if (!keys.has("layer_types")) {
     return all_but_each(bounded(keys, "full_attention_interval", 4, kMostOfPattern));

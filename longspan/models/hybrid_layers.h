@@ -1,4 +1,4 @@
-// The keys of config.json of models that alternate GatedDeltaNet and softmax attention. No torch.
+// Keys of config.json of models that alternate GatedDeltaNet and softmax attention. No torch.
 #pragma once
 
 #include "longspan/input/json_object.h"
@@ -6,15 +6,15 @@
 
 namespace longspan {
 
-/// What sets the families of such models apart.
+/// Differences between the families of such models.
 struct HybridKind {
-  int64_t default_kv_heads;  ///< num_key_value_heads where the file has none
+  int64_t default_kv_heads;  ///< default of num_key_value_heads
   GatedDeltaNetSpec::Projections projections;
 };
 
-/// Reads what their softmax attention has (a gate, norms of heads that multiply by one plus their
-/// weight), linear_* and layer_types (or full_attention_interval), as Qwen3-Next and Qwen3.5 have
-/// them and with their defaults, into config.spec. All layers have this feed-forward.
+/// Reads the layers of Qwen3-Next and Qwen3.5 into config.spec, with their defaults: softmax
+/// attention with an output gate and head norms that multiply by 1 + weight, the linear_* keys, and
+/// layer_types or full_attention_interval. All layers get `feed_forward`.
 void read_hybrid_layers(const JsonObject& keys, const HybridKind& kind,
                         const FeedForwardSpec& feed_forward, ModelConfig& config);
 

@@ -1,5 +1,5 @@
-// What checkpointing keeps of feed-forwards is what it would compute again: the same bits, where
-// the library of gemms rounds parts as the whole, and nothing but gate and up more in memory.
+// The tensors that checkpointing keeps of feed-forwards equal the recomputed ones to the bit, if
+// the gemm library rounds chunks like the whole. Only gate and up take more memory.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -24,7 +24,7 @@ namespace {
 
 struct Computed {
   std::map<std::string, at::Tensor> tensors;
-  int64_t saved = 0;  // bytes between the forward and the backward
+  int64_t saved = 0;  // bytes held between forward and backward
 };
 
 class Model {
@@ -38,7 +38,7 @@ class Model {
     }
   }
 
-  /// Loss and gradients where so many layers keep what their feed-forward saves.
+  /// Returns loss and gradients with `count` layers keeping their feed-forward's tensors.
   Computed keeping(int64_t count, ActivationStore* store = nullptr, int64_t tiles = 0) {
     Decoder model(spec_, leaves_, *attention_,
                   {.compute_dtype = dtype_, .mlp_tiles = tiles, .activation_store = store});
@@ -72,12 +72,12 @@ void check_same_bits(const Computed& actual, const Computed& expected) {
   }
 }
 
-// Rows of 2048 numbers come in chunks of 1024, the least: there are three.
+// Rows of 2048 elements come in chunks of 1024, the minimum: three chunks here.
 constexpr int64_t kTokens = 2500, kIntermediate = 2048, kChunk = 1024;
 
-/// Does the library round a gemm of so many rows as it does one of all rows? The forward makes the
-/// attention's output projection of all rows. What is kept comes from that, and what is computed
-/// again from the same projection in chunks. MKL's code for AVX2 rounds them otherwise.
+/// True if the gemm library rounds `num_rows` rows like all rows. Kept tensors come from the
+/// forward's output projection of all rows, recomputed ones from the same projection in chunks.
+/// MKL's AVX2 code rounds them differently.
 bool parts_are_as_the_whole(const ModelSpec& spec, int64_t num_rows, at::ScalarType dtype) {
   const at::Tensor x = at::randn({num_rows, spec.hidden_size}, dtype),
                    w = at::randn({spec.hidden_size, spec.hidden_size}, dtype),
@@ -90,7 +90,7 @@ bool parts_are_as_the_whole(const ModelSpec& spec, int64_t num_rows, at::ScalarT
   return same;
 }
 
-/// Where gemms are rounded otherwise: as near to exact arithmetic, in the norm.
+/// If gemms round differently: checks that both are equally near to exact arithmetic, in the norm.
 void check_as_exact(const Computed& actual, const Computed& expected, const Computed& exact) {
   for (const auto& [name, tensor] : expected.tensors) {
     INFO(name);
@@ -139,7 +139,7 @@ TEST_CASE("kept feed-forwards: gate and up are saved, and nothing where the row 
   Model model(spec, batch, at::kFloat);
   const int64_t labels = batch.labels_T.ne(kIgnoreLabel).sum().item<int64_t>();
   const int64_t none = model.keeping(0).saved;
-  // The last layer's feed-forward has rows with labels alone.
+  // The last layer's feed-forward computes only the rows with labels.
   CHECK(model.keeping(1).saved - none == 4 * labels * 2 * kIntermediate);
   CHECK(model.keeping(2).saved - none == 4 * (labels + kTokens) * 2 * kIntermediate);
   CHECK(model.keeping(100).saved == model.keeping(2).saved);

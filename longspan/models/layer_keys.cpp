@@ -13,7 +13,7 @@ int64_t in_range(const JsonObject& keys, const char* name, int64_t value, int64_
   return value;
 }
 
-/// 0: the file has none, and heads do not divide the hidden size.
+/// Returns 0 if the file has no head_dim and the heads do not divide the hidden size.
 int64_t head_dim_of(const JsonObject& keys, const ModelSpec& model, int64_t num_heads,
                     const std::optional<int64_t>& fallback) {
   if (keys.has("head_dim")) return positive(keys, "head_dim");

@@ -1,4 +1,4 @@
-// Models whose layers differ, against the same model written plainly, in fp64.
+// Models whose layers differ, compared to a plain model in fp64.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <doctest/doctest.h>
@@ -27,7 +27,7 @@ using testing::relative_error;
 using testing::small_model;
 using testing::take_gradients;
 
-/// Six layers that differ in all that layers can differ in.
+/// Six layers that differ in every property of a layer.
 ModelSpec mixed_model() {
   ModelSpec spec = small_model(/*tied=*/false, /*biases=*/false);
   spec.num_layers = 6;
@@ -169,14 +169,14 @@ TEST_CASE("decoder: a hybrid, and what it remembers of sequences") {
     CHECK(relative_error(decoder.extend({{sequence, part(begin, end)}}),
                          logits.narrow(0, end - 1, 1)) < 1e-11);
   };
-  // By many tokens, by some and one by one, beside another sequence.
+  // In chunks of many tokens, of some and of one, beside another sequence.
   check(0, 0, 12);
   check(1, 0, 20);
   check(0, 12, 14);
   check(0, 14, 15);
   check(0, 15, 30);
   check(1, 20, 21);
-  // Its states do not go back: it forgets all of the sequence.
+  // Recurrent states cannot be rolled back, so the decoder forgets the whole sequence.
   decoder.truncate(0, 10);
   CHECK(decoder.tokens(0).empty());
   check(0, 0, 11);

@@ -22,7 +22,7 @@ std::vector<bool> all_but_each(int64_t n) {
 std::vector<LayerSpec> with_feed_forward(const std::vector<LayerSpec>& pattern,
                                          const FeedForwardSpec& feed_forward,
                                          const std::vector<bool>& which, int64_t num_layers) {
-  // Both patterns may be as long as a stranger's file says.
+  // A hostile file can make both patterns long.
   const size_t length =
       std::min<size_t>(std::lcm(pattern.size(), which.size()), static_cast<size_t>(num_layers));
   std::vector<LayerSpec> layers;

@@ -1,4 +1,4 @@
-// Layers that are not all alike, as the pattern that repeats (ModelSpec::pattern). No torch.
+// Patterns of layers that are not all alike (ModelSpec::pattern). No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace longspan {
 
-/// `these` where `which` says so, and `others` elsewhere.
+/// Returns `these` where `which` is true, and `others` elsewhere.
 std::vector<LayerSpec> layers_where(const std::vector<bool>& which, const LayerSpec& these,
                                     const LayerSpec& others);
 
-/// All of n but the last.
+/// Returns n flags: true for all but the last.
 std::vector<bool> all_but_each(int64_t n);
 
-/// The pattern, with this feed-forward in layer i for which `which` [i % which.size()] is true; no
-/// longer than the model's layers are many.
+/// Returns the pattern with `feed_forward` in every layer i where which[i % which.size()] is true.
+/// The result has at most `num_layers` layers.
 std::vector<LayerSpec> with_feed_forward(const std::vector<LayerSpec>& pattern,
                                          const FeedForwardSpec& feed_forward,
                                          const std::vector<bool>& which, int64_t num_layers);

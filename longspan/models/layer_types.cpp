@@ -12,11 +12,11 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kDefaultWindow = 4096, kDefaultFirst = 28;  // transformers'
-/// A list is made of these before any weights are looked at.
+constexpr int64_t kDefaultWindow = 4096, kDefaultFirst = 28;  // transformers' defaults
+/// A limit, because a list of this length is made before any weights are read.
 constexpr int64_t kMostLayers = 1024;
 
-/// One for all layers where they are alike.
+/// A single entry if all layers are alike.
 std::vector<bool> windowed_by_qwen(const JsonObject& keys, bool has_window, int64_t num_layers) {
   if (const auto named = layers_with_window(keys, num_layers)) {
     const bool any = std::ranges::find(*named, true) != named->end();

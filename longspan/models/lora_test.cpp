@@ -1,4 +1,4 @@
-// Adapters in the decoder against the same model with B A added to its weights, in fp64.
+// Compares adapters in the decoder to the same model with B A added to its weights, in fp64.
 #include "longspan/models/lora.h"
 #include "longspan/models/decoder.h"
 
@@ -42,8 +42,8 @@ ModelSpec small_model() {
   return config.spec();
 }
 
-/// The same without biases, whose files have the projections before attention as one tensor, and
-/// gate and up: each has one adapter.
+/// The same without biases, with files that fuse the projections before attention, and gate and up.
+/// Each fused tensor has one adapter.
 ModelSpec fused_model() {
   ModelSpec model = small_model();
   auto& mixer = std::get<SelfAttentionSpec>(model.pattern.front().mixer);
@@ -101,7 +101,7 @@ struct Adapted {
             .lora_dropout = dropout};
   }
 
-  /// Fresh trained weights W + scale B A.
+  /// Returns new leaves W + scale B A.
   std::vector<NamedTensor> merged() const {
     std::map<std::string, at::Tensor> matrices;
     for (const auto& [name, tensor] : adapter) matrices[name] = tensor.detach();
@@ -120,8 +120,8 @@ struct Adapted {
   }
 };
 
-/// Gradients of A and B by the chain rule from those of the merged weights, which lie one below the
-/// other where they share an adapter.
+/// Checks the gradients of A and B against the chain rule on the merged weights' gradients, stacked
+/// for a shared adapter.
 void check_gradients(const Adapted& model, const std::vector<NamedTensor>& merged) {
   std::map<std::string, at::Tensor> by_name;
   for (const auto& [name, tensor] : model.adapter) by_name[name] = tensor;
@@ -183,7 +183,7 @@ void check_chunked(const Adapted& adapted) {
   const auto merged = adapted.merged();
   Decoder expected(adapted.spec, merged, *local, {});
   torch::autograd::backward({expected.negative_log_likelihood_sum(batch)}, {});
-  // Each rank has matrices of its own, as processes have: threads must not add to the same ones.
+  // Each rank has its own matrices, as processes do; threads must not add to the same ones.
   std::vector<std::vector<NamedTensor>> of_ranks(2);
   for (auto& own : of_ranks) {
     for (const auto& [name, tensor] : adapted.all) {
@@ -236,10 +236,10 @@ TEST_CASE("dropout: a share p is 0, the rest is scaled, and a row's choice is it
   const at::Tensor x = at::ones({500, 400}, at::kDouble);
   const at::Tensor y = dropout.apply(x);
   const double zeros = y.eq(0).to(at::kDouble).mean().item<double>();
-  // Of 200,000 draws: a standard deviation of 0.001.
+  // 200,000 draws have a standard deviation of 0.001.
   CHECK(zeros == doctest::Approx(0.3).epsilon(0.02));
   CHECK(at::allclose(y.masked_select(y.ne(0)), at::full({1}, 1 / 0.7, at::kDouble)));
-  // Neither rows nor columns are alike.
+  // Rows differ, and columns too.
   CHECK(y.eq(0).to(at::kDouble).mean(0).max().item<double>() < 0.45);
   CHECK(y.eq(0).to(at::kDouble).mean(1).min().item<double>() > 0.15);
   const at::Tensor some = at::tensor({7, 300, 4}, at::kLong);
@@ -270,7 +270,7 @@ void check_dropout(const Adapted& adapted) {
   for (size_t i = 0; i < gradients[0].size(); ++i) {
     CHECK(at::allclose(gradients[0][i], gradients[1][i], 1e-11, 1e-12));
   }
-  // Against finite differences: the loss with this seed is a smooth function of the matrices.
+  // Compares to finite differences: for a fixed seed the loss is smooth in the matrices.
   Decoder model(adapted.spec, adapted.all, *attention, adapted.options(true, 0.4));
   model.set_dropout_seed(9);
   const at::NoGradGuard no_grad;
@@ -307,8 +307,8 @@ TEST_CASE("lora: layers by their plain version have the same adapters, and drop 
       if (target != std::string("all") && spec == fused_model()) continue;
       const Adapted adapted(target, spec);
       const Batch batch = random_batch(adapted.spec);
-      // The layers' own steps; their plain version in the frame, with checkpointing and without,
-      // and whole by autograd.
+      // The layers' own steps; plain parts in the decoder, with and without checkpointing; and the
+      // plain version by autograd.
       std::vector<DecoderOptions> ways(5, adapted.options(true, 0.4));
       const auto change = [](Layer& layer, int64_t) { layer = testing::with_plain_parts(layer); };
       ways[1].change_layer = ways[2].change_layer = ways[3].change_layer = change;

@@ -1,5 +1,5 @@
-// Mistral 7B (arXiv 2310.06825), Mistral Nemo, Mistral Small: Llama without biases, the first of
-// them with a sliding window in all layers.
+// Mistral 7B (arXiv 2310.06825), Mistral Nemo, Mistral Small: Llama without biases. The first has a
+// sliding window in all layers.
 #include "longspan/models/family.h"
 #include "longspan/models/layer_keys.h"
 #include "longspan/models/rotary_keys.h"
@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kDefaultWindow = 4096;  // transformers' for this family
+constexpr int64_t kDefaultWindow = 4096;  // transformers' default for this family
 
 void read_layers(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(keys, config.spec);

@@ -47,7 +47,7 @@ TEST_CASE("mistral: its window, that of transformers where it says none, and nul
   refused(R"({"sliding_window": 0})", "sliding_window is 0, it must be positive");
 }
 
-// Its published config.json, and the number of parameters of its weights.
+// The published config.json, and the parameter count of its weights.
 TEST_CASE("mistral: Mistral-7B-v0.1 has 7 241 732 096 parameters") {
   const ModelConfig config = read(R"({
     "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,

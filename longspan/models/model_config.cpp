@@ -36,7 +36,7 @@ const Family& find_family(const JsonObject& keys) {
                         describe_nearest_family(keys, model_type)));
 }
 
-/// The keys of the language model of a model of texts and pictures.
+/// Returns the keys of the language model of a composite model.
 JsonObject language_part(const JsonObject& whole, const Family& family) {
   JsonObject keys = whole.object("text_config");
   const auto model_type = keys.get<std::string>("model_type", family.model_type);
@@ -54,7 +54,7 @@ JsonObject language_part(const JsonObject& whole, const Family& family) {
   return keys;
 }
 
-/// The token whose embedding gets no gradient.
+/// Returns the token whose embedding gets no gradient.
 std::optional<int64_t> padding_token(const Family& family, const JsonObject& keys,
                                      int64_t vocab_size) {
   if (!keys.contains("pad_token_id") && family.default_padding_token) {
@@ -77,10 +77,10 @@ std::optional<int64_t> padding_token(const Family& family, const JsonObject& key
   return token < 0 ? token + vocab_size : token;
 }
 
-/// All but the name of what it is. `keys`: those of the language model; `whole`: the file's.
+/// Reads all keys but the model's name. `keys`: those of the language model; `whole`: the file's.
 void read_keys(const Family& family, const JsonObject& whole, const JsonObject& keys,
                ModelConfig& config) {
-  // Weights that are stored in another way are refused with them (require_plain_weights).
+  // Another quantization is refused with the weights (require_plain_weights).
   config.stored = read_stored(family, whole.json(), whole.source()).value_or(StoredNumbers{});
   ModelSpec& model = config.spec;
   model.vocab_size = family.default_vocab_size
@@ -92,12 +92,12 @@ void read_keys(const Family& family, const JsonObject& whole, const JsonObject& 
     keys.fail(fmt::format("hidden_act {} is not supported; silu is. Take a model that has it",
                           activation));
   }
-  keys.get<double>("attention_dropout", 0.0);  // trained with 0, which the run says
+  keys.get<double>("attention_dropout", 0.0);  // ignored: training uses 0, and the run says so
   config.max_position_embeddings = positive(keys, "max_position_embeddings", kMostPositions,
                                             family.default_max_position_embeddings);
   model.norm_eps = keys.get<double>("rms_norm_eps", family.default_rms_norm_eps);
   model.initializer_range = keys.get<double>("initializer_range", 0.02);
-  // Of models of texts and pictures it is a key of the whole.
+  // In composite models, this key is outside text_config.
   model.tied_head = whole.get<bool>("tie_word_embeddings", family.default_tie_word_embeddings);
   model.padding_token = padding_token(family, keys, model.vocab_size);
   family.read_layers(keys, config);

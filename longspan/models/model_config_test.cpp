@@ -95,7 +95,7 @@ TEST_CASE("model config: which layers of Qwen2 and Qwen3 have a window, as trans
   const std::optional<int64_t> none;
   CHECK(windows({{"max_window_layers", 1}}) == Windows{none, 4096, 4096});
   CHECK(windows({{"max_window_layers", 0}, {"sliding_window", 9}}) == Windows{9, 9, 9});
-  CHECK(windows({{"sliding_window", 9}}) == Windows{none, none, none});  // all from layer 28 on
+  CHECK(windows({{"sliding_window", 9}}) == Windows{none, none, none});  // windows from layer 28 on
   CHECK(windows({{"max_window_layers", 0}, {"use_sliding_window", false}}) ==
         Windows{none, none, none});
   const Json types = {"sliding_attention", "full_attention", "sliding_attention"};
@@ -124,7 +124,7 @@ TEST_CASE("model config: mistakes are named") {
   CHECK(says(Json{{"model_type", "gpt2"}},
              "model_type gpt2 is not supported; qwen2 (Qwen2, Qwen2.5), qwen3"));
   CHECK(says(Json{{"model_type", nullptr}}, "model_type is missing"));
-  // The nearest: by its name, and what of the file it does not know.
+  // The family with the nearest name, and the keys that it does not know.
   CHECK(says(Json{{"model_type", "mixtral"},
                   {"num_local_experts", 8},
                   {"num_experts_per_tok", 2},
@@ -140,7 +140,7 @@ TEST_CASE("model config: mistakes are named") {
       says(Json{{"model_type", "llamas"}},
            "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file: what differs "
            "is in its layers alone."));
-  // GLM-5: latent attention that an indexer chooses keys for.
+  // GLM-5: latent attention with keys that an indexer selects.
   CHECK(says(Json{{"model_type", "glm_moe_dsa"},
                   {"hidden_size", 6144},
                   {"num_attention_heads", 64},
@@ -160,11 +160,11 @@ TEST_CASE("model config: mistakes are named") {
                   {"index_topk", 2048}},
              "The nearest is deepseek_v3 (DeepSeek-V3, V3.1, R1), which does not know these keys "
              "of the file: index_head_dim, index_n_heads, index_topk."));
-  // Models of texts and pictures whose language model is none of these.
+  // Models of text and images whose language model is unsupported.
   CHECK(says(Json{{"model_type", "llava"}, {"text_config", {{"model_type", "llama"}}}},
              "the language model is trained of these alone: qwen3_5, qwen3_5_moe, mistral3 and "
              "gemma3."));
-  // Or, where no name is near, by the keys.
+  // If no name is near: the family by its keys.
   CHECK(
       says(Json{{"model_type", "starcoder"}, {"mlp_bias", true}, {"attention_bias", true}},
            "The nearest is llama (Llama 2, 3, 3.x), which knows all keys of the file: what differs "

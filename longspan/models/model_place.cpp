@@ -39,7 +39,7 @@ bool is_pickled(const std::string& name) {
          name != "scheduler.pt" && name != "optimizer.pt" && !name.starts_with("rng_state");
 }
 
-/// Names of the folder's entries, in order.
+/// Returns the names of the folder's entries, sorted.
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -58,7 +58,7 @@ std::string first_name(const fs::path& folder, const std::function<bool(const st
 
 [[noreturn]] void refuse_file(const std::string& path) {
   const std::string name = fs::path(path).filename(), head = first_bytes(path, 4);
-  // In full: a lone dot for the folder would be read as the end of the sentence.
+  // The absolute path: "." would read as the end of the sentence.
   const fs::path folder = fs::absolute(path).lexically_normal().parent_path();
   std::string what, remedy;
   if (head == "GGUF" || name.ends_with(".gguf")) {
@@ -94,7 +94,7 @@ std::string first_name(const fs::path& folder, const std::function<bool(const st
       folder, base.empty() ? "" : fmt::format(" of the model {}", base), kWanted));
 }
 
-/// Why a folder may have no config.json.
+/// Says why the folder has no config.json.
 [[noreturn]] void refuse_folder(const std::string& path) {
   const fs::path folder(path);
   const auto say = [&](const std::string& what, const std::string& remedy) {
@@ -178,7 +178,8 @@ void require_plain_weights(const std::string& folder) {
   const nlohmann::json given =
       found->is_object() ? found->value("quant_method", nlohmann::json()) : nlohmann::json();
   const std::string method = given.is_string() ? given.get<std::string>() : "";
-  // Its makers' script is named first: transformers 5 wants blocks of 128 to fill each matrix.
+  // First the script of the model's makers: transformers 5 requires blocks of 128 to fill each
+  // matrix.
   const char* const remedy =
       method == "fp8"
           ? "make a copy in bf16: by the script of its makers (DeepSeek-V3's is "
@@ -206,7 +207,7 @@ void require_model_place(const std::string& path) {
   }
   if (!fs::is_directory(status)) {
     require_readable_file(path, "model configuration", kAnySize);
-    // `longspan init` takes a config.json under any name.
+    // `longspan init` accepts a config.json under any name.
     const std::string head = first_bytes(path, 64);
     const size_t first = head.find_first_not_of(" \t\r\n");
     const bool is_object = first != std::string::npos && head[first] == '{';

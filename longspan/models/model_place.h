@@ -1,25 +1,25 @@
-// What was given as a model, when it is none: named by what it is, with the way to a model.
+// Checks of a path that is given as a model. The messages say what the path is instead, and how to
+// get a model.
 #pragma once
 
 #include <string>
 
 namespace longspan {
 
-/// Throws UserError unless `path` is a Hugging Face model folder by its files (config.json, and no
-/// file that only stands for another), or a file that may be a config.json. Names what it is
-/// instead: a GGUF file, one weight file, an archive, an adapter's folder, a cache of the hub, ...
+/// Throws UserError unless `path` is a Hugging Face model folder (with a config.json, and without
+/// placeholder files), or a file that may be a config.json. The message says what it is instead: a
+/// GGUF file, a single weight file, an archive, an adapter's folder, a hub cache, ...
 void require_model_place(const std::string& path);
 
-/// Throws UserError when a file of the folder is a Git LFS pointer or a web page under the file's
-/// name, or a link that leaves the folder (input/model_files.h). A folder that cannot be read has
-/// none.
+/// Throws UserError if a file of the folder is a Git LFS pointer, a web page under the file's name,
+/// or a link out of the folder (input/model_files.h). Accepts a folder that cannot be read.
 void require_real_files(const std::string& folder);
 
-/// Throws UserError when the folder's config.json says that the weights are quantized, in a way
-/// that its family does not read.
+/// Throws UserError if config.json names a quantization that the model's family does not read.
 void require_plain_weights(const std::string& folder);
 
-/// "pytorch_model.bin": a file with pickled weights of the folder, or nothing.
+/// Returns the name of a pickled weight file in the folder, e.g. "pytorch_model.bin"; empty if
+/// none.
 std::string pickled_weights(const std::string& folder);
 
 }  // namespace longspan

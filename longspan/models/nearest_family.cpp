@@ -19,7 +19,7 @@
 namespace longspan {
 namespace {
 
-/// Keys of any config.json that say nothing of what a model computes where it trains.
+/// Keys of any config.json that do not affect what a trained model computes.
 constexpr std::array<std::string_view, 17> kOfAll = {
     "architectures",        "model_type",   "torch_dtype",       "dtype",
     "transformers_version", "use_cache",    "bos_token_id",      "eos_token_id",
@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 17> kOfAll = {
     "tokenizer_class",      "return_dict",  "output_attentions", "output_hidden_states",
     "quantization_config"};
 
-/// Does the value ask for something? null, false, 0 and what is empty ask for nothing.
+/// True if the value requests something: not null, false, 0 or empty.
 bool asks(const nlohmann::json& value) {
   const bool is_empty = (value.is_structured() || value.is_null()) && value.empty();
   return !is_empty && value != false && value != 0 && value != "";
@@ -35,9 +35,9 @@ bool asks(const nlohmann::json& value) {
 
 struct Reading {
   const Family* family;
-  std::vector<std::string> unknown;  // keys that it did not ask for
-  std::string error;                 // empty: it reads the file
-  int distance;                      // of the names
+  std::vector<std::string> unknown;  // keys that the family did not read
+  std::string error;                 // empty: the family reads the file
+  int distance;                      // edit distance of the names
 };
 
 Reading read_as(const Family& family, const JsonObject& keys, std::string_view model_type) {

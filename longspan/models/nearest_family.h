@@ -1,4 +1,4 @@
-// Which family a model that is of none may be near to. No torch.
+// Suggests a family for an unsupported model. No torch.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace longspan {
 
-/// Of a config.json with a model_type that is not supported: the family whose name is nearest, or,
-/// where no name is near, the one that reads the file and knows most of its keys; and what of the
-/// file it does not know. ". The nearest is ..., which ...", or nothing where none is near.
+/// For a config.json with an unsupported model_type: describes the family with the nearest name or,
+/// if no name is near, the family that reads the file and knows most of its keys, and lists the
+/// keys that it does not know. Returns ". The nearest is ..., which ...", or an empty string if
+/// none is near.
 std::string describe_nearest_family(const JsonObject& keys, std::string_view model_type);
 
 }  // namespace longspan

@@ -13,7 +13,7 @@ namespace longspan {
 
 ModelConfig with_own_head(const ModelConfig& tied) {
   nlohmann::ordered_json whole = parse_ordered_json(tied.json, "config.json");
-  // Of models of texts and pictures transformers goes by one or the other.
+  // For composite models transformers reads one or the other.
   whole["tie_word_embeddings"] = false;
   language_keys(whole)["tie_word_embeddings"] = false;
   return parse_model_config(whole.dump(2) + "\n", "config.json");

@@ -1,4 +1,4 @@
-// A head of its own where config.json says that the embedding is the head. No torch.
+// Unties the head from the embedding. No torch.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace longspan {
 
-/// The same model with a head of its own, which its config.json says from here on
-/// (tie_word_embeddings: false), so that what is saved loads as it was trained.
+/// Returns the same model with its own head and tie_word_embeddings: false in its config.json, so
+/// that saved weights load as they were trained.
 ModelConfig with_own_head(const ModelConfig& tied);
 
-/// Says so of the model in a folder, where its config.json says something else; else empty.
+/// Returns a sentence about the own head if config.json in the folder ties the head; otherwise
+/// empty.
 std::string describe_own_head(const std::string& folder, const ModelConfig& model);
 
 }  // namespace longspan

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-/// In the order of the layers, each once.
+/// Each size once, in the order of the layers.
 std::vector<std::string> sizes_of_feed_forwards(const ModelSpec& model) {
   std::vector<std::string> sizes;
   const FeedForwardSpec* last = nullptr;
@@ -34,7 +34,7 @@ std::string describe_sizes(const ModelSpec& model) {
 int64_t parameter_count(const ModelSpec& model) {
   std::string heads;
   for (const auto& [attention, number] : attentions_of(model)) {
-    if (!heads.empty()) break;  // of others there are mostly as many
+    if (!heads.empty()) break;  // other mixers mostly have as many
     heads = fmt::format(" and {} heads of {} (num_key_value_heads {})", attention.num_heads,
                         attention.key_dim, attention.num_kv_heads);
   }

@@ -1,4 +1,4 @@
-// How many numbers a model has, and of which sizes it is made. No torch.
+// Number of a model's parameters, and its sizes in words. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace longspan {
 
-/// Numbers of all parameters, without a list of them. Throws UserError, which names the sizes, when
-/// these are more than can be counted (2^53).
+/// Returns the number of parameter elements, without listing the parameters. Throws UserError with
+/// the sizes if the number exceeds 2^53.
 int64_t parameter_count(const ModelSpec& model);
 
-/// "vocab_size 100, hidden_size 64, intermediate_size 96 and num_hidden_layers 2"
+/// For example "vocab_size 100, hidden_size 64, intermediate_size 96 and num_hidden_layers 2".
 std::string describe_sizes(const ModelSpec& model);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// config.json's text -> the architecture. No torch.
+// Parses config.json. No torch.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace longspan {
 
-/// As load_model_config, from the file's text; `source` is its name, for messages.
+/// Like load_model_config, from the file's text. `source`: the file's name, for messages.
 ModelConfig parse_model_config(const std::string& text, const std::string& source);
 
-/// The same of a file that is of this family, whatever model_type says. Its keys outlive the call.
+/// Reads the file as one of `family`, whatever its model_type. `keys` must outlive the call.
 ModelConfig read_model_config_as(const Family& family, const JsonObject& keys);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
 // Phi-3 (arXiv 2404.14219), Phi-4 (arXiv 2412.08905) and Phi-4-mini (arXiv 2503.01743): Llama whose
-// files have one tensor for the queries', keys' and values' projections, and one for gate and up.
+// files fuse the query, key and value projections in one tensor, and gate and up in another.
 #include <fmt/format.h>
 
 #include <string_view>
@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-/// transformers takes the older names for longrope too, and no other scaling.
+/// transformers accepts the older names of longrope too, and no other scaling.
 constexpr std::pair<std::string_view, RopeScaling::Type> kTypes[] = {
     {"default", RopeScaling::Type::kDefault},
     {"longrope", RopeScaling::Type::kLongrope},

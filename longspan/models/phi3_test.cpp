@@ -29,14 +29,15 @@ const testing::PublishedConfig kPublished(R"({
 
 ModelConfig read(const std::string& changes = "{}") { return kPublished.load(changes); }
 
-/// [begin, begin + step, ...].
+/// Returns "[begin, begin + step, ...]".
 std::string numbers(int64_t count, int64_t begin, int64_t step) {
   std::vector<int64_t> all;
   for (int64_t i = 0; i < count; ++i) all.push_back(begin + i * step);
   return fmt::format("[{}]", fmt::join(all, ", "));
 }
 
-/// The published config.json of Phi-4-mini, with other factors: 1 in short rows, 1 to 48 in long.
+/// The published config.json of Phi-4-mini with other factors: 1 for short rows, 1 to 48 for long
+/// ones.
 const testing::PublishedConfig kMini(fmt::format(
     R"({{
     "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
@@ -118,7 +119,7 @@ TEST_CASE("phi3: Phi-4-mini has 3 836 021 760 parameters and rotates long rows o
   says(fmt::format(R"({{"rope_scaling": {{"type": "su", "long_factor": {}, "short_factor": {}}}}})",
                    numbers(48, 0, 1), numbers(48, 1, 0)),
        "long_factor must be positive numbers");
-  // As transformers: what the scaling says of these positions is not read.
+  // As in transformers: original_max_position_embeddings inside the scaling is not read.
   const ModelConfig other = kMini.without({"original_max_position_embeddings"})
                                 .load(fmt::format(R"({{"rope_scaling": {{"type": "longrope",
       "original_max_position_embeddings": 8, "attention_factor": 1.5, "factor": 2.0,

@@ -1,5 +1,5 @@
-// Qwen3.5, dense, its language model: three layers of GatedDeltaNet (arXiv 2412.06464) to one of
-// softmax attention, whose output has a gate and of whose heads a quarter is rotated.
+// Qwen3.5, dense, its language model: three layers of GatedDeltaNet (arXiv 2412.06464), then one of
+// softmax attention with an output gate and a quarter of each head rotated.
 #include "longspan/models/family.h"
 #include "longspan/models/hybrid_layers.h"
 #include "longspan/models/layer_keys.h"

@@ -1,5 +1,5 @@
-// Qwen3.5's mixtures of experts, their language model: Qwen3.5 with experts beside a shared one in
-// the place of every MLP.
+// Qwen3.5's mixtures of experts, their language model: Qwen3.5 with experts and a shared expert in
+// place of every MLP.
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
 #include "longspan/models/hybrid_layers.h"

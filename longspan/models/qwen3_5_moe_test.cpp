@@ -16,7 +16,7 @@ namespace {
 
 using testing::billions;
 
-/// text_config of Qwen3.5-35B-A3B: transformers' defaults for this family.
+/// text_config of Qwen3.5-35B-A3B: the defaults of transformers for this family.
 const testing::PublishedConfig kSmall(R"({
     "architectures": ["Qwen3_5MoeForCausalLM"], "hidden_size": 2048,
     "model_type": "qwen3_5_moe_text", "moe_intermediate_size": 512, "num_attention_heads": 16,
@@ -30,7 +30,7 @@ TEST_CASE("qwen3_5_moe: published models have the parameters that their names sa
   const auto check = [](const ModelConfig& config, double all, double active) {
     const int64_t count = parameter_count(config.spec);
     CHECK(billions(count) == doctest::Approx(all).epsilon(0.011));
-    // Names count the parameters of a token in whole billions, with or without the embedding.
+    // The names round the active parameters to whole billions, with or without the embedding.
     const double used = billions(count - idle_parameters_of(config.spec)),
                  embedding = billions(config.spec.vocab_size * config.spec.hidden_size);
     CHECK(used > active - 0.5);
@@ -69,8 +69,8 @@ TEST_CASE("qwen3_5_moe: experts that the files stack are the parameters, in the 
   CHECK(up.begin == (1024 + 512) * 2048);
   CHECK(down.tensor == experts + "down_proj");
   CHECK(down.begin == 2 * 2048 * 512);
-  // The parts of a tensor make all of it, without a gap.
-  std::map<std::string, std::map<int64_t, int64_t>> ends;  // by their beginnings
+  // The parts of a tensor cover it without a gap.
+  std::map<std::string, std::map<int64_t, int64_t>> ends;  // begin -> end
   std::map<std::string, int64_t> sizes;
   for (const ParameterSpec& parameter : layer_parameters(spec, 5)) {
     const auto& stack = parameter.stored_in_stack;

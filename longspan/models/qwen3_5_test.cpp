@@ -42,7 +42,7 @@ TEST_CASE("qwen3.5: layers and transformers' defaults") {
 }
 
 TEST_CASE("qwen3.5: published sizes have the parameters that their names say") {
-  // 9B: transformers' defaults for this family. Names round to whole billions.
+  // 9B: the defaults of transformers for this family. Names round to whole billions.
   const auto billions = [](const std::string& changes) {
     const testing::PublishedConfig sizes = kPublished.with(R"({
     "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 16,

@@ -1,5 +1,5 @@
-// Qwen3 mixtures of experts (arXiv 2505.09388): Qwen3, with experts in the place of the MLP in all
-// layers, or in those that its config names.
+// Qwen3 mixtures of experts (arXiv 2505.09388): Qwen3 with experts in place of the MLP, in all
+// layers or in those that its config selects.
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
 #include "longspan/models/layer_keys.h"
@@ -15,7 +15,7 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {}, config);
   mixer.qk_norm = true;
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
-  // Of all layers, as transformers has it for this family.
+  // The window applies to all layers, as in transformers for this family.
   if (keys.get<bool>("use_sliding_window", false)) {
     mixer.attention.window =
         keys.has("sliding_window") ? keys.whole("sliding_window", 1, kMostIndexed) : kDefaultWindow;

@@ -14,7 +14,7 @@ namespace {
 using testing::billions;
 using testing::PublishedConfig;
 
-/// config.json of Qwen3-30B-A3B as published.
+/// The published config.json of Qwen3-30B-A3B.
 const PublishedConfig kPublished(R"({
     "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
     "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
@@ -30,7 +30,7 @@ const PublishedConfig kPublished(R"({
 })");
 
 TEST_CASE("qwen3_moe: published models have the parameters that their makers say") {
-  // 30.5 billion, 3.3 of them activated; 235 and 22 (the models' cards).
+  // 30.5 billion parameters, 3.3 active; 235 and 22 (the models' cards).
   const ModelConfig small = kPublished.load();
   CHECK(billions(parameter_count(small.spec)) == doctest::Approx(30.5).epsilon(0.002));
   CHECK(billions(parameter_count(small.spec) - idle_parameters_of(small.spec)) ==

@@ -1,5 +1,5 @@
-// Qwen3-Next: Qwen3.5's alternation of GatedDeltaNet and softmax attention, with other projections
-// before the recurrence, and experts beside a shared one in the place of the MLP.
+// Qwen3-Next: alternates GatedDeltaNet and softmax attention like Qwen3.5, with other projections
+// before the recurrence, and experts with a shared expert in place of the MLP.
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
 #include "longspan/models/hybrid_layers.h"

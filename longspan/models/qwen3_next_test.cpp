@@ -14,7 +14,7 @@ namespace {
 
 using testing::billions;
 
-/// config.json of Qwen3-Next-80B-A3B, as transformers has it by default for this family.
+/// config.json of Qwen3-Next-80B-A3B: the defaults of transformers for this family.
 const testing::PublishedConfig kPublished(R"({
     "architectures": ["Qwen3NextForCausalLM"], "attention_bias": false,
     "decoder_sparse_step": 1, "full_attention_interval": 4, "head_dim": 256,
@@ -36,7 +36,7 @@ void refused(const std::string& changes, const char* part) {
 }
 
 TEST_CASE("qwen3_next: the published model has the parameters that its makers say") {
-  // 80 billion, 79 of them outside of the embeddings, 3 activated (the model's card).
+  // 80 billion parameters, 79 without the embeddings, 3 active (the model's card).
   const ModelConfig config = load();
   const int64_t all = parameter_count(config.spec), embeddings = 2 * 151936 * 2048;
   CHECK(billions(all) == doctest::Approx(80).epsilon(0.005));
@@ -63,7 +63,7 @@ TEST_CASE("qwen3_next: layers") {
   CHECK(parameters.of(layer + "linear_attn.in_proj_ba.weight").shape == Shape{64, 2048});
   CHECK(parameters.of(layer + "mlp.shared_expert.down_proj.weight").shape == Shape{2048, 512});
   CHECK(parameters.of(layer + "mlp.shared_expert_gate.weight").shape == Shape{1, 2048});
-  // What its files have beside it: layers that predict further tokens.
+  // Its files also hold multi-token prediction layers.
   CHECK(why_left_out(spec, "mtp.layers.0.mlp.gate.weight") == LeftOut::kFurtherTokens);
   CHECK_FALSE(why_left_out(spec, layer + "mlp.gate.weight").has_value());
 
@@ -76,7 +76,7 @@ TEST_CASE("qwen3_next: layers") {
 }
 
 TEST_CASE("qwen3_next: a stranger's config makes no list that is longer than the model") {
-  // Patterns of 4095 and of 1000 layers would repeat together after 819,000.
+  // Patterns of 4095 and of 1000 layers together repeat only after 819,000.
   const std::string changes =
       R"({"full_attention_interval": 4095, "num_hidden_layers": 1000, "mlp_only_layers": [1]})";
   CHECK(load(changes).spec.pattern.size() == 1000);

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::pair<const char*, double> kLlama3Factors[] = {{"low_freq_factor", 1.0},
                                                              {"high_freq_factor", 4.0}};
 
-/// What config.json has of each kind of scaling that a run may ask for, beside its factor.
+/// Keys of config.json for each type of scaling that a run may ask for, besides the factor.
 struct Stretch {
   RopeScaling::Type type;
   bool has_original_positions;
@@ -39,7 +39,7 @@ const Stretch& stretch_named(const std::string& type) {
   throw std::logic_error(fmt::format("rope_scaling: {} has no meaning", type));
 }
 
-/// Positions that the model was made with.
+/// Returns the number of positions that the model was pretrained with.
 int64_t original_positions(const ModelConfig& config) {
   return config.rotary.scaling.original_max_position_embeddings > 0
              ? config.rotary.scaling.original_max_position_embeddings
@@ -59,7 +59,7 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
   for (const auto& [key, value] : stretch.constants) scaling[key] = value;
   Json whole = parse_ordered_json(config.json, source);
   Json& json = language_keys(whole);
-  // Which numbers of a head are rotated, and by which axis, stays as it is.
+  // Which elements of a head are rotated, and by which axis, stays the same.
   for (const char* own : {"rope_scaling", "rope_parameters"}) {
     if (!json.contains(own) || !json.at(own).is_object()) continue;
     for (const char* key : {"partial_rotary_factor", "mrope_section", "mrope_interleaved"}) {
@@ -71,7 +71,7 @@ ModelConfig stretched(const ModelConfig& config, const std::string& type, int64_
   json.erase("rope_scaling");
   if (json.contains("rope_parameters")) {  // transformers 5
     scaling["rope_theta"] = config.rotary.theta;
-    // Where layers with a window have a rotation of their own, they keep it.
+    // Layers with a window keep their own rotation, if they have one.
     (config.has_rotary_by_kind ? json["rope_parameters"]["full_attention"]
                                : json["rope_parameters"]) = scaling;
   } else {

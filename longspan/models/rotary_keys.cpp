@@ -26,7 +26,7 @@ Type type_of(const JsonObject& rope, const RotaryDefaults& defaults) {
                         name, fmt::join(names, ", ")));
 }
 
-/// One object of keys, as a scaling. `keys`: the whole file.
+/// Reads a scaling from one JSON object. `keys`: the whole file.
 class ScalingReader {
  public:
   ScalingReader(const JsonObject& keys, const JsonObject& rope, const RotaryDefaults& defaults,
@@ -35,7 +35,7 @@ class ScalingReader {
 
   RopeScaling read() const {
     RopeScaling out = read_type(type_of(rope_, defaults_));
-    // Latent attention reads it of every scaling, as transformers does.
+    // Latent attention uses it with every scaling, as in transformers.
     if (out.type != Type::kDefault) out.mscale_all_dim = rope_.optional<double>("mscale_all_dim");
     if (!(out.factor > 0)) {
       rope_.fail(fmt::format("factor is {}, it must be positive", out.factor));
@@ -88,7 +88,7 @@ class ScalingReader {
     RopeScaling out{.type = Type::kLongrope};
     out.original_max_position_embeddings = original_positions();
     if (out.original_max_position_embeddings < 2) {
-      rope_.fail("original_max_position_embeddings must be at least 2");  // its logarithm divides
+      rope_.fail("original_max_position_embeddings must be at least 2");  // divides by its log
     }
     out.factor = factor_over(out.original_max_position_embeddings);
     out.attention_factor = rope_.optional<double>("attention_factor");
@@ -127,7 +127,7 @@ bool has_rope_scaling(const JsonObject& keys) {
   return keys.has("rope_scaling") && !keys.value("rope_scaling").empty();
 }
 
-/// How many of a head's numbers are rotated; none: all.
+/// Returns how many elements of a head are rotated; nullopt: all.
 std::optional<int64_t> rotated_numbers(const JsonObject& keys, int64_t head_dim, double factor,
                                        bool may_be_partial, const std::string& model_type) {
   if (factor == 1.0) return std::nullopt;
@@ -147,7 +147,7 @@ std::optional<int64_t> rotated_numbers(const JsonObject& keys, int64_t head_dim,
   return dim;
 }
 
-/// longrope has a factor of each pair of rotated numbers.
+/// longrope needs one factor for each pair of rotated elements.
 void require_factors(const JsonObject& keys, const RotarySpec& rotary, int64_t head_dim) {
   if (rotary.scaling.type != Type::kLongrope) return;
   const int64_t num_pairs = rotary.dim.value_or(head_dim) / 2;
@@ -161,7 +161,7 @@ void require_factors(const JsonObject& keys, const RotarySpec& rotary, int64_t h
   }
 }
 
-/// `rope`: the object that says it; none: the file has no such.
+/// `rope`: the object with the scaling; nullopt: the file has none.
 RotarySpec rotary_of(const JsonObject& keys, const std::optional<JsonObject>& rope,
                      int64_t head_dim, const RotaryDefaults& defaults, ModelConfig& config) {
   RotarySpec rotary{.theta = keys.get<double>("rope_theta", defaults.theta),

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-/// Of dropout; LoRA's layers count from 0.
+/// Key of the value head's dropout; LoRA's layers count from 0.
 constexpr uint64_t kValueHeadUse = ~uint64_t{0};
 
 at::Tensor sum_by_document(const at::Tensor& x_L, const Batch& batch, int64_t num_documents) {
@@ -52,7 +52,7 @@ at::Tensor document_values(Decoder& model, const at::Tensor& weight_1D, const at
   if (const auto seed = model.dropout_seed(); seed && dropout > 0) {
     const Dropout drops{dropout, mix_seed(*seed, kValueHeadUse),
                         token_keys(local).index_select(0, rows_L)};
-    // Not in bf16, which would round 1 / (1 - p) for all elements alike.
+    // Not in bf16: it would round 1 / (1 - p) the same way for all elements.
     hidden_LD = hidden_LD * drops.apply(at::ones_like(hidden_LD));
   }
   const at::Tensor values_L =

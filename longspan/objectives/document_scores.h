@@ -1,5 +1,5 @@
-// What a model gives the documents of a row: the one thing that preference losses look at.
-// D: documents of the row, T: this process's tokens.
+// The model's scores of a row's documents: the only input of preference losses. D: documents of the
+// row, T: this process's tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,27 +12,27 @@
 
 namespace longspan {
 
-/// The sum over the processes that share a row, whose backward is the identity. Alone: the
-/// argument.
+/// Sums over the processes that share a row; its backward is the identity. With one process, the
+/// identity.
 using SumOver = std::function<at::Tensor(const at::Tensor&)>;
 
-/// Sum of log p over the labels of each document, [D] fp64, the same on every process that shares
-/// the row; each one's gradient is that of its own labels. Sums are in fp64, for what preference
-/// losses compare are small differences of large sums.
+/// Returns the sum of log p over the labels of each document, [D] fp64, the same on every process
+/// that shares the row. Each process gets the gradient of its own labels. The sums are in fp64
+/// because preference losses compare small differences of large sums.
 at::Tensor document_logprobs(Decoder& model, const Batch& local, int64_t num_documents,
                              const SumOver& sum_over);
 
-/// Labels of each document of a whole row, [D] fp64.
+/// Returns the number of labels in each document of a whole row, [D] fp64.
 at::Tensor document_label_counts(const Batch& row, int64_t num_documents);
 
-/// The row with one label in each document, at its last token, so that what the model makes of the
-/// last tokens can be asked for by labels.
+/// Returns the row with a single label in each document, at its last token. Used to query the model
+/// at the last tokens.
 Batch with_labels_at_ends(Batch row, int64_t num_documents);
 
-/// v_head(hidden state) at the label of each document, [D] fp64: every document has one label on
-/// one of the processes (with_labels_at_ends). weight_1D, bias_1: the value head. `dropout`: share
-/// of the head's inputs that are dropped where the model has a dropout seed (in training), chosen
-/// by token and column.
+/// Returns v_head(hidden state) at the label of each document, [D] fp64. Every document must have
+/// one label on one of the processes (with_labels_at_ends). weight_1D, bias_1: the value head.
+/// `dropout`: probability of dropping an element of the head's input while the model has a dropout
+/// seed (in training); the choice depends on token and column.
 at::Tensor document_values(Decoder& model, const at::Tensor& weight_1D, const at::Tensor& bias_1,
                            double dropout, const Batch& local, int64_t num_documents,
                            const SumOver& sum_over);

@@ -1,4 +1,4 @@
-// What a value head makes of dropout.
+// Dropout in a value head.
 #include "longspan/objectives/document_scores.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +13,8 @@
 namespace longspan {
 namespace {
 
-/// A layer that adds nothing: hidden states are the normalized embeddings, each element +1 or -1.
+/// A model whose layer adds nothing: hidden states are the normalized embeddings, each element +1
+/// or -1.
 struct Signs {
   static constexpr int64_t kDim = 64, kDocuments = 40;
   testing::SmallModel config;
@@ -64,7 +65,7 @@ TEST_CASE("value head: dropout in training alone, unbiased, by token and column"
   const at::Tensor dropped_D = test.values(0.25, test.row);
   CHECK(!at::allclose(dropped_D, without_D));
   CHECK(at::equal(test.values(0.25, test.row), dropped_D));
-  // Every second document on one rank, the others on another: the same elements.
+  // Every second document is on another process, and keeps the same elements.
   const Batch mine = shard(test.row, [&] {
     const std::vector<int64_t> lengths(Signs::kDocuments / 2, 2);
     TokenOrder order{Packing::from_lengths(lengths), {}};
@@ -78,10 +79,10 @@ TEST_CASE("value head: dropout in training alone, unbiased, by token and column"
     CHECK(own_D[d].item<double>() == dropped_D[d].item<double>());
     CHECK(own_D[d + 1].item<double>() == 0.0);
   }
-  // Of x_i w_i with x_i = +-1, kept with probability q and then divided by q: mean x_i w_i,
-  // variance (1/q - 1) w_i^2. Over S seeds and D documents the mean's standard error is sigma /
-  // sqrt(S D) and that of the variance about sigma^2 sqrt(2 / (S D)); five of them leave one in two
-  // million.
+  // The terms are x_i w_i with x_i = +-1, kept with probability q and divided by q. Their sum has
+  // mean sum x_i w_i and variance (1/q - 1) sum w_i^2. Over S seeds and D documents the standard
+  // error of the mean is sigma / sqrt(S D), that of the variance about sigma^2 sqrt(2 / (S D)).
+  // Five standard errors are exceeded once in two million.
   constexpr int64_t kSeeds = 200, kNumbers = kSeeds * Signs::kDocuments;
   const double variance = test.weight_1D.square().sum().item<double>() * (1 / 0.75 - 1);
   double sum = 0.0, squares = 0.0;
@@ -98,7 +99,7 @@ TEST_CASE("value head: dropout in training alone, unbiased, by token and column"
 TEST_CASE(
     "value head: dropout scales bf16 hidden states by 1 / (1 - p), not by what bf16 has of it") {
   Signs test(at::kBFloat16);
-  // The value is an element: -1 or 1.
+  // The value is a single element: -1 or 1.
   test.weight_1D = at::zeros({1, Signs::kDim}, at::kFloat);
   test.weight_1D.select(1, 0).fill_(1.0);
   test.bias_1 = at::zeros({1}, at::kFloat);

@@ -8,7 +8,7 @@ namespace longspan {
 struct KtoOptions {
   double beta = 0.1;
   double desirable_weight = 1.0, undesirable_weight = 1.0;
-  double sft_weight = 0.0;  // pref_ftx: of the desirable answers' mean token loss
+  double sft_weight = 0.0;  // pref_ftx: weight of the desirable answers' mean token loss
 };
 
 struct KtoScores {
@@ -17,14 +17,14 @@ struct KtoScores {
   at::Tensor desirable_B;  // bool
 };
 
-/// Of a whole step, all processes and micro-batches: numbers where the scores are, for which no
-/// host waits. fp64, [].
+/// Statistics of a whole step, over all processes and micro-batches: fp64 scalars [] on the device
+/// of the scores, without a host sync.
 struct KtoBatch {
   at::Tensor kl;  // max(0, mean over mismatched answers of log p - log p of the reference)
-  at::Tensor num_answers, num_desirable;  // looked at where there is an sft_weight
+  at::Tensor num_answers, num_desirable;  // read only if sft_weight > 0
 };
-/// Given the sum over mismatched answers of log p - log p of the reference, and how many answers
-/// and desirable ones there are: [3].
+/// Makes the statistics from sums_3 [3]: the sum over mismatched answers of log p - log p of the
+/// reference, the number of answers, and the number of desirable ones.
 KtoBatch kto_batch(const at::Tensor& sums_3);
 
 struct KtoTerms {
@@ -34,7 +34,7 @@ struct KtoTerms {
 
 /// Desirable: w (1 - sigmoid(b (ratio - kl))); undesirable: w (1 - sigmoid(b (kl - ratio))). The
 /// loss of a step is the mean over its answers. The SFT part of a step is sft_weight times the
-/// desirable answers' mean, scaled by answers / desirable answers, as LLaMA-Factory has it.
+/// desirable answers' mean token loss, times answers / desirable answers, as in LLaMA-Factory.
 KtoTerms kto_terms(const KtoScores& scores, const KtoOptions& options, const KtoBatch& batch);
 
 }  // namespace longspan

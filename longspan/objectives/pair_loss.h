@@ -1,5 +1,4 @@
-// The losses over pairs of answers by name: what each is told apart by, beside its formula. No
-// torch.
+// The losses over pairs of answers: their names, properties and formulas. No torch.
 #pragma once
 
 #include <optional>
@@ -11,8 +10,9 @@
 
 namespace longspan {
 
-/// Of a pair; c and r are the policy's log-probabilities of the chosen and the rejected answer
-/// minus the reference's (of an averaging loss: divided by the answer's labels), b is beta.
+/// Losses of a pair. c and r: the policy's log-probability of the chosen and the rejected answer
+/// minus the reference's, divided by the answer's labels if the loss is averaging. b: beta. e:
+/// label smoothing.
 enum class PairLoss {
   kSigmoid,  // DPO (arXiv 2305.18290): -(1 - e) logsigmoid(b (c - r)) - e logsigmoid(-b (c - r))
   kHinge,    // SLiC (arXiv 2305.10425): relu(1 - b (c - r))
@@ -22,7 +22,7 @@ enum class PairLoss {
   kSimpo,    // arXiv 2405.14734, averaging, no reference: -logsigmoid(b (c - r) - gamma)
 };
 
-/// A key that one loss alone has.
+/// A key that only one loss uses.
 struct PairLossKey {
   std::string_view name;
   double PreferenceSettings::* value;
@@ -33,10 +33,10 @@ struct PairLossKind {
   PairLoss loss;
   bool averages;       // an answer's log-probability is divided by the number of its labels
   bool has_reference;  // a reference model's log-probability is subtracted
-  // A pair is compared with the means of all pairs of a step, which are computed ahead.
+  // compares a pair with the means over all pairs of a step, which are computed in advance
   bool has_baselines = false;
   std::optional<PairLossKey> own_key = {};
-  // What it logs beside what all do: the parts that it consists of (PairTerms::parts_B).
+  // Additional logged values: the parts of the loss (PairTerms::parts_B).
   std::span<const std::string_view> parts = {};
 };
 inline constexpr std::string_view kOrpoParts[] = {"sft_loss", "odds_ratio_loss"};
@@ -67,7 +67,7 @@ inline constexpr PairLossKind kPairLosses[] = {
      .own_key = {{"simpo_gamma", &PreferenceSettings::simpo_gamma}}}};
 std::vector<std::string_view> names_of_pair_losses();
 
-/// Throws std::logic_error for a name that the configuration cannot have.
+/// Throws std::logic_error for an unknown name, which the configuration excludes.
 PairLoss pair_loss_from(std::string_view name);
 const PairLossKind& kind_of(PairLoss loss);
 bool has_reference(PairLoss loss);

@@ -32,7 +32,7 @@ LogRatios log_ratios(const PairScores& scores, PairLoss loss) {
 /// log(1 - exp(x)) for x < 0.
 at::Tensor log_of_complement(const at::Tensor& x) { return at::log(-at::expm1(x)); }
 
-/// Value 0, gradient `slope`.
+/// Returns 0 with gradient `slope`.
 at::Tensor gradient_only(const at::Tensor& x, const at::Tensor& slope) {
   return (x - x.detach()) * slope;
 }
@@ -56,8 +56,8 @@ PairBaselines pair_baselines(const PairScores& all, const PairOptions& options) 
                           .rejected = where_positive(rejected, rejected),
                           .chosen_slope = {},
                           .rejected_slope = {}};
-  // d/dx of -sigmoid(x) / 2; the first half's x falls with the rejected estimate, the second's
-  // grows with the chosen one.
+  // d/dx of -sigmoid(x) / 2. The x of the first half falls with the rejected estimate, the x of the
+  // second grows with the chosen estimate.
   const auto slope = [](const at::Tensor& x) {
     const at::Tensor s = at::sigmoid(x);
     return -0.5 * (s * (1 - s)).mean();

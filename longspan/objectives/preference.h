@@ -1,4 +1,4 @@
-// Losses over pairs of answers, on their log-probabilities alone. B: pairs; all tensors fp64.
+// Losses over pairs of answers, from their log-probabilities. B: pairs; all tensors fp64.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,24 +12,25 @@ namespace longspan {
 struct PairOptions {
   PairLoss loss = PairLoss::kSigmoid;
   double beta = 0.1, label_smoothing = 0.0, simpo_gamma = 0.5;
-  double sft_weight = 0.0;  // pref_ftx: of the chosen answer's mean token loss
+  double sft_weight = 0.0;  // pref_ftx: weight of the chosen answer's mean token loss
 };
 
-/// Sums over the labels of each answer, and their numbers. References are undefined where the loss
-/// has none.
+/// Sums of log p over each answer's labels, and the label counts. The references are undefined if
+/// the loss has none.
 struct PairScores {
   at::Tensor chosen_B, rejected_B, reference_chosen_B, reference_rejected_B;
   at::Tensor chosen_labels_B, rejected_labels_B;
 };
 
-/// The KL estimates of kto_pair (PairLossKind::has_baselines), over all pairs of a step: clamped
-/// means of c and of r. `slope` is the mean over pairs of the derivative of a pair's loss by them
-/// (0 where clamped), so that gradients flow through them though other pairs are in other rows.
-/// Numbers where the scores are, for which no host waits: fp64, []; undefined for other losses.
+/// KL estimates of kto_pair (PairLossKind::has_baselines): means of c and of r over all pairs of a
+/// step, clamped at 0. `slope`: the mean over pairs of the derivative of a pair's loss by the
+/// estimate (0 if clamped). It carries the gradient through the estimate when the pairs are in
+/// different rows. fp64 scalars [] on the device of the scores, without a host sync; undefined for
+/// other losses.
 struct PairBaselines {
   at::Tensor chosen, rejected, chosen_slope, rejected_slope;
 };
-/// Zeros of no pairs.
+/// Returns zeros if there are no pairs. Throws std::logic_error for losses without baselines.
 PairBaselines pair_baselines(const PairScores& all, const PairOptions& options);
 
 struct PairTerms {
@@ -38,7 +39,8 @@ struct PairTerms {
   std::vector<at::Tensor> parts_B;                  // by PairLossKind::parts, without gradient
 };
 
-/// The loss of a batch is the mean of losses_B. `baselines` are looked at where the loss has some.
+/// Returns the terms of a batch, whose loss is the mean of losses_B. Reads `baselines` only for
+/// losses that have them.
 PairTerms pair_terms(const PairScores& scores, const PairOptions& options,
                      const PairBaselines& baselines);
 

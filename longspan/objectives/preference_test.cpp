@@ -1,4 +1,4 @@
-// The losses of pairs and of verdicts where they can be known without computing them again.
+// The losses of pairs and of verdicts in cases with known values.
 #include "longspan/objectives/preference.h"
 
 #include <ATen/ATen.h>
@@ -77,11 +77,11 @@ TEST_CASE("preference: kto_pair's gradients flow through its estimates, pairs ap
   at::manual_seed(2);
   const int64_t B = 6;
   PairScores all = random_scores(B);
-  // Estimates above zero, so that they are not clamped.
+  // Estimates above zero are not clamped.
   all.chosen_B = (all.reference_chosen_B + at::rand({B}, at::kDouble) * 4).requires_grad_(true);
   all.rejected_B = (all.reference_rejected_B + at::rand({B}, at::kDouble) * 3).requires_grad_(true);
   const PairOptions options{.loss = PairLoss::kKtoPair, .beta = 0.3};
-  // As TRL 0.8.6 writes it, in one graph.
+  // The formula of TRL 0.8.6, in one graph.
   const at::Tensor c = all.chosen_B - all.reference_chosen_B;
   const at::Tensor r = all.rejected_B - all.reference_rejected_B;
   const at::Tensor kl_c = c.mean().clamp_min(0), kl_r = r.mean().clamp_min(0);
@@ -126,25 +126,24 @@ TEST_CASE("kto: verdicts, weights and the estimate") {
   const KtoScores even{reference, reference, numbers({5, 5, 5}),
                        at::tensor({1, 0, 1}, at::kLong).to(at::kBool)};
   const KtoOptions options{.beta = 0.5, .desirable_weight = 2.0, .undesirable_weight = 3.0};
-  // The sum over three answers; an estimate is never below zero, and a sum that is no number is
-  // none.
+  // The sum over three answers. The estimate is clamped at 0, also for a NaN sum.
   for (const double sum : {0.0, -6.0, std::nan("")}) {
     const KtoBatch batch = kto_batch(numbers({sum, 3, 2}));
     CHECK(at::equal(kto_terms(even, options, batch).losses_B, numbers({1.0, 1.5, 1.0})));
   }
-  // A larger estimate asks more of good answers and less of bad ones.
+  // A larger estimate demands more of good answers and less of bad ones.
   const KtoBatch batch = kto_batch(numbers({3, 3, 2}));
   const at::Tensor asked = kto_terms(even, options, batch).losses_B;
   CHECK(asked[0].item<double>() == doctest::Approx(2.0 / (1 + std::exp(-0.5))));
   CHECK(asked[1].item<double>() == doctest::Approx(3.0 / (1 + std::exp(0.5))));
-  // The SFT part looks at the desirable answers alone: 0.3 * mean(10 / 5, 30 / 5) * 3 / 2 in all.
+  // The SFT part covers only the desirable answers: 0.3 * mean(10 / 5, 30 / 5) * 3 / 2 in all.
   KtoOptions with_sft = options;
   with_sft.sft_weight = 0.3;
   const at::Tensor more =
       kto_terms(even, with_sft, batch).losses_B - kto_terms(even, options, batch).losses_B;
   CHECK(more[1].item<double>() == 0.0);
   CHECK(more.mean().item<double>() == doctest::Approx(0.3 * 4.0 / 2 * 3));
-  // And it is nothing where there are none in the step.
+  // It is 0 if the step has none.
   const KtoScores bad{reference, reference, numbers({5, 5, 5}), at::zeros({3}, at::kBool)};
   const KtoBatch of_bad = kto_batch(numbers({3, 3, 0}));
   CHECK(at::equal(kto_terms(bad, with_sft, of_bad).losses_B,

@@ -10,9 +10,9 @@
 
 namespace longspan {
 
-/// This process's contribution to the loss of an optimizer step: sum of -log p over its labels /
-/// labels of the whole global batch (all micro-batches, all processes). Summing the contributions
-/// gives the loss; so do gradients, which are those of backward() of what is returned, unscaled.
+/// Returns this process's part of the loss of an optimizer step: the sum of -log p over its labels,
+/// divided by `global_label_count`, the labels of the whole global batch (all micro-batches, all
+/// processes). The sum of all parts is the loss; the sum of their gradients is its gradient.
 at::Tensor sft_loss(Decoder& model, const Batch& local, int64_t global_label_count);
 
 }  // namespace longspan

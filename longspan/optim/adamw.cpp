@@ -70,7 +70,7 @@ void AdamW::update(const std::vector<Trained*>& trained, double learning_rate,
     first.push_back(t->first_moment);
     second.push_back(t->second_moment);
     steps.push_back(t->num_steps);
-    // If states live on another device, copy one parameter there, update, copy it back.
+    // If states live on another device: copy the parameter there, update it, copy it back.
     if (t->piece.values.device() == device) continue;
     const at::Tensor visiting = values.back();
     run();
@@ -83,7 +83,7 @@ std::vector<StateSource> AdamW::state() const {
   std::vector<StateSource> sources;
   for (const Trained& t : trained_) {
     const auto dtype = arithmetic_dtype(t.first_moment.scalar_type());
-    // Views, unless moments are kept in another dtype.
+    // Views, unless the moments have another dtype.
     const auto make = [&t, dtype] {
       return StatePiece{t.piece.parameter,
                         t.piece.begin,
@@ -119,7 +119,7 @@ namespace {
 
 constexpr std::string_view kNames[] = {"adamw_torch", "adamw_torch_fused"};
 
-/// Two moments in the dtype of the values, and in fp32 in files.
+/// Two moments: in the dtype of the values in memory, in fp32 in files.
 int64_t state_bytes(const HeldParameter& parameter) { return 2 * parameter.num_bytes(); }
 int64_t saved_bytes(const HeldParameter& parameter) {
   return 2 * 4 * parameter.spec.num_elements();

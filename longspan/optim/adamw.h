@@ -19,22 +19,22 @@ AdamWOptions adamw_options_of(const OptimizationSettings& config);
 
 class AdamW : public Optimizer {
  public:
-  /// First and second moments live in the dtype of the values, on their device or where `allocate`
-  /// puts them.
+  /// First and second moments have the dtype of the values. They live on the values' device, or
+  /// where `allocate` puts them.
   AdamW(std::vector<ParameterPiece> pieces, const AdamWOptions& options,
         const AllocateLike& allocate = {});
 
   void step(double learning_rate) override;
   std::vector<StateSource> state() const override;
   void load_state(size_t i, const StatePiece& piece) override;
-  /// Drops the gradients; the next backward makes fresh ones.
+  /// Drops the gradients; the next backward allocates new ones.
   void zero_grad();
 
  private:
   struct Trained {
     ParameterPiece piece;
     at::Tensor first_moment, second_moment;  // of the values' shape
-    at::Tensor num_steps;                    // fp32: the fused kernel wants it so
+    at::Tensor num_steps;                    // fp32, as the fused kernel requires
   };
   void update(const std::vector<Trained*>& trained, double learning_rate, double weight_decay);
 

@@ -21,7 +21,7 @@ bool is_quantized(const ParameterPiece& piece) {
   return std::max(piece.spec.num_elements(), piece.end) >= AdamW8bit::kMinQuantized;
 }
 
-/// One block, in fp32 whatever the values are kept in.
+/// Updates one block in fp32, whatever the dtype of the values.
 template <typename S>
 void update_block(S* values, const S* gradients, int64_t n, float* first, float* second,
                   const Factors8bit& factors) {
@@ -35,7 +35,7 @@ void update_block(S* values, const S* gradients, int64_t n, float* first, float*
   }
 }
 
-/// body(begin, n, block number) for all blocks, in parallel.
+/// Calls body(begin, n, block index) for all blocks, in parallel.
 template <typename Body>
 void for_blocks(int64_t numel, const Body& body) {
   at::parallel_for(0, (numel + kBlock - 1) / kBlock, 64, [&](int64_t first, int64_t last) {
@@ -81,7 +81,7 @@ AdamW8bit::AdamW8bit(const std::vector<ParameterPiece>& pieces, const AdamWOptio
     }
     const int64_t numel = piece.values.numel();
     const auto zeros = [&](int64_t n, at::ScalarType dtype) {
-      // Only shape and dtype of what is to be like are looked at.
+      // `allocate` reads only the shape and dtype of `like`.
       const at::Tensor like = at::empty({1}, piece.values.options().dtype(dtype)).expand({n});
       return allocate ? allocate(like).zero_() : at::zeros({n}, like.options());
     };
@@ -190,15 +190,15 @@ namespace {
 
 constexpr std::string_view kNames[] = {"adamw_8bit", "adamw_bnb_8bit"};
 
-/// Two moments in a byte each; scales and small parameters are little beside them. In files they
-/// are restored.
+/// Two moments of one byte per element; scales and small parameters are negligible. Files hold them
+/// restored.
 int64_t state_bytes(const HeldParameter& parameter) { return 2 * parameter.spec.num_elements(); }
 int64_t saved_bytes(const HeldParameter& parameter) {
   return 2 * 4 * parameter.spec.num_elements();
 }
 
-/// On a GPU, of a part: gradient, moments and the root of one in fp32; when a moment is quantized
-/// also it, filled up to whole blocks, in units of their scales, and the codes' numbers in int64.
+/// On a GPU, per element: gradient, moments and the root of one in fp32; to quantize a moment also
+/// its padded copy in units of the scales, and the codes in int64.
 int64_t working_bytes(const HeldParameter& parameter, bool cuda) {
   constexpr int64_t kBytes = 4 + 2 * 4 + 4 + 4 + 4 + 8;
   const bool whole = !cuda || parameter.spec.num_elements() < AdamW8bit::kMinQuantized;

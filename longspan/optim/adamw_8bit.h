@@ -1,4 +1,4 @@
-// AdamW whose moments take 8 bits each.
+// AdamW with 8-bit moments.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 
 namespace longspan {
 
-/// AdamW with block-wise quantized moments (arXiv 2110.02861): restored, updated in fp32, used, and
-/// quantized again, a block at a time. Parameters of fewer than kMinQuantized numbers have moments
-/// as AdamW has them. Pieces of state() have moments restored in fp32; load_state() of the same
-/// pieces brings back every code.
+/// AdamW with block-wise quantized moments (arXiv 2110.02861). Each update restores a block,
+/// updates it in fp32, applies it and quantizes it again. Parameters of fewer than kMinQuantized
+/// elements use plain AdamW. state() returns restored fp32 moments; load_state() of the same piece
+/// restores every code exactly.
 class AdamW8bit : public Optimizer {
  public:
   static constexpr int64_t kMinQuantized = 4096;
@@ -27,14 +27,14 @@ class AdamW8bit : public Optimizer {
  private:
   struct Quantized {
     ParameterPiece piece;
-    at::Tensor first_codes, second_codes;    // uint8, a number each
-    at::Tensor first_scales, second_scales;  // fp32, a block each
+    at::Tensor first_codes, second_codes;    // uint8, one per element
+    at::Tensor first_scales, second_scales;  // fp32, one per block
     int64_t num_steps = 0;
   };
   void update(Quantized& quantized, double learning_rate) const;
 
   AdamWOptions options_;
-  std::vector<std::pair<bool, size_t>> places_;  // of all in the order of state(): quantized, where
+  std::vector<std::pair<bool, size_t>> places_;  // in the order of state(): is quantized, index
   std::vector<Quantized> quantized_;
   std::unique_ptr<AdamW> small_;
 };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kOfBlock = kQuantizationBlock;
 
-/// The values of a data type, and what lies in the middle between two.
+/// The values of a data type, and the midpoints between neighbours.
 struct Values {
   Values(bool is_signed, at::Device device) {
     const auto& values = dynamic_values(is_signed);

@@ -1,4 +1,4 @@
-// The update of AdamW8bit composed of ATen's operators, for devices other than the CPU.
+// The update of AdamW8bit in ATen operators, for devices other than the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,16 +12,16 @@ struct Factors8bit {
   float beta1, beta2, epsilon, decay, rate, root_correction2;
 };
 
-/// The moments of n numbers: codes [n] in uint8, scales of blocks in fp32.
+/// The moments of n elements: codes [n] uint8, and fp32 scales of the blocks.
 struct Moments8bit {
   at::Tensor first_codes, first_scales, second_codes, second_scales;
 };
 
-/// What is made on the way is some ten times so many numbers in fp32.
+/// Temporaries are some ten times this many fp32 elements.
 inline constexpr int64_t kNumbersAtOnce8bit = int64_t{1} << 24;
 
-/// Updates values [n] and moments, all on one device, so many numbers at a time, a multiple of
-/// kQuantizationBlock.
+/// Updates values [n] and moments, all on one device, `numbers_at_once` elements at a time. This
+/// must be a multiple of kQuantizationBlock.
 void update_on_device(const Moments8bit& moments, const at::Tensor& gradient_n,
                       const at::Tensor& values_n, const Factors8bit& factors,
                       int64_t numbers_at_once = kNumbersAtOnce8bit);

@@ -23,7 +23,7 @@ std::vector<ParameterPiece> pieces_of(const std::vector<NamedTensor>& parameters
 
 void set_gradient(const NamedTensor& parameter, int step) {
   at::Tensor tensor = parameter.tensor;
-  // Of several magnitudes, each number of its own.
+  // Each element has its own order of magnitude.
   at::manual_seed(1000);
   const at::Tensor magnitudes = at::randn({tensor.numel()}, at::kFloat).exp();
   at::manual_seed(1001 + step);
@@ -47,7 +47,7 @@ TEST_CASE("quantization: values are the data type of the paper") {
     CHECK(std::count(values.begin(), values.end(), 0.0f) == 1);
     CHECK(std::count_if(values.begin(), values.end(), [](float x) { return x < 0; }) ==
           (is_signed ? 127 : 0));
-    // Figure 2 there: of each exponent twice the fractions of the one below.
+    // Figure 2 of the paper: each exponent has twice the fractions of the one below.
     const auto between = [&](float low, float high) {
       return std::count_if(values.begin(), values.end(),
                            [&](float x) { return x > low && x < high; });
@@ -76,7 +76,7 @@ TEST_CASE("quantization: each number goes to its nearest value; a second time ch
         for (int64_t i = 0; i < n; ++i) {
           float best = INFINITY;
           for (const float v : values) best = std::min(best, std::abs(data[i] / scale - v));
-          // A rounding of the quotient and one of the middle of two values.
+          // One rounding of the quotient and one of the midpoint.
           CHECK(std::abs(data[i] / scale - values[codes[i]]) <= best + 2e-7f);
         }
         quantize_block(restored.data(), n, is_signed, again.data(), &scale_again);
@@ -104,7 +104,8 @@ TEST_CASE("adamw 8bit: moves as AdamW does, with a quarter of its state") {
     num_bytes += static_cast<int64_t>(like.numel() * like.element_size());
     return at::empty(like.sizes(), like.options());
   });
-  // Two bytes a number, two scales of four bytes for each block of 256, and the small one in fp32.
+  // Two bytes per element, two scales of four bytes per block of 256, and the small parameter in
+  // fp32.
   CHECK(num_bytes == 2 * 5000 + 2 * 4 * 20 + 2 * 4 * 100);
   AdamW plain(pieces_of(theirs), options);
   for (int step = 0; step < 40; ++step) {
@@ -118,8 +119,8 @@ TEST_CASE("adamw 8bit: moves as AdamW does, with a quarter of its state") {
   CHECK(ours[1].tensor.detach().equal(theirs[1].tensor.detach()));
   const at::Tensor moved = theirs[0].tensor.detach() - before;
   const at::Tensor apart = ours[0].tensor.detach() - theirs[0].tensor.detach();
-  // Of the largest numbers of a block the nearest value is 0.7 % away at most, a decade below 14 %:
-  // some percent of an update, at random.
+  // The nearest value is at most 0.7 % away for the largest elements of a block, and at most 14 % a
+  // decade below: random errors of some percent of an update.
   CHECK(apart.norm().item<double>() < 0.1 * moved.norm().item<double>());
   CHECK(apart.norm().item<double>() > 0.0);
 }

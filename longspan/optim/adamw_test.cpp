@@ -62,7 +62,7 @@ TEST_CASE("adamw: equals the paper's formula in fp64, decayed and not") {
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
     for (size_t j = 0; j < x[i].size(); ++j) {
-      // A handful of fp64 roundings a step.
+      // A few fp64 roundings per step.
       CHECK(parameters[i].tensor.data_ptr<double>()[j] == doctest::Approx(x[i][j]).epsilon(1e-13));
     }
   }
@@ -75,7 +75,7 @@ TEST_CASE("adamw: bf16 parameters keep bf16 state and move") {
   at::Tensor tensor = parameters[0].tensor;
   tensor.mutable_grad() = at::ones({64}, at::TensorOptions().dtype(at::kBFloat16));
   optimizer.step(0.5);
-  // The first step moves every value by the learning rate, whatever the gradient's size.
+  // The first step moves every value by the learning rate, whatever the size of the gradient.
   const at::Tensor moved = before.to(at::kFloat) - tensor.detach().to(at::kFloat);
   CHECK((moved - 0.5).abs().max().item<float>() < 0.02);  // bf16: 8 bits of values up to 2.5
 }

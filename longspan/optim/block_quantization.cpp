@@ -14,7 +14,7 @@ std::array<float, 256> make_values(bool is_signed) {
   values[n++] = 0.0f;
   values[n++] = 1.0f;
   for (int i = 0; i < kNumExponents; ++i) {
-    // Middles of equal parts of [0.1, 1], twice as many for each larger exponent.
+    // Midpoints of equal parts of [0.1, 1], twice as many for each larger exponent.
     const int num_fractions = is_signed ? 1 << i : 2 << i;
     const double exponent = std::pow(10.0, i - (kNumExponents - 1));
     for (int f = 0; f < num_fractions; ++f) {
@@ -27,7 +27,7 @@ std::array<float, 256> make_values(bool is_signed) {
   return values;
 }
 
-/// Between a value and the next: what lies below goes to the former.
+/// Midpoints between neighbouring values; a number below the midpoint goes to the lower value.
 std::array<float, 255> middles_of(const std::array<float, 256>& values) {
   std::array<float, 255> middles{};
   for (size_t i = 0; i < middles.size(); ++i) middles[i] = 0.5f * (values[i] + values[i + 1]);

@@ -11,8 +11,8 @@
 namespace longspan {
 namespace {
 
-/// Parameters begin at multiples of this many numbers: kernels and libraries like 64 bytes and
-/// more.
+/// Parameters begin at multiples of this many elements, since kernels and libraries are faster with
+/// an alignment of 64 bytes or more.
 constexpr int64_t kAlignment = 64;
 constexpr size_t kReductionsAtOnce = 2;
 
@@ -20,7 +20,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Takes the memory of `from`, which nobody else may use, for `to`, whose views follow.
+/// Moves the memory of `from`, which nobody else may use, to `to` and so to its views.
 void move_memory(const at::Tensor& to, const at::Tensor& from) {
   c10::StorageImpl* source = from.storage().unsafeGetStorageImpl();
   at::DataPtr memory = source->set_data_ptr(at::DataPtr(nullptr, from.device()));
@@ -31,7 +31,7 @@ void drop_memory(const at::Tensor& tensor) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor.device()));
 }
 
-/// A leaf over part of a buffer's storage: no view to autograd.
+/// Returns a leaf over part of a buffer's storage; autograd does not see it as a view.
 at::Tensor leaf_over(const at::Tensor& buffer, int64_t begin, at::IntArrayRef shape) {
   at::Tensor leaf = at::empty({0}, buffer.options());
   leaf.set_(buffer.storage(), begin, shape, c10::TensorType::contiguousStridesOf(shape));
@@ -61,7 +61,7 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
     whole_is_there_ = true;
   } else {
     whole_ = at::empty({0}, whole_options);
-    // The size is the storage's for good, whether its memory is there or not.
+    // The storage keeps this size with and without memory.
     whole_.storage().unsafeGetStorageImpl()->set_nbytes(num_ranks * share_size_ *
                                                         whole_.element_size());
     whole_.unsafeGetTensorImpl()->set_sizes_contiguous({num_ranks * share_size_});
@@ -113,7 +113,8 @@ at::Tensor FlatParameters::new_share(at::ScalarType dtype) const {
   return at::empty({share_size_}, at::TensorOptions(options_.device).dtype(dtype));
 }
 
-/// A cast on the host halves what travels to the device, and copies of equal dtypes block nobody.
+/// A cast on the host halves the transfer to the device, and copies of equal dtypes are
+/// asynchronous.
 at::Tensor FlatParameters::masters_to_send() {
   if (!options_.masters_on_host || options_.dtype == options_.whole_dtype) return masters_;
   if (!keeps_cast()) return cast_masters();
@@ -166,14 +167,14 @@ void FlatParameters::start_gather(const SideStream& side) {
 void FlatParameters::gather(const SideStream& side) {
   if (whole_is_there_) return;
   start_gather(side);
-  // Before the wait: what the collective itself waits for is on the side stream too.
+  // Join before the wait, because the collective waits for work on the side stream too.
   side.join();
   at::Tensor gathered = std::exchange(gathering_, std::nullopt)->wait();
   fill_whole_from(std::move(gathered));
 }
 
 void FlatParameters::fill_whole_from(at::Tensor gathered) {
-  // Alone, "everyone's" is what was sent.
+  // With one rank, the all-gather returns its input.
   if (device_share_.defined() && gathered.is_alias_of(device_share_)) gathered = gathered.clone();
   move_memory(whole_, gathered);
   whole_is_there_ = true;
@@ -186,7 +187,7 @@ void FlatParameters::release() {
 }
 
 void FlatParameters::open_gradients() {
-  // Gradients of values in another dtype than their masters' are summed in the masters'.
+  // If values and masters differ in dtype, gradients accumulate in the masters' dtype.
   const bool by_themselves = !options_.scattered_at_once && options_.dtype == options_.whole_dtype;
   if (!options_.trained || flat_gradient_.defined() || by_themselves) return;
   const c10::NoGradGuard no_grad;
@@ -201,12 +202,12 @@ void FlatParameters::start_reduction(int64_t chunk_bytes, const SideStream& side
   const c10::NoGradGuard no_grad;
   for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   at::Tensor flat = std::exchange(flat_gradient_, {});
-  // A CPU's collectives hold what they read themselves, and nothing else goes on beside them.
+  // CPU collectives hold their input themselves, and nothing runs concurrently.
   if (!options_.device.is_cpu()) reducing_from_ = flat;
   const int64_t num_ranks = options_.shard.size();
   const int64_t chunk =
       std::max<int64_t>(1, chunk_bytes / (num_ranks * static_cast<int64_t>(flat.element_size())));
-  // All of it on the side, where it waits for its collectives: the computation waits for none.
+  // Runs on the side stream, which waits for its own collectives; the computation does not wait.
   side.run([&] {
     if (num_ranks == 1 || share_size_ <= chunk) {
       reductions_.push_back({0, options_.shard.reduce_scatter(flat)});
@@ -233,8 +234,8 @@ void FlatParameters::finish_reduction(const SideStream& side) {
   side.run([&] {
     while (!reductions_.empty()) receive_first(side);
   });
-  // What was reduced is the computation's to use again, which therefore waits until it was read: it
-  // has had a unit's backward to hide that.
+  // The computation reuses the reduced buffer, so it must wait until the reduction has read it. The
+  // backward of a unit has hidden the latency.
   side.join();
   reducing_from_.reset();
 }
@@ -302,7 +303,8 @@ void FlatParameters::drop_gradients() {
 
 void FlatParameters::publish(const SideStream& side) {
   const c10::NoGradGuard no_grad;
-  // What the device was sent of it has arrived: the host has waited for the step's gradients.
+  // The previous upload is complete, since the host has waited for the step's gradients. Its buffer
+  // may be overwritten.
   if (cast_share_.defined()) cast_share_.copy_(masters_);
   if (device_share_.defined()) {
     side.run([&] { device_share_.copy_(masters_to_send(), /*non_blocking=*/true); });

@@ -26,8 +26,8 @@ std::vector<at::Tensor> gradients_of(const std::vector<NamedTensor>& parameters)
   return gradients;
 }
 
-/// Of a gradient in the CPU's memory: slabs of a fixed length, whose sums are added in their order,
-/// so that the result does not depend on the number of threads.
+/// For a gradient in CPU memory: sums slabs of a fixed length and adds their sums in order, so that
+/// the result does not depend on the number of threads.
 template <typename S>
 double sum_of_slabs(const at::Tensor& gradient) {
   constexpr int64_t kSlab = int64_t{1} << 16;
@@ -44,7 +44,7 @@ double sum_of_slabs(const at::Tensor& gradient) {
 }
 
 double sum_on_cpu(const at::Tensor& gradient) {
-  // A sum does not depend on where its terms lie, so a dense tensor is read as it is in memory.
+  // The order of the terms does not matter, so a dense tensor is read in memory order.
   const at::Tensor dense =
       gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
   switch (dense.scalar_type()) {

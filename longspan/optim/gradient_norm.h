@@ -1,6 +1,6 @@
-// The global gradient norm and clipping by it, as torch.nn.utils.clip_grad_norm_, but for the
-// digits: torch sums squares in fp32 on a CPU, which is 1e-4 off at some millions of numbers and
-// percents off at 1e8.
+// The global gradient norm and clipping, as torch.nn.utils.clip_grad_norm_ but more exact: torch
+// sums squares in fp32 on the CPU, which is off by 1e-4 at some millions of elements and by
+// percents at 1e8.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace longspan {
 
-/// Sum of the squares of all numbers of all gradients (any mix of fp32, bf16 and fp64, of the host
-/// and of `device`), added up in fp64: [1], on the device, for which the host does not wait.
-/// Undefined gradients count as 0. On a CPU the result does not depend on the number of threads.
+/// Returns the sum of squares of all gradients, accumulated in fp64: [1] on `device`, without a
+/// host sync. The gradients may mix fp32, bf16 and fp64, on the host and on `device`; undefined
+/// ones count as 0. On the CPU the result does not depend on the number of threads.
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& gradients, at::Device device);
 
-/// sqrt of the sum of squares of all gradients. Parameters without a gradient count as 0.
+/// Returns the square root of the sum of squares of all gradients. Missing gradients count as 0.
 double global_gradient_norm(const std::vector<NamedTensor>& parameters);
 
-/// Names of the parameters whose gradient has a NaN or an infinity in it.
+/// Returns the names of the parameters with a NaN or infinity in their gradient.
 std::vector<std::string> nonfinite_gradients(const std::vector<NamedTensor>& parameters);
 
 /// Scales gradients by min(1, max_norm / (norm + 1e-6)).

@@ -1,4 +1,4 @@
-// The global norm of more numbers than an fp32 sum can hold, against fp64.
+// The global norm of more elements than an fp32 sum can hold, compared to fp64.
 #include "longspan/optim/gradient_norm.h"
 
 #include <ATen/ATen.h>
@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// Squares of fp32 numbers are exact in fp64; adding 2e7 of them there rounds by 1e-16 each time.
+/// Squares of fp32 numbers are exact in fp64; each of 2e7 additions rounds by 1e-16.
 constexpr double kTolerance = 1e-13;
 
 double exact_norm(const std::vector<at::Tensor>& gradients) {

@@ -1,6 +1,5 @@
-// Muon: matrices of layers move by their momentum, orthogonalized
-// (https://kellerjordan.github.io/posts/muon); everything else moves by AdamW. As torch.optim.Muon,
-// with its defaults.
+// Muon (https://kellerjordan.github.io/posts/muon), as torch.optim.Muon with its defaults: layers'
+// matrices move by their orthogonalized momentum, everything else by AdamW.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
@@ -19,17 +18,17 @@ namespace longspan {
 namespace {
 
 constexpr double kMomentum = 0.95;
-constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // of the polynomial a x + b x^3 + c x^5
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // polynomial a x + b x^3 + c x^5
 constexpr int kIterations = 5;
 constexpr double kEpsilon = 1e-7;
 
-/// LoRA's matrices too, each by itself; embeddings and heads not.
+/// True for projections and LoRA's matrices, each by itself; false for embeddings and heads.
 bool is_matrix_of_layer(const ParameterSpec& parameter) {
   return parameter.role == ParameterRole::kProjection || is_lora(parameter.role);
 }
 
-/// Nearly the nearest matrix with orthonormal rows (or columns, where there are fewer of them), by
-/// Newton and Schulz's iteration, in bf16.
+/// Returns approximately the nearest matrix with orthonormal rows (or columns, if there are fewer),
+/// by the Newton-Schulz iteration in bf16.
 at::Tensor orthogonalized(const at::Tensor& matrix) {
   const bool is_tall = matrix.size(0) > matrix.size(1);
   at::Tensor x = matrix.to(at::kBFloat16, /*non_blocking=*/false, /*copy=*/true);
@@ -110,15 +109,15 @@ class Muon : public Optimizer {
   }
 
  private:
-  /// What is here of a matrix.
+  /// This rank's part of a matrix.
   struct Matrix {
     ParameterPiece piece;
-    at::Tensor momentum;  // of the values' shape
+    at::Tensor momentum;  // in the values' shape
     int64_t num_steps = 0;
   };
 
-  /// Takes the gradient into the momentum. Returns what is to be orthogonalized, with Nesterov's
-  /// step ahead.
+  /// Adds the gradient to the momentum. Returns the matrix to orthogonalize, with Nesterov's
+  /// look-ahead.
   static at::Tensor direction(Matrix& m) {
     if (!m.piece.values.grad().defined()) return at::zeros_like(m.momentum);
     const at::Tensor gradient = m.piece.values.grad().to(m.momentum.device());
@@ -143,14 +142,15 @@ class Muon : public Optimizer {
 
   OverWholeMatrices over_whole_matrices_;
   double weight_decay_;
-  std::vector<std::pair<bool, size_t>> places_;  // of all in the order of state(): matrix, where
+  std::vector<std::pair<bool, size_t>> places_;  // in the order of state(): is a matrix, index
   std::vector<Matrix> matrices_;
   std::unique_ptr<AdamW> others_;
 };
 
 constexpr std::string_view kNames[] = {"muon"};
 
-/// One momentum, in the dtype of the values and in fp32 in files; AdamW's two for the rest.
+/// One momentum for a matrix, AdamW's two moments for the rest: in the dtype of the values in
+/// memory, in fp32 in files.
 int64_t numbers_of(const HeldParameter& parameter) {
   return (is_matrix_of_layer(parameter.spec) ? 1 : 2) * parameter.spec.num_elements();
 }
@@ -159,8 +159,8 @@ int64_t state_bytes(const HeldParameter& parameter) {
 }
 int64_t saved_bytes(const HeldParameter& parameter) { return 4 * numbers_of(parameter); }
 
-/// The direction in fp32 and bf16, the iteration's matrix before and after a step, and two of its
-/// shorter side.
+/// The direction in fp32 and bf16, the iteration's matrix before and after a step, and two square
+/// matrices of its shorter side.
 int64_t working_bytes(const HeldParameter& parameter, bool /*cuda*/) {
   if (!is_matrix_of_layer(parameter.spec) || parameter.spec.shape.size() != 2) return 0;
   const int64_t side = std::min(parameter.spec.shape[0], parameter.spec.shape[1]);

@@ -1,5 +1,5 @@
-// Muon where ranks divide matrices, or states are elsewhere, against one process that has them
-// whole: the same bits. That one process does as torch is tests/parity/test_optim.py's.
+// Muon with sharded matrices or offloaded states gives the same bits as one process with whole
+// ones. tests/parity/test_optim.py compares the single process to torch.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -21,7 +21,7 @@ constexpr int kNumSteps = 4;
 
 using Role = ParameterRole;
 
-/// Sizes that no number of ranks divides.
+/// No number of ranks divides these sizes.
 const std::vector<ParameterSpec>& specs() {
   static const std::vector<ParameterSpec> all = {
       parameter_spec("embedding", {11, 12}, Role::kEmbedding, kEmbeddingUnit),
@@ -40,7 +40,7 @@ bool is_matrix_of_layer(const ParameterSpec& spec) {
   return spec.role == Role::kProjection || spec.role == Role::kLoraA;
 }
 
-/// The same numbers whenever they are asked for. Step -1: the values.
+/// Returns the same numbers at every call. Step -1: the initial values.
 at::Tensor numbers(size_t parameter, int step) {
   const auto& shape = specs()[parameter].shape;
   const int64_t n = c10::multiply_integers(shape);
@@ -80,7 +80,7 @@ Weights trained_whole() {
   return weights;
 }
 
-/// The state of a run, whole: by parameter.
+/// The whole state of a run, by parameter.
 struct States {
   std::mutex mutex;
   std::map<std::string, std::map<std::string, at::Tensor>> tensors;
@@ -92,7 +92,7 @@ struct Layout {
   bool offload_optimizer, offload_params;
 };
 
-/// `from`, `until`: steps. Takes over what `states` holds, and leaves there what it has at the end.
+/// Trains steps [from, until). Starts with the state in `states` and leaves the final state there.
 Weights trained_divided(const Layout& layout, int from, int until, const Weights& start,
                         States& states) {
   Weights weights;
@@ -200,7 +200,7 @@ TEST_CASE("muon: what moves a matrix has nearly equal singular values") {
   at::manual_seed(4);
   parameters[0].tensor.mutable_grad() = at::randn({40, 24}) * 1e-3;
   update.step(1.0);
-  // 1, but for the iteration's slack, times sqrt(40 / 24).
+  // 1 within the iteration's slack, times sqrt(40 / 24).
   const at::Tensor singular =
       std::get<1>(at::linalg_svd(parameters[0].tensor.detach(), /*full_matrices=*/false)) /
       std::sqrt(40.0 / 24.0);

@@ -1,4 +1,4 @@
-// What an optimizer is made from.
+// Inputs for making an optimizer.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ struct OptimizerJob {
   const OptimizationSettings& config;
   std::vector<ParameterPiece> pieces;
   AllocateLike allocate;
-  /// For rules that want matrices whole. Piece numbers are those of `pieces`.
+  /// For rules that need whole matrices. Piece indices are those of `pieces`.
   OverWholeMatrices over_whole_matrices;
 };
 

@@ -8,19 +8,20 @@
 
 namespace longspan {
 
-/// What lr_scheduler_type may be.
+/// Returns the values of lr_scheduler_type.
 std::vector<std::string_view> names_of_schedules();
 
-/// Does the schedule of this name begin with a warmup? Throws UserError for another name.
+/// True if the schedule begins with a warmup. Throws UserError for an unknown name.
 bool warms_up(const std::string& name);
 
-/// Multiplier of learning_rate at optimizer step `step` (0-based), by the schedule of this name.
-/// Throws UserError for another name.
+/// Returns the multiplier of learning_rate at optimizer step `step` (0-based). Throws UserError for
+/// an unknown name.
 double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup_steps,
                        int64_t num_training_steps);
 
-/// warmup_steps where it is given (> 0; below 1 it is a share of num_training_steps, rounded up),
-/// else ceil(warmup_ratio * num_training_steps), as transformers has it.
+/// Returns the number of warmup steps, as in transformers. If warmup_steps > 0: that many, or if it
+/// is below 1, that share of num_training_steps, rounded up. Otherwise ceil(warmup_ratio *
+/// num_training_steps).
 int64_t warmup_steps_of(double warmup_ratio, double warmup_steps, int64_t num_training_steps);
 
 }  // namespace longspan

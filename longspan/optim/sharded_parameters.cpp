@@ -23,18 +23,18 @@ ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources
   const auto shard_of = [&](const ParameterSpec& parameter) -> const Group& {
     return options.shares_out(parameter) ? options.expert_shard : options.shard;
   };
-  // Alone and with values on the device, a share is the whole, and it stays.
+  // With one rank and values on the device, the share is the whole buffer and stays.
   const auto is_gathered = [&](const ParameterSpec& parameter) {
     return options.stage >= 3 && parameter.unit != kAlwaysThere &&
            (shard_of(parameter).size() > 1 || options.offload_params);
   };
-  // Values that are trained elsewhere need not be precise where they are used.
+  // If the masters are separate, the values at use may be less precise.
   const auto whole_dtype = [&](const ParameterSource& source, bool apart) {
     const bool cast = apart && is_copied_for_use(source.spec) && source.dtype == at::kFloat;
     return cast ? options.compute_dtype : source.dtype;
   };
-  // Parameters of a flat buffer: of one unit, of one dtype, all trained or none, all of experts
-  // that are shared out or none.
+  // Flat buffers group parameters of one unit and dtype, all trained or none, all of distributed
+  // experts or none.
   using Key = std::tuple<int, bool, at::ScalarType, at::ScalarType, bool>;
   std::map<Key, std::vector<size_t>> members;
   int num_units = 0;
@@ -101,7 +101,7 @@ void ShardedParameters::over_wholes(const std::function<bool(const ParameterSpec
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (flat_of_parameter_[i] >= 0) members[flat_of_parameter_[i]].push_back(&specs_[i]);
   }
-  size_t first = 0;  // of the flat's pieces, among all
+  size_t first = 0;  // index of the flat's first piece among all pieces
   for (size_t f = 0; f < flats_.size(); ++f) {
     FlatParameters& flat = *flats_[f];
     if (!flat.options().trained) continue;
@@ -209,7 +209,7 @@ void ShardedParameters::scale_gradients(double factor) {
 }
 
 void ShardedParameters::drop_gradients() {
-  // Of a step that is given up, sums may be under way.
+  // If a step is abandoned, reductions may be in progress.
   advance_reductions();
   advance_reductions();
   for (const auto& flat : flats_) flat->drop_gradients();
@@ -227,12 +227,12 @@ void ShardedParameters::for_each_whole(const std::function<void(const NamedTenso
   const auto wants = [&](const ParameterSpec& parameter) {
     return !is_wanted || is_wanted(parameter);
   };
-  // A flat is gathered at its first parameter and let go after its last.
+  // A flat is gathered at its first parameter and released after its last.
   std::vector<int> num_left(flats_.size(), 0);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (const int flat = flat_of_parameter_[i]; flat >= 0 && wants(specs_[i])) ++num_left[flat];
   }
-  size_t next = 0;  // of parameters_
+  size_t next = 0;  // index in parameters_
   for (size_t i = 0; i < all_specs_.size(); ++i) {
     const ParameterSpec& spec = all_specs_[i];
     const bool here = options_.is_here(spec);

@@ -1,5 +1,5 @@
-// Training with divided states against training with whole ones, in fp64, where nothing but a
-// mistake can differ by more than rounding.
+// Compares training with sharded states to training with whole ones in fp64. There, rounding is the
+// only legitimate difference.
 #include "longspan/optim/sharded_parameters.h"
 
 #include <ATen/ATen.h>
@@ -33,7 +33,7 @@ constexpr int kNumSteps = 4;
 
 enum class Loss { kNll, kLogprobs };
 
-/// What is trained, and how it is computed.
+/// The trained parameters and how they are computed.
 struct Problem {
   bool tied = false, checkpointing = true, lora = false, freeze = false;
   Loss loss = Loss::kNll;
@@ -62,7 +62,7 @@ bool is_trained(const Problem& problem, const ParameterSpec& parameter) {
 }
 
 std::vector<ParameterSource> sources_of(const Problem& problem) {
-  static std::mutex mutex;  // of the random numbers
+  static std::mutex mutex;  // guards the random numbers
   const std::lock_guard lock(mutex);
   const testing::SmallModel config = small_config(problem.tied);
   at::manual_seed(3);
@@ -87,7 +87,7 @@ std::vector<ParameterSource> sources_of(const Problem& problem) {
   return sources;
 }
 
-/// Row number `i` of the run.
+/// Returns row `i` of the run.
 Batch row_of(int i) {
   const int64_t T = 9 + i % 4;
   Batch batch;
@@ -115,7 +115,7 @@ DecoderOptions decoder_options(const Problem& problem) {
   return {.gradient_checkpointing = problem.checkpointing, .lora_scale = 0.7};
 }
 
-/// Four rows a step, one after the other.
+/// Four rows per step, one after the other.
 Trained train_whole(const Problem& problem) {
   std::vector<NamedTensor> parameters;
   ParameterTable specs;
@@ -145,7 +145,7 @@ Trained train_whole(const Problem& problem) {
   return result;
 }
 
-/// The same rows, of which each data-parallel group has its share.
+/// The same rows, shared out over the data-parallel groups.
 Trained train_sharded(const Problem& problem, const ParallelPlan& plan, int stage,
                       bool offload_optimizer = false, bool offload_params = false) {
   Trained result;
@@ -269,7 +269,8 @@ TEST_CASE("sharding: tied heads, kept activations, both losses, adapters, frozen
   }
 }
 
-/// Live bytes at rest: a group's thread lets go of a finished sum's buffer a moment after telling.
+/// Live bytes at rest. The buffer of a finished sum is freed by a group's thread a moment after its
+/// notification.
 int64_t settled_bytes(const AllocationCounter& counter) {
   int64_t least = counter.live_bytes();
   for (int look = 0; look < 20; ++look) {
@@ -295,7 +296,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
                        [shape = parameter.shape] { return at::full(shape, 0.01, at::kFloat); }});
   }
   int64_t loading_peak = 0;
-  // What is alive when all states are: after the second step's backward.
+  // Live bytes when all states exist: after the second step's backward.
   const auto live_bytes = [&](const Mesh& mesh, std::optional<ShardingOptions> options) {
     const AllocationCounter counter(AllocationCounter::Of::kThisThread);
     const auto attention = make_local(cpu_block_kernel());
@@ -346,7 +347,7 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
     double share;
   };
   for (const auto& [stage, optimizer, params, share] :
-       {// Values, and of gradients and two moments a quarter: 7/16.
+       {// Values, and a quarter of gradients and two moments: 7/16.
         Expected{1, false, false, 0.45}, Expected{2, false, false, 0.45},
         Expected{3, false, false, 0.3}, Expected{3, true, false, 0.07},
         Expected{3, true, true, 0.01}}) {

@@ -1,8 +1,8 @@
-// An optimizer as a description: keys, help, the accounts of memory and disk and the run read it,
-// and know no optimizer by name. No torch.
+// The description of an optimizer. Keys, help, the memory and disk estimates and the run read it;
+// none of them knows an optimizer by name. No torch.
 //
-// Each is one constant in its file in optim/. Functions are references: a description that forgets
-// one does not compile.
+// Each description is one constant in its file in optim/. Its functions are references, so that an
+// incomplete description does not compile.
 #pragma once
 
 #include <cstdint>
@@ -19,30 +19,30 @@ struct OptimizationSettings;
 struct OptimizerJob;
 
 struct UpdateRule {
-  std::span<const std::string_view> names;  // the values of optim that mean it
+  std::span<const std::string_view> names;  // the values of optim that select it
   std::string_view help;                    // a part of the help of the key optim
-  /// Does an update need all numbers of the parameter at once? Sharding then makes it whole.
+  /// True if an update needs the whole parameter; sharding then gathers it.
   bool (&wants_whole)(const ParameterSpec& parameter);
-  /// Bytes of the state of a parameter that is trained, in the dtype in which it is updated: in
-  /// memory, and in a checkpoint.
+  /// Bytes of the state of a trained parameter, in the dtype of the update: in memory, and in a
+  /// checkpoint.
   int64_t (&state_bytes)(const HeldParameter& parameter);
   int64_t (&saved_bytes)(const HeldParameter& parameter);
-  /// Bytes that the update of the parameter works with on the device beside all of these.
+  /// Bytes of temporaries that the update of the parameter needs on the device, besides its state.
   int64_t (&working_bytes)(const HeldParameter& parameter, bool cuda);
   std::unique_ptr<Optimizer> (&make)(const OptimizerJob& job);
 };
 
-/// The register, in the order of the help. (optim/update_rules.cpp)
+/// The register, in the order of the help (optim/update_rules.cpp).
 std::span<const UpdateRule* const> all_update_rules();
 
-/// Throws UserError, with all names, where there is none.
+/// Throws UserError with all names if `name` is unknown.
 const UpdateRule& update_rule_named(std::string_view name);
-/// That of config.optim.
+/// Returns the rule of config.optim.
 const UpdateRule& update_rule_of(const OptimizationSettings& config);
 
-/// Rules that update each number by itself want nothing whole.
+/// Returns false: for rules that update elements independently.
 bool wants_nothing_whole(const ParameterSpec& parameter);
-/// Rules that update in place work with nothing beside.
+/// Returns 0: for rules that update in place.
 int64_t works_in_place(const HeldParameter& parameter, bool cuda);
 
 }  // namespace longspan

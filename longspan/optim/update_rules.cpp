@@ -1,4 +1,4 @@
-// The register of the optimizers. An optimizer's description is in its own file.
+// The register of the optimizers. Each optimizer's description is in its own file.
 #include "longspan/optim/update_rule.h"
 
 namespace longspan {

@@ -1,4 +1,4 @@
-// What the description of every optimizer in the register must say.
+// Checks of the description of every optimizer in the register.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -91,7 +91,7 @@ TEST_CASE("optimizers: the states of a parameter take the memory that is said") 
             rule->make({config, pieces, /*allocate=*/{}, /*over_whole_matrices=*/{}});
         const HeldParameter trained{spec, static_cast<int64_t>(c10::elementSize(dtype)), true};
         const int64_t said = rule->state_bytes(trained);
-        // Not said are a count of steps, and scales: two fp32 for each 256 numbers, which have two
+        // Not included: the step count, and the scales, two fp32 per block of 256 elements with two
         // bytes each.
         constexpr int64_t kCount = 64;
         CHECK(memory.live_bytes() >= said);
@@ -144,7 +144,7 @@ TEST_CASE("optimizers: a matrix that ranks divide is made whole of everyone's nu
         for (const int64_t wrong : num_wrong) CHECK(wrong == 0);
         int64_t all = 0;
         for (const int64_t mine : num_whole) all += mine;
-        CHECK(all >= 3);  // on every rank that holds a part of one
+        CHECK(all >= 3);  // on every rank that holds a piece
         CHECK(all <= 3 + 3 * (size - 1));
       }
     }

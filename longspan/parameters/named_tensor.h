@@ -1,4 +1,4 @@
-// A parameter by its name: its tensor, or its shape before there is a tensor.
+// A parameter by name: with its tensor, or with its shape before the tensor exists.
 #pragma once
 
 #include <ATen/core/Tensor.h>

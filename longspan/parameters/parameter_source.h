@@ -1,4 +1,4 @@
-// Makes a parameter when it is wanted: reads it from a file, or draws it at random.
+// Makes a parameter on demand: reads it from a file, or draws it at random.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,18 +10,18 @@
 
 namespace longspan {
 
-/// In which dtype a model of `dtype` holds the parameter, and its files do: buffers are in fp32 at
-/// least.
+/// Returns the dtype of the parameter in a model of `dtype`, and in its files: buffers are at least
+/// fp32.
 inline at::ScalarType stored_dtype(const ParameterSpec& parameter, at::ScalarType dtype) {
   return is_buffer(parameter.role) && c10::elementSize(dtype) < 4 ? at::kFloat : dtype;
 }
 
-/// Sources are asked one after the other, so that no process holds all parameters.
+/// Sources are called one after the other, so that no process holds all parameters.
 struct ParameterSource {
   ParameterSpec spec;
   at::ScalarType dtype;
   bool trained = false;
-  /// Returns a new tensor of that shape and dtype on the CPU.
+  /// Returns a new tensor of the spec's shape and of `dtype`, on the CPU.
   std::function<at::Tensor()> make;
 };
 

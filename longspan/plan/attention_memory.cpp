@@ -1,5 +1,5 @@
-// In comments, of one rank: Q, KV, O: bytes of its own tokens' queries, of their keys and values,
-// and of their outputs.
+// In comments: Q, KV, O are the bytes of one rank's own queries, of its keys and values, and of its
+// outputs.
 #include "longspan/plan/attention_memory.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-/// Beyond so many waves the backward has only the next queries on their way (head_waves.cpp).
+/// With more waves, the backward prefetches only the next queries (head_waves.cpp).
 constexpr int kMostWavesInFlight = 4;
 
 double rows_of(const std::vector<HeadTokens>& all) {
@@ -21,10 +21,10 @@ double rows_of(const std::vector<HeadTokens>& all) {
   return rows;
 }
 
-/// A step of keys that travel.
+/// One step of travelling keys.
 struct Hop {
   double kv = 0;       // head rows that have arrived for it
-  double latents = 0;  // or tokens
+  double latents = 0;  // or latents of so many tokens
   double queries = 0;  // head rows that see any of them
 };
 
@@ -45,8 +45,9 @@ Hop hop_of(const AttentionStep& step) {
   return hop;
 }
 
-/// Of one pass round the rings: what has arrived, what is on its way meanwhile, and in the backward
-/// the step's gradients, and those of the step before, as they go home and as they come.
+/// Returns the memory of one pass around the rings: keys that have arrived and keys in transit; in
+/// the backward also the step's gradients, and the gradients of the previous step, outgoing and
+/// incoming.
 AttentionMemory memory_of_hops(const std::vector<Hop>& hops, const RowBytes& bytes) {
   AttentionMemory most;
   const auto at = [&](size_t s) { return s < hops.size() ? hops[s] : Hop{}; };
@@ -70,7 +71,7 @@ bool latents_go_round(const RankGeometry& geometry) {
       geometry.steps, [](const AttentionStep& step) { return !step.context_latents.empty(); });
 }
 
-/// Passes of a rank: one for each wave and each of its pieces.
+/// Returns the passes of a rank: one for each wave and each of its pieces.
 std::vector<std::vector<Hop>> passes_of(const RankGeometry& geometry) {
   std::vector<std::vector<Hop>> passes;
   for (const AttentionStep& step : geometry.steps) {
@@ -123,14 +124,14 @@ AttentionMemory memory_of_exchange(const HeadsAtHand& heads, int head_waves, int
   const double Q = t * static_cast<double>(shape.spec.num_heads) * bytes.query,
                KV = t * static_cast<double>(shape.spec.num_kv_heads) * bytes.kv,
                O = t * static_cast<double>(shape.spec.num_heads) * bytes.output;
-  // What comes from others, and, where it was cut out for them, what goes to them.
+  // Data from other ranks and, if it was copied out for them, data to other ranks.
   const double others = 1.0 - 1.0 / static_cast<double>(num_ranks);
   const double sent = heads.cuts ? others : 0.0;
   AttentionMemory memory;
   memory.leaves = heads.queries * bytes.output - O;
   memory.output = O;
   if (heads.latents > 0) {
-    // Of them the rank makes keys and values of its own heads, as many bytes as KV.
+    // From the latents the rank computes keys and values of its own heads, as many bytes as KV.
     const double q = heads.queries * bytes.query, out = heads.queries * bytes.output,
                  L = heads.latents * bytes.latents;
     memory.inputs = q + L - Q;
@@ -157,7 +158,7 @@ AttentionMemory memory_of_exchange(const HeadsAtHand& heads, int head_waves, int
   }
   const double q = heads.wave_queries * bytes.query, kv = heads.wave_kv * bytes.kv,
                out = heads.wave_queries * bytes.output;
-  // A wave, the next one on its way, and what of the one before returns.
+  // A wave, the next one in transit, and the returning part of the previous one.
   memory.forward = O + (2 + sent) * (q + kv) + (1 + others) * out;
   if (head_waves <= kMostWavesInFlight) {
     memory.backward = (2 + sent) * (q + kv + out) + w * (q + kv) + (1 + others) * (q + kv);
@@ -189,7 +190,7 @@ AttentionMemory memory_of_degrees(const ParallelPlan& plan, const AttentionShape
     }
     memory.forward += hops.forward;
     memory.backward += hops.backward;
-    // Where latents travel, they are saved in the place of the keys and values made of them.
+    // If latents travel, they are saved instead of the keys and values made of them.
     if (latents_go_round(geometry)) {
       const double kv = static_cast<double>(tokens * shape.spec.num_kv_heads) * bytes.kv;
       memory.inputs -= kv;

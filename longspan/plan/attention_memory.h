@@ -1,6 +1,5 @@
-// What sharing a row adds to the memory of an attention, by formula: methods add theirs up from the
-// parts here, which count by the method's geometry. No torch.
-// t: tokens of a rank.
+// Memory that sequence parallelism adds to an attention layer, by formula. Methods combine the
+// parts here, which count blocks and keys by the method's geometry. No torch. t: tokens of a rank.
 #pragma once
 
 #include <algorithm>
@@ -13,25 +12,25 @@
 
 namespace longspan {
 
-/// Bytes of one layer on one rank, beside queries, keys, values and outputs of the rank's own
-/// tokens, and, in the backward, beside the gradients of these: what attention without other ranks
-/// has, too. May be less than zero, where a rank has little to do.
+/// Bytes of one layer on one rank, in addition to the memory that attention needs without other
+/// ranks (queries, keys, values and outputs of the rank's own tokens; in the backward also their
+/// gradients). May be negative if a rank has little work.
 struct AttentionMemory {
-  double forward = 0;   ///< at the fullest moment of the forward
-  double backward = 0;  ///< and of the backward, of queries, keys and values that were made again
-  double replay = 0;    ///< as backward, while these are made and brought to where they are used
-  double inputs = 0;    ///< of queries, keys and values, where they are saved for the backward
-  double leaves = 0;    ///< of what the kernel gives, which is saved
-  double output = 0;    ///< of the output in the order of tokens, where that is another tensor
+  double forward = 0;   ///< at the peak of the forward
+  double backward = 0;  ///< at the peak of the backward, on recomputed queries, keys and values
+  double replay = 0;  ///< like backward, during recomputation and exchange of queries, keys, values
+  double inputs = 0;  ///< queries, keys and values, if they are saved for the backward
+  double leaves = 0;  ///< saved outputs of the kernel
+  double output = 0;  ///< the output in token order, if it is another tensor
 };
 
-/// Of the rank that needs most; zeros for one rank to a row. `padded` is the row as
-/// TokenOrder::packing has it; shape.gradient_bytes are those of the gradients that kernels give.
+/// Returns the bytes of the rank that needs most; zeros for one rank per row. `padded`: the row as
+/// TokenOrder::packing has it. shape.gradient_bytes must be those of the kernels' gradients.
 AttentionMemory attention_memory(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded);
 
-/// Bytes of head rows (one head of one token): of a query, of a key and its value, of an output,
-/// and of their gradients as the kernel gives them; and of what all keys of a token are made of.
+/// Bytes of a head row (one head of one token): of a query, of a key with its value, of an output,
+/// and of the kernel's gradients of them; and of the latents of all keys of a token.
 struct RowBytes {
   explicit RowBytes(const AttentionShape& shape)
       : query(static_cast<double>(shape.key_bytes())),
@@ -42,12 +41,12 @@ struct RowBytes {
                  static_cast<double>(shape.element_bytes)) {}
 
   double query, kv, output, latents;
-  double widening;  // a gradient's bytes for each byte
+  double widening;  // bytes of a gradient per byte of its tensor
 };
 
-/// The larger of each number.
+/// Returns the elementwise maximum.
 AttentionMemory fullest(const AttentionMemory& a, const AttentionMemory& b);
-/// The fullest of what `of_rank(rank)` says of each rank.
+/// Returns the elementwise maximum of `of_rank(rank)` over all ranks.
 template <typename OfRank>
 AttentionMemory fullest_rank(const ParallelPlan& plan, const OfRank& of_rank) {
   AttentionMemory most = of_rank(0);
@@ -55,29 +54,31 @@ AttentionMemory fullest_rank(const ParallelPlan& plan, const OfRank& of_rank) {
   return most;
 }
 
-/// Head rows that one rank attends with, in all and of its largest wave.
+/// Head rows that one rank attends with, in total and in its largest wave.
 struct HeadsAtHand {
   double queries = 0, kv = 0;
   double wave_queries = 0, wave_kv = 0;
-  /// Tokens of which it has what keys and values are made of, in the place of these.
+  /// Tokens whose latents the rank has instead of their keys and values.
   double latents = 0;
   /// Rows of keys whose gradients other ranks return.
   double returning_kv = 0;
-  /// Whether ranks have some heads only: others' are cut out of the own tokens' to be sent.
+  /// True if each rank has only some heads, so that a rank copies the others' out of its own tokens
+  /// to send them.
   bool cuts = true;
 };
-/// By queries, keys and latents of the steps of the rank's geometry.
+/// Counts the queries, keys and latents in the steps of the rank's geometry.
 HeadsAtHand heads_at_hand(const RankGeometry& geometry, int rank, int64_t tokens_per_rank);
 
-/// Of a rank that exchanges its `tokens` tokens for heads. `num_ranks`: with so many.
+/// Returns the memory of a rank that exchanges its `tokens` tokens for heads with `num_ranks` ranks
+/// (including itself).
 AttentionMemory memory_of_exchange(const HeadsAtHand& heads, int head_waves, int num_ranks,
                                    const AttentionShape& shape, int64_t tokens);
 
 // Method::memory
-/// Each rank has its own tokens' numbers and nothing else.
+/// Zeros: each rank holds only its own tokens.
 AttentionMemory nothing_beside(const ParallelPlan& plan, const AttentionShape& shape,
                                const Packing& padded);
-/// Of exchanged heads and of keys that travel rings, or of one of the two.
+/// For exchanged heads, keys that travel rings, or both.
 AttentionMemory memory_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,
                                   const Packing& padded);
 

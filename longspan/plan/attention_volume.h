@@ -9,47 +9,47 @@
 
 namespace longspan {
 
-/// A layer's attention and the width of its numbers.
+/// A layer's attention and the size of its elements.
 struct AttentionShape {
   AttentionShape(const AttentionSpec& spec, int64_t element_bytes = 4, int64_t gradient_bytes = 4)
       : spec(spec), element_bytes(element_bytes), gradient_bytes(gradient_bytes) {}
 
   AttentionSpec spec;
   int64_t element_bytes;   // 2 in bf16
-  int64_t gradient_bytes;  // of kv gradients that travel a ring: fp32 for bf16
+  int64_t gradient_bytes;  // of kv gradients that travel a ring; 4 (fp32) for bf16
 
-  /// Of one head of one token: a query or a key, a value or an output.
+  /// Bytes of one head of one token: of a query or key, and of a value or output.
   int64_t key_bytes() const { return spec.key_dim * element_bytes; }
   int64_t value_bytes() const { return spec.value_dim * element_bytes; }
 };
 
-/// Do the numbers that keys and values are made of (AttentionSpec::latent_dim) travel in their
-/// place? Round a ring and among U ranks that have 1 / U of the heads each: a rank wants all J
-/// numbers of a token then, or M (K + V) / U of its keys and values, so they do where U J is less
-/// than M (K + V). Not in a sliding window, where each rank fetches a few keys, nor where heads are
-/// exchanged in waves, each of which would want the latents.
+/// True if latents (AttentionSpec::latent_dim) travel instead of keys and values: around a ring,
+/// and among U ranks that have 1 / U of the heads each. There a rank needs J latent elements per
+/// token, or M (K + V) / U elements of its keys and values; latents travel if U J < M (K + V). Not
+/// in a sliding window, where each rank fetches few keys, and not with head waves, each of which
+/// would need the latents again.
 bool passes_latents(const AttentionSpec& spec, int ulysses_size, int head_waves);
 
-/// Sent to OTHER ranks by all ranks of a sequence group together, for one layer.
+/// Bytes for one layer that all ranks of a sequence group together send to OTHER ranks.
 ///
-/// With one kv head for each query head this is P times table 1 of Plug & Play SP, which counts one
-/// rank's bytes in units of T d as if a rank sent to itself too: its 8 / P of Ulysses is 8 (P - 1)
-/// / P^2 here, its 4 of a ring is 6 (P - 1) / P: the gradients of keys and values travel as well.
+/// With one kv head per query head, this is P times table 1 of Plug & Play SP. That table counts
+/// one rank's bytes in units of T d, as if a rank also sent to itself: its 8 / P for Ulysses is 8
+/// (P - 1) / P^2 here. Its 4 for a ring is 6 (P - 1) / P here, since the gradients of keys and
+/// values travel too.
 struct AttentionVolume {
   int64_t forward = 0, backward = 0;
 };
 
-/// The two kinds of exchange that a method is composed of.
+/// The two kinds of exchange in a method.
 struct AttentionVolumeParts {
-  AttentionVolume heads;    // all-to-all of heads, and gathers of their slices
-  AttentionVolume context;  // keys and values that travel, or are gathered, and their gradients
+  AttentionVolume heads;    // all-to-all of heads, and all-gather of their slices
+  AttentionVolume context;  // keys and values that travel or are gathered, and their gradients
 };
 
-/// `padded` is the row as TokenOrder::packing has it. With checkpointing the backward sends again
-/// what the forward's exchange of heads has sent; travelling keys are not needed to replay. With
-/// head waves it repeats the outputs only, since a backward in waves exchanges queries, keys and
-/// values once more in any case. It repeats no outputs where they were saved
-/// (SavedAttention::output_is_known).
+/// `padded`: the row as TokenOrder::packing has it. With checkpointing, the backward repeats the
+/// head exchange of the forward; the replay does not need the travelling keys. With head waves it
+/// repeats only the outputs, since a backward in waves exchanges queries, keys and values once more
+/// in any case. It does not repeat outputs that were saved (SavedAttention::output_is_known).
 AttentionVolume attention_volume(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded, bool checkpointing = false,
                                  bool output_is_known = false);

@@ -1,4 +1,4 @@
-// Formulas against what the ranks' counters say.
+// Compares the formulas to the ranks' counters.
 #include "longspan/plan/attention_volume.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ const Packing kRows[] = {Packing::from_lengths({97}),
                          Packing::from_documents({{29}, {1}, {40, Fork{9, 30}}, {7}, {20}}),
                          Packing::from_lengths({3})};
 
-/// Counted by the ranks, which are connected once for all plans of the same groups.
+/// The ranks' counters. The ranks connect once for all plans with the same groups.
 class CountedBytes {
  public:
   void add(const PlanRequest& request, bool checkpointing = false, bool output_is_known = false,
@@ -179,13 +179,13 @@ TEST_CASE("volume: in a window of 1024 of 32k tokens four ranks of a ring send 0
     const AttentionVolume volume = attention_volume(plan, spec, row);
     AttentionCase problem = random_case(row, attention_of(request), 1);
     problem.spec.window = window;
-    if (window) {  // full attention of such a row takes its time, and is counted above
+    if (window) {  // full attention of such a row is slow, and is counted above
       const Traffic traffic = solve_all({{&problem, plan, at::kFloat}})[0].traffic;
       CHECK(traffic.all_to_all + traffic.shift == volume.forward + volume.backward);
     }
     return static_cast<double>(volume.forward + volume.backward);
   };
-  // Three ranks fetch 1023 tokens instead of four 3 x 8192; zigzag's six chunks instead.
+  // Three ranks fetch 1023 tokens instead of four ranks 3 x 8192; zigzag has six such chunks.
   CHECK(sent("ring", 1024) / sent("ring", std::nullopt) ==
         doctest::Approx(3.0 * 1023 / (4 * 3 * 8192)));
   CHECK(sent("zigzag-ring", 1024) / sent("zigzag-ring", std::nullopt) ==
@@ -204,7 +204,7 @@ TEST_CASE("volume: balanced heads send no more than dummy heads, and no ring les
     CHECK(total(method_named("balanced-ulysses")) <= total(method_named("dummy-head-ulysses")));
     CHECK(total(method_named("ring")) == 3 * 7 * 8192 * 2 * M * 128 * 4);
   }
-  // Table 1's case: as many kv heads as query heads, 8 / P a rank if it sent to itself too.
+  // The case of table 1: as many kv heads as query heads, 8 / P per rank if it sent to itself too.
   const int64_t T = 8192, d = 32 * 128;
   for (const int64_t P : {2, 4, 8, 16}) {
     const AttentionVolume volume =

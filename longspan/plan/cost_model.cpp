@@ -1,4 +1,4 @@
-// P: ranks of a sequence group, R: ring degree, U: Ulysses degree, K: numbers in a head of queries
+// P: ranks of a sequence group, R: ring degree, U: Ulysses degree, K: elements of a head of queries
 // and keys, V: of values, t: tokens of a rank's ring share.
 #include "longspan/plan/cost_model.h"
 
@@ -18,9 +18,9 @@ double flop_seconds(const PassCost& cost, double head_pairs) {
          (cost.backward ? cost.cluster.backward_flops : cost.cluster.forward_flops);
 }
 
-/// Passes that merge a hop's output into what there is: five over fp32 numbers in the forward,
-/// three over the gradients of queries, keys and values in the backward. In a sliding window of the
-/// `rows` that saw keys of the hop.
+/// Time of merging a hop's output into the result: five passes over fp32 elements in the forward,
+/// three over the gradients of queries, keys and values in the backward. In a sliding window, over
+/// the `rows` that saw keys of the hop.
 double merge_seconds(const PassCost& cost, double query_heads, int64_t rows) {
   const int64_t share = cost.padded.num_tokens() / cost.plan.ring_size;
   const double t = static_cast<double>(cost.shape.spec.window ? std::min(rows, share) : share);
@@ -55,12 +55,12 @@ ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_byt
   ClusterModel cluster;
   cluster.ranks_per_machine = ranks_per_machine;
   if (cuda) {
-    // Of an A100, from others' figures; nothing here is measured with this program.
-    // Attention in 16 bits: FlashAttention-2 (arXiv 2307.08691, figures 4 to 6) reaches 190 TFLOP/s
-    // forward and 160 backward with heads of 64 and 128; the tile is its block of queries.
-    // Assumed: fp32 at half of the 19.5 TFLOP/s of NVIDIA's A100 data sheet; four fifths of NVLink
-    // 3's 300 GB/s each way (same sheet) and of one 200 Gbit/s InfiniBand port a GPU; three
-    // quarters of the memory's 2 TB/s (same sheet); the delays and the cost of a call.
+    // An A100, from published figures; nothing here is measured with this program. Attention in 16
+    // bits: FlashAttention-2 (arXiv 2307.08691, figures 4 to 6) reaches 190 TFLOP/s forward and 160
+    // backward with heads of 64 and 128; the tile is its block of queries. Assumed: fp32 at half of
+    // the 19.5 TFLOP/s of NVIDIA's A100 data sheet; four fifths of NVLink 3's 300 GB/s each way
+    // (same sheet) and of one 200 Gbit/s InfiniBand port per GPU; three quarters of the memory's 2
+    // TB/s (same sheet); the delays and the cost of a call.
     cluster.forward_flops = element_bytes == 2 ? 190e12 : 10e12;
     cluster.backward_flops = element_bytes == 2 ? 160e12 : 10e12;
     cluster.memory_bytes = 1.5e12;
@@ -71,11 +71,11 @@ ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_byt
     cluster.call_seconds = 10e-6;
     cluster.tile = 128;
   } else {
-    // A rank of one core. Measured: the attention rates, of this program's own kernel on a core of
-    // an EPYC of 2024 with long rows in fp32 (docs/speed.md); its tile.
-    // Assumed: elementwise work at 10 GB/s; Gloo over loopback 1 GB/s a rank, moved by the cores
-    // that also compute, to other machines as well; a 10 Gbit/s port a machine, nine tenths used;
-    // the delays and the cost of a call. More cores of a rank, and bf16, are not modelled.
+    // A rank of one core. Measured: the attention rates of this program's own kernel on a core of
+    // an EPYC of 2024 with long rows in fp32 (docs/speed.md), and its tile. Assumed: elementwise
+    // work at 10 GB/s; Gloo over loopback, and to other machines, at 1 GB/s per rank on the cores
+    // that also compute; a 10 Gbit/s port per machine, nine tenths used; the delays and the cost of
+    // a call. Several cores per rank, and bf16, are not modelled.
     cluster.forward_flops = 150e9;
     cluster.backward_flops = 190e9;
     cluster.memory_bytes = 10e9;
@@ -100,7 +100,7 @@ double attention_seconds(const ParallelPlan& plan, const AttentionShape& shape, 
   const Packing padded = padded_row(plan, row);
   const AttentionVolumeParts volume = attention_volume_parts(plan, shape, padded, checkpointing);
   const RankWork busiest = busiest_rank(plan, shape, padded, cluster.tile);
-  std::set<int> seen;  // groups that lie on machines alike
+  std::set<int> seen;  // groups at an equivalent place on the machines
   double slowest = 0;
   for (int base = 0; base < plan.world_size; base += plan.sequence_size) {
     const int place = base % cluster.ranks_per_machine;

@@ -1,12 +1,11 @@
-// How long the attention of a layer takes under a plan: to compare plans, not to foretell runs. No
+// Estimates the time of a layer's attention under a plan, to compare plans, not to predict runs. No
 // torch.
 //
-// Work: the FLOP of the layer's spec for each pair of a query and a key that it sees
-// (spec/attention_spec.h), in tiles that are computed whole: what the busiest rank attends by the
-// method's geometry. Ring kinds add the merge of every hop's output. Bytes:
-// plan/attention_volume.h, each rank's share over the link that it crosses; ring hops, and gathers
-// after the first, fully overlap the previous step's compute; head exchanges overlap only with head
-// waves.
+// Work: the busiest rank's FLOP by the method's geometry. The layer's spec gives the FLOP for each
+// pair of a query and a key that it sees (spec/attention_spec.h); tiles are computed whole. Rings
+// also merge the output of every hop. Communication: each rank's share of the bytes in
+// plan/attention_volume.h, over the link that it crosses. Ring hops, and gathers after the first,
+// overlap fully with the compute of the previous step. Head exchanges overlap only with head waves.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +16,30 @@
 
 namespace longspan {
 
-/// What the ranks run on. Rates are those of one rank. These are assumed machines: nothing is
-/// measured where the program runs, and only comparisons of estimates mean something.
+/// Hardware of the ranks; rates are per rank. The values are assumptions, not measurements of the
+/// user's machine, so only comparisons of estimates are meaningful.
 struct ClusterModel {
   int ranks_per_machine = 1;
   double forward_flops = 0, backward_flops = 0;  // FLOP/s of attention on long rows
   double memory_bytes = 0;                       // bytes/s of elementwise work
-  double inside_bytes = 0, between_bytes = 0;    // bytes/s sent inside a machine, to another one
-  double inside_delay = 0, between_delay = 0;    // seconds a message
-  double call_seconds = 0;                       // a kernel call
-  int64_t tile = 1;                              // queries and keys of a tile
-  bool copies_cost_work = false;  // the ranks' own cores move the bytes, at inside_bytes
-  bool shares_port = false;       // between_bytes is of a machine, for all its ranks that send
+  double inside_bytes = 0, between_bytes = 0;    // bytes/s within a machine, and to another machine
+  double inside_delay = 0, between_delay = 0;    // seconds per message
+  double call_seconds = 0;                       // seconds per kernel call
+  int64_t tile = 1;                              // queries and keys per tile
+  bool copies_cost_work = false;  // the ranks' own cores copy the bytes, at inside_bytes
+  bool shares_port = false;       // between_bytes is per machine, shared by its sending ranks
 };
 
-/// Assumed constants: an A100 cluster, or CPUs under Gloo. The .cpp says which of them are sourced
+/// Assumed constants for an A100 cluster, or for CPUs under Gloo. The .cpp says which are sourced
 /// and which are guesses.
 ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes);
 
-/// Seconds of one layer's attention, forward and backward, of the slowest rank of the slowest
-/// sequence group. `row`: before padding.
+/// Returns the seconds of one layer's attention, forward and backward, on the slowest rank of the
+/// slowest sequence group. `row`: before padding.
 double attention_seconds(const ParallelPlan& plan, const AttentionShape& shape, const Packing& row,
                          bool checkpointing, const ClusterModel& cluster);
 
-/// The row with the padding that the plan's method adds.
+/// Returns the row with the padding of the plan's method.
 Packing padded_row(const ParallelPlan& plan, const Packing& row);
 
 }  // namespace longspan

@@ -86,7 +86,7 @@ TEST_CASE("auto: two machines of 8: Ulysses inside, the ring across") {
   CHECK(plan.ulysses_size == 8);
   CHECK(plan.ring_size == 2);
   CHECK(plan.reason.find("usp, ulysses 8 x ring 2 (auto)") != std::string::npos);
-  // 28 heads divide by 4 at most: still inside.
+  // At most 4 divides 28 heads: still inside.
   CHECK(choice({28, 4, 16, {131072}, true, 8}).ulysses_size == 4);
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("auto: many short documents are not cut in chunks") {
 
 TEST_CASE("cost: known ratios") {
   const Run run{32, 32, 8, {131072}, true};
-  // All wait for the rank that sees most, and dummy heads and repeated attention are work.
+  // All ranks wait for the one that sees most; dummy heads and repeated attention are work too.
   CHECK(seconds(run, method_named("ring")) ==
         doctest::Approx(2 * seconds(run, method_named("zigzag-ring"))).epsilon(0.1));
   const Run odd{28, 4, 8, {131072}, true};
@@ -114,7 +114,8 @@ TEST_CASE("cost: known ratios") {
       doctest::Approx(32.0 / 28.0 * seconds(odd, method_named("balanced-ulysses"))).epsilon(0.01));
   CHECK(seconds(odd, method_named("xtuner-ulysses")) ==
         doctest::Approx(2.0 * seconds(odd, method_named("balanced-ulysses"))).epsilon(0.02));
-  // Without a slow link the degrees of usp matter little; with one the exchange belongs inside.
+  // Without a slow link the degrees of usp hardly matter; with one, the exchange belongs inside a
+  // machine.
   const Run two{32, 8, 16, {131072}, true, 8};
   CHECK(seconds(two, method_named("usp"), 8) < seconds(two, method_named("usp"), 16));
   CHECK(seconds(two, method_named("usp"), 8) < seconds(two, method_named("usp"), 1));
@@ -124,7 +125,7 @@ TEST_CASE("cost: monotone") {
   for (const Method* method : all_methods()) {
     CAPTURE(std::string(method->name));
     for (const bool cuda : {false, true}) {
-      // Longer rows take longer, more ranks less time, slower links more.
+      // Longer rows take longer, more ranks are faster, slower links are slower.
       double before = 0;
       for (const int64_t length : {8192, 16384, 65536, 262144}) {
         const double now = seconds({32, 8, 8, {length}, cuda}, method);
@@ -146,19 +147,20 @@ TEST_CASE("cost: monotone") {
   // A ring is as fast as its slowest hop.
   CHECK(seconds({32, 32, 8, {16384}, true, 4}, method_named("zigzag-ring")) >
         2 * seconds({32, 32, 8, {16384}, true, 8}, method_named("zigzag-ring")));
-  // Waves hide what they can.
+  // Waves hide communication as far as possible.
   const Run run{32, 32, 8, {32768}, true};
   CHECK(seconds(run, method_named("ulysses"), {}, 4) < seconds(run, method_named("ulysses")));
   CHECK(seconds(run, method_named("async-ulysses")) < seconds(run, method_named("ulysses")));
 }
 
 TEST_CASE("cost: ranks of a machine share its port on CPU") {
-  // An exchange between two machines of 4 ranks: each sends half of its bytes through the port.
+  // An exchange between two machines of 4 ranks: each rank sends half of its bytes through the
+  // port.
   const auto exchange = [](int near) {
     return seconds({8, 8, 8, {512}, false, near, 64}, method_named("ulysses"));
   };
   CHECK(exchange(4) > 1.5 * exchange(8));
-  // A ring that crosses once a machine has the port to itself, and moves as much by its cores.
+  // A ring that crosses once per machine has the port to itself, and its cores copy as many bytes.
   const double inside = seconds({8, 8, 8, {4096}, false, 8, 64}, method_named("zigzag-ring"));
   const double across = seconds({8, 8, 8, {4096}, false, 4, 64}, method_named("zigzag-ring"));
   CHECK(across >= inside);

@@ -16,7 +16,7 @@ Config config_of(const std::string& device, bool bf16 = false) {
   return config;
 }
 
-// A machine as the test wants it.
+// A machine with `count` GPUs.
 auto machine(int count) {
   return [count] {
     return Gpus{.count = count,

@@ -27,9 +27,9 @@ DiskNeed disk_need(const DiskFacts& facts) {
   const int64_t all = facts.num_found + facts.num_saves;
   const bool limited = facts.limit > 0 && facts.num_saves > 0;
   need.num_kept = limited ? std::min(all, facts.limit) : all;
-  // While a checkpoint is written, those that stay are there, and the oldest too.
+  // While a checkpoint is written, the ones to keep and the oldest one exist too.
   const int64_t at_once = limited ? std::min(all, std::max(facts.limit, facts.num_found) + 1) : all;
-  const auto bytes_of = [&](int64_t checkpoints) {  // saves may be more than any disk has room for
+  const auto bytes_of = [&](int64_t checkpoints) {  // the product may exceed any disk
     return std::min(product_of({checkpoints, need.checkpoint}).value_or(INT64_MAX), INT64_MAX / 4);
   };
   need.most = std::max({bytes_of(at_once - facts.num_found),
@@ -48,7 +48,7 @@ int64_t num_saves(Interval strategy, int64_t save_steps, int64_t from, int64_t t
       return total_steps / save_steps - from / save_steps;
     case Interval::kEpoch: {
       const int64_t ends = total_steps / steps_per_epoch - from / steps_per_epoch;
-      return ends + (total_steps % steps_per_epoch == 0 ? 0 : 1);  // the last step ends one, too
+      return ends + (total_steps % steps_per_epoch == 0 ? 0 : 1);  // the last step ends one too
     }
   }
   throw std::logic_error("a strategy without an interval");
@@ -101,7 +101,7 @@ std::string disk_account(const DiskFacts& facts, const Room& output_dir,
   text += fmt::format(": at most {} more; {} are free in {}.", name_bytes(need.most),
                       name_bytes(free), output_dir.folder);
   if (free >= need.most) return text;
-  // How many checkpoints fit beside the model, and beside the one that is being written.
+  // The number of checkpoints that fit in addition to the model and the checkpoint being written.
   const int64_t fit =
       std::max<int64_t>(0, free - need.model) / std::max<int64_t>(1, need.checkpoint) +
       facts.num_found - 1;

@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-/// 1000 numbers in fp32, all of them trained: a model of 4000 bytes, a checkpoint of 12000.
+/// 1000 trained elements in fp32: a model of 4000 bytes, a checkpoint of 12000.
 DiskFacts facts_of(int64_t num_saves, int64_t limit = 0, int64_t num_found = 0) {
   return {.saved_elements = 1000,
           .saved_bytes = 4,
@@ -21,7 +21,7 @@ DiskFacts facts_of(int64_t num_saves, int64_t limit = 0, int64_t num_found = 0) 
           .limit = limit};
 }
 
-/// The most that lies on the disk beyond what was there, by doing it: writes, then deletes.
+/// Returns the peak of the additional bytes, by simulation: writes, then deletes.
 int64_t most_by_doing(const DiskFacts& facts) {
   const DiskNeed need = disk_need(facts);
   int64_t kept = facts.num_found, most = 0;
@@ -92,7 +92,7 @@ TEST_CASE("disk: a limit of file sizes is known before anything is trained") {
   saves.num_saves = 0, saves.divided = true;
   check_file_size(saves, 200, kShard);
   check_file_size(large, 500,
-                  kShard);  // files of more than half a shard are seen only when written
+                  kShard);  // files of more than half a shard are noticed only when written
   CHECK_THROWS_AS(check_file_size(large, 499, kShard), UserError);
 }
 
@@ -109,12 +109,12 @@ TEST_CASE("disk: an error only where not even the model fits, a warning where it
   says(disk_account(facts, {"out", 0}, Room{"other", 4000}), "warning: that is not enough");
   const std::string tight = disk_account(facts, {"out", 4000 + 3 * 12000}, {});
   says(tight, "5 checkpoints 11.7 KiB each: at most 62.5 KiB more; 39.1 KiB are free in out.");
-  says(tight, "save_total_limit: 2");  // the third is there while the new one is written
+  says(tight, "save_total_limit: 2");  // the third exists while the new one is written
   says(tight, "Quotas of a user or a folder cannot be seen");
   CHECK(disk_need(facts_of(5, 2)).most <= 4000 + 3 * 12000);
   CHECK(disk_account(facts, {"out", 64000}, {}).find("warning") == std::string::npos);
   says(disk_account(facts_of(5, 2), {"out", 64000}, {}), "(2 kept)");
-  // What nobody knows counts as room.
+  // Unknown space is treated as enough.
   CHECK(disk_account(facts, {"out", {}}, {}).empty());
   says(disk_account(facts, {"out", 0}, Room{"other", {}}), "warning: that is not enough");
 }

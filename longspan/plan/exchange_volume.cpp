@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-/// The backward sends keys and values (or latents) again, and their gradients back.
+/// The backward sends keys and values (or latents) again, and returns their gradients.
 AttentionVolume context_volume(const HeadRows& rows, const AttentionShape& shape) {
   const int64_t numbers = rows.context_kv * (shape.spec.key_dim + shape.spec.value_dim) +
                           rows.context_latents * shape.spec.latent_dim.value_or(0);
@@ -44,7 +44,7 @@ HeadRows rows_that_arrive(const ParallelPlan& plan, const AttentionShape& shape,
       }
     }
   }
-  // Each rank of so many neighbours gets its slice of the heads that they all attend with.
+  // Each of `num_slices` neighbours gets its slice of the heads that they all attend with.
   for (int64_t* count : {&rows.query, &rows.kv, &rows.gathered_query, &rows.gathered_kv}) {
     *count /= num_slices;
   }

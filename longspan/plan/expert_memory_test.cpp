@@ -1,4 +1,4 @@
-// What the account of memory has of experts.
+// Experts in the memory estimate.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ TEST_CASE("memory account: experts that are shared out are divided among fewer r
   facts.shard_size = 4;
   facts.expert_parallel_size = 2;
   facts.expert_shard_size = 2;
-  facts.num_trained_of_experts = 600;  // those that this rank has
+  facts.num_trained_of_experts = 600;  // those of this rank
   facts.trained_expert_bytes = 2400;
   CHECK(line(account_of(facts), "Optimizer").device == 8000);
   facts.zero_stage = 2;
@@ -56,8 +56,8 @@ TEST_CASE("memory account: what layers whose experts are shared out exchange") {
   facts.num_tokens = facts.num_labels = 1000;  // a chunk in any case
   const int64_t alone = account_of(facts).device;
   facts.expert_parallel_size = 2;
-  // Inputs, output gradients and input gradients of two experts a row, as they leave and as they
-  // come, at the fullest moment, which is the experts' backward.
+  // The peak is the experts' backward: inputs, output gradients and input gradients of two experts
+  // per row, outgoing and incoming.
   CHECK(account_of(facts).device - alone == int64_t{1000} * 6 * 2 * 64 * 4);
 }
 
@@ -75,8 +75,8 @@ TEST_CASE("memory account: experts that a GPU works on at once") {
   const int64_t one_by_one = device();
   facts.experts_at_once = true;
   const int64_t at_once = device();
-  // Of each of two experts of a row what is as wide as they are, and where its row lies; of the row
-  // input gradients in fp32 once, not once more where they are added to.
+  // For each of a row's two experts: its tensors and the row's place; for the row: the fp32 input
+  // gradient once, without the second one that it would be added to.
   constexpr int64_t kOneByOne = 4 * 400 + 3 * 64 + 2 * (2 * 64 + 4 * 8),
                     kAtOnce = 2 * (4 * 400 + 18) + 2 * (64 + 4 * 8);
   CHECK(at_once - one_by_one == 1000 * 2 * (kAtOnce - kOneByOne));
@@ -86,13 +86,13 @@ TEST_CASE("memory account: experts that a GPU works on at once") {
   facts.expert_parallel_size = 2;
   CHECK(device() - at_once == 1000 * 2 * (2 * 2 * 64));  // of two: the row and its gradient
   facts.expert_parallel_size = 1;
-  // Sizes that are no multiples of eight are worked on one after the other.
+  // Sizes that are not multiples of eight are computed one expert after the other.
   experts.expert_size = 396;
   facts.layers = {{cost_of(LayerSpec{mixer, experts}, 64), 5}};
   const int64_t odd = device();
   facts.experts_at_once = false;
   CHECK(device() == odd);
-  // Chunks go by what all experts of a row make: 16,777 rows here, and 33,554.
+  // The chunk size depends on the width of all experts of a row: 16,777 rows here, and 33,554.
   experts.expert_size = 4000;
   facts.layers = {{cost_of(LayerSpec{mixer, experts}, 64), 5}};
   const auto is_one_chunk = [&](int64_t num_tokens) {

@@ -12,13 +12,13 @@
 namespace longspan {
 namespace {
 
-/// Bytes that matrices which are used together take beside what is held of them anyway: `numbers`
-/// in all, `largest` in one, `cast_at_once` while they are cast.
+/// Returns the temporary bytes of matrices that are used together: `numbers` elements in all,
+/// `largest` in one matrix, `cast_at_once` while they are cast.
 double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, bool summed_apart,
                    const MemoryFacts& facts) {
   const double compute = static_cast<double>(facts.compute_bytes);
-  // A part of a product, and on a CPU a copy of it in the dtype that it is added to. A GPU's is in
-  // fp32 at once, where its torch makes one at all.
+  // A chunk of a product, and on a CPU its copy in the accumulation dtype. On a GPU the product, if
+  // there is one, is in fp32 directly.
   const double both = compute + 4.0, held = facts.cuda ? 4.0 : both;
   const double part = cast || summed_apart
                           ? held / both *
@@ -29,8 +29,7 @@ double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, 
          (summed_apart ? 4.0 * static_cast<double>(matrices.numbers) : 0.0) + part;
 }
 
-/// Buffers of the threads of attention/flash. ATen's kernel, which takes the other head dims, has
-/// none.
+/// Buffers of the threads of attention/flash. ATen's kernel, for other head dims, has none.
 double attention_scratch(const MemoryFacts& facts, const TokenMixerCost& mixer) {
   if (mixer.head_dim % flash::kHeadDimMultiple != 0) return 0;
   const int64_t tiles =
@@ -54,29 +53,30 @@ double mlp_rows(const MemoryFacts& facts, const LayerSizes& s) {
   return static_cast<double>(std::min(rows, s.num_tokens));
 }
 
-/// Tokens, labels, positions, documents and, where positions restart within them, places of the
-/// whole row and of this rank's share in 8 bytes each, the angles, and where the labels are.
+/// Returns the bytes per token of tokens, labels, positions, documents and, if positions restart in
+/// documents, places, each 8 bytes, of the whole row and of this rank's share; of the angles; and
+/// of the indices of labels.
 double index_bytes(const MemoryFacts& facts, const LayerSizes& s) {
   return (facts.keeps_places ? 40.0 : 32.0) * static_cast<double>(facts.sequence_size + 1) +
          4.0 * static_cast<double>(facts.angle_numbers) + 16.0 * s.labels;
 }
 
-/// Bytes a token that one layer saves for its backward; `rows`: the share of the tokens that go
-/// through its feed-forward.
+/// Returns the bytes per token that one layer saves for its backward. `rows`: the share of the
+/// tokens that pass its feed-forward.
 double saved_for(const MemoryFacts& facts, const LayerSizes& s, double rows) {
   if (facts.checkpointing && s.cost.mixer.is_computed_again) {
     return s.D + (facts.offload_activations ? s.output : 0.0);
   }
   double saved = s.D + s.output + s.state + s.shared.leaves;
   if (facts.checkpointing) return saved + (facts.offload_activations ? s.shared.output : 0.0);
-  saved += s.queries + s.kv + 4 + s.shared.inputs + s.shared.output;  // and a norm
+  saved += s.queries + s.kv + 4 + s.shared.inputs + s.shared.output;  // 4: a norm
   saved += static_cast<double>(facts.compute_bytes *
                                (s.cost.mixer.saved_for_norms + s.cost.mixer.saved_for_gate));
   saved += rows * (s.D + (facts.mlp_tiles > 0 ? 0.0 : s.feed_forward_saved));
   return saved;
 }
 
-/// Without what is of one kind of layers.
+/// Returns only the sizes that do not depend on the kind of layers.
 LayerSizes sizes_of_row(const MemoryFacts& facts) { return sizes_of(facts, {}, {}); }
 LayerSizes sizes_of(const MemoryFacts& facts, size_t kind) {
   return sizes_of(facts, facts.layers[kind].cost, facts.layers[kind].shared);
@@ -93,7 +93,7 @@ double saved_by_layers(const MemoryFacts& facts) {
   return saved;
 }
 
-/// Bytes a token that feed-forwards keep under checkpointing.
+/// Returns the bytes per token that feed-forwards keep under checkpointing.
 double kept_by_layers(const MemoryFacts& facts) {
   double bytes = 0;
   for (size_t i = 0; i < facts.layers.size(); ++i) {
@@ -105,7 +105,7 @@ double kept_by_layers(const MemoryFacts& facts) {
   return bytes;
 }
 
-/// Bytes a token that feed-forwards keep of what they have chosen.
+/// Returns the bytes per token of the feed-forwards' choices of experts.
 double chosen_by_layers(const MemoryFacts& facts) {
   double bytes = 0;
   for (size_t i = 0; i < facts.layers.size(); ++i) {
@@ -117,14 +117,14 @@ double chosen_by_layers(const MemoryFacts& facts) {
   return bytes;
 }
 
-/// Hidden states before and after the last norm and their gradients, a chunk of logits.
+/// Hidden states before and after the last norm and their gradients, and a chunk of logits.
 Moment moment_of_head(const MemoryFacts& facts, const LayerSizes& s) {
   const double index = index_bytes(facts, s);
   const double hidden = s.labels * s.D * static_cast<double>(facts.compute_bytes) /
                         static_cast<double>(facts.residual_bytes);
   const auto V = static_cast<double>(facts.vocab_size);
   const int64_t head = facts.vocab_size * facts.hidden_size;
-  const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and rounded to bf16
+  const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and a bf16 copy
   const auto head_rows = static_cast<double>(
       std::min(s.num_labels, device_sizes(facts.cuda).head.rows(facts.vocab_size, 4)));
   const bool in_chunks = static_cast<double>(s.num_labels) > head_rows;
@@ -136,17 +136,16 @@ Moment moment_of_head(const MemoryFacts& facts, const LayerSizes& s) {
           .before_gradient = summed_apart ? head_rows * logits : 0.0};
 }
 
-/// What a GPU's kernels work with in attention's backward, of a token: the gradient of queries in
-/// fp32, where parts of it add up, in heads that are filled up; where query heads share a key head,
-/// the gradients of keys and values for each query head; the sum over each query's products. Behind
-/// the kernel all gradients are there in fp32 as well. Where keys' heads are longer than values',
-/// all are filled up to as long ones.
+/// Returns the temporary bytes per token of a GPU kernel in attention's backward: the fp32 gradient
+/// of queries, accumulated in padded heads; the gradients of keys and values per query head if
+/// query heads share a key head; a sum per query. After the kernel all gradients also exist in
+/// fp32. If the heads of keys are longer than those of values, all are padded to the longer size.
 double kernel_room(const MemoryFacts& facts, const LayerSizes& s) {
   const TokenMixerCost& mixer = s.cost.mixer;
   if (!facts.cuda || facts.compute_bytes != 2 || mixer.head_dim == 0 || mixer.kv_heads == 0) {
     return 0.0;
   }
-  constexpr int64_t kMultiple = 32;  // of the kernel's heads
+  constexpr int64_t kMultiple = 32;  // head dims are padded to a multiple of this
   const int64_t value_dim = std::max<int64_t>(1, mixer.values / mixer.kv_heads),
                 num_heads = mixer.output / value_dim,
                 head_dim = std::max(mixer.head_dim, value_dim);
@@ -161,23 +160,24 @@ double kernel_room(const MemoryFacts& facts, const LayerSizes& s) {
   return room + 2.0 * dim * (2 * kv_heads + 2 * heads);
 }
 
-/// Has the mixer something behind its attention, so that the backward computes all of it again
-/// before it comes to the feed-forward?
+/// True if the mixer has steps after its attention, so that the backward recomputes the whole mixer
+/// before it reaches the feed-forward.
 bool is_mixed_again_first(const LayerSizes& s) {
   return s.shared.output > 0 || s.cost.mixer.saved_for_gate > 0;
 }
 
-/// Of what is mixed again, what is there beside queries, keys and values: what the attention gives
-/// once more, in the order of tokens, or what lies between it and what the mixer gives.
+/// Returns the bytes of a recomputed mixer in addition to queries, keys and values: the attention's
+/// output once more in token order, or the tensors between the attention and the mixer's output.
 double mixed_again(const MemoryFacts& facts, const LayerSizes& s) {
   const auto gate = static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
   return 2 * s.shared.output + s.shared.inputs +
          (s.cost.mixer.saved_for_gate > 0 ? gate + s.output : 0.0);
 }
 
-/// What a GPU composes of a whole row in a mixer that goes over rows, in fp32: of the convolution's
-/// backward what was before the silu or the sum of input gradients, the gradient behind it, and two
-/// products on their way to one of them. Its queries are all that the convolution goes over.
+/// Returns the bytes of a whole row that a GPU holds in the composed form of a recurrent mixer, in
+/// fp32: in the convolution's backward its input before the silu or the sum of input gradients, the
+/// gradient after it, and two intermediate products. `queries` counts all channels of the
+/// convolution.
 double composed_rows(const MemoryFacts& facts, const LayerSizes& s) {
   const bool composed = facts.cuda && s.cost.mixer.composed_bytes > 0;
   return composed ? 4 * 4.0 * static_cast<double>(s.cost.mixer.queries) +
@@ -189,20 +189,20 @@ double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {
   return facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
 }
 
-/// The feed-forward's: in the backward gradients of the block's output and of the attention's;
-/// where they left the device, h and the attention's output come back.
+/// Adds the moments of the feed-forward. In the backward the gradients of the block's output and of
+/// the attention's output exist; offloaded h and attention output are fetched back.
 void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const LayerPlace& place,
                       std::vector<Moment>& moments) {
   const double index = index_bytes(facts, s);
   const bool stored = facts.offload_activations;
-  // Of the last layer's tokens those with a label go through it.
+  // In the last layer, only the tokens with a label pass.
   const double share = place.is_last ? s.labels : 1.0;
   const double rows = std::min(mlp_rows(facts, s), share * static_cast<double>(s.num_tokens));
   const MatrixCost& matrices = s.cost.feed_forward.matrices;
   const int64_t after = facts.checkpointing ? s.cost.mixer.after.numbers : 0;
   const bool in_chunks = share * static_cast<double>(s.num_tokens) > rows;
   const bool saved = (place.keeps || !facts.checkpointing) && facts.mlp_tiles == 0;
-  // Gate's room is then what is saved.
+  // The gate is then written into the saved tensor.
   const double forward = s.feed_forward_forward - (saved ? s.feed_forward_own_saved / 2 : 0.0);
   moments.push_back({.name = "an MLP",
                      .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
@@ -210,16 +210,15 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
                               of_matrices({matrices.numbers, 0}, s.cost.feed_forward.cast_at_once,
                                           facts.casts_blocks, false, facts),
                      .in_forward = true});
-  // Of a chunk: the row between the halves of the block, which is made again, its norm, the
-  // gradient of that, and the gradient of the output where it is in another dtype; of rows that are
-  // picked also what was mixed.
+  // Per row of a chunk: the recomputed row between the halves of the block, its norm, the gradient
+  // of the norm, and the gradient of the output if it has another dtype; in the last layer also the
+  // mixer's output.
   const double again =
       facts.checkpointing ? s.D + s.behind + (place.is_last ? s.output : 0.0) : 0.0;
   const double of_output = s.D > s.hidden ? s.hidden : 0.0;
-  // What the norm behind was given, which is counted as of the dtype of computation, and its
-  // gradient.
+  // The input of the norm after the sublayer (counted in the compute dtype) and its gradient.
   const double of_behind = s.behind > 0 ? 2 * s.behind - s.hidden : 0.0;
-  // The norm's: a number a row, and on a GPU a gradient of each of the blocks that run at once.
+  // The norm: one element per row, and on a GPU a gradient for each concurrent thread block.
   constexpr double kBlocks = 320;
   const double of_norm =
       4.0 * (rows + (facts.cuda ? kBlocks * static_cast<double>(facts.hidden_size) : 0.0));
@@ -233,7 +232,7 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
     moments.push_back({"an MLP's backward", index + 2 * share * s.D, chunk});
     return;
   }
-  // Where the kernel's output is the attention's, it is there; else it is replayed for it.
+  // If the kernel's output is the attention's, it is saved; otherwise the mixer is replayed.
   const double replayed =
       stored || !is_mixed_again_first(s) ? 0.0 : mixed_again(facts, s) + s.queries + s.kv;
   const double back = s.D + s.output + s.state + s.shared.leaves + s.shared.output;
@@ -246,24 +245,24 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   }
 }
 
-/// The moments of one layer.
+/// Returns the moments of one layer.
 std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
                                const LayerPlace& place) {
   const double index = index_bytes(facts, s);
   const bool stored = facts.offload_activations;
   std::vector<Moment> moments;
   add_feed_forward(facts, s, place, moments);
-  // The attention's: gradients of its output, of queries, keys and values. What else is needed
-  // later waits in the store, where there is one, and its own output is back from there.
+  // Attention's backward: gradients of its output, of queries, keys and values. Other tensors wait
+  // in the store, if there is one; its own output has been fetched back.
   double attention = index + s.output + s.queries_wide + s.kv_wide + s.state +
-                     // Where the replay waits until the MLP is done, it is here.
+                     // If the replay waits for the MLP, it happens here.
                      (stored ? std::max(s.shared.backward, s.shared.replay) : s.shared.backward);
   if (facts.checkpointing) attention += s.queries + s.kv + s.latents;
   if (facts.checkpointing && s.cost.mixer.is_computed_again) {
     attention += 2.0 * static_cast<double>(facts.compute_bytes * s.cost.mixer.saved_for_gate);
   }
   if (stored) attention += s.output + s.state + s.shared.leaves;
-  // The gradient of h, or, on its way to the store of a GPU, until the next is asked for.
+  // The gradient of h. On a GPU with a store it stays until the next tensors are requested.
   if (!stored || facts.cuda) attention += s.D;
   if (facts.reads_ahead) attention += saved_for(facts, s, 1.0);
   // All of them once more in fp32.
@@ -273,7 +272,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
                      .per_token = attention,
                      .fixed = attention_scratch(facts, s.cost.mixer) + composed_bytes(facts, s),
                      .has_kept = false});
-  // Its forward, of what is not saved.
+  // Attention's forward: tensors that are not saved.
   const double made = facts.checkpointing ? s.queries + s.kv + s.latents : 0.0;
   moments.push_back({.name = "attention",
                      .per_token = index + (stored ? s.D + s.output + s.state : 0.0) + made +
@@ -281,7 +280,7 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
                                   (facts.cuda ? s.output : 0.0),
                      .fixed = attention_scratch(facts, s.cost.mixer),
                      .in_forward = true});
-  // The projections': a chunk's of all.
+  // The backward of the projections, of one chunk.
   const MatrixCost& before = s.cost.mixer.before;
   const int64_t chunk_rows =
       std::min(s.num_tokens, rows_of_chunk(device_sizes(facts.cuda).mixer_bytes,
@@ -307,7 +306,7 @@ double total(const Moment& moment, const LayerSizes& s) {
 double saved_by_layer(const MemoryFacts& facts, size_t kind, bool last) {
   const LayerSizes s = sizes_of(facts, kind);
   if (!last) return saved_for(facts, s, 1.0);
-  // Without checkpointing also what was mixed, of the rows that are picked.
+  // Without checkpointing, also the mixer's output for the rows with labels.
   return saved_for(facts, s, s.labels) + (facts.checkpointing ? 0.0 : s.labels * s.output);
 }
 
@@ -328,7 +327,7 @@ std::vector<Moment> layer_moments(const MemoryFacts& facts, size_t kind, const L
   return moments_of(facts, sizes_of(facts, kind), place);
 }
 
-// Its gradient, and, where that is in bf16 on a GPU, some columns of it at a time in fp32
+// The embedding's gradient. If it is in bf16 on a GPU, also some of its columns at a time in fp32
 // (kernels/embedding).
 Moment embedding_moment(const MemoryFacts& facts) {
   const LayerSizes s = sizes_of_row(facts);

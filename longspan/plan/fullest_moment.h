@@ -1,5 +1,5 @@
-// The moments of a training step at which the device works with much memory beside what is saved,
-// and the fullest of them. No torch.
+// Moments of a training step with much temporary memory on the device, and the one with the most.
+// No torch.
 #pragma once
 
 #include <vector>
@@ -8,34 +8,35 @@
 
 namespace longspan {
 
-/// What a moment works with beside saved tensors: bytes for each of this rank's tokens, and bytes
-/// that do not depend on the row.
+/// Temporary memory at a moment, in addition to saved tensors: bytes per token of this rank, and
+/// bytes that do not depend on the row.
 struct Moment {
   const char* name;
   double per_token, fixed;
-  bool in_forward = false;  ///< gradients of the row are not there yet
-  bool has_kept = true;     ///< what the layer's feed-forward keeps is still there
-  /// Of these bytes, those that are gone when the unit's gradient is made; 0: it is there before.
+  bool in_forward = false;  ///< before any gradient of the row exists
+  bool has_kept = true;     ///< the tensors that the layer's feed-forward keeps are still there
+  /// Part of these bytes that is freed before the unit's gradient is allocated; 0: the gradient
+  /// exists before.
   double before_gradient = 0.0;
 };
 
-/// Of all, as if everything that is saved and kept were there at each.
+/// Returns the peak over all moments, assuming that all saved and kept tensors exist at each.
 Moment fullest_moment(const MemoryFacts& facts);
 
-/// The head's, whose forward and backward are one.
+/// The head's moment; its forward and backward are one.
 Moment head_moment(const MemoryFacts& facts);
-/// Of one layer of a kind (its place in facts.layers).
+/// A layer of some kind (an index in facts.layers).
 struct LayerPlace {
-  bool keeps = false;    ///< checkpointing keeps what its feed-forward saves
-  bool is_last = false;  ///< of the last layer's rows those with labels are picked
+  bool keeps = false;    ///< checkpointing keeps the tensors that its feed-forward saves
+  bool is_last = false;  ///< the last layer computes only the rows with labels
 };
 std::vector<Moment> layer_moments(const MemoryFacts& facts, size_t kind, const LayerPlace& place);
 /// The embedding's backward.
 Moment embedding_moment(const MemoryFacts& facts);
 
-/// Bytes a token of one layer of a kind: what it saves for its backward, and what its feed-forward
-/// keeps beside that, where it does. What its feed-forward has chosen stays on the device in any
-/// case. `last`: the last layer, of whose feed-forward only rows with labels are wanted.
+/// Bytes per token of one layer of a kind: saved for the backward, additionally kept for the
+/// feed-forward (if it keeps them), and of the experts' choices, which always stay on the device.
+/// `last`: the last layer, whose feed-forward computes only the rows with labels.
 double saved_by_layer(const MemoryFacts& facts, size_t kind, bool last);
 double kept_by_layer(const MemoryFacts& facts, size_t kind, bool last);
 double chosen_by_layer(const MemoryFacts& facts, size_t kind, bool last);

@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-/// 1024 tokens of five layers, whose MLPs are wide.
+/// 1024 tokens, five layers with wide MLPs.
 MemoryFacts facts_of_rows() {
   SelfAttentionSpec mixer;
   mixer.attention = plain_attention(4, 2, 16);
@@ -31,9 +31,9 @@ TEST_CASE("fullest moment: a head's gradient in bf16 is made once its last logit
     facts.units.head.gradients = facts.trained_parameter_bytes = gradient;
     return account_of(facts).device;
   };
-  // In a step of several rows it is there from the row before.
+  // In a step of several rows the gradient exists from the row before.
   CHECK(device(head, true) - device(head, false) == head);
-  // One that is larger than the logits takes their place.
+  // A gradient larger than the logits takes their place.
   CHECK(device(logits + 777, false) - device(head, false) == 777);
   facts.num_labels = 100;  // one chunk, whose product is the gradient
   CHECK(device(head, true) == device(head, false));

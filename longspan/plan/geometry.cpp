@@ -15,7 +15,7 @@ HeadTokens on_ranks(const HeadBlock& block, int first_rank, int num_ranks) {
 
 namespace {
 
-/// Where the document begins in which an item's keys do.
+/// Returns the beginning of the document in which an item's keys begin.
 int64_t first_of_document(const HeadBlock& kv_item, const Packing& padded) {
   const auto& boundaries = padded.boundaries();
   return *(std::upper_bound(boundaries.begin(), boundaries.end() - 1, kv_item.token_begin) - 1);
@@ -38,7 +38,7 @@ std::vector<Block> blocks_of_piece(const HeadBlock& query, const HeadBlock& kv_i
                       padded.begin(document) - kv_item.token_begin, q_end - padded.begin(document),
                       true, q_begin - padded.begin(document)});
   }
-  // Blocks may begin with keys that are not here, since a window hides them.
+  // Blocks may begin at keys before the item, which the window hides.
   blocks = without_masked_pairs(
       blocks, masked_rectangles_of(
                   padded, [&](int64_t token) { return token - query.token_begin; },

@@ -1,6 +1,6 @@
-// The geometry of every method in the register: what must be attended is, once, with what has
-// arrived. That attention runs as it says is sequence_parallel/geometry_test.cpp's, that its bytes
-// are counted ones attention_volume_test.cpp's.
+// The geometry of every method in the register attends each visible pair exactly once, with data
+// that have arrived. sequence_parallel/geometry_test.cpp checks that attention runs accordingly,
+// and attention_volume_test.cpp the bytes.
 #include "longspan/plan/geometry.h"
 
 #include <doctest/doctest.h>
@@ -17,14 +17,14 @@
 namespace longspan {
 namespace {
 
-using Places = std::vector<std::vector<int64_t>>;  // in the padded row, of each rank's tokens
+using Places = std::vector<std::vector<int64_t>>;  // by rank: its tokens' places in the padded row
 
 const Packing kRows[] = {
     Packing::from_lengths({37}), Packing::from_lengths({13, 1, 22, 9}), Packing::from_lengths({3}),
     Packing::from_documents({{31, Fork{8, 21}}}),
     Packing::from_documents({{11, Fork{5, 9}}, {6}, {3, Fork{1, 2}}, {14, Fork{9, 10}}})};
 
-/// Does the row's mask allow it? Places of the padded row.
+/// True if the row's mask lets the query see the key. Both are places in the padded row.
 bool is_allowed(const Packing& padded, int64_t query, int64_t key) {
   const auto& ends = padded.boundaries();
   const auto document_of = [&](int64_t place) {
@@ -38,7 +38,7 @@ bool is_allowed(const Packing& padded, int64_t query, int64_t key) {
          key >= begin + fork->second;
 }
 
-/// A padded row needs no more padding, so that a token's index in it is its place.
+/// A padded row needs no further padding, so a token's index in it is its place.
 Places places_of(const ParallelPlan& plan, const Packing& padded) {
   Places places;
   for (int rank = 0; rank < plan.sequence_size; ++rank) {
@@ -59,7 +59,7 @@ std::vector<int64_t> places_in(const TokenSpan& span, const Places& places) {
   return {all.begin() + span.begin, all.begin() + span.begin + span.length};
 }
 
-/// What a rank holds of queries, or of keys: heads by tokens.
+/// The queries or keys of a rank: heads by tokens.
 class Held {
  public:
   explicit Held(const std::vector<int64_t>& own) : own_(own.begin(), own.end()) {}
@@ -84,7 +84,8 @@ class Held {
   std::set<std::pair<int64_t, int64_t>> arrived_;
 };
 
-/// How often each query of each slice of each head attends each key, over all ranks and steps.
+/// Counts how often each query of each slice of each head attends each key, over all ranks and
+/// steps.
 class Attended {
  public:
   Attended(const ParallelPlan& plan, const AttentionSpec& spec, const Packing& padded)
@@ -99,7 +100,7 @@ class Attended {
     right_heads_ = right_heads_ && group * call.keys.num_heads == call.queries.num_heads;
     for (int64_t i = 0; i < call.queries.num_heads; ++i) {
       const int64_t head = call.queries.head_begin + i;
-      if (head >= spec_.num_heads) continue;  // an added one
+      if (head >= spec_.num_heads) continue;  // a dummy head
       const int64_t of_layer = spec_.num_heads / spec_.num_kv_heads;
       right_heads_ = right_heads_ && call.keys.head_begin + i / group == head / of_layer;
       int64_t* of_head = &counts_[(head * geometry.num_slices + geometry.slice) * T_ * T_];
@@ -114,7 +115,8 @@ class Attended {
     }
   }
 
-  /// Is every kv head that of its query head, and every count `right(count, query, key)`?
+  /// True if each query head used its own kv head, and `right(count, query, key)` holds for every
+  /// count.
   template <typename Right>
   bool is(const Right& right) const {
     bool all_right = right_heads_;
@@ -165,7 +167,7 @@ TEST_CASE("geometry: every pair that the row's mask allows is attended once, wit
   }
 }
 
-/// Positions as a window counts them, by place: a second branch goes on from its prompt.
+/// Returns positions for the window, by place: a second branch continues from its prompt.
 std::vector<int64_t> positions_of(const Packing& padded) {
   std::vector<int64_t> positions(padded.num_tokens());
   std::iota(positions.begin(), positions.end(), 0);
@@ -220,8 +222,8 @@ TEST_CASE("geometry: a sliding window keeps what is inside, once, and needs no o
   }
 }
 
-/// Keys and values of one head that reach ranks from others in a window, and the last hop that any
-/// rank attends in. Window 0: none.
+/// Returns the keys of one head that reach ranks from others, and the last hop in which any rank
+/// attends. Window 0: none.
 std::pair<int64_t, int> foreign_keys(const ParallelPlan& plan, int64_t length, int64_t window) {
   AttentionSpec spec = plain_attention(1, 1, 1);
   if (window > 0) spec.window = window;
@@ -245,7 +247,7 @@ TEST_CASE("geometry: in a sliding window fewer keys travel, and later hops have 
   const auto plan = [](const char* name) {
     return make_parallel_plan(4, 4, method_named(name), /*num_heads=*/1, /*num_kv_heads=*/1);
   };
-  // Four ranks of 16 tokens. The first query of a rank sees 7 keys of the rank before it.
+  // Four ranks of 16 tokens. The first query of a rank sees 7 keys of the previous rank.
   CHECK(foreign_keys(plan("allgather"), 64, 0).first == 16 + 32 + 48);
   CHECK(foreign_keys(plan("allgather"), 64, 8).first == 3 * 7);
   CHECK(foreign_keys(plan("allgather"), 64, 1).first == 0);
@@ -253,11 +255,12 @@ TEST_CASE("geometry: in a sliding window fewer keys travel, and later hops have 
   CHECK(foreign_keys(plan("ring"), 64, 8) == std::pair<int64_t, int>{3 * 7, 1});
   CHECK(foreign_keys(plan("ring"), 64, 18) == std::pair<int64_t, int>{3 * 16 + 2, 2});
   CHECK(foreign_keys(plan("ring"), 64, 1) == std::pair<int64_t, int>{0, 0});
-  // Of eight chunks of 8 tokens seven see 7 keys of the one before, of which one is on its rank.
+  // Of eight chunks of 8 tokens, seven see 7 keys of the previous chunk, and one of these is on the
+  // same rank.
   CHECK(foreign_keys(plan("zigzag-ring"), 64, 8).first == 6 * 7);
   CHECK(foreign_keys(plan("llama3"), 64, 8).first == 6 * 7);
-  // Every key is seen by the next three tokens, which are on all other ranks; the last ones by
-  // none.
+  // The next three tokens see each key, and all are on other ranks; the row's last keys have no
+  // such tokens.
   CHECK(foreign_keys(plan("striped-ring"), 64, 8).first == 4 * 3 * 16 - 6);
 }
 
@@ -273,7 +276,8 @@ TEST_CASE("geometry: the busiest rank's work, by hop") {
   CHECK(zigzag.heads == 3);
   CHECK(zigzag.head_pairs == Pairs{3 * 136, 3 * 128, 3 * 128, 3 * 128});
   CHECK(zigzag.calls == Calls{1, 1, 1, 1});
-  // All wait for the rank that sees most: the first sees no other's keys, the last everyone's.
+  // All ranks wait for the one that sees most: the first sees no other rank's keys, the last all of
+  // them.
   CHECK(work("ring", 1).head_pairs == Pairs{136, 256, 256, 256});
   CHECK(work("allgather", 1).head_pairs == Pairs{48 * 16 + 136});
   CHECK(work("ulysses", 8).head_pairs == Pairs{2 * 64 * 65 / 2});

@@ -15,7 +15,7 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// Some of one head's queries, and the keys that they see.
+// Some queries of one head, and the keys that they see.
 struct HeadQueries {
   int64_t head;
   TokenRange tokens, keys;
@@ -24,14 +24,14 @@ struct HeadQueries {
 // By rank and wave.
 using Assignment = std::vector<std::vector<std::vector<HeadQueries>>>;
 
-// Keys of one kv head that a rank reads, from the first wave that does to the last one.
+// Keys of one kv head that a rank reads, and the first and last wave that read them.
 struct KeyUse {
   int64_t kv_head;
   TokenRange keys;
   int first_wave, last_wave;
 };
 
-// The union of what the waves read of each kv head, so that no key is sent twice.
+// Returns the union of the waves' keys for each kv head, so that no key is sent twice.
 std::vector<KeyUse> keys_used(const std::vector<std::vector<HeadQueries>>& waves,
                               const std::function<int64_t(int64_t)>& kv_of) {
   std::vector<KeyUse> uses;
@@ -58,7 +58,7 @@ std::vector<KeyUse> keys_used(const std::vector<std::vector<HeadQueries>>& waves
   return merged;
 }
 
-// Neighbouring kv heads of the same tokens and waves become one item.
+// Neighbouring kv heads with the same tokens and waves become one item.
 void add_items(RankShare& share, const std::vector<KeyUse>& uses) {
   const KeyUse* last = nullptr;
   for (const KeyUse& use : uses) {
@@ -88,8 +88,8 @@ int item_with(const std::vector<HeadBlock>& items, int64_t kv_head, TokenRange k
   throw std::logic_error("a query without its keys");
 }
 
-// Runs of heads that share their kv heads evenly. Where a cut between ranks went through a group of
-// query heads there are several, each attended by itself: no key is repeated.
+// Makes pieces from runs of heads that share their kv heads evenly. If a cut between ranks splits a
+// group of query heads, there are several pieces, so that no key is repeated.
 void add_pieces(RankShare& share, HeadWave& wave, const std::vector<HeadQueries>& heads,
                 const std::function<int64_t(int64_t)>& kv_of) {
   for (size_t begin = 0, end = 0; begin < heads.size(); begin = end) {
@@ -146,12 +146,12 @@ HeadSplit split_whole_heads(int num_ranks, int64_t num_heads, int64_t num_tokens
   return make_split(assignment, kv_of);
 }
 
-// Pairs of a query and a key it sees among the first `length` tokens of a document.
+// Pairs of a query and a key that it sees among the first `length` tokens of a document.
 double triangle(int64_t length) {
   return 0.5 * static_cast<double>(length) * static_cast<double>(length + 1);
 }
 
-// Cuts a row where a share of its causal cost lies before.
+// Finds the place in a row before which a given share of its causal cost lies.
 class CostLine {
  public:
   CostLine(const Packing& packing, std::optional<int64_t> window)
@@ -161,7 +161,7 @@ class CostLine {
     }
   }
 
-  /// The first token of the part behind the cut; exact to half a token.
+  /// Returns the first token after the cut; exact to half a token.
   int64_t cut(double share) const {
     const double target = share * before_.back();
     const auto document = std::min<int64_t>(
@@ -174,7 +174,8 @@ class CostLine {
   }
 
  private:
-  /// Of the first `length` queries of a document. Those of its second branch do not see the first.
+  /// Cost of the first `length` queries of a document. Those of a second branch do not see the
+  /// first branch.
   double cost_of_first(int64_t length, int64_t document) const {
     const auto& fork = packing_.fork(document);
     if (window_) {
@@ -186,7 +187,7 @@ class CostLine {
     return triangle(length) - static_cast<double>(length - fork->second) * unseen(*fork);
   }
 
-  /// The x for which cost_of_first(x) = cost.
+  /// Returns the x for which cost_of_first(x) = cost.
   double queries_of(double cost, int64_t document) const {
     const auto& fork = packing_.fork(document);
     if (!fork || cost <= triangle(fork->second)) return (std::sqrt(8.0 * cost + 1.0) - 1.0) / 2.0;
@@ -203,7 +204,7 @@ class CostLine {
            static_cast<double>(length - growing) * static_cast<double>(*window_);
   }
 
-  /// The least x for which cost_of_first(x) >= cost.
+  /// Returns the least x for which cost_of_first(x) >= cost.
   int64_t queries_in_window(double cost, int64_t document) const {
     int64_t low = 0, high = packing_.length(document);
     while (low < high) {
@@ -246,7 +247,7 @@ HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
   const int64_t T = packing.num_tokens(), group = num_heads / num_kv_heads;
   const int64_t num_parts = int64_t{num_ranks} * head_waves;
   const CostLine line(packing, window);
-  // Part i begins in this head at this token.
+  // The head and the token at which part i begins.
   const auto begin_of = [&](int64_t part) {
     const int64_t position = part * num_heads, head = position / num_parts;
     const int64_t rest = position % num_parts;
@@ -264,7 +265,7 @@ HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
       if (begin >= end) continue;
       queries.push_back({head, {begin, end}, {first_key_seen(begin, end, packing, window), end}});
     }
-    // An empty part still takes part in every exchange.
+    // An empty part still joins every exchange.
     if (queries.empty()) queries.push_back({std::min(first_head, num_heads - 1), {0, 0}, {0, 0}});
   }
   return make_split(assignment, [group](int64_t head) { return head / group; });

@@ -1,6 +1,6 @@
-// Who attends with which heads of which tokens: what the geometry of the Ulysses kinds is made from
-// (geometry.h). No torch.
-// T: tokens of the row as the group sees it, P: ranks, N: query heads, M: kv heads.
+// Assignment of heads and tokens to ranks, from which the geometry of the Ulysses kinds is made
+// (geometry.h). No torch. T: tokens of the row as the group sees it, P: ranks, N: query heads, M:
+// kv heads.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,22 @@ struct HeadBlock {
   bool operator==(const HeadBlock&) const = default;
 };
 
-/// Queries that attend together: their heads share the kv heads [kv_begin, kv_begin + num_kv) of
-/// item kv_item evenly, query head i of the piece using kv head i / (num_heads / num_kv).
+/// Queries that attend together. Their heads share the kv heads [kv_begin, kv_begin + num_kv) of
+/// item kv_item evenly: query head i of the piece uses kv head i / (num_heads / num_kv).
 struct AttentionPiece {
   HeadBlock query;
   int kv_item;
   int64_t kv_begin, num_kv;
 };
 
-/// What a rank does between two exchanges.
+/// A rank's work between two exchanges.
 struct HeadWave {
   std::vector<int> fetched;  // kv items that arrive with this wave's queries
   std::vector<AttentionPiece> pieces;
   std::vector<int> released;  // kv items that no later wave reads
 };
 
-/// One rank's part of the work. No kv head's key reaches a rank twice.
+/// One rank's part of the work. No key of a kv head reaches a rank twice.
 struct RankShare {
   std::vector<HeadBlock> kv_items;
   std::vector<HeadWave> waves;
@@ -41,18 +41,18 @@ struct RankShare {
 /// By rank. Every rank has the same number of waves.
 using HeadSplit = std::vector<RankShare>;
 
-/// Ulysses: query heads in P equal runs, kv heads wherever one of their query heads is. P divides
-/// N. Waves are runs of a rank's heads, as even as possible; no more than N / P of them.
+/// Ulysses: query heads in P equal runs; each kv head goes to every rank with one of its query
+/// heads. P must divide N. Waves are runs of a rank's heads, as equal as possible, at most N / P.
 HeadSplit split_evenly(int num_ranks, int64_t num_heads, int64_t num_kv_heads, int64_t num_tokens,
                        int head_waves);
 
-/// The same after adding zero query heads up to a multiple of P; they use the last kv head.
+/// The same, with zero query heads added up to a multiple of P; they use the last kv head.
 HeadSplit split_with_dummy_heads(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
                                  int64_t num_tokens, int head_waves);
 
-/// Query heads on a line that is cut in P (times waves) equal parts of causal cost; a cut inside a
-/// head splits its queries, and each part gets the keys that its queries see, within the layer's
-/// sliding window where it has one. Any P, N, M.
+/// Lines up the query heads and cuts the line into P (times waves) parts of equal causal cost. A
+/// cut inside a head splits its queries; each part gets the keys that its queries see, within the
+/// layer's sliding window if there is one. Any P, N, M.
 HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
                         const Packing& packing, int head_waves,
                         std::optional<int64_t> window = std::nullopt);

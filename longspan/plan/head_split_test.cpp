@@ -22,7 +22,8 @@ int64_t document_begin(const Packing& packing, int64_t token) {
   return packing.begin(document);
 }
 
-/// Every query once, each with its own kv head's keys at hand; no key sent twice to a rank.
+/// Checks that every query appears once, with its own kv head's keys, and that no key reaches a
+/// rank twice.
 void check_complete(const HeadSplit& split, int64_t num_heads, int64_t group, int64_t last_kv,
                     const Packing& packing) {
   const int64_t T = packing.num_tokens();
@@ -66,7 +67,7 @@ void check_complete(const HeadSplit& split, int64_t num_heads, int64_t group, in
   CHECK(std::all_of(times.begin(), times.end(), [](int n) { return n == 1; }));
 }
 
-// Pairs of a query and a key it sees, of all query heads of a rank's pieces.
+// Pairs of a query and a key that it sees, over all query heads of a rank's pieces.
 double attended_pairs(const RankShare& share, const Packing& packing) {
   double pairs = 0;
   for (const AttentionStep& step :
@@ -129,7 +130,7 @@ TEST_CASE("head split: by cost, branches of forked documents weigh what they see
        {Packing::from_documents({{4096, Fork{1024, 2560}}}),
         Packing::from_documents({{4096, Fork{1, 4000}}}),
         Packing::from_documents({{1000, Fork{700, 900}}, {30}, {2500, Fork{500, 1500}}, {566}})}) {
-    std::vector<double> seen;  // by each token
+    std::vector<double> seen;  // number of keys that each token sees
     for (const auto& [length, fork] : packing.documents()) {
       for (int64_t i = 0; i < length; ++i) {
         const bool second = fork && i >= fork->second;
@@ -166,7 +167,7 @@ TEST_CASE("head split: early queries of a head get early keys only") {
   REQUIRE(split[0].kv_items.size() == 1);
   CHECK(split[0].kv_items[0].num_tokens == doctest::Approx(707).epsilon(0.002));
   CHECK(split[1].kv_items[0] == HeadBlock{0, 1, 0, 1000});
-  // A cut between two documents: each rank needs its own one's keys.
+  // A cut between two documents: each rank needs only the keys of its own document.
   const HeadSplit apart = split_by_cost(2, 1, 1, Packing::from_lengths({500, 500}), 1);
   CHECK(apart[0].kv_items[0] == HeadBlock{0, 1, 0, 500});
   CHECK(apart[1].kv_items[0] == HeadBlock{0, 1, 500, 500});

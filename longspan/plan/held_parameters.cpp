@@ -20,14 +20,14 @@
 namespace longspan {
 namespace {
 
-/// Flat buffers hold parameters, and shares of them, in multiples of this many numbers.
+/// Parameters in flat buffers, and shares of them, are padded to multiples of this many elements.
 constexpr int64_t kAlignment = 64;
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Of a number as it is used, where it is held in `parameter.element_bytes`.
+/// Bytes per element at use.
 int64_t used_bytes(const Config& config, const HeldParameter& parameter, int num_ranks) {
   const bool apart =
       is_gathered(config, parameter, num_ranks) || (parameter.trained && config.offload_optimizer);
@@ -49,7 +49,7 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
                                  extra = split_names(config.freeze_extra_modules);
   const auto trains = [&](const ParameterSpec& parameter) {
     if (!parameter.layer) {
-      for (const std::string& module : extra) {  // any part of the name, as LLaMA-Factory has it
+      for (const std::string& module : extra) {  // any substring of the name, as in LLaMA-Factory
         if (parameter.name.find(module) == std::string::npos) continue;
         found.insert(module);
         return true;
@@ -83,7 +83,7 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
 
 namespace {
 
-/// Of the model's own parameters, by finetuning_type.
+/// Returns which of the model's own parameters finetuning_type trains.
 std::function<bool(const ParameterSpec&)> trained_by_type(const MethodSettings& config,
                                                           const ModelSpec& model) {
   switch (finetuning_type_of(config)) {
@@ -110,8 +110,7 @@ std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec
   const auto is_trained = trained_by_type(config, model);
   std::vector<HeldParameter> held;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    // Nothing flows through the head of a model that is trained for its value head; weight decay
-    // must not move it either.
+    // The head is unused when a value head is trained, and weight decay must not move it either.
     const bool unused = !stage.uses_lm_head && parameter.role == ParameterRole::kHead;
     if (is_buffer(parameter.role)) {
       held.push_back({parameter, 4, false});
@@ -195,8 +194,8 @@ std::vector<HeldParameter> used_parameters(const Config& config, std::vector<Hel
 
 HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
                         int expert_parallel_size, bool cuda) {
-  // Parameters of a flat buffer: of one unit, of one dtype, all trained or none, divided among as
-  // many ranks.
+  // Parameters of a flat buffer have the same unit and dtype, are all trained or none, and are
+  // sharded over the same number of ranks.
   using Key = std::tuple<int, bool, int64_t, int64_t, bool, int, bool>;
   std::map<Key, int64_t> numbers;
   HeldBytes bytes;

@@ -1,5 +1,5 @@
-// Which parameters a run holds, in how many bytes, and which it trains: by the model's spec and the
-// configuration alone, before there is a tensor. No torch.
+// The parameters that a run holds, their bytes, and which are trained, from the model's spec and
+// the configuration alone. No torch.
 #pragma once
 
 #include <set>
@@ -15,48 +15,49 @@ namespace longspan {
 
 struct Config;
 
-/// The names of the parameters that finetuning_type: freeze trains, by LLaMA-Factory's rules.
-/// Throws UserError: more layers than there are, modules that the model does not have.
+/// Returns the names of the parameters that finetuning_type: freeze trains, by LLaMA-Factory's
+/// rules. Throws UserError for more layers than there are, and for modules that the model does not
+/// have.
 std::set<std::string> trained_by_freeze(const MethodSettings& config, const ModelSpec& model);
 
-/// The parameters that the configuration trains the model with, the model's own first, in the order
-/// of parameters_of, each in the dtype that it is held in. `lora`: the adapter, under
-/// finetuning_type: lora. Throws UserError.
+/// Returns the parameters of a run, in the dtypes in which they are held: first the model's in the
+/// order of parameters_of, then the adapter's. `lora`: the adapter, for finetuning_type: lora.
+/// Throws UserError.
 std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
                                            const LoraShape& lora);
 
-/// The adapter that the configuration makes, where none is there yet. Throws UserError.
+/// Returns the adapter of the configuration when there is none yet. Throws UserError.
 LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model);
 
-/// An adapter that was there before and is trained further: dropout is training's, not the
-/// adapter's.
+/// Returns an existing adapter for further training: dropout comes from the configuration.
 LoraShape as_trained(LoraShape adapter, const MethodSettings& config);
 
-/// What load_trained_model will make of the model, where no adapter is there yet. Throws UserError.
+/// Returns the parameters that load_trained_model will make, if there is no adapter yet. Throws
+/// UserError.
 std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model);
 
-/// Those of the reference model, which are not trained; none where the trained model without its
-/// adapter is the reference. `model`: of ref_model, or else the trained one.
+/// Returns the untrained parameters of the reference model; none if the trained model without its
+/// adapter is the reference. `model`: of ref_model, otherwise the trained one.
 std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model);
 
-/// The parameters of one rank where so many ranks share out the experts, each as many.
+/// Returns the parameters of one rank when experts are distributed over `expert_parallel_size`
+/// ranks.
 std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
                                            int expert_parallel_size);
 
-/// The same in the dtypes that they are used in: ZeRO and offloading cast what they gather.
-/// `num_ranks`: those that divide one copy; of experts that are shared out, expert_shard_size() of
-/// them.
+/// Returns the parameters in the dtypes at use: ZeRO and offloading cast what they gather.
+/// `num_ranks`: ranks that share one copy; for distributed experts, expert_shard_size() of them.
 std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> held,
                                            int num_ranks, int expert_parallel_size = 1);
 
-/// The ranks that divide one copy of the parameter.
+/// Returns the number of ranks that share one copy of the parameter.
 int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_size);
-/// ZeRO-3: is the parameter whole only while it is used? `num_ranks`: those that divide it.
+/// True if ZeRO-3 gathers the parameter for each use. `num_ranks`: ranks that share it.
 bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks);
 
-/// The bytes of values that stay with one rank between uses, where values are divided or offloaded
-/// (optim/flat_parameters.h). `cuda`: the host of a GPU also holds what it sends there in the dtype
-/// that it is used in.
+/// Returns the bytes of values on one rank between uses, if values are sharded or offloaded
+/// (optim/flat_parameters.h). `cuda`: a GPU's host also holds the values that it sends, in the
+/// dtype at use.
 HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
                         int expert_parallel_size = 1, bool cuda = false);
 

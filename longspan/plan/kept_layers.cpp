@@ -21,11 +21,11 @@ int64_t bytes_of_rank(const MemoryFacts& facts) {
 std::optional<KeptLayers> said_kept_layers(const Config& config, const ModelSpec& model,
                                            bool cuda) {
   const int64_t most = num_saving_layers(model);
-  // What these save, or compute again, has nothing to do with memory that is left.
+  // These settings save or recompute tensors regardless of the free memory.
   if (config.disable_gradient_checkpointing || config.tiled_mlp || most == 0) return KeptLayers{};
   if (!config.kept_mlp_layers) {
-    // Who moves activations away wants the memory for something else. And bits that are the same
-    // each time may not depend on how much memory other processes leave.
+    // Users who offload activations want the memory for something else. With full_determinism,
+    // results must not depend on the free memory.
     const bool offloads = activations_offloaded_to(config) != OffloadedTo::kNowhere;
     const bool by_itself = cuda && !offloads && !config.full_determinism;
     return by_itself ? std::nullopt : std::optional(KeptLayers{});

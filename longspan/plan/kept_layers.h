@@ -1,5 +1,5 @@
-// Of how many layers gradient checkpointing keeps what the feed-forward saves, so that the backward
-// does not compute it again: as many as memory allows. No torch.
+// The number of layers whose feed-forward tensors gradient checkpointing keeps, so that the
+// backward does not recompute them: as many as memory allows. No torch.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ namespace longspan {
 struct Config;
 
 struct KeptLayers {
-  int64_t count = 0;   // of those that have something to keep, the last ones
-  std::string reason;  // a sentence for users; empty where there was nothing to choose
+  int64_t count = 0;   // of the layers with something to keep, the last `count`
+  std::string reason;  // a sentence for users; empty if there was no choice
 };
 
-/// What the configuration says alone; none: as many as fit.
+/// Returns the number if the configuration alone determines it; nullopt: as many as fit.
 std::optional<KeptLayers> said_kept_layers(const Config& config, const ModelSpec& model, bool cuda);
 
-/// As many as fit into so many bytes of a rank: of the device, and of the host as well where both
-/// are one memory. `facts`: of the run; what they say of kept layers is no matter.
+/// Returns the largest number that fits into `bytes` of a rank: of the device; on a CPU of device
+/// and host together. `facts`: of the run; its own number of kept layers is ignored.
 KeptLayers kept_layers_that_fit(MemoryFacts facts, const ModelSpec& model, int64_t bytes);
 
-/// Sets how many layers keep it, of each kind in the model's pattern.
+/// Sets the number of kept layers in `facts`, for each kind in the model's pattern.
 void keep_layers(MemoryFacts& facts, const ModelSpec& model, int64_t count);
 
 }  // namespace longspan

@@ -67,11 +67,11 @@ TEST_CASE("kept layers: gate and up of each of them, in the dtype of computation
     CHECK(device_with(facts, model, 1) - none == kTokens * 2 * 160 * bytes);
     CHECK(device_with(facts, model, 5) - none == 5 * kTokens * 2 * 160 * bytes);
   }
-  // Of the last layer only rows with labels go through the feed-forward.
+  // In the last layer, only rows with labels pass the feed-forward.
   facts.num_labels = kTokens / 4;
   CHECK(device_with(facts, model, 2) - device_with(facts, model, 0) ==
         kTokens * 2 * 160 * 2 + kTokens / 4 * 2 * 160 * 2);
-  // They stay on the device, and a rank has those of its own tokens.
+  // The tensors stay on the device, and a rank has those of its own tokens.
   facts.num_labels = kTokens;
   facts.offload_activations = true;
   facts.sequence_size = 4;
@@ -80,7 +80,7 @@ TEST_CASE("kept layers: gate and up of each of them, in the dtype of computation
   keep_layers(facts, model, 3);
   CHECK(table_of(account_of(facts)).find("kept of MLPs") != std::string::npos);
   CHECK(table_of(account_of(facts)).find("of 3 of 5 layers") != std::string::npos);
-  // Tiles keep nothing, and without checkpointing all is saved anyway.
+  // Tiles keep nothing, and without checkpointing everything is saved anyway.
   facts.mlp_tiles = 2;
   CHECK(device_with(facts, model, 3) == device_with(facts, model, 0));
   facts.mlp_tiles = 0;
@@ -99,7 +99,7 @@ TEST_CASE("kept layers: a norm behind the MLP saves its input, in the dtype of h
 }
 
 TEST_CASE("kept layers: the last of those that have something to keep") {
-  // Experts compute gate and up again in any case.
+  // Experts always recompute gate and up.
   const ModelSpec model = model_of({dense(160), of_experts(), dense(320)}, 8);
   CHECK(num_saving_layers(model) == 5);
   CHECK(last_saving_layers(model, 3) == std::vector<int64_t>{6, 5, 3});
@@ -119,12 +119,12 @@ TEST_CASE("kept layers: as many as fit, to the byte") {
   for (const bool cuda : {false, true}) {
     facts.cuda = cuda;
     facts.offload_optimizer = true;
-    facts.num_trained = 1000;  // states in host memory
+    facts.num_trained = 1000;  // with states in host memory
     for (int64_t count = 0; count <= 5; ++count) {
       CAPTURE(count);
       keep_layers(facts, model, count);
       const MemoryAccount account = account_of(facts);
-      // Of a CPU host and device are one memory.
+      // On a CPU, host and device are one memory.
       const int64_t needed = account.device + (cuda ? account.beside_tensors : account.host);
       CHECK(kept_layers_that_fit(facts, model, needed).count == count);
       CHECK(kept_layers_that_fit(facts, model, needed - 1).count ==

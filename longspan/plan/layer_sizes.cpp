@@ -18,7 +18,7 @@ int64_t working_of(const MemoryFacts& facts, const LayerCost& cost) {
   const FeedForwardCost& mlp = cost.feed_forward;
   const bool shared_out = shares_out(facts, cost);
   if (are_grouped(facts, cost)) {
-    // What adapters of gate and up make of output gradients before their second matrix.
+    // Products of output gradients with the second matrices of the adapters of gate and up.
     const int64_t inner = 2 * mlp.grouped.rows * facts.expert_adapter_rank;
     return inner + (shared_out ? mlp.grouped.exchanged : mlp.grouped.working);
   }
@@ -54,12 +54,12 @@ LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost,
   s.dropped = facts.drops_inputs ? 2 * cb * static_cast<double>(mlp.width) : 0.0;
   s.feed_forward_working = cb * static_cast<double>(working_of(facts, cost));
   const bool behind = mlp.saved_hidden > 0;
-  // Experts that are worked on at once make what the norm behind was given again in their own room.
+  // Experts that run at once recompute the input of the norm after them in their own memory.
   const int64_t made_again = behind && !are_grouped(facts, cost) ? mlp.width : 0;
   s.feed_forward_working_saved =
       s.feed_forward_working - cb * static_cast<double>(mlp.saved - mlp.saved_hidden + made_again);
-  // In the forward: what it saves lies there for a chunk; who saves nothing has no more than in the
-  // backward.
+  // In the forward, a chunk's saved tensors exist; a layer that saves nothing needs no more than in
+  // the backward.
   s.feed_forward_forward = mlp.saved > 0 ? cb * static_cast<double>(mlp.saved - mlp.saved_hidden)
                                          : s.feed_forward_working;
   s.feed_forward_own_saved = cb * static_cast<double>(mlp.saved - mlp.saved_hidden);

@@ -1,5 +1,4 @@
-// What one kind of layers has for each token, in bytes: what the moments of a step are made of. No
-// torch.
+// Bytes per token of one kind of layers, from which the moments of a step are computed. No torch.
 // D: model dim.
 #pragma once
 
@@ -9,27 +8,27 @@
 
 namespace longspan {
 
-/// Of one kind of layers, or, without the parts that the cost names, of the row.
+/// Sizes of one kind of layers. With an empty cost: only those of the row.
 struct LayerSizes {
   LayerCost cost;
-  // Bytes of a token in the dtype that each is held in
+  // Bytes per token, in the dtype of each tensor.
   double D, queries, keys, kv, output, state;
-  double latents;  // of keys and values that are made again where they travel
+  double latents;  // of keys and values that are recomputed on ranks that receive latents
   double feed_forward_saved, feed_forward_working;
-  double feed_forward_working_saved;  // where what it saves is there
+  double feed_forward_working_saved;  // if the tensors that it saves exist
   double feed_forward_forward, feed_forward_own_saved;
-  double hidden;   // a hidden state in the dtype of computation
-  double behind;   // D where there are norms behind what is added to h
-  double dropped;  // an adapter's gradient of the widest input, before its dropout and behind it
-  double queries_wide, kv_wide, output_wide;  // gradients of attention while they add up
-  AttentionMemory shared;                     // what sharing the row adds
-  double labels;                              // share of tokens that have one
+  double hidden;   // a hidden state in the compute dtype
+  double behind;   // D if the layer has norms after its sublayers
+  double dropped;  // an adapter's gradient of the widest input, before and after its dropout
+  double queries_wide, kv_wide, output_wide;  // attention's gradients while they accumulate
+  AttentionMemory shared;                     // memory that sharing the row adds
+  double labels;                              // share of tokens that have a label
   int64_t num_tokens, num_labels;             // of this rank
 };
 
-/// Does a GPU work on all of the layer's experts at once?
+/// True if a GPU computes all of the layer's experts at once.
 bool are_grouped(const MemoryFacts& facts, const LayerCost& cost);
-/// Are the layer's experts shared out? Then all rows of a rank go through it at once.
+/// True if the layer's experts are distributed over ranks; all rows of a rank then pass at once.
 bool shares_out(const MemoryFacts& facts, const LayerCost& cost);
 
 LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionMemory& shared);

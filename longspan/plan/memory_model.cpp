@@ -14,15 +14,14 @@ namespace {
 
 int64_t divided(int64_t bytes, int64_t parts) { return (bytes + parts - 1) / parts; }
 
-/// How the run divides what it holds among ranks.
+/// How the run shards its states over ranks.
 struct Division {
   explicit Division(const MemoryFacts& memory_facts)
       : facts(memory_facts), ranks(std::max<int64_t>(1, facts.shard_size)) {}
 
-  /// The ranks that divide what is divided from this stage of ZeRO on.
+  /// Returns the number of shards of states that are sharded from this stage of ZeRO on.
   int64_t parts(int64_t from_stage) const { return facts.zero_stage >= from_stage ? ranks : 1; }
-  /// This rank's bytes of what is trained: experts that are shared out are divided among fewer
-  /// ranks.
+  /// Returns this rank's bytes of trained states. Distributed experts are sharded over fewer ranks.
   int64_t share_of(int64_t all, int64_t of_experts) const {
     const int64_t expert_parts = parts(1) > 1 ? facts.expert_shard_size : 1;
     return divided(all - of_experts, parts(1)) + divided(of_experts, expert_parts);
@@ -33,7 +32,7 @@ struct Division {
   bool gathers_parameters() const {
     return facts.zero_stage >= 3 && (ranks > 1 || facts.offload_params);
   }
-  /// A share's sum of gradients lies with its masters.
+  /// The gradient sum of a share lives where its masters live.
   bool sums_on_host() const {
     return facts.offload_optimizer || (gathers_parameters() && facts.offload_params);
   }
@@ -63,8 +62,8 @@ void add_parameters(const MemoryFacts& facts, const Division& division, Lines& l
         {"Parameters", facts.offload_params ? 0 : held, facts.offload_params ? held : 0, how});
   }
   if (!division.gathers_parameters()) return;
-  // A share that lies on the host is on the device while the next unit is gathered from it. A rank
-  // alone then uses it as it came.
+  // A share on the host is copied to the device while the next unit is gathered from it. With one
+  // rank, the copy is used directly.
   const bool is_sent = facts.offload_params && division.ranks > 1;
   const int64_t sent = is_sent ? divided(facts.largest_unit_bytes, division.ranks) : 0;
   lines.push_back(
@@ -76,7 +75,7 @@ void add_gradients(const MemoryFacts& facts, const Division& division, Lines& li
   const bool on_host = sums.on_host;
   const int64_t share =
       division.share_of(facts.trained_parameter_bytes, facts.trained_expert_bytes);
-  // What a GPU's unit adds to a sum on the host lies there until the copy has ended.
+  // On a GPU, a unit's part of a sum on the host exists there until the copy has ended.
   const int64_t landing =
       on_host && facts.cuda ? divided(facts.largest_unit_gradient_bytes, division.parts(1)) : 0;
   if (facts.zero_stage < 2) {
@@ -86,7 +85,7 @@ void add_gradients(const MemoryFacts& facts, const Division& division, Lines& li
   }
   lines.push_back({"Gradients", sums.device_bytes, on_host ? share : 0, division.described(2)});
   const int64_t unit = facts.largest_unit_gradient_bytes;
-  // What a unit adds to a sum is on the device first, and what is received of it.
+  // A unit's part of a sum is on the device first, as are the received parts.
   lines.push_back({"  of units", gradients_under_way(sums, facts.cuda, unit, unit, unit), landing,
                    "made, on their way, and received from others"});
 }
@@ -106,7 +105,7 @@ void add_states(const MemoryFacts& facts, const Division& division, Lines& lines
   }
 }
 
-/// What lines have that is never there at once, or what is there at a moment that they do not know.
+/// Corrects the sum of the lines to the peak.
 void add_moment(const MemoryFacts& facts, const Division& division, int64_t always, Lines& lines) {
   const int64_t there = bytes_of_fullest_moment(facts, division.sums());
   if (there == 0) return;
@@ -119,7 +118,7 @@ void add_moment(const MemoryFacts& facts, const Division& division, int64_t alwa
   }
 }
 
-/// Returns saved and kept activations and what is worked with, in bytes a token.
+/// Returns the bytes per token of saved, kept and temporary activations.
 double add_activations(const MemoryFacts& facts, Lines& lines) {
   const TokenBytes tokens = token_bytes(facts);
   const auto row = static_cast<double>(divided(facts.num_tokens, facts.sequence_size));

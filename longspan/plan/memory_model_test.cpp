@@ -57,7 +57,7 @@ TEST_CASE(
           each->mlp_tiles = tiles;
           each->offload_activations = offloads;
         }
-        // Two experts a token, in two bytes each.
+        // Two experts per token, two bytes each.
         CHECK(account_of(facts).device - account_of(none).device == 1024 * 17);
         CHECK(account_of(facts).host == account_of(none).host);
       }
@@ -88,12 +88,12 @@ TEST_CASE("memory account: states by stage, shard and offload") {
   }
   CHECK(divided.device == device);
   CHECK(divided.host == host);
-  // What a reference model holds is added in both roles.
+  // A reference model adds to both roles.
   facts.reference_on_device = 30;
   facts.reference_on_host = 500;
   CHECK(account_of(facts).device == device + 30);
   CHECK(account_of(facts).host == host + 500);
-  // A GPU's sums of a unit lie on the host before they are added to the share.
+  // On a GPU, a unit's sums land on the host before they are added to the share.
   facts.largest_unit_gradient_bytes = 400;
   facts.cuda = true;
   CHECK(account_of(facts).host == host + 500 + 100);
@@ -109,7 +109,7 @@ TEST_CASE("memory account: a token costs layers without offloading, and one bloc
     of.layers[0].count = num_layers;
     return account_of(of).activation_bytes_per_token;
   };
-  // h, attention's output and one number a head, all in fp32.
+  // h, attention's output and one element per head, all in fp32.
   const double kept = 4 * 64 + 4 * 64 + 4 * 4;
   CHECK(cost(facts, 9) - cost(facts, 5) == doctest::Approx(4 * kept));
   facts.offload_activations = true;
@@ -130,30 +130,31 @@ TEST_CASE("memory account: gradients are made while activations go") {
   MemoryFacts facts = some_facts();
   facts.vocab_size = 1;
   facts.num_labels = 1024;
-  // Layers whose gradients are as large as what they save, and an embedding's that is larger.
+  // Layers whose gradients are as large as their saved tensors, and a larger gradient of the
+  // embedding.
   const int64_t saved = 1024 * (4 * 64 + 4 * 64 + 4 * 4);
   facts.units.layers.assign(5, {.gradients = saved});
   facts.units.embedding.gradients = 100 * saved;
   facts.trained_parameter_bytes = 5 * saved + facts.units.embedding.gradients;
-  // In a step of several rows all of both are there.
+  // In a step of several rows both exist in full.
   const MemoryAccount several = account_of(facts);
   CHECK(line(several, "Activations saved").device == 5 * saved);
   CHECK(table_of(several).find("Never at once") == std::string::npos);
-  // In a step of one the embedding's backward is last, when all gradients are there and a gradient
-  // of h alone.
+  // In a step of one row the embedding's backward is last, when all gradients and only a gradient
+  // of h exist.
   facts.accumulates = false;
   const MemoryAccount one = account_of(facts);
   const int64_t h = 1024 * (4 * 64 + 64);
   const double index = 32 * 2 + 4 * 16 + 16;
   CHECK(one.device == facts.parameter_bytes + 8 * facts.num_trained +
                           facts.trained_parameter_bytes + h + std::llround(1024 * index));
-  // Were it small, the fullest moment would be a layer's: of each, gradients of it and those above
-  // and what it and those below save make as much.
+  // With a small embedding, the peak would be in a layer: the gradients of it and of the layers
+  // above, plus the saved tensors of it and of the layers below, sum to a constant.
   facts.trained_parameter_bytes -= facts.units.embedding.gradients;
   facts.units.embedding.gradients = 0;
   CHECK(several.device - account_of(facts).device == 4 * saved + 100 * saved);
-  // What a layer keeps goes with it: of two that keep, the last one's is gone before the other's
-  // backward, which has more gradients.
+  // A layer's kept tensors are freed with it. If two layers keep, the last one's are freed before
+  // the other's backward, which has more gradients.
   const int64_t without = account_of(facts).device;
   facts.layers[0].kept = 1;
   const int64_t gate_and_up = 1024 * 2 * 4 * 160;
@@ -170,7 +171,7 @@ TEST_CASE("memory account: the embedding is gathered with the first layer") {
   facts.shard_size = 2;
   facts.vocab_size = 1;
   facts.num_labels = 1024;
-  // An adapter's run of a reward model: the embedding is frozen, and there is no head.
+  // LoRA of a reward model: the embedding is frozen, and there is no head.
   facts.units.layers.assign(5, {.gathered = 1000});
   facts.units.embedding.gathered = 1'000'000'000;
   const int64_t much = account_of(facts).device;
@@ -188,13 +189,13 @@ TEST_CASE("memory account: layers of several kinds") {
   facts.last_layer = 1;
   facts.num_labels = 512;  // half of the last layer's rows
   facts.checkpointing = false;
-  // As above, of five layers and of three; and of the last one's rows what was mixed once more.
+  // As above, for five layers and three; the last layer's rows also keep the mixer's output.
   const double first = 2 * 4 * 64 + 4 * 4 + 4 * 64 + 2 * 4 * 32 + 4,
                second = 4 * 64 + 4 * 256 + 4 * 8 + 4 * 256 + 2 * 4 * 64 + 4;
   const double first_mlp = 4 * 64 + 2 * 4 * 160, second_mlp = 4 * 64 + 2 * 4 * 40;
   CHECK(token_bytes(facts).saved ==
         doctest::Approx(5 * (first + first_mlp) + 3 * second + 2.5 * second_mlp + 0.5 * 4 * 256));
-  // What is worked with is that of the layer that needs most.
+  // The temporary bytes are those of the layer that needs most.
   facts.vocab_size = 1;
   const double both = token_bytes(facts).working;
   facts.layers.erase(facts.layers.begin());
@@ -206,21 +207,21 @@ TEST_CASE("memory account: layers of several kinds") {
 
 TEST_CASE("memory account: what is made of matrices in use") {
   MemoryFacts facts = some_facts();
-  facts.vocab_size = 100'000;  // the head is the fullest moment
+  facts.vocab_size = 100'000;  // the head is the peak
   facts.residual_bytes = facts.compute_bytes = 2;
   const auto buffers = [&] { return line(account_of(facts), "Buffers").device; };
   const int64_t weight = 64 * 100'000, before = buffers();
-  // Logits of 167 rows: as they come, and in fp32.
+  // Logits of 167 rows: in compute dtype and in fp32.
   CHECK(before == 167 * 100'000 * 6);
   facts.casts_head = true;
-  const int64_t part = int64_t{16} << 20;  // of a product
+  const int64_t part = int64_t{16} << 20;  // chunk of a product
   CHECK(buffers() - before == 2 * weight + part);
   facts.casts_head = false;
   facts.sums_head_apart = true;
   CHECK(buffers() - before == 4 * weight + part);
   facts.num_labels = 100;  // one chunk
   CHECK(buffers() == 100 * 100'000 * 6);
-  // A GPU takes more rows at a time, 4096 at most, and larger parts of a product.
+  // A GPU takes more rows at a time, at most 4096, and larger chunks of a product.
   facts.cuda = true;
   facts.sums_head_apart = false;
   facts.num_labels = facts.num_tokens = 10'000;
@@ -235,11 +236,11 @@ TEST_CASE("memory account: what is made of matrices in use") {
 
   facts = some_facts();
   facts.vocab_size = 1;
-  facts.layers = some_layers(5, 1'000'000);  // the MLP is
+  facts.layers = some_layers(5, 1'000'000);  // the MLP is the peak
   const int64_t chunk = buffers();
   facts.casts_blocks = true;
   facts.compute_bytes = 2;
-  // Rows of half the size, and of what was mixed, an input and a gradient, but one more gradient in
+  // Rows of half the size; the mixer's output, an input and a gradient, but one more gradient in
   // it; three matrices and o_proj, and 16 MiB of a product.
   CHECK(chunk - buffers() == int64_t{1024} * (3 * 1'000'000 + (3 - 1) * 64) * 2 -
                                  2 * (3 * 64 * 1'000'000 + 64 * 64) - (int64_t{16} << 20));
@@ -257,7 +258,7 @@ TEST_CASE("memory account: a rank alone uses what it fetches from the host as it
 TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's backward") {
   MemoryFacts facts = some_facts();
   facts.hidden_size = 8;
-  facts.layers = some_layers(5, 1);  // attention's backward is the fullest moment
+  facts.layers = some_layers(5, 1);  // attention's backward is the peak
   facts.vocab_size = 1;
   facts.residual_bytes = facts.compute_bytes = 2;
   const MemoryAccount cpu = account_of(facts);
@@ -266,15 +267,15 @@ TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's 
   facts.cuda = true;
   const MemoryAccount gpu = account_of(facts);
   {
-    // What leaves for the host is there until it has left.
+    // A tensor that leaves for the host stays until the copy has ended.
     MemoryFacts offloading = facts, on_cpu = facts;
     on_cpu.cuda = false;
     offloading.offload_activations = on_cpu.offload_activations = true;
     CHECK(account_of(offloading).device - account_of(on_cpu).device ==
           gpu.device - cpu.device + 1024 * 8 * 2);
   }
-  // Of four query heads of 16 numbers, which are filled up to 32, in pairs that share a key head:
-  // dq in fp32, dk and dv in bf16, and a sum in fp32. cuBLAS and cublasLt work in 32 MiB each.
+  // Four query heads of 16 elements, padded to 32, in pairs that share a key head: dq in fp32, dk
+  // and dv in bf16, and a sum in fp32. cuBLAS and cublasLt have workspaces of 32 MiB each.
   CHECK(gpu.device - cpu.device == 1024 * (4 * 4 * 32 + 2 * 2 * 64 + 4 * 4) + (int64_t{64} << 20));
   CHECK(gpu.beside_tensors == int64_t{512} << 20);
   facts.num_groups = 3;
@@ -287,13 +288,13 @@ TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's 
 TEST_CASE("memory account: what a GPU composes in a mixer's backward") {
   MemoryFacts facts = some_facts();
   facts.hidden_size = 8;
-  facts.layers = some_layers(5, 1);  // attention's backward is the fullest moment
+  facts.layers = some_layers(5, 1);  // attention's backward is the peak
   facts.vocab_size = 1;
   const int64_t on_cpu = account_of(facts).device;
   facts.cuda = true;
   const int64_t on_gpu = account_of(facts).device;
   facts.layers[0].cost.mixer.composed_bytes = 12345;
-  // And a convolution over all that queries are: four numbers in fp32 for each.
+  // And a convolution over all queries: four fp32 elements for each.
   CHECK(account_of(facts).device - on_gpu == 12345 + 1024 * 4 * 4 * 64);
   facts.cuda = false;
   CHECK(account_of(facts).device == on_cpu);
@@ -304,20 +305,20 @@ TEST_CASE("memory account: places of tokens in documents whose positions restart
   facts.sequence_size = 4;
   const double before = account_of(facts).activation_bytes_per_token;
   facts.keeps_places = true;
-  // 8 bytes for each of the whole row's tokens, and of the share's.
+  // 8 bytes for each token of the whole row, and of the share.
   CHECK(account_of(facts).activation_bytes_per_token - before == doctest::Approx(8 * (4 + 1)));
 }
 
 TEST_CASE("memory account: threads of a CPU's attention") {
   MemoryFacts facts = some_facts();
   facts.attention_threads = 4;
-  facts.layers = some_layers(5, 1);  // attention is the fullest moment
+  facts.layers = some_layers(5, 1);  // attention is the peak
   facts.vocab_size = 1;
   const int64_t four = line(account_of(facts), "Buffers").device;
   CHECK(four > 0);
   facts.attention_threads = 8;
   CHECK(line(account_of(facts), "Buffers").device == 2 * four);
-  // No more than there are tiles of keys.
+  // At most the number of tiles of keys.
   facts.attention_threads = 1000;
   CHECK(line(account_of(facts), "Buffers").device == 2 * 6 * four / 4);  // of two kv heads
 }

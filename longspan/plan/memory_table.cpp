@@ -1,4 +1,4 @@
-// The account of memory as tables.
+// Prints the memory estimate as tables.
 #include <fmt/format.h>
 
 #include <algorithm>

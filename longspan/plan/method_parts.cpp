@@ -60,7 +60,7 @@ Packing padded_at_tail(const ParallelPlan& plan, const Packing& row) {
 Packing padded_for_zigzag(const ParallelPlan& plan, const Packing& row) {
   const int64_t R = plan.ring_size, U = plan.ulysses_size;
   if (R == 1) return padded_at_tail(plan, row);
-  // Shares of zigzag order are even, and Ulysses cuts each in U.
+  // Shares of zigzag order are even, and Ulysses cuts each into U.
   return pad_tail(pad_documents(row, 2 * R), R * std::lcm(int64_t{2}, U));
 }
 
@@ -94,8 +94,8 @@ double keys_at_hand(const PassCost& /*cost*/, double /*bytes*/, const std::vecto
 
 namespace {
 
-/// In a sliding window: what is seen of each rank's keys comes straight from it, in the steps in
-/// which anything is; in the backward the gradients of the last ones go home when all work is done.
+/// In a sliding window: the visible keys of each rank come directly from it, in the steps that
+/// attend anything. In the backward, the gradients of the last ones return after all work.
 double keys_from_owners(const PassCost& cost, double bytes, const std::vector<double>& work) {
   double seconds = 0;
   int num_fetches = 0;
@@ -138,8 +138,7 @@ double keys_round_rings(const PassCost& cost, double bytes, const std::vector<do
       seconds += PassCost::exposed(outer_hop, W * work.back());
     }
   }
-  // The gradients of the last step return to their ranks when all work is done; their copies are
-  // counted.
+  // The gradients of the last step return to their ranks after all work; their copies are included.
   if (cost.backward) {
     const double share = static_cast<double>(cost.shape.gradient_bytes) /
                          static_cast<double>(cost.shape.gradient_bytes + cost.shape.element_bytes);

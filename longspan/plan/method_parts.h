@@ -1,4 +1,4 @@
-// Parts of a Method that several methods share. A method names the parts that it uses. No torch.
+// Parts of a Method that several methods share. Each method names the parts that it uses. No torch.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@ inline constexpr const MethodKey* kOnlyHeadWaves[] = {&kHeadWaves};
 
 // Method::refusal
 std::string fits_any_heads(int num_ranks, const AttentionShape& heads);
-/// The number of ranks must divide the query heads. kv heads may be fewer, or not divide: each goes
-/// to every rank that needs it.
+/// The number of ranks must divide the query heads. kv heads may be fewer, or not divisible: each
+/// goes to every rank that needs it.
 std::string fits_whole_heads(int num_ranks, const AttentionShape& heads);
-/// Is the method's rule fits_any_heads?
+/// True if the method's rule is fits_any_heads.
 bool serves_any_heads(const Method& method);
 
 // Method::ulysses_degrees, Method::auto_degrees
 std::vector<int> all_exchange_heads(const PlanRequest& request, const Method& self);   // P
 std::vector<int> none_exchange_heads(const PlanRequest& request, const Method& self);  // 1
-/// The divisors of the ranks that divide the query heads, or the one that the request names.
+/// The divisors of the ranks that divide the query heads, or the degree in the request.
 std::vector<int> dividing_degrees(const PlanRequest& request, const Method& self);
 std::vector<int> not_by_auto(const PlanRequest& request, const Method& self);
 
@@ -46,11 +46,11 @@ int64_t whole_heads_of_rank(int64_t num_heads, const ParallelPlan& plan);
 
 // Method::padded_row
 Packing padded_at_tail(const ParallelPlan& plan, const Packing& row);
-/// Each document in chunks of zigzag order over the ring, and its shares cut by Ulysses.
+/// Each document in chunks of zigzag order over the ring, and the ring shares divisible by Ulysses.
 Packing padded_for_zigzag(const ParallelPlan& plan, const Packing& row);
 
 // Method::token_order
-/// The row as it is, padded at its tail, in equal consecutive parts.
+/// The row in its order, padded at its tail, in equal consecutive parts.
 TokenOrder consecutive_shares(const ParallelPlan& plan, const Packing& row, int64_t multiple,
                               int rank);
 
@@ -58,15 +58,15 @@ TokenOrder consecutive_shares(const ParallelPlan& plan, const Packing& row, int6
 /// Ulysses: equal runs of whole heads, each over the whole row.
 RankGeometry geometry_of_whole_heads(const ParallelPlan& plan, const AttentionShape& shape,
                                      const Packing& padded, int rank);
-/// The same, in which the latents of the whole row travel in the place of keys and values where
-/// that is less (passes_latents()).
+/// The same, but latents of the whole row travel instead of keys and values if that is less
+/// (passes_latents()).
 RankGeometry geometry_with_latents(const ParallelPlan& plan, const AttentionShape& shape,
                                    const Packing& padded, int rank);
 
 // Method::context_seconds
 double keys_at_hand(const PassCost& cost, double bytes, const std::vector<double>& work);
-/// Round a ring, or, with windows of ranks, round rings of neighbours that hop on a ring of
-/// windows. Of a layer with a sliding window: straight from who holds them.
+/// Around a ring or, with windows of ranks, around rings of neighbours that hop on a ring of
+/// windows. In a layer with a sliding window: directly from the owners.
 double keys_round_rings(const PassCost& cost, double bytes, const std::vector<double>& work);
 
 // Method::exchange_seconds

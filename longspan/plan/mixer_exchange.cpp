@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-/// What shares rows in a mixer.
+/// The parts of a mixer that share rows.
 struct SharedParts {
   const AttentionSpec* attention;
   std::optional<RecurrenceSpec> recurrence;
@@ -36,8 +36,8 @@ AttentionVolume mixer_volume(const ParallelPlan& plan, const TokenMixerSpec& mix
   const SharedParts parts = parts_of(mixer);
   AttentionVolume volume{};
   if (parts.attention != nullptr) {
-    // What follows the attention, such as a gate, wants the values of its output for its own
-    // gradient, however often these are known.
+    // Steps after the attention, such as a gate, need its output for their own gradient, even if
+    // the output is known.
     volume = attention_volume(plan, AttentionShape(*parts.attention, element_bytes), padded,
                               checkpointing, output_is_known && parts.attention_alone);
   }

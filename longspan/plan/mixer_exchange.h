@@ -1,5 +1,5 @@
-// What a layer's token mixer sends and holds where ranks share a row: by the softmax attention and
-// the recurrence that its spec says are in it. No torch.
+// Bytes that a layer's token mixer sends and holds when ranks share a row, from the softmax
+// attention and the recurrence in its spec. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace longspan {
 
-/// Bytes of one layer, of all ranks that share the row together: attention_volume() and
-/// recurrent_volume(), whose arguments these are.
+/// Returns the bytes of one layer that all ranks sharing the row send: attention_volume() and
+/// recurrent_volume(), which define the arguments.
 AttentionVolume mixer_volume(const ParallelPlan& plan, const TokenMixerSpec& mixer,
                              const Packing& padded, int64_t element_bytes, bool checkpointing,
                              bool output_is_known);
 
-/// What one layer adds to a rank's memory: attention_memory() and recurrent_memory().
+/// Returns the memory that one layer adds on a rank: attention_memory() and recurrent_memory().
 AttentionMemory mixer_memory(const ParallelPlan& plan, const TokenMixerSpec& mixer,
                              const Packing& padded, int64_t element_bytes);
 

@@ -58,7 +58,7 @@ class Chooser {
       add(fmt::format("{} {} not divide by {}", counted(request_.num_heads, "head"),
                       request_.num_heads == 1 ? "does" : "do", P));
     }
-    // A ratio: the seconds are those of assumed machines (cost_model.h), not of the user's.
+    // A ratio, since the seconds are those of assumed machines (cost_model.h).
     if (!of_methods.empty()) {
       const Candidate& next = cheapest(of_methods);
       const std::string name = describe_method(next.plan);
@@ -109,7 +109,7 @@ class Chooser {
     return kinds;
   }
 
-  /// The degrees that serve every kind of layer, ascending.
+  /// Returns the degrees that serve every kind of layer, ascending.
   std::vector<int> degrees_of_all(std::vector<int> (&degrees_of)(const PlanRequest&, const Method&),
                                   const Method& method) const {
     std::vector<int> degrees = degrees_of(kinds_.front().request, method);
@@ -151,7 +151,7 @@ class Chooser {
     return seconds;
   }
 
-  /// What was assumed of the data: "rows of 1 x 32768 tokens".
+  /// Returns the assumed data, e.g. "rows of 1 x 32768 tokens".
   std::string rows() const {
     const Packing& row = request_.row;
     for (int64_t d = 1; d < row.num_documents(); ++d) {
@@ -163,15 +163,14 @@ class Chooser {
     return fmt::format("rows of {} x {} tokens", row.num_documents(), row.length(0));
   }
 
-  /// The cost model is no more exact than this: of methods whose costs differ by less, the simplest
-  /// is taken.
+  /// The precision of the cost model: of methods whose costs differ by less, the simplest is taken.
   static constexpr double kEqual = 1.03;
 
   static const Candidate& cheapest(const std::vector<Candidate>& candidates) {
     return *std::ranges::min_element(candidates, {}, &Candidate::seconds);
   }
 
-  /// The candidates of auto, simple ones first.
+  /// Returns the candidates of auto, simple ones first.
   std::vector<Candidate> cheapest_of_methods() const {
     const bool degrees = request_.ulysses_degree || request_.ring_degree;
     std::vector<Candidate> of_methods;
@@ -188,7 +187,7 @@ class Chooser {
     return of_methods;
   }
 
-  /// Waves that are asked for, or the method's own, as many as the heads allow.
+  /// Returns the requested number of waves, or the method's default, limited by the heads.
   int waves_of(const ParallelPlan& plan) const {
     if (request_.head_waves) return *request_.head_waves;
     const auto& [own, cuts_heads, most] = plan.method->head_waves;
@@ -197,8 +196,8 @@ class Chooser {
     return static_cast<int>(waves);
   }
 
-  /// The plans of a method, one for each Ulysses degree. Where all are refused the reason is
-  /// thrown, unless other methods are tried too.
+  /// Returns the plans of a method, one per Ulysses degree. If all are refused, throws the reason,
+  /// unless other methods are tried too.
   std::vector<Candidate> candidates_of(const Method& method, const std::vector<int>& degrees,
                                        bool among_others = false) const {
     const bool choice = degrees.size() > 1 || among_others;
@@ -214,7 +213,7 @@ class Chooser {
         complete(plan);
       } catch (const UserError& error) {
         if (!choice) throw;
-        if (!refused || degree > 1) refused = error;  // degree 1 has no waves at all
+        if (!refused || degree > 1) refused = error;  // degree 1 has no waves
         continue;
       }
       const double seconds = seconds_of(plan);
@@ -240,7 +239,7 @@ AttentionSpec attention_of(const PlanRequest& request) {
 
 namespace {
 
-/// By what is estimated to be faster, for the row that is expected.
+/// Chooses the estimated faster way for the expected row.
 void choose_recurrent_way(const PlanRequest& request, ParallelPlan& plan) {
   const ClusterModel cluster =
       cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes);

@@ -1,5 +1,5 @@
-// world -> data x ring x ulysses. No torch. All divisibility errors are found here, before anything
-// is allocated.
+// The parallel plan: world -> data x ring x Ulysses. All divisibility errors are found here, before
+// anything is allocated. No torch.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace longspan {
 
-/// How layers with a recurrence share a row.
+/// How ranks share a row in layers with a recurrence.
 enum class RecurrentWay {
-  kHeads,   ///< each rank goes over the whole row with some of the heads
-  kStates,  ///< each rank goes over consecutive tokens, and states pass from rank to rank
+  kHeads,   ///< each rank processes the whole row with some of the heads
+  kStates,  ///< each rank processes consecutive tokens; states pass from rank to rank
 };
 
 struct ParallelPlan {
@@ -28,54 +28,54 @@ struct ParallelPlan {
   int ring_size = 1;
   int ulysses_size = 1;
   int window_size = 1;      // ranks of an inner ring; divides ring_size
-  int num_head_slices = 1;  // ranks that hold the slices of the same heads
+  int num_head_slices = 1;  // ranks that hold slices of the same heads
   int head_waves = 1;       // parts in which heads are exchanged and attended
-  /// Neighbours that divide one copy of the model's states among them (ZeRO); divides world_size.
+  /// Neighbours that shard one copy of the model's states (ZeRO); divides world_size.
   int shard_size = 1;
-  /// Neighbours that share out the experts of each layer; divides world_size.
+  /// Neighbours that distribute the experts of each layer; divides world_size.
   int expert_parallel_size = 1;
   const Method* method = &kLocal;
   RecurrentWay recurrent_way = RecurrentWay::kHeads;
-  std::string reason;  // what was chosen and why, one line
+  std::string reason;  // the choice and why, one line
 };
 
-/// The ranks that divide one copy of an expert's states among them, where `shard_size` ranks divide
-/// one of the model's.
+/// Returns the number of ranks that shard one copy of an expert's states, if `shard_size` ranks
+/// shard one copy of the model's.
 inline int expert_shard_size(int shard_size, int expert_parallel_size) {
   return shard_size > expert_parallel_size ? shard_size / expert_parallel_size : 1;
 }
 
-/// What a plan is made from. Absent degrees, window and method are chosen (plan/cost_model.h).
+/// Inputs of a plan. Missing degrees, window and method are chosen (plan/cost_model.h).
 struct PlanRequest {
   int world_size = 1;
-  int ranks_per_machine = 0;  // neighbours on a fast link; 0: all of them
+  int ranks_per_machine = 0;  // neighbours on a fast link; 0: all
   int sequence_size = 1;
   const Method* method = nullptr;  // null: chosen
-  /// Keys that some methods take (plan/method_key.h). Absent waves: HeadWaves::own.
+  /// Keys that some methods take (plan/method_key.h). Default of waves: HeadWaves::own.
   std::optional<int> ulysses_degree, ring_degree, window_size, head_waves;
   int zero_stage = 0;
-  std::optional<int64_t> shard_size;  // absent: the world with a zero_stage, 1 without
+  std::optional<int64_t> shard_size;  // default: world_size with a zero_stage, 1 without
   int expert_parallel_size = 1;
-  int64_t num_experts = 0;  // of a layer; 0: the model has none
+  int64_t num_experts = 0;  // of a layer; 0: no experts
   int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64;
-  std::optional<int64_t> value_dim;  // of values and outputs; absent: head_dim
-  /// The attentions of a model's layers, where they are of several kinds, each with the number of
-  /// layers that have it. The plan then serves all of them. Empty: one, of these heads.
+  std::optional<int64_t> value_dim;  // of values and outputs; default: head_dim
+  /// The attentions of a model's layers if they are of several kinds, each with its number of
+  /// layers; the plan must serve all. Empty: a single attention of the heads above.
   std::vector<std::pair<AttentionSpec, int64_t>> layers;
-  std::optional<RecurrenceSpec> recurrence;  // of the model's recurrent layers, if it has some
-  Packing row = Packing::single(8192);       // documents that are expected in a row
+  std::optional<RecurrenceSpec> recurrence;  // of the model's recurrent layers, if any
+  Packing row = Packing::single(8192);       // the documents expected in a row
   int64_t element_bytes = 4;                 // of queries and keys
   bool cuda = false;
   bool checkpointing = true;
 };
 
-/// The attention that a request is for.
+/// Returns the attention of a request.
 AttentionSpec attention_of(const PlanRequest& request);
 
-/// Makes the plan, which is the same on all ranks. Throws UserError for a request that cannot be
-/// served: what was given, the limit, the remedy, and the methods that can serve. With
-/// sequence_size 1 the plan is local whatever the method, so that a user can try sizes and leave
-/// the method as it is; keys that ask for several ranks are refused.
+/// Makes the plan; the same on all ranks. Throws UserError for an impossible request, with the
+/// given value, the limit, the remedy and the methods that can serve. With sequence_size 1 the plan
+/// is local whatever the method, so that users can try sizes without changing the method; keys that
+/// ask for several ranks are refused.
 ParallelPlan make_parallel_plan(const PlanRequest& request);
 ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method* method,
                                 int64_t num_heads, int64_t num_kv_heads);

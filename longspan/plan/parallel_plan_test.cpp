@@ -47,16 +47,16 @@ TEST_CASE("plan: groups of ZeRO that lie on two machines though one has room") {
     request.ranks_per_machine = ranks_per_machine;
     return warning_of_shards(request);
   };
-  // Of two machines of six: 4 to 7 are together.
+  // On two machines of six: ranks 4 to 7 form a group.
   const std::string crossing = warning(4, 6);
   CHECK(crossing.find("zero_shard_size: 4 does not divide the 6 processes") != std::string::npos);
   CHECK(crossing.find("1, 2, 3, 6") != std::string::npos);
   CHECK(warning(3, 6) == "");
   CHECK(warning(6, 6) == "");
-  CHECK(warning(12, 6) == "");            // more than a machine holds
-  CHECK(warning(std::nullopt, 6) == "");  // all, as ZeRO has it
+  CHECK(warning(12, 6) == "");            // larger than a machine
+  CHECK(warning(std::nullopt, 6) == "");  // all ranks, ZeRO's default
   CHECK(warning(4, 12) == "");            // one machine
-  CHECK(warning(4, 0) == "");             // of which nothing is known
+  CHECK(warning(4, 0) == "");             // unknown machines
 }
 
 TEST_CASE("plan: a recurrence on GPUs, as elsewhere") {
@@ -109,13 +109,13 @@ TEST_CASE("plan: who shares out experts") {
   CHECK(make_parallel_plan(request).expert_parallel_size == 4);
   request.sequence_size = 1;
   CHECK(make_parallel_plan(request).expert_parallel_size == 4);
-  // Of the ranks that divide a copy of the model every fourth has the same experts.
+  // Of the ranks that shard a copy of the model, every fourth has the same experts.
   request.zero_stage = 3;
   CHECK(make_parallel_plan(request).shard_size == 12);
   CHECK(expert_shard_size(12, 4) == 3);
   CHECK(expert_shard_size(4, 4) == 1);
   CHECK(expert_shard_size(1, 4) == 1);
-  request.shard_size = 1;  // every rank a copy
+  request.shard_size = 1;  // one copy per rank
   CHECK(make_parallel_plan(request).expert_parallel_size == 4);
   request.shard_size = 6;
   check_error(request, {"zero_shard_size: 6 is not a multiple of expert_parallel_size, 4"});
@@ -145,7 +145,7 @@ TEST_CASE("plan: the groups that a rank is in") {
                        .window_size = 4,
                        .num_head_slices = 4,
                        .reason = ""}) == 1);
-  // Data, sequence, ring and Ulysses differ; ZeRO's group is never another one.
+  // Data, sequence, ring and Ulysses differ; ZeRO's group is always separate.
   const ParallelPlan hybrid{.world_size = 16,
                             .data_size = 2,
                             .sequence_size = 8,
@@ -157,7 +157,7 @@ TEST_CASE("plan: the groups that a rank is in") {
                             .reason = ""};
   // World, sequence, data, ring, ulysses, window, windows, shard, replicas.
   CHECK(num_connected(hybrid) == 9);
-  // World, shard, experts and those that divide an expert.
+  // World, shard, experts, and the ranks that shard an expert.
   CHECK(num_connected({.world_size = 8,
                        .data_size = 8,
                        .shard_size = 8,
@@ -217,7 +217,7 @@ TEST_CASE("plan: degrees") {
   request.ulysses_degree.reset();
   request.ring_degree = 2;
   CHECK(make_parallel_plan(request).ulysses_size == 4);
-  request.method = nullptr;  // degrees without a mode are those of usp
+  request.method = nullptr;  // degrees without a mode select usp
   CHECK(make_parallel_plan(request).method == method_named("usp"));
   request.method = method_named("usp");
   request.ring_degree = 8;
@@ -269,7 +269,7 @@ TEST_CASE("plan: windows") {
   CHECK(make_parallel_plan(request).window_size == 1);
   request.window_size = 3;
   check_error(request, {"window_size: 3 does not divide the ring degree, 4", "1, 2, 4"});
-  // Degrees are chosen so that the window fits.
+  // Degrees are chosen to fit the window.
   request.ulysses_degree.reset();
   request.window_size = 8;
   CHECK(make_parallel_plan(request).ring_size == 8);
@@ -286,7 +286,7 @@ TEST_CASE("plan: head waves") {
   request.head_waves = 3;
   check_error(request,
               {"head_waves: 3", "8 heads over 4 ranks", "from 1 to 2", "balanced-ulysses"});
-  request.head_waves = 9;  // more than balanced-ulysses has either
+  request.head_waves = 9;  // balanced-ulysses has fewer too
   CHECK(error_of(request).find("balanced-ulysses") == std::string::npos);
   request.method = method_named("balanced-ulysses");
   request.head_waves = 8;
@@ -294,7 +294,7 @@ TEST_CASE("plan: head waves") {
   request.head_waves = 9;
   check_error(request, {"head_waves: 9", "from 1 to 8"});
   request = request_of(4, 4, method_named("dummy-head-ulysses"), 14, 2);
-  request.head_waves = 4;  // 16 padded heads
+  request.head_waves = 4;  // 16 heads with padding
   CHECK(make_parallel_plan(request).head_waves == 4);
   request.head_waves = 5;
   check_error(request, {"from 1 to 4"});
@@ -308,9 +308,9 @@ TEST_CASE("plan: head waves") {
   request.head_waves = 5;
   check_error(request, {"4 query heads that a rank has", "8 heads over a Ulysses degree of 2",
                         "from 1 to 4, or take balanced-ulysses"});
-  request.ulysses_degree.reset();  // the largest number that any degree allows is said
+  request.ulysses_degree.reset();  // the message names the maximum over all degrees
   check_error(request, {"over a Ulysses degree of 2", "from 1 to 4"});
-  // Two waves are async-ulysses's own; one that is asked for is one.
+  // async-ulysses defaults to two waves; a requested single wave is kept.
   request = request_of(4, 4, method_named("async-ulysses"), 8, 2);
   CHECK(make_parallel_plan(request).head_waves == 2);
   CHECK(describe_method(make_parallel_plan(request)) == "async-ulysses");
@@ -318,7 +318,7 @@ TEST_CASE("plan: head waves") {
   CHECK(make_parallel_plan(request).head_waves == 1);
   CHECK(describe_method(make_parallel_plan(request)) == "async-ulysses, heads in 1 wave");
   CHECK(make_parallel_plan(4, 4, method_named("async-ulysses"), 4, 2).head_waves ==
-        1);  // one head a rank
+        1);  // one head per rank
   for (const Method* method : {method_named("xtuner-ulysses"), method_named("llama3"),
                                method_named("ring"), method_named("zigzag-ring")}) {
     request = request_of(2, 2, method, 14, 2);
@@ -360,7 +360,7 @@ TEST_CASE("plan: serves layers whose numbers of heads differ, or says which mode
   check_error(request, {"sequence_parallel_mode: ulysses", "6 attention heads"});
   request.method = method_named("xtuner-ulysses");
   check_error(request, {"xtuner-ulysses cuts the heads of this model's layers in different ways"});
-  // Of the degrees of one kind of layers those that serve the other.
+  // Of the degrees for one kind of layers, those that serve the other too.
   request.method = method_named("usp");
   CHECK(make_parallel_plan(request).ulysses_size <= 2);
   request.method = nullptr;
@@ -368,7 +368,7 @@ TEST_CASE("plan: serves layers whose numbers of heads differ, or says which mode
   for (const auto& [attention, count] : request.layers) {
     CHECK(can_split(*chosen.method, 4, attention));
   }
-  // Layers that are alike are one.
+  // Equal layers count as one kind.
   PlanRequest one = request_of(4, 4, nullptr, 8, 4), many = one;
   many.layers = {{attention_of(one), 28}};
   CHECK(make_parallel_plan(many).reason == make_parallel_plan(one).reason);

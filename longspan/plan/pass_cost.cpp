@@ -9,7 +9,7 @@ double PassCost::exposed(const Sending& sending, double work) {
   return sending.copying + std::max(0.0, sending.seconds - sending.copying - work);
 }
 
-/// `senders`: ranks of a machine that send to other machines at a time.
+/// `senders`: ranks of a machine that send to other machines at the same time.
 double PassCost::far_seconds(double bytes, int senders) const {
   const double rate = cluster.between_bytes / (cluster.shares_port ? senders : 1);
   return bytes / rate + cluster.between_delay;

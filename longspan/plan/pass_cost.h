@@ -1,5 +1,5 @@
-// What a forward or a backward pass of attention costs the links and cores of a sequence group.
-// Methods put their estimates together from it. No torch.
+// Cost of a forward or backward pass of attention on the links and cores of a sequence group.
+// Methods combine their estimates from it. No torch.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ class PassCost {
   int base;
   bool backward;
 
-  /// How long bytes travel, and for how much of that time the rank's own cores copy them.
+  /// Duration of a transfer, and the part of it in which the rank's own cores copy.
   struct Sending {
     double seconds = 0, copying = 0;
   };
 
-  /// The seconds of sending that `work`, which runs at the same time, does not hide.
+  /// Returns the seconds of a transfer that concurrent `work` does not hide.
   static double exposed(const Sending& sending, double work);
 
-  /// Every rank of each run of `size` neighbours sends `bytes`, evenly to the others of its run.
+  /// In each run of `size` neighbours, every rank sends `bytes`, evenly to the others.
   Sending to_all(double bytes, int size) const;
 
-  /// Every rank sends `bytes` to the next rank of its ring; `crossings` of these messages go
+  /// Every rank sends `bytes` to the next rank of its ring; `crossings` of these messages leave
   /// through one machine's port.
   Sending to_next(double bytes, int crossings) const;
 
-  /// For rings of `size` ring ranks that lie `stride` ring ranks apart: the most ranks of one
-  /// machine whose next rank is on another machine.
+  /// For rings of `size` ring ranks with stride `stride`: returns the largest number of ranks on
+  /// one machine whose next rank is on another machine.
   int crossings(int size, int stride) const;
 
  private:

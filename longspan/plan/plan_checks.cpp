@@ -107,8 +107,7 @@ std::string warning_of_shards(const PlanRequest& request) {
       size, here, divisors_of(std::gcd(request.world_size, request.ranks_per_machine)), size);
 }
 
-/// With one rank to a row. A mode alone asks for nothing, so that a user can try sizes and leave
-/// the mode as it is.
+/// For one rank per row. A mode alone is accepted, so that users can try sizes without changing it.
 void check_keys_of_one_rank(const PlanRequest& request) {
   const int64_t ranks =
       int64_t{request.ulysses_degree.value_or(1)} * request.ring_degree.value_or(1);
@@ -196,7 +195,7 @@ void check_degrees(const PlanRequest& request, const Method& method) {
   }
 }
 
-/// The windows of a ring: what was asked for, or the ring ranks of a machine.
+/// Returns the ranks of an inner ring: as requested, or the ring ranks of a machine.
 int window_of(const PlanRequest& request, int ring_size, int ulysses_size) {
   if (request.window_size) {
     if (*request.window_size < 1 || ring_size % *request.window_size != 0) {
@@ -211,8 +210,8 @@ int window_of(const PlanRequest& request, int ring_size, int ulysses_size) {
   return std::gcd(ring_size, here);
 }
 
-/// Head waves are at most the query heads of a rank; where heads are cut, parts of heads attend
-/// too, but as many waves as heads are enough.
+/// At most as many head waves as query heads on a rank. If the method cuts heads, parts of heads
+/// attend too, but as many waves as heads are enough.
 void check_waves(const PlanRequest& request, const ParallelPlan& plan) {
   if (plan.head_waves == 1) return;
   const Method& method = *plan.method;

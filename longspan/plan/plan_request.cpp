@@ -39,7 +39,7 @@ PlanRequest plan_request(const Config& config, const ModelSpec& model, int world
   request.num_kv_heads = attention.num_kv_heads;
   request.head_dim = attention.key_dim;
   request.value_dim = attention.value_dim;
-  // They are all alike: more of them change no choice.
+  // The documents are equal, so more of them change no choice.
   constexpr int64_t kMostRows = 4096;
   request.row = Packing::from_lengths(std::vector<int64_t>(
       std::min(config.per_device_train_batch_size, kMostRows), config.cutoff_len));

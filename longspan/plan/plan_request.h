@@ -1,4 +1,4 @@
-// From a configuration to the plan of its run. No torch.
+// Makes the request for a plan from a configuration. No torch.
 #pragma once
 
 #include "longspan/plan/parallel_plan.h"
@@ -8,9 +8,10 @@ namespace longspan {
 
 struct Config;
 
-/// What is known before any data are read: a row is taken to hold per_device_train_batch_size
-/// documents of cutoff_len tokens. `model`: as its attentions see it (train/attended_model.h).
-/// `ranks_per_machine`: processes on this machine. Throws UserError on an unknown mode.
+/// Returns the request as far as it is known before data are read: a row is assumed to hold
+/// per_device_train_batch_size documents of cutoff_len tokens. `model`: as its attentions see it
+/// (train/attended_model.h). `ranks_per_machine`: processes on this machine. Throws UserError for
+/// an unknown mode.
 PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
                          int ranks_per_machine, bool cuda);
 

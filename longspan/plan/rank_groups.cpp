@@ -13,7 +13,7 @@ std::vector<RankGroup> groups_of_rank(const ParallelPlan& plan, int rank) {
   const int ring = sequence * U + ulysses_rank;
   const int W = plan.window_size, D = R / W;
   const int S = plan.shard_size, slices = plan.num_head_slices;
-  // Experts are divided among the ranks of a shard that hold them, and copied as often as shards.
+  // Experts are sharded over the ranks of a shard that hold them, with one copy per shard.
   const int experts = plan.expert_parallel_size, expert_rank = rank % experts;
   const int divided = expert_shard_size(S, experts), span = divided * experts;
   return {
@@ -59,7 +59,8 @@ std::vector<RankGroup> groups_of_rank(const ParallelPlan& plan, int rank) {
        .size = D,
        .same_as = where(W == 1, kRing),
        .shares_row = true},
-      // Never one of the others: what it sends is counted by itself, and on CUDA runs beside them.
+      // Always separate: its bytes are counted separately, and on CUDA it runs concurrently with
+      // the others.
       {.kind = kShard, .name = "shard", .index = rank / S, .rank = rank % S, .size = S},
       {.kind = kReplicas,
        .name = "replicas",

@@ -1,5 +1,5 @@
-// The groups of ranks of a run, as one list: the mesh makes them and shuts them down, the accounts
-// of memory and of open files count them. No torch.
+// The groups of ranks of a run, as one list. The mesh creates and destroys them; the estimates of
+// memory and open files count them. No torch.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// comm/mesh.h says what each is.
+/// Explained in comm/mesh.h.
 enum class GroupKind {
   kWorld,
   kSequence,
@@ -27,23 +27,23 @@ enum class GroupKind {
   kExpertReplicas,
 };
 
-/// The group of a kind that a rank is in.
+/// A rank's group of one kind.
 struct RankGroup {
   GroupKind kind;
   std::string_view name;
-  int index;  // of the groups of this kind
-  int rank;   // the rank's place in the group
-  int size;   // 1: nobody else is in it, and it is not made
-  /// The kind before it in the list whose group has the same ranks and is taken for this one, so
-  /// that a run has fewer connections.
+  int index;  // index among the groups of this kind
+  int rank;   // the rank's index in the group
+  int size;   // 1: the rank is alone, and no group is made
+  /// An earlier kind in the list whose group has the same ranks and is reused for this one, to save
+  /// connections.
   std::optional<GroupKind> same_as = std::nullopt;
   bool shares_row = false;  // inside a sequence group
 };
 
-/// One of each kind, in the order in which all ranks make them.
+/// Returns one group of each kind, in the order in which all ranks make them.
 std::vector<RankGroup> groups_of_rank(const ParallelPlan& plan, int rank);
 
-/// The groups of the plan's ranks that have connections of their own.
+/// Returns the groups of the plan's ranks that have their own connections.
 std::vector<RankGroup> connected_groups(const ParallelPlan& plan);
 
 }  // namespace longspan

@@ -12,7 +12,7 @@ namespace {
 int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded, const RecurrenceSpec& net,
                        int64_t element_bytes) {
   const int64_t P = plan.sequence_size, foreign = padded.num_tokens() - padded.num_tokens() / P;
-  int64_t numbers = 0;  // of a token
+  int64_t numbers = 0;  // elements per token
   for (int64_t rank = 0; rank < P; ++rank) {
     const HeadsOfRank values = heads_of_rank_in(rank, P, net.num_value_heads),
                       keys = heads_along(values, net.num_value_heads, net.num_key_heads);
@@ -22,7 +22,7 @@ int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded, const Re
   return numbers * foreign * element_bytes;
 }
 
-/// The tokens of a row whose rank is not that of their piece.
+/// Returns the tokens of a row whose rank is not that of their piece.
 int64_t tokens_elsewhere(const ParallelPlan& plan, const Packing& padded) {
   const int64_t size = padded.num_tokens() / plan.sequence_size;
   int64_t moved = 0;
@@ -34,7 +34,7 @@ int64_t tokens_elsewhere(const ParallelPlan& plan, const Packing& padded) {
   return moved;
 }
 
-/// Numbers of a token that go in, gates among them, and come out.
+/// Returns the elements of a token in inputs (including gates) and outputs.
 int64_t numbers_of_token(const RecurrenceSpec& net) {
   return net.num_channels() + 2 * net.num_value_heads + net.num_values();
 }
@@ -115,7 +115,7 @@ double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const Rec
   const bool inside = plan.sequence_size <= cluster.ranks_per_machine;
   const double rate = inside ? cluster.inside_bytes : cluster.between_bytes,
                delay = inside ? cluster.inside_delay : cluster.between_delay;
-  constexpr double kCollectives = 6;  // of a pass and its backward, each with all other ranks
+  constexpr double kCollectives = 6;  // of a forward and its backward, each with all other ranks
   return work +
          static_cast<double>(volume.forward + volume.backward) / static_cast<double>(P) / rate +
          kCollectives * static_cast<double>(P - 1) * delay;

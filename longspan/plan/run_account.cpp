@@ -17,13 +17,13 @@
 namespace longspan {
 namespace {
 
-/// The sum for the block, or the embedding or head, that has the most.
+/// Returns the sum for the layer, embedding or head that has the most.
 int64_t largest_unit(const std::vector<HeldParameter>& parameters,
                      const std::function<int64_t(const HeldParameter&)>& bytes_of) {
   std::map<int64_t, int64_t> layers;
   int64_t largest = 0;
   for (const HeldParameter& parameter : parameters) {
-    int64_t own = 0;  // of what is in no block
+    int64_t own = 0;  // of parameters outside the layers
     int64_t& unit = parameter.spec.layer ? layers[*parameter.spec.layer] : own;
     unit += bytes_of(parameter);
     largest = std::max(largest, unit);
@@ -31,7 +31,7 @@ int64_t largest_unit(const std::vector<HeldParameter>& parameters,
   return largest;
 }
 
-/// Of parameters that are used together, by unit.
+/// Returns the bytes of each unit: of parameters that are used together.
 MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
                             const RunParameters& parameters, int64_t master_bytes) {
   MemoryFacts::Units units;
@@ -46,7 +46,8 @@ MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const 
     const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
     if (is_gathered(config, parameter, ranks)) {
       of.gathered += parameter.num_bytes();
-      // Where it is not sent as it is held. A rank alone has sent what it then uses.
+      // If the share is sent in another form than it is held. With one rank, the sent copy is the
+      // one used.
       const bool cast = parameter.trained && parameter.element_bytes < master_bytes;
       if (ranks > 1 && (config.offload_params || (cast && !config.offload_optimizer))) {
         of.sent += parameter.num_bytes() / ranks;
@@ -59,10 +60,11 @@ MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const 
   return units;
 }
 
-/// Gradients of fewer bytes travel with others in copies (train/gradient_reduction).
+/// Smaller gradients are copied into buckets with others (train/gradient_reduction).
 constexpr int64_t kBucketBytes = int64_t{4} << 20;
 
-/// What is made after the last backward of a step: to sum gradients, and in the update.
+/// Returns the temporary bytes after the last backward of a step: of the gradient reduction and the
+/// update.
 int64_t update_bytes(const Config& config, const ParallelPlan& plan,
                      const RunParameters& parameters, const MemoryFacts& facts,
                      int64_t master_bytes, const Computer& computer) {
@@ -76,13 +78,13 @@ int64_t update_bytes(const Config& config, const ParallelPlan& plan,
     }
     if (config.offload_optimizer) continue;
     of_rule = std::max(of_rule, rule.working_bytes(parameter, computer.cuda));
-    // Matrices that are divided come together in bf16, a unit at a time, out of everyone's share.
+    // Sharded matrices are gathered in bf16, one unit at a time.
     if (parameters.divided && rule.wants_whole(parameter.spec)) {
       of_wholes = 2 * 2 * largest_numbers;
     }
   }
-  // Gradients of whole parameters are copied side by side, a unit at a time, and their sum is
-  // chunked.
+  // Gradients of whole parameters are copied into one buffer, a unit at a time, and reduced in
+  // chunks.
   if (parameters.divided && facts.zero_stage < 2) {
     of_sums = facts.largest_unit_gradient_bytes +
               (facts.shard_size > 1 ? bytes_under_reduction(facts.largest_unit_gradient_bytes) : 0);
@@ -157,7 +159,8 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
       facts.num_trained_of_experts += parameter.spec.num_elements();
       facts.trained_expert_bytes += bytes;
     }
-    // Values in use may be in another dtype than their masters, and thus gradients and states.
+    // Values at use may have another dtype than their masters. Gradients and states follow the
+    // masters.
     HeldParameter updated = parameter;
     if (parameters.divided) updated.element_bytes = master_bytes;
     state_bytes += rule.state_bytes(updated);
@@ -193,7 +196,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.offload_params = config.offload_params;
   facts.update_bytes = update_bytes(config, plan, parameters, facts, master_bytes, computer);
   facts.num_tokens = row.num_tokens;
-  // A value head looks at the last token of each document.
+  // A value head reads the last token of each document.
   facts.num_labels =
       stage_of(config).uses_lm_head
           ? row.num_labels
@@ -203,7 +206,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   for (const HeldParameter& parameter : parameters.used) {
     const ParameterRole role = parameter.spec.role;
     const int64_t bytes = parameter.element_bytes;
-    // A gradient adds up in the dtype of its master.
+    // A gradient accumulates in the dtype of its master.
     const bool bf16_sum = parameter.trained && config.pure_bf16;
     if (role == ParameterRole::kEmbedding) {
       facts.residual_bytes = std::max(bytes, facts.compute_bytes);
@@ -212,7 +215,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
       facts.casts_head = bytes > facts.compute_bytes && stage_of(config).uses_lm_head;
       facts.sums_head_apart = bf16_sum && stage_of(config).uses_lm_head;
     }
-    if (is_copied_for_use(parameter.spec) && !is_lora(role)) {  // those are small
+    if (is_copied_for_use(parameter.spec) && !is_lora(role)) {  // adapters are small
       facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;
       facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
     }
@@ -235,7 +238,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.reads_ahead = facts.offload_activations && !facts.in_file && computer.cuda;
   facts.mlp_tiles = config.tiled_mlp.value_or(0);
   facts.drops_inputs = trains_adapter(config) && config.lora_dropout > 0;
-  // Of how many fit is known where the run is (train/run_memory.h).
+  // The number that fits is known only where the run is (train/run_memory.h).
   if (const auto said = said_kept_layers(config, model, computer.cuda)) {
     keep_layers(facts, model, said->count);
   }

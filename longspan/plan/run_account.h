@@ -1,5 +1,5 @@
-// A run's memory by its configuration, the model's spec, the plan and the lengths of rows: before
-// there is a tensor. No torch.
+// Estimates a run's memory from its configuration, the model's spec, the plan and the row lengths,
+// before any tensor exists. No torch.
 #pragma once
 
 #include <cstdint>
@@ -18,35 +18,35 @@ struct Config;
 /// The longest row of a run, in tokens.
 struct RowLengths {
   int64_t num_tokens = 0, num_labels = 0;
-  bool keeps_places = false;  // positions restart in documents, whose tokens are also counted
-  std::vector<int64_t> documents = {};  // their lengths; none: it may be one
+  bool keeps_places = false;            // positions restart in documents, so places are stored too
+  std::vector<int64_t> documents = {};  // document lengths; empty: possibly one document
 };
 
-/// What a run's parameters take on one rank.
+/// A run's parameters on one rank.
 struct RunParameters {
-  std::vector<HeldParameter> used;   // as they are used
-  std::optional<HeldBytes> divided;  // between uses, where they are divided or offloaded
-  HeldBytes reference;               // a second model's
+  std::vector<HeldParameter> used;   // in the dtypes at use
+  std::optional<HeldBytes> divided;  // bytes between uses, if sharded or offloaded
+  HeldBytes reference;               // the reference model's
 };
 
-/// What one rank computes with.
+/// The hardware of one rank.
 struct Computer {
   bool cuda = false;
   int64_t num_threads = 1;  // on a CPU
 };
 
-/// The parameters that a run will have made, where no adapter is there yet. `reference`: the model
+/// Returns the parameters that a run will make, if there is no adapter yet. `reference`: the model
 /// of ref_model; null: the trained one. Throws UserError as planned_parameters.
 RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference = nullptr,
                                      const Computer& computer = {});
 
-/// The facts of a run. `model`: as its attentions see it (train/attended_model.h).
+/// Returns the facts of a run. `model`: as its attentions see it (train/attended_model.h).
 MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
                          const RunParameters& parameters, const RowLengths& row,
                          const Computer& computer);
 
-/// The account of a run that has made nothing yet.
+/// Returns the estimate for a run that has not made anything yet.
 MemoryAccount planned_account(const Config& config, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
                               const Computer& computer, const ModelSpec* reference = nullptr);

@@ -34,7 +34,7 @@ ModelConfig small_model() {
   return config;
 }
 
-/// The account of a run by the parameters that it has made.
+/// Returns the memory estimate from the parameters that a run has made.
 std::string account_of_made(const Config& config, const ModelConfig& model, const Mesh& mesh,
                             const ParallelPlan& plan, const RowLengths& row) {
   const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, at::kCPU);
@@ -54,7 +54,7 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
       account_of(memory_facts(config, model.spec, plan, parameters, row, {.num_threads = 2})));
 }
 
-/// Without dense layers, eight experts.
+/// Eight experts, no dense layers.
 ModelConfig small_mixture() {
   ModelConfig model = small_model();
   model.model_type = "qwen3_moe";

@@ -12,13 +12,13 @@ namespace {
 
 using Unit = MemoryFacts::Unit;
 
-/// Gradients of more bytes are summed over ranks in chunks of so many, two at a time
+/// Larger gradients are reduced over ranks in chunks of this size, two at a time
 /// (optim/flat_parameters).
 constexpr int64_t kReductionBytes = int64_t{64} << 20;
 
 int64_t share_of(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
-/// The layers that keep what their feed-forwards save: of each kind the last ones.
+/// Returns the layers that keep their feed-forward's tensors: the last ones of each kind.
 std::vector<bool> layers_that_keep(const MemoryFacts& facts, int64_t num_layers) {
   std::vector<int64_t> left;
   for (const MemoryFacts::Layers& layers : facts.layers) left.push_back(layers.kept);
@@ -31,7 +31,7 @@ std::vector<bool> layers_that_keep(const MemoryFacts& facts, int64_t num_layers)
   return keeps;
 }
 
-/// A step's moments, one after the other. Bytes of activations are those of all of a rank's tokens.
+/// The moments of a step, in order. Activation bytes are those of all of a rank's tokens.
 class Step {
  public:
   Step(const MemoryFacts& facts, const GradientSums& sums)
@@ -71,7 +71,7 @@ class Step {
   bool trains_embedding() const {
     return (units_.head_is_embedding ? units_.head : units_.embedding).gradients > 0;
   }
-  /// The layer that the backward ends with: nothing is trained below.
+  /// Returns the layer at which the backward ends: nothing below is trained.
   int64_t first_trained() const {
     if (trains_embedding()) return 0;
     const auto trained =
@@ -85,12 +85,12 @@ class Step {
     return i < 0 || i > num_layers_ ? kNone : units_.layers[static_cast<size_t>(i)];
   }
 
-  /// A unit at work and the next one, which is on its way.
+  /// A unit in use, and the next one in transit.
   double gathered(const Unit& unit, const Unit& next) const {
     return static_cast<double>(unit.gathered + next.gathered + next.sent);
   }
 
-  /// Sums of gradients where those of so many bytes are not made yet.
+  /// Returns the bytes of gradient sums when `not_made` bytes of gradients do not exist yet.
   double sums_without(int64_t not_made) const {
     const int64_t missing = facts_.accumulates ? 0 : not_made / std::max<int64_t>(1, sums_.ranks);
     return static_cast<double>(std::max<int64_t>(0, sums_.device_bytes - missing));
@@ -109,15 +109,15 @@ class Step {
     return some;
   }
 
-  /// The embedding's gradients of the row before, whose sum ends with the first backward of this
-  /// one.
+  /// Returns the bytes of the embedding's gradients of the previous row, whose reduction ends with
+  /// the first backward of this row.
   int64_t of_row_before(int64_t otherwise) const {
     if (!facts_.accumulates) return otherwise;
     return (units_.head_is_embedding ? units_.head : units_.embedding).gradients;
   }
 
   void forward() {
-    // Of the row before this one, in a step of several, all gradients are there.
+    // In a step of several rows, all gradients of the previous row exist.
     const double sums = facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
     const Unit& embedding = units_.head_is_embedding ? units_.head : units_.embedding;
     look(sums + gathered(embedding, layer(0)) + under_way(0, of_row_before(0), 0));
@@ -134,8 +134,8 @@ class Step {
     not_made_ = units_.embedding.gradients;
     for (const Unit& unit : units_.layers) not_made_ += unit.gradients;
     const Moment moment = head_moment(facts_);
-    // A unit's sum, where it is divided, is made once its backward is over; and of a gradient that
-    // is summed apart, once the last logits are gone.
+    // A sharded sum of a unit is allocated at the end of its backward; a gradient that accumulates
+    // separately is allocated after the last logits are freed.
     const int64_t gradient = units_.head.gradients;
     const int64_t own =
         sums_.at_once ? gradient : std::min(gradient, static_cast<int64_t>(moment.before_gradient));
@@ -168,9 +168,9 @@ class Step {
   const MemoryFacts::Units& units_;
   int64_t num_layers_;
   double tokens_;
-  int64_t first_;  // layer that the backward comes to
+  int64_t first_;  // the layer at which the backward ends
   std::vector<bool> keeps_;
-  std::vector<double> saved_, kept_;  // of each layer
+  std::vector<double> saved_, kept_;  // per layer
   double activations_ = 0, most_ = 0;
   int64_t not_made_ = 0;
 };
@@ -181,15 +181,16 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
                             int64_t before_that) {
   if (!cuda) {
     if (sums.ranks == 1) return unit + before;
-    // Large ones are chunked; of small ones what others send is there as well. Where sums are on
-    // the host, two units and a share pass through the device. Where they are on the device they
-    // are counted elsewhere, but for the shares of these two units, which are not made yet.
+    // Large gradients are reduced in chunks; for small ones the received parts exist too. If the
+    // sums are on the host, two units and a share pass through the device. If they are on the
+    // device, they are counted elsewhere, except the shares of these two units, which are not
+    // allocated yet.
     const int64_t share = share_of(unit, sums.ranks);
     const int64_t at_once = unit + 2 * before + (sums.on_host ? share : -2 * share);
     return std::min(std::max(unit, at_once), std::max(unit, before) + 4 * kReductionBytes);
   }
-  // A GPU reduces them beside the next unit's backward: they stay until they are reduced, and what
-  // is on its way to the host until it has arrived.
+  // A GPU reduces a unit's gradients during the next unit's backward. They exist until they are
+  // reduced, and a copy to the host until it has ended.
   const auto landing = [&](int64_t bytes) {
     return sums.on_host && sums.ranks > 1 ? share_of(bytes, sums.ranks) : 0;
   };
@@ -198,7 +199,7 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
 }
 
 int64_t bytes_under_reduction(int64_t bytes) {
-  // As much arrives of others as is sent. Large ones are sent in copies of their parts.
+  // As many bytes arrive as are sent. Large gradients are sent in copies of their chunks.
   return bytes <= kReductionBytes ? bytes : 2 * std::min(bytes, 2 * kReductionBytes);
 }
 

@@ -1,5 +1,4 @@
-// Arithmetic of epochs, optimizer steps and micro-batches, as transformers' Trainer has it. No
-// torch.
+// Arithmetic of epochs, optimizer steps and micro-batches, as in transformers' Trainer. No torch.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +6,30 @@
 
 namespace longspan {
 
-/// Where an optimizer step lies: micro-batches [begin_batch, end_batch) of an epoch.
+/// The place of an optimizer step: micro-batches [begin_batch, end_batch) of an epoch.
 struct StepPlace {
   int64_t epoch, begin_batch, end_batch;
   double epochs_done;  // after the step
 };
 
-/// A key that counts steps: a number below 1 is a share of all steps, rounded up. Throws UserError
-/// for what is no number of steps.
+/// Returns the steps of a key that counts steps: below 1 it is a share of all steps, rounded up.
+/// Throws UserError for an invalid number of steps.
 int64_t steps_of(double given, int64_t total_steps);
 
-/// Epochs that are begun. Throws UserError as well.
+/// Returns the number of begun epochs. Throws UserError for an invalid number.
 int64_t epochs_of(double num_train_epochs);
 
-/// How a run is cut into optimizer steps. The last step of an epoch may have fewer micro-batches
-/// than the others; no step spans two epochs.
+/// Division of a run into optimizer steps. The last step of an epoch may have fewer micro-batches;
+/// no step spans two epochs.
 struct StepPlan {
   int64_t batches_per_epoch = 0;  // global micro-batches
-  int64_t accumulation = 1;       // micro-batches of a step
+  int64_t accumulation = 1;       // micro-batches per step
   int64_t steps_per_epoch = 0;
   int64_t total_steps = 0;
 
-  /// max_steps > 0 overrides num_train_epochs, which may be fractional. Where nobody knows how many
-  /// batches an epoch has, all steps are one epoch. Throws UserError where that has no max_steps,
-  /// and where the keys make more steps than can be counted.
+  /// max_steps > 0 overrides num_train_epochs, which may be fractional. If the number of batches
+  /// per epoch is unknown, all steps are one epoch. Throws UserError if it is unknown and there is
+  /// no max_steps, and if the number of steps overflows.
   static StepPlan make(std::optional<int64_t> batches_per_epoch, int64_t accumulation,
                        double num_train_epochs, int64_t max_steps);
   /// step: 0-based.

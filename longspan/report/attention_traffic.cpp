@@ -44,7 +44,7 @@ AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
       checkpointing_(checkpointing),
       output_is_known_(output_is_known),
       device_(device),
-      // Every member of a sequence group holds the whole row: it counts once.
+      // Every member of a sequence group holds the whole row; only one counts it.
       counts_rows_(mesh.sequence.rank() == 0),
       mesh_(mesh) {
   mine_.choice = plan.reason;

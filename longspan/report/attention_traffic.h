@@ -1,4 +1,4 @@
-// Counts the bytes that sequence parallelism sends in a run, beside the formula.
+// Counts the bytes that sequence parallelism sends in a run, and compares them to the formula.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,25 +15,24 @@
 
 namespace longspan {
 
-/// Counts what the attention of a training run sends, and what mixer_volume() says of the same
-/// rows. Does not count the sums of gradients and losses.
+/// Counts the bytes that the token mixers of a training run send, and what mixer_volume() predicts
+/// for the same rows. Excludes reductions of gradients and losses.
 class AttentionTraffic {
  public:
-  /// Counts the mixers of `model`. `element_bytes`: of one number that they send. `checkpointing`
-  /// and `output_is_known` as attention_volume has them.
+  /// Counts the mixers of `model`. `element_bytes`: of an element that they send. `checkpointing`
+  /// and `output_is_known`: as in attention_volume.
   AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const ModelSpec& model,
                    int64_t element_bytes, bool checkpointing, bool output_is_known,
                    at::Device device);
 
-  /// Counts what a row sends. Call begin_row() before the row's forward, end_forward() after it,
+  /// Count the bytes of a row. Call begin_row() before the row's forward, end_forward() after it,
   /// and end_backward() after its backward.
   void begin_row();
   /// `padded`: the row as TokenOrder::packing has it.
   void end_forward(const Packing& padded);
   void end_backward();
 
-  /// Bytes sent to other ranks, of all ranks of the run together, a layer: the mean of the layers,
-  /// where they are of several kinds.
+  /// Bytes that all ranks of the run send to other ranks, per layer (the mean over layers).
   struct Direction {
     int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0;
     int64_t formula = 0;
@@ -44,11 +43,11 @@ class AttentionTraffic {
     int64_t num_rows = 0, num_tokens = 0;
     Direction forward, backward;
   };
-  /// Collective.
+  /// Returns the totals. Collective.
   Report report(const Group& world) const;
 
  private:
-  /// Adds what was sent since the last call.
+  /// Adds the bytes sent since the last call.
   void add_to(Direction& direction);
 
   ParallelPlan plan_;
@@ -60,13 +59,13 @@ class AttentionTraffic {
   bool counts_rows_;
   const Mesh& mesh_;
   Traffic before_;
-  Report mine_;  // of all layers; formula on one rank of a sequence group
+  Report mine_;  // totals of all layers; the formula only on one rank of a sequence group
 };
 
-/// A small table. Empty where nothing was exchanged.
+/// Returns a small table; empty if nothing was exchanged.
 std::string table_of(const AttentionTraffic::Report& report);
 
-/// sequence_parallel.json.
+/// Writes sequence_parallel.json into `folder`.
 void write_report(const std::string& folder, const AttentionTraffic::Report& report);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Named means over what many ranks and steps have seen.
+// Named means over ranks and steps.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// Sums with their counts. Names may be missing on some ranks.
+/// Sums and counts by name. Ranks may have different names.
 class Averages {
  public:
   void add(const std::string& name, double sum, double count) {
@@ -19,11 +19,11 @@ class Averages {
     total += sum;
     number += count;
   }
-  /// The same with sums that a device still computes, numbers of any dtype: the host waits for them
-  /// once it is asked for means or sums.
+  /// The same for device scalars of any dtype that may still be in computation; the host waits for
+  /// them only when means or sums are requested.
   void add(const std::vector<std::pair<std::string, at::Tensor>>& sums, double count);
   bool empty() const { return sums_.empty() && arriving_.empty(); }
-  /// Sum and count by name, of this rank.
+  /// Returns this rank's sums and counts by name.
   const std::map<std::string, std::pair<double, double>>& sums();
   void set(std::map<std::string, std::pair<double, double>> sums) {
     clear();
@@ -33,8 +33,8 @@ class Averages {
     sums_.clear();
     arriving_.clear();
   }
-  /// Means over all ranks of `world`, by name, in the order of `names`; names that nobody has added
-  /// to are left out. Collective.
+  /// Returns the means over all ranks of `world`, in the order of `names`, without names that have
+  /// no values. Collective.
   std::vector<std::pair<std::string, double>> means(const Group& world,
                                                     const std::vector<std::string>& names,
                                                     at::Device device);
@@ -45,7 +45,8 @@ class Averages {
     ToHost sums;
     double count;
   };
-  /// In the order in which they were added, so that sums round as without a device.
+  /// Adds pending sums in the order of their add() calls, so that rounding does not depend on the
+  /// device.
   void take_arriving();
 
   std::map<std::string, std::pair<double, double>> sums_;

@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-constexpr auto kBetweenLines = std::chrono::seconds(10);  // a log file must stay readable
+constexpr auto kBetweenLines = std::chrono::seconds(10);  // keeps log files readable
 
 std::string message_of(const Progress& progress, double loss) {
   return progress_message(loss, progress.tokens_per_second(),
@@ -28,7 +28,7 @@ Console::Console(bool silent, bool shows_progress)
 
 void Console::say(const std::string& line) {
   if (silent_) return;
-  // A line printed past a bar on the same screen would be drawn over.
+  // If the bar is on the same terminal, a plain line would be overdrawn.
   if (bar_ && bar_->visible() && stdout_is_terminal_) return bar_->print_line(line);
   print_line(line);
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char *kLoss = "loss", *kEvaluationLoss = "eval_loss";
 
-/// The file of a log entry's key: training_eval_loss.png.
+/// Returns the file name for a log entry's key, e.g. training_eval_loss.png.
 std::string picture_of(std::string_view key) {
   std::string name(key);
   std::ranges::replace(name, '/', '_');
@@ -33,7 +33,7 @@ void plot(const TrainingLog& log, const std::string& key, const std::string& wha
     write_plot(path, {panel});
   } catch (const UserError&) {
     std::error_code ignored;
-    std::filesystem::remove(path, ignored);  // half a picture
+    std::filesystem::remove(path, ignored);  // an incomplete file
     throw;
   }
 }

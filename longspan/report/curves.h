@@ -1,5 +1,5 @@
-// Pictures of a run: training_loss.png, training_eval_loss.png, and one of each mean that the stage
-// draws (Stage::drawn). No torch.
+// Plots of a run: training_loss.png, training_eval_loss.png, and one for each drawn mean of the
+// stage (Stage::drawn). No torch.
 #pragma once
 
 #include <set>
@@ -10,14 +10,14 @@
 
 namespace longspan {
 
-/// Exponential moving average whose weight grows with the number of points, as LLaMA-Factory
-/// smooths: 1.8 * (sigmoid(0.05 * points) - 0.5).
+/// Exponential moving average as in LLaMA-Factory; its weight depends on the number of points: 1.8
+/// * (sigmoid(0.05 * points) - 0.5).
 std::vector<double> smooth(const std::vector<double>& values);
 
-/// Draws the curves that the log has points for into `folder`. Throws UserError.
+/// Plots the curves with points in the log into `folder`. Throws UserError.
 void plot_curves(const TrainingLog& log, const std::string& folder);
 
-/// The files that plot_curves() writes, of all stages.
+/// Returns the files that plot_curves() writes, for all stages.
 std::set<std::string> pictures_of_runs();
 
 }  // namespace longspan

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-/// The most tokens in a row for which positions run on.
+/// Returns the largest number of tokens with consecutive positions in a row of this example.
 int64_t num_positions(const Example& example) {
   int64_t most = 0;
   for (const Sample& document : example.documents) {

@@ -10,10 +10,11 @@
 
 namespace longspan {
 
-/// Rows with more positions than the model has: how many, how long, and what to do; "" when none.
+/// Returns a warning if rows have more positions than the model: how many rows, how long, and the
+/// remedy. Otherwise empty.
 std::string hint_at_positions(const EncodedExamples& encoded, const ModelConfig& model);
 
-/// A template that is made for another model; "" when none is seen.
+/// Returns a warning if the template is made for another model; otherwise empty.
 std::string hint_at_template(const DataSettings& config, const ModelConfig& model,
                              const Tokenizer& tokenizer);
 

@@ -1,4 +1,4 @@
-// Counts the bytes that expert parallelism sends in a run, beside the formula.
+// Counts the bytes that expert parallelism sends in a run, and compares them to the formula.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,11 +13,12 @@
 
 namespace longspan {
 
-/// Counts what goes to experts of other ranks and back while rows are trained, and what
-/// expert_volume() says of as many rows.
+/// Counts the bytes to and from experts of other ranks in training, and what expert_volume()
+/// predicts for as many rows.
 class ExpertTraffic {
  public:
-  /// `experts` (null: nothing is sent) outlives it. `element_bytes`: of the rows' numbers.
+  /// `experts`: null if nothing is sent; must outlive this object. `element_bytes`: of the rows'
+  /// elements.
   ExpertTraffic(const ExpertParallel* experts, const ModelSpec& model, int64_t element_bytes,
                 at::Device device);
 
@@ -27,7 +28,7 @@ class ExpertTraffic {
   void end_forward();
   void end_backward();
 
-  /// Of all ranks of the run and all layers together.
+  /// Totals of all ranks and layers.
   struct Direction {
     int64_t measured = 0, formula = 0;
   };
@@ -36,7 +37,7 @@ class ExpertTraffic {
     int64_t num_rows = 0;  // pairs of a token and an expert of another rank, in forwards
     Direction forward, backward;
   };
-  /// Collective.
+  /// Returns the totals. Collective.
   Report report(const Group& world) const;
 
  private:
@@ -45,7 +46,7 @@ class ExpertTraffic {
     ExpertParallel::Use use;
   };
   Sent so_far() const;
-  /// Adds what was sent since the last call.
+  /// Adds the bytes sent since the last call.
   void add_to(Sent& sum);
 
   const ExpertParallel* experts_;
@@ -54,10 +55,10 @@ class ExpertTraffic {
   Sent before_, forward_, backward_;
 };
 
-/// A small table. Empty where experts are not shared out.
+/// Returns a small table; empty if experts are not distributed.
 std::string table_of(const ExpertTraffic::Report& report);
 
-/// expert_parallel.json.
+/// Writes expert_parallel.json into `folder`.
 void write_report(const std::string& folder, const ExpertTraffic::Report& report);
 
 }  // namespace longspan

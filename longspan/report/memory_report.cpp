@@ -18,7 +18,7 @@ namespace longspan {
 
 namespace {
 
-/// Of the documents of an example that are in one row.
+/// Sizes of those documents of an example that share a row.
 struct RowSize {
   int64_t tokens = 0, labels = 0, example = 0;
   auto operator<=>(const RowSize&) const = default;
@@ -36,7 +36,7 @@ struct RowSize {
 RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind) {
   const bool apart = has_documents_apart(kind);
   bool keeps_places = false;
-  std::vector<std::vector<RowSize>> sizes(1);  // by the documents' number, where they are apart
+  std::vector<std::vector<RowSize>> sizes(1);  // by document index, if they are in separate rows
   for (int64_t i = 0; i < examples.size(); ++i) {
     const ExamplePointer drawn = examples.example(i);
     const Example& example = *drawn;

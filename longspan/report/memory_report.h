@@ -1,4 +1,4 @@
-// The account of a run's memory, and what was measured beside it.
+// The estimate of a run's memory, and the measured peaks.
 #pragma once
 
 #include <string>
@@ -14,26 +14,25 @@
 
 namespace longspan {
 
-/// The longest examples that a micro-batch can hold together; of documents that are in rows of
-/// their own, those of the longer rows.
+/// Returns the sizes of the largest micro-batch that the examples can form. If an example's
+/// documents are in separate rows, those of the longer rows.
 RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind);
 
-/// A warning where the ranks of a machine need more memory than it has; else empty.
+/// Returns a warning if the ranks of a machine need more memory than it has; otherwise empty.
 std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine);
 
 class MemoryReport {
  public:
-  /// `meter`: null where nothing is measured.
-  /// `remark`: a sentence on the account; empty: none.
+  /// `meter`: null if nothing is measured. `remark`: a sentence on the estimate; may be empty.
   MemoryReport(PeakMeter* meter, const MemoryFacts& facts, std::string remark = {})
       : meter_(meter), facts_(facts), account_(account_of(facts)), remark_(std::move(remark)) {}
 
-  /// Says what a rank will need, with a warning where the ranks of this machine need more host
-  /// memory than it has. Starts to measure the peak.
+  /// Returns a rank's estimate, with a warning if the ranks of this machine need more host memory
+  /// than it has. Starts to measure the peak.
   std::string begin(int ranks_here, bool cuda);
-  /// Every rank's peaks since then, beside the account, on rank 0. Collective.
+  /// Returns, on rank 0, every rank's peaks since begin(), next to the estimate. Collective.
   std::string end(const Group& world);
-  /// memory.json: facts, account and, after end(), what was measured. Throws UserError.
+  /// Writes memory.json: facts, estimate and, after end(), the measured peaks. Throws UserError.
   void write(const std::string& folder) const;
 
  private:

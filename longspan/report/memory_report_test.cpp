@@ -19,7 +19,7 @@ TEST_CASE("memory report: the longest row, of documents that are in it at once")
   CHECK(pairs.num_tokens == 50 + 36);
   CHECK(pairs.num_labels == 9 + 39 + 29 + 5);
   CHECK(pairs.documents == std::vector<int64_t>{10, 40, 30, 6});
-  // An answer is in one row, and what KL is estimated by in another.
+  // An answer is in one row, and its KL estimate's document in another.
   const RowLengths answers = row_lengths(set, 2, RowKind::kVerdict);
   CHECK(answers.num_tokens == 30 + 20);
   CHECK(answers.num_labels == 29 + 19);

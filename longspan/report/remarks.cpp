@@ -17,8 +17,8 @@
 namespace longspan {
 namespace {
 
-/// attention_dropout of config.json: peers drop attention weights in training, which no fused or
-/// distributed attention can repeat.
+/// Returns attention_dropout of config.json. Other programs drop attention weights in training,
+/// which no fused or distributed attention can reproduce.
 double attention_dropout_of(const ModelConfig& config) {
   const nlohmann::json whole = try_parse_json(config.json).value_or(nullptr);
   const nlohmann::json& json = language_keys(whole);

@@ -1,4 +1,4 @@
-// What a run remarks before its first step. No torch.
+// Remarks of a run before its first step. No torch.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 namespace longspan {
 
 struct RemarkFacts {
-  const std::vector<std::string>& notes;  // of the configuration, on its keys
+  const std::vector<std::string>& notes;  // from the configuration, on its keys
   const MethodSettings& method;
   const std::string& adapters;  // adapter_name_or_path
   const ModelConfig& model;
-  std::string plan_warning;  // mostly empty
-  int64_t num_rows = 0;      // of the training set
+  std::string plan_warning;  // may be empty
+  int64_t num_rows = 0;      // in the training set
   int64_t rows_per_step = 0;
-  int local_world_size = 1, num_cores = 1;  // of this machine
+  int local_world_size = 1, num_cores = 1;  // on this machine
   bool cuda = false;
-  std::map<LeftOut, int64_t> left_out = {};  // tensors of model and adapters that are not read
+  std::map<LeftOut, int64_t> left_out = {};  // unread tensors of model and adapters
 };
 
-/// Keys that were taken in their own way, and what a user may not have meant: a line each.
+/// Returns a line for each key that was interpreted in a special way, and for each likely mistake.
 std::vector<std::string> remarks_at_start(const RemarkFacts& facts);
 
 }  // namespace longspan

@@ -54,7 +54,7 @@ TEST_CASE("remarks: more workers than cores, more rows a step than there are, wi
         std::string::npos);
   CHECK(all(facts).find("1 tensor of the files is not read: rotary frequencies") !=
         std::string::npos);
-  facts.cuda = true;  // computes elsewhere
+  facts.cuda = true;  // the GPU computes
   CHECK(all(facts).find("cores") == std::string::npos);
 }
 

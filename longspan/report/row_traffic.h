@@ -1,4 +1,4 @@
-// Counts the bytes that ranks send each other for the rows that a run trains.
+// Counts the bytes that ranks send each other for the rows of training.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// What sequence parallelism and expert parallelism have sent.
+/// The bytes of sequence parallelism and of expert parallelism.
 struct SentBytes {
   AttentionTraffic::Report attention;
   ExpertTraffic::Report experts;
@@ -24,7 +24,7 @@ class RowTraffic {
   void begin_row();
   void end_forward(const Packing& padded);
   void end_backward();
-  /// Collective.
+  /// Returns the totals. Collective.
   SentBytes report(const Group& world) const;
 
  private:
@@ -32,10 +32,10 @@ class RowTraffic {
   ExpertTraffic experts_;
 };
 
-/// A small table of each kind of parallelism that has sent something.
+/// Returns a small table for each kind of parallelism that has sent something.
 std::vector<std::string> tables_of(const SentBytes& sent);
 
-/// sequence_parallel.json and expert_parallel.json, where there is a table of the kind.
+/// Writes sequence_parallel.json and expert_parallel.json, each only if its kind has a table.
 void write_reports(const std::string& folder, const SentBytes& sent);
 
 }  // namespace longspan

@@ -28,7 +28,7 @@ std::string data_of(const ExampleSet& examples) {
     for (const Sample& document : example->documents) {
       const int64_t length = static_cast<int64_t>(document.input_ids.size());
       row_length += length;
-      // The first token is nobody's prediction.
+      // No token predicts the first one.
       num_labels +=
           std::count_if(document.labels.begin() + (length > 0 ? 1 : 0), document.labels.end(),
                         [](int32_t label) { return label != kIgnoreLabel; });

@@ -1,4 +1,4 @@
-// What a run says before it starts, on one screen. No torch.
+// One-screen summary of a run before it starts. No torch.
 #pragma once
 
 #include <string>
@@ -22,10 +22,10 @@ struct SummaryFacts {
   const ExampleSet& eval_examples;
   int64_t num_parameters, num_trained;
   int64_t num_warmup_steps;
-  std::string device;  // "CPU, 2 threads"
+  std::string device;  // e.g. "CPU, 2 threads"
 };
 
-/// Model, data, plan and training, a line each.
+/// Returns one line each for model, data, plan and training.
 std::string summary_of(const SummaryFacts& facts);
 
 }  // namespace longspan

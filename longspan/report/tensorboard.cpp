@@ -15,8 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The user's own folder may hold files of several runs. The name says to which output_dir a file
-/// belongs.
+/// A user's folder may hold files of several runs; the suffix identifies the output_dir.
 std::string suffix_of(const OutputSettings& config) {
   std::error_code error;
   const std::string path = fs::weakly_canonical(config.output_dir, error).string();

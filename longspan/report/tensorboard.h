@@ -10,22 +10,23 @@
 
 namespace longspan {
 
-/// Where the event files go: logging_dir, else what OutputSurroundings says, else output_dir/runs;
-/// below it run_name, where there is one.
+/// Returns the folder of the event files: logging_dir, else the folder in OutputSurroundings, else
+/// output_dir/runs; with run_name as a subfolder if it is set.
 std::string tensorboard_folder(const OutputSettings& config);
 
-/// Tag of a log entry's key, as transformers names it: loss -> train/loss, eval_loss -> eval/loss.
+/// Returns the tag of a log entry's key, as in transformers: loss -> train/loss, eval_loss ->
+/// eval/loss.
 std::string tensorboard_tag(const std::string& key);
 
 class TensorBoardLog {
  public:
-  /// `last_step`: the step of the checkpoint that the run goes on from; removes later points.
-  /// Negative: a new run; removes what an earlier run with the same output_dir has left in the
-  /// folder. Throws UserError.
+  /// `last_step`: the step of the checkpoint that the run resumes from; later points are removed.
+  /// Negative: a new run; removes files of an earlier run with the same output_dir from the folder.
+  /// Throws UserError.
   TensorBoardLog(const OutputSettings& config, int64_t last_step);
 
-  /// All numbers of the entry but the step, at that step. Returns what went wrong, the first time
-  /// that something does: training goes on without.
+  /// Writes all numbers of the entry at its step. Returns an error message for the first failure,
+  /// otherwise an empty string; training continues.
   std::string add(const LogEntry& entry);
 
  private:

@@ -37,7 +37,7 @@ void append(LogEntry& entry, const LogEntry& more) {
   entry.insert(entry.end(), more.begin(), more.end());
 }
 
-/// Per-second numbers of transformers' speed_metrics.
+/// The rates of transformers' speed_metrics.
 LogEntry speed(const std::string& split, double seconds, double num_samples, double num_steps) {
   return {{split + "_runtime", seconds},
           {split + "_samples_per_second", seconds > 0 ? num_samples / seconds : 0.0},
@@ -68,7 +68,7 @@ LogEntry fields_of(const Progress& progress, const TrainingResult& result) {
   return entry;
 }
 
-/// A line of trainer_log.jsonl: the keys that LLaMA-Factory's web page and scripts read.
+/// A line of trainer_log.jsonl, with the keys that LLaMA-Factory's web page and scripts read.
 Json log_line(const Progress& progress, const LogEntry& measured) {
   Json line = {{"current_steps", progress.step}, {"total_steps", progress.total_steps}};
   line.update(to_json(measured));
@@ -129,7 +129,7 @@ void TrainingLog::append_line(const std::string& line) {
   lines_ += line;
   const std::string path = folder_ + "/" + kLogFile;
   try {
-    if (lags_behind_) {  // half a line may stand at its end
+    if (lags_behind_) {  // it may end with an incomplete line
       write_file_atomically(path, lines_);
       lags_behind_ = false;
       return;
@@ -230,7 +230,7 @@ void TrainingLog::restore(const std::string& checkpoint) {
     }
     LogEntry entry;
     for (const auto& [key, value] : json.items()) {
-      // A step is a whole number, and 0.0 was written as one where another program wrote the file.
+      // The step is an integer; other programs may also write 0.0 as one.
       const bool whole = value.is_number_integer() &&
                          (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
       if (whole) entry.emplace_back(key, value.get<int64_t>());
@@ -267,7 +267,7 @@ std::pair<std::vector<double>, std::vector<double>> TrainingLog::curve(
     const std::string& key) const {
   std::pair<std::vector<double>, std::vector<double>> points;
   for (const LogEntry& entry : history_) {
-    // The step stands last, but in files of other programs.
+    // The step is the last key, except in files of other programs.
     const auto step = std::ranges::find(entry, "step", &LogEntry::value_type::first);
     if (step == entry.end()) continue;
     for (const auto& [name, value] : entry) {

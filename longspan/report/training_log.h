@@ -1,5 +1,5 @@
 // The logs and results of a run: trainer_log.jsonl, trainer_state.json, *_results.json. They have
-// the keys of transformers and LLaMA-Factory, and numbers are not rounded. No torch.
+// the keys of transformers and LLaMA-Factory; numbers are not rounded. No torch.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace longspan {
 
-/// One JSON object with numbers, in order.
+/// A JSON object of numbers, in order.
 using LogEntry = std::vector<std::pair<std::string, std::variant<int64_t, double>>>;
 
-/// Where a run stands.
+/// Progress of a run.
 struct Progress {
   int64_t step = 0, total_steps = 0;
   double epoch = 0.0;
-  int64_t num_tokens = 0;           // of all ranks, since the start, as the data holds them
-  int64_t num_computed_tokens = 0;  // fewer where prompts are shared: each counts once
+  int64_t num_tokens = 0;           // of the data: all ranks, since the start
+  int64_t num_computed_tokens = 0;  // fewer with shared prompts, which are computed once
   double elapsed_seconds = 0.0;
 
   double remaining_seconds() const;
@@ -31,82 +31,81 @@ struct Progress {
   double computed_tokens_per_second() const;
 };
 
-/// What does not change in a run: keys of trainer_state.json, and the means that are drawn.
+/// Constants of a run: keys of trainer_state.json, and the means to plot.
 struct RunConstants {
   int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;
   int64_t train_batch_size = 0, num_train_epochs = 0;
-  std::span<const DrawnMean> drawn = {};  // of the stage: what trainer_log.jsonl has of its means
+  std::span<const DrawnMean> drawn = {};  // means of the stage that trainer_log.jsonl contains
 };
 
-/// Means that a stage logs beside its loss, in the order of a log line.
+/// Means that a stage logs in addition to its loss, in the order of a log line.
 using NamedMeans = std::vector<std::pair<std::string, double>>;
 
-/// What a step's log line says. What is NaN is left out.
+/// Contents of a step's log line. NaN values are left out.
 struct LoggedStep {
   double loss = 0.0, grad_norm = 0.0, learning_rate = 0.0;
   NamedMeans means = {};    // rewards/chosen, ...
-  int64_t num_skipped = 0;  // steps so far whose update was left out; 0: not told
+  int64_t num_skipped = 0;  // steps so far without an update; 0: not logged
 };
 
 struct EvaluationResult {
   double loss = 0.0;
   double seconds = 0.0;
   int64_t num_samples = 0, num_batches = 0;
-  NamedMeans means = {};  // without "eval_"
+  NamedMeans means = {};  // names without "eval_"
 };
 
 struct TrainingResult {
   double loss = 0.0;  // mean over the steps
   double seconds = 0.0;
-  double num_samples = 0.0;  // fed to the model, all epochs
-  /// As transformers counts (floating_point_ops): 6 x computed tokens x parameters without
-  /// embeddings, of experts those that a token goes through. So the numbers of both programs can be
-  /// compared. Attention's own work and recomputation are not in it.
+  double num_samples = 0.0;  // in all epochs
+  /// transformers' floating_point_ops: 6 x computed tokens x parameters without embeddings, with
+  /// only the experts that a token uses. Comparable between both programs. Excludes the scores of
+  /// attention and recomputation.
   double total_flos = 0.0;
 };
 
-/// Writes into a folder that exists. All members throw UserError when a file cannot be written.
-/// Training does not stop for a line of trainer_log.jsonl: it is written with the next one.
+/// Writes into an existing folder. All members throw UserError if a file cannot be written, except
+/// that training does not stop for a line of trainer_log.jsonl: it is written with the next one.
 class TrainingLog {
  public:
   TrainingLog(std::string folder, const RunConstants& constants);
 
-  /// From now on each entry of log_history is also told to `listener`.
+  /// Sets a listener for all later entries of log_history.
   void tell(std::function<void(const LogEntry& entry)> listener);
-  /// Is told, once, why a line of trainer_log.jsonl could not be written.
+  /// Sets a listener that is called once, if a line of trainer_log.jsonl cannot be written.
   void warn(std::function<void(const std::string& text)> listener);
-  /// What trainer_state.json says of the steps between log lines, evaluations and saves.
+  /// Sets the intervals of log lines, evaluations and saves in trainer_state.json, in steps.
   void set_steps(int64_t logging, int64_t evaluation, int64_t saving);
 
-  /// These append to trainer_log.jsonl and to log_history.
+  /// Append to trainer_log.jsonl and to log_history.
   void add_step(const Progress& progress, const LoggedStep& step);
   void add_evaluation(const Progress& progress, const EvaluationResult& result);
   void add_end(const Progress& progress, const TrainingResult& result);
 
-  /// trainer_state.json into `folder` (output_dir or a checkpoint).
+  /// Writes trainer_state.json into `folder` (output_dir or a checkpoint).
   void write_state(const std::string& folder, const Progress& progress) const;
-  /// trainer_state.json, and trainer_log.jsonl as far as it is written, into a checkpoint.
+  /// Writes trainer_state.json and the lines so far of trainer_log.jsonl into a checkpoint.
   void write_checkpoint(const std::string& folder, const Progress& progress) const;
-  /// From now on everything goes into that folder, trainer_log.jsonl from its beginning. What was
-  /// logged until now has reached the disk.
+  /// Moves all later writes into that folder, and writes all of trainer_log.jsonl there. Returns
+  /// once all earlier entries are on disk.
   void move_to(const std::string& folder);
-  /// Reads what write_checkpoint has written: trainer_log.jsonl and the history are then as they
-  /// were.
+  /// Restores trainer_log.jsonl and the history from write_checkpoint()'s files.
   void restore(const std::string& checkpoint);
-  /// train_results.json, eval_results.json and both together in all_results.json.
+  /// Write train_results.json and eval_results.json, and both together in all_results.json.
   void write_train_results(const Progress& progress, const TrainingResult& result);
   void write_eval_results(const Progress& progress, const EvaluationResult& result);
 
   const std::string& folder() const { return folder_; }
   std::span<const DrawnMean> drawn() const { return constants_.drawn; }
   const std::vector<LogEntry>& history() const { return history_; }
-  /// Does trainer_log.jsonl lack lines that the disk did not take?
+  /// True if trainer_log.jsonl lacks lines that could not be written.
   bool lags_behind() const { return lags_behind_; }
-  /// (step, value) of the history's entries that have `key`.
+  /// Returns the steps and values of the history's entries that have `key`.
   std::pair<std::vector<double>, std::vector<double>> curve(const std::string& key) const;
 
  private:
-  /// Into the history, and `line` into trainer_log.jsonl.
+  /// Appends to the history, and `line` to trainer_log.jsonl.
   void add(LogEntry entry, const std::string& line);
   void append_line(const std::string& line);
   void write_results(const std::string& name, const LogEntry& entry);
@@ -117,15 +116,15 @@ class TrainingLog {
   std::string lines_;         // of trainer_log.jsonl
   bool lags_behind_ = false;  // the file lacks some of them
   std::function<void(const LogEntry&)> listener_;
-  std::function<void(const std::string&)> warning_;  // empty once it has been used
+  std::function<void(const std::string&)> warning_;  // empty after its first call
   LogEntry all_results_;
 };
 
-/// The step's line for the console, numbers with six significant digits: {'loss': 2.5,
-/// 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.5}.
+/// Formats a step's line for the console with six significant digits: {'loss': 2.5, 'grad_norm':
+/// 1.25, 'learning_rate': 5e-05, 'epoch': 0.5}.
 std::string console_line(const LogEntry& entry);
 
-/// 75 -> "0:01:15", as Python prints a timedelta.
+/// Formats 75 as "0:01:15", as Python prints a timedelta.
 std::string format_duration(double seconds);
 
 }  // namespace longspan

@@ -95,7 +95,7 @@ TEST_CASE("training log: tokens of the data, and beside them those that are comp
   CHECK(progress_text(progress, 1.0) ==
         "2/4 | loss 1.0000  30 tokens/s (20 computed) | 0:00:10 left");
 
-  // Where they are the same, they are said once.
+  // Equal numbers appear once.
   const Progress plain{.step = 2, .num_tokens = 300, .num_computed_tokens = 300};
   TrainingLog other(place.path, {});
   other.write_train_results(plain, result);
@@ -116,7 +116,7 @@ TEST_CASE("training log: a line that cannot be written ends no run, and is told 
   REQUIRE(told.size() == 1);
   CHECK(told[0].find("gone/trainer_log.jsonl: cannot be written (No such file") !=
         std::string::npos);
-  CHECK_THROWS_AS(log.move_to(gone), UserError);  // in the end it is an error
+  CHECK_THROWS_AS(log.move_to(gone), UserError);  // at the end it is an error
   CHECK(log.lags_behind());
   std::filesystem::create_directory(gone);
   log.add_step({.step = 3, .total_steps = 3}, {});
@@ -142,7 +142,7 @@ TEST_CASE("console line and durations read like Python's") {
 
 TEST_CASE("training log: a line that the disk has no room for waits for the next one") {
   const testing::TemporaryFolder place;
-  // What is written to /dev/full finds no space left.
+  // Writes to /dev/full fail for lack of space.
   std::filesystem::create_symlink("/dev/full", place / "trainer_log.jsonl");
   TrainingLog log(place.path, {});
   int64_t num_told = 0;

@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "checkpoint-";
-/// Runs shorter than this are not worth sharing out.
+/// Pieces with fewer elements per rank than this are not divided.
 constexpr int64_t kLeastShared = 1024;
 
 std::optional<int64_t> step_of(const std::string& name) {
@@ -43,7 +43,7 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-/// ".partial", ".replaced", ".deleted": of a checkpoint under a hidden name, also of a second one
+/// Returns ".partial", ".replaced" or ".deleted" for a checkpoint's hidden name, also with a number
 /// (".checkpoint-4.replaced-2"); empty for other names.
 std::string hidden_kind(const std::string& name) {
   if (!name.starts_with(".")) return "";
@@ -81,7 +81,8 @@ void newest_first(std::vector<FoundCheckpoint>& found) {
   });
 }
 
-/// A moment later than every checkpoint there, so that "newest" holds even when a clock goes back.
+/// Returns a time later than that of every existing checkpoint, so that "newest" is right even if
+/// the clock went back.
 double saving_time(const OutputSettings& config) {
   double time = now_since_1970();
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
@@ -90,7 +91,8 @@ double saving_time(const OutputSettings& config) {
   return time;
 }
 
-/// What rank 0 has just made may take a moment to show on a disk of the network.
+/// Waits until the folder is visible: on a network disk, a folder that rank 0 has just made may
+/// appear late.
 bool appears(const std::string& folder) {
   std::error_code error;
   for (int i = 0; i < 10; ++i) {
@@ -125,10 +127,10 @@ std::string read_back(const Group& world, Notices& notices, const std::string& f
   return "";
 }
 
-/// Removes a checkpoint, unless a run is about to go on from it or somebody has put a file of his
-/// own into it. Such a checkpoint stays until the next time.
+/// Removes a checkpoint, unless a run is about to resume from it or it holds foreign files. Such a
+/// checkpoint stays until the next time.
 void remove_checkpoint(const std::string& folder, const std::string& name) {
-  // Half a folder must not be seen under the final name.
+  // A partly removed folder must not be visible under the final name.
   const std::string hidden =
       fmt::format("{}/.{}.deleted", fs::path(folder).parent_path().string(), name);
   {
@@ -136,15 +138,15 @@ void remove_checkpoint(const std::string& folder, const std::string& name) {
     if (claim.refused() || !foreign_entry(folder).empty()) return;
     remove_own_folder(hidden);
     std::error_code error;
-    if (fs::exists(fs::symlink_status(hidden, error))) return;  // somebody reads in it
+    if (fs::exists(fs::symlink_status(hidden, error))) return;  // it is being read
     fs::rename(folder, hidden);
   }
-  // The claim is closed: a disk of the network keeps an open file, and with it the folder.
+  // The claim is closed by now: a network disk keeps an open file, and with it the folder.
   remove_own_folder(hidden);
 }
 
-/// Removes the checkpoint that a new one has replaced. If it holds files of somebody else, it stays
-/// under a visible name.
+/// Removes the checkpoint that a new one has replaced. If it holds foreign files, it stays under a
+/// visible name.
 void remove_replaced(const std::string& folder, const std::string& shown) {
   if (foreign_entry(folder).empty()) return remove_own_folder(folder);
   std::error_code error;
@@ -211,8 +213,8 @@ void put_back_replaced(const std::string& output_dir) {
     if (hidden_kind(name) != ".replaced" || !fs::is_directory(entry.symlink_status(error)))
       continue;
     const fs::path final_path = entry.path().parent_path() / name.substr(1, name.rfind('.') - 1);
-    // The run was killed between two renames: this checkpoint is whole, and the new one was not in
-    // place yet. What a network disk keeps of a removed checkpoint does not count as one.
+    // The run was killed between two renames: this checkpoint is complete, and the new one was not
+    // in place yet. An empty leftover of a removed checkpoint on a network disk does not count.
     if (!fs::exists(fs::symlink_status(final_path, error)) && holds_files(entry.path())) {
       fs::rename(entry.path(), final_path, error);
     }
@@ -234,7 +236,7 @@ void remove_leftovers(const std::string& output_dir) {
 }
 
 std::string broken_part(const Group& world, Notices& notices, const std::string& folder) {
-  // A rank that does not see the folder, or sees another one, is no sign of a broken checkpoint.
+  // If a rank does not see the folder, or sees another one, this is no sign of a broken checkpoint.
   std::string table;
   try {
     table = read_text_file(folder + "/" + kSealFile, "table of checksums", kMaxTableBytes);
@@ -269,8 +271,8 @@ std::string Checkpoints::write_part(const std::string& folder,
   const std::vector<bool> sees_it = gather_answers(world_, appears(folder));
   std::string mine;
   for (const StateSource& state : states) mine += run_name(state) + "\n";
-  int num_writers = 0, my_number = -1;              // of the ranks that see the folder
-  std::map<std::string, std::vector<int>> holders;  // of each run, as places among the writers
+  int num_writers = 0, my_number = -1;              // among the ranks that see the folder
+  std::map<std::string, std::vector<int>> holders;  // of each piece, as indices of writers
   const std::vector<std::string> texts = world_.gather_text(mine);
   for (int rank = 0; rank < world_.size(); ++rank) {
     std::istringstream lines(texts[rank]);
@@ -301,7 +303,7 @@ std::string Checkpoints::write_part(const std::string& folder,
       const int64_t size = state.end - state.begin, parts = std::ssize(places);
       const int64_t part = std::ranges::find(places, my_number) - places.begin();
       if (size < kLeastShared * parts) {
-        // Whole, by one of them in turn.
+        // One of the holders, in turn, writes the whole piece.
         if (std::distance(holders.begin(), run) % parts == part) share.push_back(state);
       } else {
         share.push_back(part_of(state, state.begin + size * part / parts,
@@ -363,7 +365,7 @@ std::string Checkpoints::save(const std::string& output_dir, int64_t step,
   });
   last_ = target;
   if (config_.save_total_limit) {
-    // Nothing older goes before the new one has been read back.
+    // Older checkpoints stay until the new one has been read back.
     const std::string problem = read_back(world_, notices_, target);
     all_or_none_patiently(world_, notices_, [&] {
       if (!problem.empty()) {

@@ -44,8 +44,8 @@ OutputClaim::OutputClaim(const OutputSettings& config, const std::vector<SourceF
     } catch (const FolderBusyError&) {
       throw;
     } catch (const UserError&) {
-      // The folder cannot be written. The checks below explain that better; if they pass, the lock
-      // is tried again.
+      // The folder is not writable. The checks below explain this better; if they pass, the lock is
+      // tried again.
     }
   }
   for (const auto& lock : locks_) {

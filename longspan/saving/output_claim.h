@@ -1,4 +1,4 @@
-// A run's claim on the folders that it writes into.
+// A run's exclusive claim on its output folders.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 
 namespace longspan {
 
-/// On rank 0. Keeps other runs out of output_folders until this object dies or the process ends.
-/// Then it leaves no file behind.
+/// On rank 0: keeps other runs out of output_folders until this object is destroyed or the process
+/// ends. Leaves no file behind.
 class OutputClaim {
  public:
-  /// First finishes the moves of files that a killed run had begun. Then throws what
-  /// check_output_dir (unless `is_restart`) and try_output_dirs throw. Throws FolderBusyError where
-  /// another run writes.
+  /// First completes file moves that a killed run had begun. Then checks the folders by
+  /// check_output_dir (unless `is_restart`) and try_output_dirs, and throws their errors. Throws
+  /// FolderBusyError if another run writes there.
   OutputClaim(const OutputSettings& config, const std::vector<SourceFolder>& sources,
               bool is_restart);
 
@@ -25,8 +25,8 @@ class OutputClaim {
   EndAtOnce at_end_;
 };
 
-/// Throws as OutputClaim does, and claims nothing: for processes that check the folders ahead of
-/// the run.
+/// Like OutputClaim's constructor, without a claim: for processes that check the folders before the
+/// run.
 void check_output_folders(const OutputSettings& config, const std::vector<SourceFolder>& sources);
 
 }  // namespace longspan

@@ -27,7 +27,7 @@ TEST_CASE("output claim: output_dir and the run's own folder of the fallback are
     CHECK_THROWS_AS(OutputClaim(config, sources, true), FolderBusyError);
     CHECK_THROWS_AS(check_output_folders(config, sources), FolderBusyError);
   }
-  CHECK(place.num_files() == 0);  // also no folder that was made for the lock
+  CHECK(place.num_files() == 0);  // no folder made for the lock remains either
   CHECK_NOTHROW(check_output_folders(config, sources));
   {
     const FolderLock elsewhere("fallback_output_dir", fallback);
@@ -36,7 +36,7 @@ TEST_CASE("output claim: output_dir and the run's own folder of the fallback are
                          FolderBusyError);
     CHECK_FALSE(fs::exists(config.output_dir));
   }
-  // What refuses the run leaves nothing, either.
+  // A refused run leaves nothing either.
   place.write("run/config.json", "{}");
   CHECK_THROWS_WITH_AS(OutputClaim(config, sources, false),
                        doctest::Contains("overwrite_output_dir"), UserError);
@@ -51,14 +51,14 @@ TEST_CASE("output claim: a checkpoint that was being replaced has its name again
   config.output_dir = place / "run";
   config.overwrite_output_dir = true;
   place.write("run/.checkpoint-4.replaced/config.json", "{}");
-  // What a disk of the network keeps of one that was removed while somebody read in it.
+  // The leftovers on a network disk of a checkpoint that was removed while it was read.
   place.write("run/.checkpoint-6.replaced/training_state/.nfs0123456789abcdef00000001", "{}");
   place.write("thesis/chapter", "1");
   fs::create_directory_symlink(place / "thesis", place / "run/.checkpoint-5.replaced");
   {
     const FolderLock other("output_dir", config.output_dir);
     CHECK_THROWS_AS(OutputClaim(config, sources, false), FolderBusyError);
-    CHECK(fs::exists(place / "run/.checkpoint-4.replaced"));  // that is the other run's
+    CHECK(fs::exists(place / "run/.checkpoint-4.replaced"));  // the other run's
   }
   const OutputClaim claim(config, sources, false);
   CHECK(fs::exists(place / "run/checkpoint-4/config.json"));

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 fs::path canonical(const std::string& folder) {
   std::error_code error;
-  // A relative path of which nothing is there yet would stay relative.
+  // weakly_canonical would leave a relative path relative if none of it exists.
   fs::path path = fs::weakly_canonical(fs::absolute(folder, error), error);
   return path.has_filename() ? path : path.parent_path();
 }

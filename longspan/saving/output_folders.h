@@ -1,4 +1,4 @@
-// The folders that are a run's own.
+// The folders that belong to a run.
 #pragma once
 
 #include <string>
@@ -8,18 +8,19 @@
 
 namespace longspan {
 
-/// The folder in output_dir in which the final model is written, before its files are moved.
+/// Folder in output_dir in which the final model is written before its files are moved.
 constexpr const char* kUnfinishedModel = ".model.partial";
 
-/// The first 8 hex digits of a hash of the absolute path without links: by it, runs that share a
-/// folder know their own files.
+/// Returns the first 8 hex digits of a hash of the absolute path without links. Runs that share a
+/// folder recognize their own files by it.
 std::string hash_of_path(const std::string& folder);
 
-/// This run's folder in fallback_output_dir, which other runs may use too:
-/// fallback_output_dir/NAME-HASH, by the name and the hash of output_dir. Empty without that key.
+/// Returns this run's folder in fallback_output_dir, which other runs may use too:
+/// fallback_output_dir/NAME-HASH, with the name and the hash of output_dir. Empty if the key is not
+/// set.
 std::string fallback_folder(const OutputSettings& config);
 
-/// output_dir and, with fallback_output_dir, the folder in that.
+/// Returns output_dir and, with fallback_output_dir, the run's folder in it.
 std::vector<std::string> output_folders(const OutputSettings& config);
 
 }  // namespace longspan

@@ -36,21 +36,21 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr Seconds kBetweenLooks{0.2};
-/// In which all ranks hear of a signal to one of them.
+/// Interval in which all ranks exchange whether any got a signal.
 constexpr Seconds kBetweenMeetings{1};
-/// Between two attempts; each pause is longer than the one before.
+/// Seconds between two attempts; each pause is longer than the one before.
 constexpr double kFirstPause = 1.0, kLongestPause = 60.0, kPauseGrows = 1.5;
-/// After so long it is tried although statvfs reports too little room: the report may be out of
-/// date, and the next write may find room all the same.
+/// After this time it tries even if statvfs reports too little space, since the report may be out
+/// of date.
 constexpr Seconds kAnyway{600};
 /// Another machine that tries the same folder may remove it in between.
 constexpr int kTries = 50;
-/// And another one may have made it again when we look.
+/// Or may have made it again when we look.
 constexpr int kTriesOfAnything = 3;
 constexpr std::chrono::milliseconds kBetweenTries{10};
 constexpr Seconds kSaidAgain{600};
 
-/// The folder, or the nearest one above it that is there.
+/// Returns the folder, or its nearest existing parent.
 fs::path nearest_existing(const std::string& folder) {
   std::error_code error;
   fs::path path = fs::absolute(folder, error);
@@ -58,7 +58,7 @@ fs::path nearest_existing(const std::string& folder) {
   return path;
 }
 
-/// try_folder for TensorBoard's folder, where report_to wants it. Throws UserError.
+/// Runs try_folder for TensorBoard's folder, if report_to needs it. Throws UserError.
 void try_tensorboard_folder(const OutputSettings& config) {
   if (!wants_tensorboard(config)) return;
   const std::string folder = tensorboard_folder(config);
@@ -75,7 +75,7 @@ void try_folder(const std::string& key, const std::string& folder) {
   std::error_code error;
   fs::path innermost = fs::absolute(folder, error).lexically_normal();
   if (!innermost.has_filename()) innermost = innermost.parent_path();
-  int num_made = 0;  // of the path's folders, from the innermost up
+  int num_made = 0;  // number of created folders in the path, from the innermost up
   const auto count_missing = [&] {
     int num_missing = 0;
     for (fs::path path = innermost;
@@ -146,7 +146,7 @@ void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolde
 std::optional<int64_t> free_bytes(const std::string& folder) {
   struct statvfs disk{};
   if (::statvfs(nearest_existing(folder).c_str(), &disk) != 0) return std::nullopt;
-  // Some file systems of the network know nothing of themselves.
+  // Some network file systems report nothing.
   if (disk.f_blocks == 0) return std::nullopt;
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
@@ -207,12 +207,12 @@ std::string warning_of_fallback(const OutputSettings& config) {
 
 std::string PatientSaver::save(const Saved& what, const std::vector<std::string>& folders,
                                const std::function<void(const std::string&)>& attempt) {
-  // A run that was told to stop earlier saves because of that: the same signal, which may come to
-  // one process after the other, does not end its waiting. The host ends the process at a
-  // further one.
+  // If the run was told to stop before, it saves because of that. The same signal may reach one
+  // process after the other, so it does not end the wait. The host ends the process at a further
+  // signal.
   const std::vector<bool> told = gather_answers(world_, host_.told_to_stop());
   const bool told_before = std::ranges::find(told, true) != told.end();
-  // The folders that may get room some time, the best first.
+  // The folders that may get space some time, the best first.
   std::vector<std::string> left;
   std::istringstream lines(world_.gather_text(fmt::format("{}", fmt::join(folders, "\n")))[0]);
   for (std::string folder; std::getline(lines, folder);) left.push_back(folder);
@@ -225,7 +225,7 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
     for (const std::string& folder : left) {
       try {
         attempt(folder);
-        // Removes what an attempt has made and left empty.
+        // Removes the empty folders of failed attempts.
         std::error_code ignored;
         for (const std::string& other : all) {
           if (world_.rank() == 0 && other != folder && other != all[0]) fs::remove(other, ignored);
@@ -280,7 +280,7 @@ bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::strin
       });
       return waited.count() >= pause && (room || waited >= kAnyway);
     };
-    // Rank 0 looks. A signal comes to any of them: each says so when they meet.
+    // Rank 0 checks the space. A signal may reach any rank, so all ranks exchange their answers.
     bool tries = false;
     const Clock::time_point round = Clock::now();
     while (world_.rank() == 0 && !gives_up() && !(tries = try_again()) &&

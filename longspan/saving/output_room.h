@@ -1,5 +1,5 @@
-// Tries, before anything is computed, whether a run can write into its folders, and how much room
-// they have.
+// Checks before any computation that a run can write into its folders, and how much space they
+// have.
 #pragma once
 
 #include <cstdint>
@@ -19,57 +19,58 @@
 
 namespace longspan {
 
-/// Makes the folder where it is missing, writes a file into it, and removes what it has made.
-/// Several machines may do so at once on a disk that they share. Throws UserError, which begins
-/// with `key`.
+/// Creates the folder if it is missing, writes a file into it, and removes what it created. Several
+/// machines may do so at the same time on a shared disk. Throws UserError; its message begins with
+/// `key`.
 void try_folder(const std::string& key, const std::string& folder);
 
-/// The same for output_dir, TensorBoard's folder and fallback_folder. Throws UserError also where
-/// fallback_output_dir is output_dir, and where fallback_folder is one of `sources`,
-/// or holds results of an earlier run with this output_dir that may not be overwritten.
+/// The same for output_dir, TensorBoard's folder and fallback_folder. Also throws UserError if
+/// fallback_output_dir is output_dir, and if fallback_folder is one of `sources` or holds results
+/// of an earlier run with this output_dir that may not be overwritten.
 void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolder>& sources);
 
-/// Bytes that this process may still write where `folder` is or would be, by statvfs: quotas of a
-/// user or a folder are not in it. nullopt: unknown.
+/// Returns the bytes that this process may still write at `folder` (which may not exist yet), by
+/// statvfs, so without quotas of a user or a folder. nullopt: unknown.
 std::optional<int64_t> free_bytes(const std::string& folder);
 Room room_in(const std::string& folder);
 
-/// What the run will write; the caller adds the number of saves. `rule`: whose states checkpoints
-/// hold. `rounds`: the model is saved in fewer bits than it is trained in.
+/// Returns the bytes that the run will write; the caller sets the number of saves. `rule`: the
+/// optimizer whose states checkpoints hold. `rounds`: the model is saved in lower precision than it
+/// is trained in.
 DiskFacts disk_facts(const OutputSettings& config, const UpdateRule& rule, const SavedModel& model,
                      bool rounds);
 
-/// disk_account with what is free, and check_file_size; empty where the room is unknown. Throws
-/// UserError.
+/// Calls disk_account with the free space, and check_file_size. Returns an empty string if the
+/// space is unknown. Throws UserError.
 std::string check_room(const OutputSettings& config, const DiskFacts& facts);
 
-/// Is fallback_output_dir on the same disk as output_dir? A warning then, else empty.
+/// Returns a warning if fallback_output_dir is on the same disk as output_dir; otherwise empty.
 std::string warning_of_fallback(const OutputSettings& config);
 
-/// Saves what must not be lost: tries one folder after the other, and waits for room.
+/// Saves results that must not be lost: tries several folders, and waits for disk space.
 class PatientSaver {
  public:
-  /// All outlive it.
+  /// All arguments must outlive this object.
   PatientSaver(const Group& world, Notices& notices, const Host& host, Console& console)
       : world_(world), notices_(notices), host_(host), console_(console) {}
 
   struct Saved {
-    std::string name;       // "the model"
-    int64_t num_bytes = 0;  // about so many
-    std::string remains;    // what there is if this is given up: "the last checkpoint is ..."
+    std::string name;       // e.g. "the model"
+    int64_t num_bytes = 0;  // approximate size
+    std::string remains;    // what is left if the save is given up: "the last checkpoint is ..."
   };
-  /// Runs `attempt(folder)`, which is collective and throws as all_or_none, for the first of
-  /// `folders`; where it fails, for the next. Where the disks are full it says so, waits until
-  /// there is room and tries again, without end; a collective's timeout does not run meanwhile. A
-  /// folder that fails for another reason is not tried again. Returns the folder that has it, or ""
-  /// where the host of any rank asks the run to stop while it waits; where the run had been told to
-  /// stop before, only an interrupt ends the waiting. When no folder is left, throws what attempt
-  /// has thrown for the first. All ranks use rank 0's `folders`. Collective.
+  /// Calls `attempt(folder)`, which must be collective and throw as all_or_none, for one of
+  /// `folders` after the other until one succeeds. If the disks are full, prints this, waits for
+  /// space without a limit and tries again; the timeout of collectives does not run meanwhile. Does
+  /// not retry a folder that failed for another reason. Returns the folder, or "" if the host of
+  /// any rank asks the run to stop during the wait; if the run had been told to stop before, only
+  /// an interrupt ends the wait. If no folder is left, rethrows the first folder's error. All ranks
+  /// use rank 0's `folders`. Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);
 
  private:
-  /// False: interrupted.
+  /// Returns false if interrupted.
   bool wait_for_room(const Saved& what, const std::vector<std::string>& folders, double pause,
                      bool told_before);
 

@@ -27,7 +27,7 @@ TEST_CASE("output folders: each output_dir has its own in fallback_output_dir") 
   CHECK(one.starts_with("other/run-"));
   CHECK(one.size() == std::string("other/run-").size() + 8);
   CHECK(one != folder_of(place / "b/run"));
-  // The same folder by other names, before it is there and then.
+  // The same folder by other names, before and after it exists.
   CHECK(one == folder_of(place / "a/../a/run/"));
   std::filesystem::create_directories(place / "a/run");
   std::filesystem::create_directory_symlink(place / "a", place / "link");

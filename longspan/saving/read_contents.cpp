@@ -16,21 +16,21 @@ namespace {
 
 constexpr double kWorthTelling = 5.0;  // seconds
 
-constexpr const char* kNotRead = "-";  // in place of a digest
+constexpr const char* kNotRead = "-";  // instead of a digest
 
 struct Block {
   std::string path;
   int64_t number = 0;
-  int64_t size = 0, mtime_ns = 0;  // of the file, as rank 0 sees it
+  int64_t size = 0, mtime_ns = 0;  // of the file, as seen by rank 0
 };
 
-/// A file that is to be read, as text: size and time, its path, which may hold any other byte, and
-/// a zero.
+/// Returns a file to read as text: size, time and path, ended by a zero, since a path may hold any
+/// other byte.
 std::string line_of(const RunFile& file) {
   return fmt::format("{} {} {}", file.stamp.size, file.stamp.mtime_ns, file.path) + '\0';
 }
 
-/// All blocks of such files.
+/// Returns all blocks of these files.
 std::vector<Block> blocks_of(const std::string& lines) {
   std::vector<Block> blocks;
   std::istringstream stream(lines);
@@ -45,7 +45,7 @@ std::vector<Block> blocks_of(const std::string& lines) {
   return blocks;
 }
 
-/// Returns kNotRead where the file is missing or another one, as it may be on another machine.
+/// Returns kNotRead if the file is missing or differs, as on another machine.
 std::string digest_text_of(const Block& block) {
   try {
     const FileStamp stamp = stamp_of_file(block.path);
@@ -101,7 +101,7 @@ RunContents read_contents(const Config& config, const Group& world, Notices& not
   });
   std::string all;
   for (const std::string& text : world.gather_text(mine)) all += text;
-  std::vector<std::string> texts;  // a block each
+  std::vector<std::string> texts;  // one per block
   std::istringstream words(all);
   for (std::string word; words >> word;) texts.push_back(std::move(word));
   all_or_none_patiently(world, notices, [&] {

@@ -1,4 +1,4 @@
-// What is in the files of a run, read by all ranks in shares.
+// Reads the contents of a run's files, divided over all ranks.
 #pragma once
 
 #include "longspan/comm/group.h"
@@ -10,10 +10,10 @@ namespace longspan {
 
 struct Config;
 
-/// Returns files_of_run with stamps and digests on rank 0, and nothing on the others. Does not read
-/// a file whose path and stamp are in `known`. Rank 0 reads what another rank does not find at rank
-/// 0's path, or finds with another size or time. A file that rank 0 cannot read has no digest, and
-/// a line on the console says so. Collective. Throws as all_or_none.
+/// Returns, on rank 0, files_of_run with stamps and digests; an empty list on the others. Does not
+/// read files whose path and stamp are in `known`. If another rank does not find a file at rank 0's
+/// path, or finds another size or time, rank 0 reads it. A file that rank 0 cannot read has no
+/// digest, and the console names it. Collective. Throws as all_or_none.
 RunContents read_contents(const Config& config, const Group& world, Notices& notices,
                           const RunContents& known, Console& console);
 

@@ -24,13 +24,13 @@ bool names_a_folder(const OutputSettings& config) {
   return resume_from(config) == ResumeFrom::kFolder;
 }
 
-/// Folders to try, one a line, the best first. All ranks use rank 0's list.
+/// Returns the folders to try, one per line, the best first. All ranks use rank 0's list.
 std::string candidates_of(const OutputSettings& config, const Launch& launch) {
   std::string folders;
   for (const FoundCheckpoint& found : find_checkpoints(config)) {
     if (!found.has_state) continue;
     const bool own = launch.is_restart && found.launch == launch.id;
-    // A restart tries its own launch's checkpoints, whatever the configuration says to the first
+    // A restart tries its own launch's checkpoints, whatever the configuration said for the first
     // start.
     if (own || goes_on_by_itself(config)) folders += found.folder + "\n";
   }
@@ -38,7 +38,7 @@ std::string candidates_of(const OutputSettings& config, const Launch& launch) {
   return folders;
 }
 
-/// As broken_part: why the state cannot be read, though its checksums are right.
+/// As broken_part: returns why the state cannot be read although its checksums are right.
 std::string read_state(const Group& world, const std::string& folder, TrainingState& state) {
   std::string mine;
   try {

@@ -24,12 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// What it means to a run that goes on that files of a role have changed.
+/// Meaning of a changed file for a resumed run, by role.
 struct RoleFacts {
   FileRole role;
   std::string_view name, where_it_decides, where_it_does_not;
-  bool makes_rows = false;  // decides by the rows of training alone
-  bool by_a_key = false;    // a key, which is compared by itself, says that there are other files
+  bool makes_rows = false;  // decides only through the rows of training
+  bool by_a_key = false;    // a key, which is compared separately, tells that the files differ
 };
 constexpr RoleFacts kRoles[] = {
     {.role = FileRole::kModelConfig,
@@ -75,7 +75,7 @@ const RoleFacts& facts_of(FileRole role) {
   return *facts;
 }
 
-/// None for a role that a later version has given a file.
+/// nullopt for a role of a later version.
 std::optional<FileRole> role_named(const std::string& name) {
   const auto facts = std::ranges::find(kRoles, name, &RoleFacts::name);
   if (facts == std::end(kRoles)) return std::nullopt;
@@ -92,7 +92,7 @@ class Listing {
   void add(FileRole role, bool decides, const fs::path& path) {
     files_.push_back({.role = role,
                       .name = path.filename().string(),
-                      // With every `..`, which after a link leads elsewhere than a text says.
+                      // Keeps every `..`, whose meaning after a link differs from that of the text.
                       .path = fs::absolute(path).string(),
                       .decides = decides,
                       .stamp = {},
@@ -134,12 +134,12 @@ std::vector<const RunFile*> of_role(const RunContents& contents, FileRole role) 
   return files;
 }
 
-/// Both were read.
+/// True if both were read and are equal.
 bool same(const RunFile& one, const RunFile& other) {
   return one.digest && one.stamp.size == other.stamp.size && one.digest == other.digest;
 }
 
-/// A file of the same name, one with the same contents before others; null where there is none.
+/// Returns a file of the same name, preferring one with the same contents; null if there is none.
 const RunFile* counterpart(const RunFile& file, const std::vector<const RunFile*>& others) {
   const RunFile* found = nullptr;
   for (const RunFile* other : others) {

@@ -1,4 +1,4 @@
-// The files that a run depends on: which they are, and what is in them. No torch.
+// The files that a run depends on, and their contents. No torch.
 #pragma once
 
 #include <cstdint>
@@ -14,54 +14,54 @@ namespace longspan {
 
 struct Config;
 
-/// What a file is to the run.
+/// The role of a file in a run.
 enum class FileRole {
   kModelConfig,
   kModelWeights,
   kTokenizer,
-  kMergedAdapter,  ///< merged into the model before it is trained
-  kAdapter,        ///< trained on
-  kReference,      ///< of the reference model, its adapters too
+  kMergedAdapter,  ///< merged into the model before training
+  kAdapter,        ///< trained further
+  kReference,      ///< of the reference model, including its adapters
   kTrainingData,
   kEvaluationData,
 };
-/// In messages and in checkpoints: "model weights", "training data", ...
+/// Returns the name for messages and checkpoints, e.g. "model weights", "training data".
 std::string_view name_of(FileRole role);
 
 struct RunFile {
   FileRole role;
-  std::string name;      // in its folder
-  std::string path;      // where it lies for rank 0, absolute
-  bool decides = false;  // other contents would make another run of it
+  std::string name;      // name in its folder
+  std::string path;      // absolute, as seen by rank 0
+  bool decides = false;  // other contents would make it another run
   FileStamp stamp;
-  std::optional<uint64_t> digest = 0;  // as digest_from_blocks; nullopt: it could not be read
+  std::optional<uint64_t> digest = 0;  // as digest_from_blocks; nullopt: not readable
 };
 using RunContents = std::vector<RunFile>;
 
-/// The files by name, without stamps and digests: weights and config.json of the model, the
+/// Lists the files without stamps and digests: weights and config.json of the model, the
 /// tokenizer's files with the chat template, adapters, the reference model, data sets of training
 /// and evaluation. `decides` is false for the weights of a fully trained model, since a checkpoint
-/// brings its own, unless the reference is made of them; and for a config.json, most of which
-/// decides nothing. Throws UserError.
+/// has its own (unless they are the reference too), and for config.json, most of which decides
+/// nothing. Throws UserError.
 RunContents files_of_run(const Config& config);
 
-/// A file that is not what it was.
+/// A file whose contents have changed.
 struct ChangedFile {
   FileRole role;
   std::string path, how;    // how: "has 7 bytes (XXH64 ...) and had 8 (...)", "is new", "is gone"
-  std::string consequence;  // in a sentence: why it is refused, or what of it counts
+  std::string consequence;  // a sentence: why the change is refused, or its effect
   bool decides = false;
-  bool makes_rows = false;  // it decides by the rows of training alone
-  bool was_read = true;     // then; whether it has changed is not known otherwise
+  bool makes_rows = false;  // decides only through the rows of training
+  bool was_read = true;     // it could be read then; otherwise it is unknown whether it has changed
 };
 
-/// The files whose contents differ. Where files lie does not matter, nor what data files are
-/// called. Empty where one of the lists is empty. A file that could not be read then does not
-/// decide. One that cannot be read now is left out, since read_contents names it.
+/// Returns the files whose contents differ. Ignores locations, and the names of data files. Empty
+/// if one of the lists is empty. A file that could not be read then does not decide; one that
+/// cannot be read now is left out, since read_contents names it.
 std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now);
 
-/// To the JSON of a checkpoint, and back. Reading throws nlohmann's exceptions, or
-/// std::invalid_argument for a digest or a role that is none.
+/// Convert to and from the JSON of a checkpoint. Reading throws nlohmann's exceptions, or
+/// std::invalid_argument for an invalid digest or role.
 nlohmann::ordered_json json_of_contents(const RunContents& contents);
 RunContents contents_from(const nlohmann::ordered_json& json);
 

@@ -57,7 +57,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// What rank 0 knows after three ranks have read the files.
+/// Returns rank 0's result after three ranks have read the files.
 RunContents read_by_three(const Config& config, const RunContents& known = {}) {
   RunContents read;
   testing::run_ranks(3, [&](const Mesh& mesh) {
@@ -89,7 +89,7 @@ TEST_CASE("run contents: which files there are, and which of them decide") {
   CHECK(decides(FileRole::kModelWeights));
   place.config.adapter_name_or_path = (place.folder / "adapter") + "," + (place.folder / "adapter");
   CHECK(decides(FileRole::kMergedAdapter));
-  CHECK_FALSE(decides(FileRole::kAdapter));  // the checkpoint's goes on
+  CHECK_FALSE(decides(FileRole::kAdapter));  // the checkpoint's adapter is used
 }
 
 TEST_CASE("run contents: a reference model decides, and so does a base that is one") {
@@ -104,7 +104,7 @@ TEST_CASE("run contents: a reference model decides, and so does a base that is o
     return std::ranges::find(files, FileRole::kModelWeights, &RunFile::role)->decides;
   };
   CHECK(weights_decide());
-  place.config.pref_loss = "simpo";  // compares with none
+  place.config.pref_loss = "simpo";  // has no reference
   CHECK_FALSE(weights_decide());
   place.config.pref_loss = "sigmoid";
   place.config.ref_model = place.folder / "reference";
@@ -123,10 +123,10 @@ TEST_CASE("run contents: the files that an index names") {
         "sharded/model.safetensors.index.json",
         R"({"metadata": {"note": ")" + note + R"("}, "weight_map": {"a": ")" + shard + R"("}})");
   };
-  // It grows with the model, and may be larger than what people write.
+  // An index grows with the model and may exceed the limit for settings.
   write_index(std::string(kMaxSettingsBytes, 'x'), "one.safetensors");
   CHECK(has(listed(files_of_run(place.config)), "model weights: one.safetensors\n"));
-  // Listed is what is loaded.
+  // Only files that are loaded are listed.
   write_index("", "../base/model.safetensors");
   CHECK_THROWS_WITH_AS(files_of_run(place.config),
                        doctest::Contains("shard ../base/model.safetensors of a is outside"),
@@ -179,7 +179,7 @@ TEST_CASE("run contents: ranks share the files out, and know again what has not 
     CHECK(file.digest == digest_of_block(file.path, 0));
     CHECK(file.stamp == stamp_of_file(file.path));
   }
-  // What is known is believed as long as the stamp is the same.
+  // A known digest is trusted while the stamp is the same.
   RunContents known = first;
   for (RunFile& file : known) file.digest = 1;
   CHECK(read_by_three(place.config, known)[1].digest == 1);

@@ -1,4 +1,4 @@
-// Whether a run may go on from what another start of it has saved, and what has changed since.
+// Checks whether a run may resume from a checkpoint, and lists the changes since.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,7 +18,7 @@ bool have_same_rows(const RunIdentity& then, const RunIdentity& now) {
   return then.rows == now.rows && then.num_rows == now.num_rows;
 }
 
-/// "template was qwen, and is chatml", ... with what may change; empty where nothing has.
+/// Returns "template was qwen, and is chatml", ... for settings that may change; empty if none has.
 std::string other_changes(const RunIdentity& then, const RunIdentity& now) {
   std::vector<std::string> texts;
   for (const ChangedSetting& one : changed_settings(then.settings, now.settings)) {
@@ -99,7 +99,7 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const RunI
   for (const ChangedFile& file : files) ++num_changed[file.role];
   for (const ChangedFile& file : files) {
     const int64_t count = std::exchange(num_changed[file.role], 0);
-    if (count == 0) continue;  // said with the first one
+    if (count == 0) continue;  // told with the first one
     const std::string which =
         fmt::format("{}{} ({})", file.path,
                     count == 1 ? "" : fmt::format(" and {} more", count - 1), name_of(file.role));

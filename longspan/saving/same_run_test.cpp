@@ -1,4 +1,4 @@
-// What of a run may change when it goes on, and what is refused.
+// Changes that a resumed run allows, and those that it refuses.
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -38,7 +38,7 @@ RunIdentity some_run() {
                        file_of(FileRole::kEvaluationData, "held_out.json", 9)}};
 }
 
-/// Why the run cannot go on after this change; empty where it can.
+/// Returns why the run cannot resume after this change; empty if it can.
 std::string refusal(const std::function<void(RunIdentity& now)>& change) {
   RunIdentity now = some_run();
   change(now);
@@ -113,7 +113,7 @@ TEST_CASE("same run: what could not be read is named, not refused") {
   CHECK(mentions(lines[0],
                  "model.safetensors (model weights) could not be read when the run began: "));
   CHECK_NOTHROW(require_same_run("c", now, then, 8));
-  CHECK(changes_since("c", now, then, 6).empty());  // read_contents says it
+  CHECK(changes_since("c", now, then, 6).empty());  // read_contents tells it
 }
 
 TEST_CASE("same run: keys that must not change, and those that are named") {
@@ -132,7 +132,7 @@ TEST_CASE("same run: keys that must not change, and those that are named") {
   CHECK(lines[1] == "lora_alpha was 16 and is 32 from step 6 on");
   CHECK(mentions(lines[2], "/data/held_out.json (evaluation data) is not what it was"));
   CHECK(mentions(lines[2], "cannot be compared"));
-  // Beside rows that came out otherwise stands which keys did.
+  // The message on other rows also names the changed keys.
   CHECK(mentions(refusal([](RunIdentity& now) {
                    now.rows = "other";
                    now.settings[0].second = "1e-05";

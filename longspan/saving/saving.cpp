@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The files in which a run reports on itself in output_dir.
+/// The report files of a run in output_dir.
 const std::set<std::string>& reports() {
   static const std::set<std::string> names = [] {
     std::set<std::string> all = pictures_of_runs();
@@ -42,8 +42,8 @@ const std::set<std::string>& reports() {
 
 constexpr const char* kLog = "trainer_log.jsonl";
 
-/// Does a file or folder of this name tell of an earlier run that has something to lose? A log
-/// alone is what is left of one that was killed before it saved anything.
+/// True if a file or folder of this name is a result of an earlier run. A log alone is no result:
+/// the run was killed before it saved anything.
 bool is_result(const std::string& name) {
   return (reports().contains(name) && name != kLog) || name.ends_with(".safetensors") ||
          name.starts_with("checkpoint-") || name == "config.json" ||
@@ -55,7 +55,7 @@ std::string final_temporary(const std::string& output_dir) {
   return output_dir + "/" + kUnfinishedModel;
 }
 
-/// An unlisted chat template beside the new model would take precedence over the model's own.
+/// An unlisted chat template next to the new model would take precedence over the model's own.
 void rename_other_chat_templates(const std::string& folder, const std::set<std::string>& fresh) {
   for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
     std::error_code error;
@@ -64,8 +64,9 @@ void rename_other_chat_templates(const std::string& folder, const std::set<std::
   }
 }
 
-/// Moves the files of that folder into output_dir, after removing what an earlier run has listed as
-/// its model there. Moves the list last: until then the folder shows what is still to be done.
+/// Moves the final model's files into output_dir and removes the files that an earlier run has
+/// listed as its model there. Moves the list last, so that the folder shows until then that the
+/// move is incomplete.
 void move_final(const std::string& output_dir) {
   const UninterruptedScope uninterrupted;
   const std::string from = final_temporary(output_dir);
@@ -164,7 +165,7 @@ void finish_saved_model(const std::string& output_dir) {
   std::error_code error;
   if (!foreign_entry(from).empty() || read_file_list(from).empty()) return;
   move_final(output_dir);
-  fs::remove(from, error);  // if it is empty
+  fs::remove(from, error);  // only if it is empty
 }
 
 void remove_reports(const std::string& output_dir, bool goes_on) {
@@ -197,7 +198,7 @@ void ModelSaver::write_model(const std::string& folder,
 }
 
 bool ModelSaver::saves_exactly(const NamedTensor& parameter) const {
-  // A value head is saved in fp32 whatever the model is.
+  // A value head is always saved in fp32.
   return parameter.tensor.scalar_type() == model_.dtype ||
          is_value_head(model_.specs.of(parameter.name).role);
 }

@@ -34,7 +34,7 @@ TEST_CASE("output_dir: what tells of an earlier run is not overwritten without l
   const testing::TemporaryFolder place;
   CHECK_NOTHROW(check_output_dir(config_of(place / "not-there-yet"), kSources));
   place.write("notes.txt", "x");
-  place.write("trainer_log.jsonl", "x");  // of a run that was killed before it saved anything
+  place.write("trainer_log.jsonl", "x");  // a run that was killed before it saved anything
   CHECK_NOTHROW(check_output_dir(config_of(place.path), kSources));
   for (const char* name :
        {"model-00001-of-00002.safetensors", "checkpoint-10", "all_results.json", "config.json"}) {
@@ -90,7 +90,7 @@ TEST_CASE("output_dir: what a killed run has left goes, what is the user's stays
                            ".checkpoint-8.replaced"}) {
     CHECK_MESSAGE(!fs::exists(place / name), name);
   }
-  // Folders with the names that a run writes, but not by one.
+  // Folders with a run's names that hold foreign files.
   place.write(".checkpoint-6.deleted/config.json", "x");
   for (const char* name : {".model.partial/thesis", ".checkpoint-7.partial/thesis",
                            ".checkpoint-7.replaced/training_state/thesis"}) {
@@ -117,7 +117,7 @@ TEST_CASE("output_dir: a folder that a disk of the network keeps is in nobody's 
   fs::permissions(place.path, fs::perms(0777));
   const std::string held = kept(".checkpoint-4.replaced"), old = kept(".checkpoint-5.deleted");
   {
-    const testing::WithoutRights nobody;  // as on such a disk: they cannot be removed
+    const testing::WithoutRights nobody;  // as on such a disk: nothing can be removed
     place.write(".checkpoint-4.replaced-2/config.json", "x");
     std::error_code error;
     REQUIRE_FALSE(fs::remove(held, error));
@@ -125,7 +125,7 @@ TEST_CASE("output_dir: a folder that a disk of the network keeps is in nobody's 
     CHECK(fs::exists(held));
     CHECK(fs::exists(old));
     CHECK_FALSE(fs::exists(place / ".checkpoint-4.replaced-2"));
-    // The next one that is replaced has another name; what is put in place finds room.
+    // The next replaced checkpoint gets another name, so the new one can take its place.
     const std::string name = name_for_replaced(place.path, "checkpoint-4");
     CHECK(name == place / ".checkpoint-4.replaced-2");
     fs::create_directories(place / "checkpoint-4/old");
@@ -140,7 +140,7 @@ TEST_CASE("output_dir: a folder that a disk of the network keeps is in nobody's 
   for (const char* name : {".checkpoint-4.replaced", ".checkpoint-5.deleted"}) {
     fs::permissions(place / name, fs::perms(0755));
   }
-  // When they are let go of, they go.
+  // Once the folders are released, they are removed.
   CHECK(name_for_replaced(place.path, "checkpoint-4") == place / ".checkpoint-4.replaced");
   prepare_output_dir(place.path);
   CHECK(place.num_files() == 0);
@@ -161,7 +161,7 @@ TEST_CASE("output_dir: a model whose files were being moved gets its place as a 
   write_file_list(place.path);
   place.write("notes.txt", "mine");
   place.write("chat_template.jinja", "mine");
-  // Of the new one config.json is there already.
+  // The new model's config.json has already been moved.
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
     place.write(std::string(".model.partial/") + name, "new");
   }

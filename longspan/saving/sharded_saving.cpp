@@ -25,8 +25,8 @@
 namespace longspan {
 namespace {
 
-/// Which rank writes which parameter: neighbours in the list together, about equal in bytes, and
-/// those that are parts of one stored tensor in one file.
+/// Returns the rank that writes each parameter: runs of neighbours of about equal bytes; parts of
+/// one stored tensor go to the same file.
 std::vector<int> writers_of(const std::vector<ParameterSpec>& parameters, int num_ranks) {
   int64_t total = 0, before = 0;
   for (const ParameterSpec& parameter : parameters) total += parameter.num_elements();
@@ -37,7 +37,8 @@ std::vector<int> writers_of(const std::vector<ParameterSpec>& parameters, int nu
       before += parameter.num_elements();
       continue;
     }
-    // Assigns a parameter by its middle, so that a large one does not go to a rank that is full.
+    // Assigns a parameter by its middle, so that a large one does not go to a rank that is already
+    // full.
     const int64_t middle = before + parameter.num_elements() / 2;
     writers.push_back(static_cast<int>(
         std::min<int64_t>(num_ranks - 1, middle * num_ranks / std::max<int64_t>(1, total))));
@@ -46,7 +47,8 @@ std::vector<int> writers_of(const std::vector<ParameterSpec>& parameters, int nu
   return writers;
 }
 
-/// What rank 0 has just made may take a moment to show on a disk of the network.
+/// Waits until the folder is visible: on a network disk, a folder that rank 0 has just made may
+/// appear late.
 void require_folder(const std::string& folder, int rank) {
   std::error_code error;
   for (int i = 0; i < 10; ++i) {
@@ -66,7 +68,7 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
     if (!is_value_head(parameter.role)) own.push_back(parameter);
   }
   const std::vector<int> writers = writers_of(own, world.size());
-  // Ranks that have nothing to write have no file.
+  // Ranks without parameters have no file.
   std::map<int, int> number_of;
   for (const int writer : writers) {
     number_of.try_emplace(writer, static_cast<int>(number_of.size()) + 1);
@@ -84,7 +86,7 @@ std::string write_weights(const std::string& folder, const SavedModel& model,
       planned.push_back({name, stored_dtype(parameter, model.dtype), shape});
     }
   }
-  // Whatever happens to this rank's file, the others gather with it to the end.
+  // If this rank's file fails, the rank still takes part in all gathers.
   std::exception_ptr failure;
   const auto attempt = [&](auto&& action) {
     if (failure) return;

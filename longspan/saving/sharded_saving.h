@@ -1,4 +1,4 @@
-// A model folder written by all ranks, of which none holds the model.
+// A model folder written by all ranks, none of which holds the whole model.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace longspan {
 
-/// What ModelSaver writes, into a folder that is there and that every rank sees: each rank writes a
-/// weight file of its own, about equal in bytes, while units are gathered one after the other; rank
-/// 0 writes the rest. Of an adapter, rank 0 writes all. Returns the name of this rank's weight
-/// file, or nothing. Collective; throws as all_or_none.
+/// Writes the same files as ModelSaver into an existing folder that every rank sees. Each rank
+/// writes a weight file of about the same size while units are gathered one after the other; rank 0
+/// writes the rest. For an adapter, rank 0 writes everything. Returns the name of this rank's
+/// weight file, or an empty string. Collective; throws as all_or_none.
 std::string write_sharded_model(const std::string& folder, const SavedModel& model,
                                 ShardedParameters& parameters, const Group& world,
                                 Notices& notices);

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
-/// JSON knows no NaN and no infinity; a broken evaluation must not break what is saved after it.
+/// JSON has no NaN and no infinity; a broken evaluation must not break later saves.
 Json json_of(double number) {
   return std::isfinite(number) ? Json(number) : Json(number_text(number));
 }
@@ -217,7 +217,7 @@ TrainingState read_training_state(const std::string& folder) {
         .source = json.value("source", "")};
     for (const Json& rank : json.at("averages")) state.averages.push_back(averages_from(rank));
     return state;
-  } catch (const std::exception& error) {  // JSON's, or of text or numbers that are no counts
+  } catch (const std::exception& error) {  // from JSON, or for invalid text or counts
     throw UserError(fmt::format("{} is no training state of this version of longspan: {}.", path,
                                 error.what()));
   }

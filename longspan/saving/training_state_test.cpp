@@ -107,7 +107,7 @@ TEST_CASE("training state: every bit comes back") {
   CHECK(read.identity.contents[0].digest == 7);
   CHECK(read.identity.contents[0].path == "/data/model.safetensors");
 
-  TrainingState broken = state;  // numbers that JSON does not know
+  TrainingState broken = state;  // numbers that JSON does not have
   const double infinity = std::numeric_limits<double>::infinity();
   broken.totals.last_evaluation.loss = std::nan("");
   broken.totals.last_evaluation.means = {{"rewards/margins", -infinity}};

@@ -1,14 +1,14 @@
-// Context parallelism by gathering: each rank holds consecutive tokens, and gets the keys and
-// values that its queries see from the ranks before it; their gradients go back and are summed
-// there. t: this rank's tokens, N: query heads, M: kv heads, H: numbers in a head, P: ranks.
+// Context parallelism by gathering: each rank holds consecutive tokens, and fetches the keys and
+// values that its queries see from the ranks before it; their gradients return and are summed
+// there. t: this rank's tokens, N: query heads, M: kv heads, H: elements of a head, P: ranks.
 //
 // Ranks hold equally many tokens, so the work is as even as a contiguous order allows: with one
-// document the last rank has nearly twice the average, with many short ones all have the same.
+// document the last rank has nearly twice the average; with many short ones all ranks have the
+// same.
 //
-// Sent by all ranks, each way: the keys and values that keys_of_rank() names and that the rank does
-// not hold, or, where keys and values are made of fewer numbers a token (latent attention) and
-// heads are gathered in one wave, these numbers, J a token: each rank makes the keys and values
-// that it needs of them. Queries and outputs stay where they are.
+// Sent by all ranks, each way: the keys and values in keys_of_rank() that the rank does not hold.
+// In latent attention with a single wave, J latent elements per token are sent instead, and each
+// rank expands them to keys and values. Queries and outputs are not sent.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -38,8 +38,8 @@ TokenRange tokens_of_rank(const Packing& padded, int rank, int num_ranks) {
   return {rank * t, (rank + 1) * t};
 }
 
-// Which keys a rank's queries see: from the first one that its first query sees, which is where its
-// document begins, or a sliding window, to its own last one.
+// Returns the keys that a rank's queries see: from the first key that its first query sees (the
+// begin of its document or of the sliding window) to the rank's last token.
 TokenRange keys_of_rank(const Packing& padded, int rank, int num_ranks,
                         std::optional<int64_t> window) {
   const TokenRange queries = tokens_of_rank(padded, rank, num_ranks);
@@ -68,7 +68,7 @@ HeadSplit split_by_tokens(int num_ranks, int64_t num_heads, int64_t num_kv_heads
   return split;
 }
 
-/// In waves the heads of a wave would have to be made of latents that all waves need.
+/// Not in waves: each wave would expand its heads from latents that all waves need.
 bool gathers_latents(const AttentionSpec& spec, int head_waves) {
   return spec.latent_dim && head_waves == 1;
 }
@@ -143,7 +143,7 @@ AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shap
           exchange_volume(gathered, shape, plan.head_waves > 1, checkpointing, output_is_known)};
 }
 
-/// All wait for the rank that needs most keys, for those of its first wave under no work.
+/// All ranks wait for the one that needs most keys. No work hides the keys of its first wave.
 double gathering_seconds(const PassCost& cost, double bytes, const std::vector<double>& work) {
   const int P = cost.plan.ring_size;
   double most = 0, sum = 0;
@@ -175,7 +175,7 @@ AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
       const double more = (all - own) * kv_heads * bytes.kv, latents = all * bytes.latents;
       AttentionMemory memory;
       memory.inputs = more + latents;
-      // While keys and values are made they are there twice, and there is no output yet.
+      // While keys and values are expanded they exist twice, and the output does not exist yet.
       memory.forward = std::max(more + latents,
                                 more + latents + all * kv_heads * bytes.kv -
                                     own * static_cast<double>(shape.spec.num_heads) * bytes.output);

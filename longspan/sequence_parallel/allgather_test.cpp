@@ -15,21 +15,21 @@ namespace {
 
 const Method* const kMethod = method_named("allgather");
 
-/// Keys that ranks do not hold and need, of a row of so many documents: what a kv head sends with
-/// keys and values of one number of one byte.
+/// Returns the bytes of keys that ranks need and do not hold, for a row of documents of these
+/// lengths: per kv head, with keys and values of one element of one byte.
 int64_t foreign_keys(int num_ranks, const std::vector<int64_t>& lengths) {
   AttentionSpec spec = plain_attention(1, 1, 1);
   const AttentionVolume volume =
       attention_volume(testing::plan_of(kMethod, num_ranks), AttentionShape(spec, 1),
                        Packing::from_lengths(lengths));
-  CHECK(volume.backward == volume.forward);  // gradients make the same way back
+  CHECK(volume.backward == volume.forward);  // gradients return the same way
   return volume.forward / 2;
 }
 
 TEST_CASE("allgather: ranks get what their queries see, and no other key") {
   CHECK(foreign_keys(2, {16}) == 8);
   CHECK(foreign_keys(4, {16}) == 4 + 8 + 12);
-  CHECK(foreign_keys(2, {8, 8}) == 0);  // nobody's document begins on another rank
+  CHECK(foreign_keys(2, {8, 8}) == 0);  // no document spans two ranks
   CHECK(foreign_keys(4, {4, 4, 4, 4}) == 0);
   // Ranks begin at 4, 8 and 12; the first document ends at 5.
   CHECK(foreign_keys(4, {5, 11}) == 4 + 3 + 7);
@@ -52,7 +52,7 @@ TEST_CASE("allgather: a rank's keys end with its last query, and every query see
       }
       const testing::AttentionSolution expected = testing::solve_plainly(problem);
       const auto actual = testing::solve_distributed(problem, plan, at::kDouble);
-      // As conformance_test.cpp.
+      // As in conformance_test.cpp.
       CHECK(testing::relative_error(actual.out_TNH, expected.out_TNH) < 1e-11);
       CHECK(testing::relative_error(actual.dq_TNH, expected.dq_TNH) < 1e-11);
       CHECK(testing::relative_error(actual.dk_TMH, expected.dk_TMH) < 1e-11);
@@ -82,7 +82,7 @@ TEST_CASE("allgather: documents that lie on one rank each are estimated cheaper 
     return attention_seconds(make_parallel_plan(request), shape, Packing::from_lengths(lengths),
                              /*checkpointing=*/true, cluster);
   };
-  // As many tokens, a 16th of the pairs; the last rank has the most to do with one document.
+  // As many tokens, a 16th of the pairs; with one document, the last rank has the most work.
   CHECK(seconds({2048, 2048, 2048, 2048}) < seconds({8192}) / 4);
   CHECK(seconds({2048, 2048, 2048, 2048}) < seconds({1024, 2048, 2048, 2048, 1024}));
 }

@@ -1,15 +1,14 @@
-// Async Ulysses (VeOmni): the exchanges run under the projections and, in waves of heads, under
-// attention.
-// t: this rank's tokens, N: query heads, M: kv heads, n: those of a wave of this rank, H: numbers
-// in a head.
+// Async Ulysses (VeOmni): the exchanges overlap with the projections and, in waves of heads, with
+// attention. t: this rank's tokens, N: query heads, M: kv heads, n: heads of a wave of this rank,
+// H: elements of a head.
 //
-// Queries are on their way while keys are projected, keys while values are; a wave's outputs return
-// while the next wave attends, and are projected while later ones return. Every exchange has two
-// operations, start and finish; autograd runs the later of those that are ready first, so the
-// backward overlaps in the same way: gradients of a wave's heads travel while those of the wave
-// before it, or of a projection's weights, are computed.
+// Queries travel while keys are projected, keys while values are projected. A wave's outputs return
+// while the next wave attends, and are projected while later outputs return. Every exchange has two
+// autograd operations, start and finish. Among ready operations, autograd runs the one that was
+// recorded last, so the backward overlaps in the same way: gradients of a wave's heads travel while
+// those of the wave before it, or of a projection's weights, are computed.
 //
-// Sent as by Ulysses.
+// Sends the bytes of Ulysses.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -26,7 +25,7 @@
 namespace longspan {
 namespace {
 
-// The query heads of one wave, by rank, and the same numbered from 0.
+// The query heads of one wave, by rank, and the same renumbered from 0.
 struct WaveHeads {
   std::vector<int64_t> heads;
   BlocksByRank numbered;
@@ -56,11 +55,12 @@ class AsyncUlysses : public ConsecutiveShares {
                                 const Packing& packing) override {
     const at::Tensor q_tNH = projections.query();
     const int64_t t = q_tNH.size(0), N = q_tNH.size(1);
-    // Which kv heads a wave needs is known with their number; queries set out at once.
+    // The kv heads of a wave depend on their number, which is known only after the key projection;
+    // queries start at once.
     const int waves = num_waves(N);
     const HeadSplit of_queries = split_evenly(group_.size(), N, N, t * group_.size(), waves);
     std::vector<StartedExchange> q = start_waves(q_tNH, waves, [&](int wave) {
-      BlocksByRank by_rank;  // a wave's heads of a rank as one block: pieces are cut on arrival
+      BlocksByRank by_rank;  // one block per rank and wave; pieces are cut after arrival
       for (const RankShare& share : of_queries) {
         by_rank.push_back({share.waves[wave].pieces.at(0).query});
       }
@@ -95,7 +95,7 @@ class AsyncUlysses : public ConsecutiveShares {
     return y_tD;
   }
 
-  /// Without projections it overlaps the waves' exchanges with attention alone.
+  /// Without projections, the waves' exchanges overlap with attention alone.
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
                     const AttentionSpec& spec, const Packing& packing,
                     const at::Tensor& sinks_N) override {
@@ -161,7 +161,7 @@ class AsyncUlysses : public ConsecutiveShares {
   int64_t head_waves_;
 };
 
-/// Of q, k, v and o, of a model as wide as its heads together.
+/// Seconds of the projections q, k, v and o, for a model as wide as its heads together.
 double projection_seconds(const PassCost& cost) {
   const double t = static_cast<double>(cost.padded.num_tokens() / cost.plan.sequence_size);
   const AttentionSpec& spec = cost.shape.spec;
@@ -177,7 +177,7 @@ double exchanged_under_projections(const PassCost& cost, double bytes, double co
          PassCost::exposed(cost.to_all(bytes, cost.plan.ulysses_size), projection_seconds(cost));
 }
 
-/// What waves have exchanged is saved.
+/// The exchanged tensors of the waves are saved.
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
   return volume_of_degrees_in(/*in_waves=*/false, plan, shape, padded, checkpointing,
@@ -201,7 +201,7 @@ std::unique_ptr<SequenceParallel> make(const ParallelPlan& plan, const Mesh& mes
 extern const Method kAsyncUlysses{
     .name = "async-ulysses",
     .keys = kOnlyHeadWaves,
-    // With one wave no exchange runs under attention.
+    // With a single wave, no exchange overlaps with attention.
     .head_waves = {.own = 2, .cuts_heads = false, .most = whole_heads_of_rank},
     .refusal = fits_whole_heads,
     .ulysses_degrees = all_exchange_heads,

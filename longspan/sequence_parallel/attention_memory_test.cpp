@@ -1,6 +1,6 @@
-// What methods say of their memory, and what is measured on ranks that attend.
-// T: tokens of the row, t: of a rank, N: query heads, M: kv heads, K, V: numbers in their heads, J:
-// numbers that keys and values are made of.
+// Compares the methods' memory estimates to measurements on ranks that attend. T: tokens of the
+// row, t: of a rank, N: query heads, M: kv heads, K, V: elements of their heads, J: elements of
+// latents.
 #include "longspan/plan/attention_memory.h"
 
 #include <ATen/ATen.h>
@@ -28,8 +28,8 @@
 namespace longspan {
 namespace {
 
-/// What every attention has: queries, keys and values, outputs with their log-sum-exps, and the
-/// gradients of these.
+/// Tensors of every attention: queries, keys and values, outputs with their log-sum-exps, and their
+/// gradients.
 struct Base {
   double inputs, output, latents;
 
@@ -43,13 +43,13 @@ struct Base {
   }
 };
 
-/// One rank's peaks, in bytes, with all that Base names.
+/// One rank's peaks in bytes, including everything in Base.
 struct Peaks {
   double forward = 0, backward = 0, replay = 0, saved = 0;
 };
 
-/// Queries, and keys and values or what they are made of, of which only a graph that ends at them
-/// knows any more: as in a layer's backward.
+/// Queries, and keys and values or latents. Only a graph that ends at them refers to them, as in a
+/// layer's backward.
 class Inputs {
  public:
   Inputs(const AttentionSpec& spec, int64_t tokens, const at::Tensor& up_JE) : spec_(spec) {
@@ -63,7 +63,7 @@ class Inputs {
     }
   }
 
-  /// With a graph the gradients of the inputs come to `gradients`.
+  /// With a graph, the gradients of the inputs go to `gradients`.
   at::Tensor attend(SequenceParallel& attention, const Packing& packing,
                     std::vector<at::Tensor>* gradients) {
     std::vector<at::Tensor> x = std::move(tensors_);
@@ -145,7 +145,7 @@ struct Situation {
   Packing row;
 };
 
-/// Of the rank that needs most.
+/// Returns the peaks of the rank that needs most.
 Peaks measured(const Situation& situation) {
   std::mutex mutex;
   Peaks most;
@@ -159,7 +159,7 @@ Peaks measured(const Situation& situation) {
   return most;
 }
 
-/// Of the formula, with what every attention has.
+/// Returns the peaks by formula, including the tensors of every attention.
 Peaks accounted(const Situation& situation) {
   const Packing padded = padded_row(situation.plan, situation.row);
   const AttentionMemory memory =
@@ -182,7 +182,7 @@ ParallelPlan plan_for(const Method* method, int P, const AttentionSpec& spec, in
   return make_parallel_plan(request);
 }
 
-/// What the account may say for one byte that is measured.
+/// Estimated bytes per measured byte.
 struct Bounds {
   struct Range {
     double least, most;
@@ -190,8 +190,8 @@ struct Bounds {
   Range forward{0.87, 1.12}, backward{0.87, 1.12}, saved{0.93, 1.02};
 };
 
-/// Formulas leave out: of slices and of heads sent under projections, a second copy of what is cut
-/// out for others; of latents, what makes keys and values of those that arrive.
+/// The formulas omit: for slices, and for heads sent during projections, a second copy of the data
+/// cut out for others; for latents, the temporaries of expanding those that arrive.
 Bounds bounds_of(const Situation& situation) {
   const std::string_view method = situation.plan.method->name;
   Bounds bounds;

@@ -1,15 +1,15 @@
-// Balanced Ulysses: any number of ranks, any heads, nothing wasted.
-// t: this rank's tokens, N: query heads, M: kv heads, H: numbers in a head, P: ranks.
+// Balanced Ulysses: any number of ranks, any heads, no wasted work. t: this rank's tokens, N: query
+// heads, M: kv heads, H: elements of a head, P: ranks.
 //
-// The query heads lie on a line that is cut in P parts of equal length. A cut inside a head splits
-// that head's queries where the same share of their causal cost lies before, so the early part
-// needs only the early keys (and within a sliding window no part the keys long before it). A part
-// meets few kv heads, and a rank gets each of their keys that it needs once. No dummy head, no
-// attention done twice. With more ranks than heads every rank has a part of one head's queries and
-// the keys before them: context parallelism by gathering what is needed.
+// The query heads form a line that is cut in P parts of equal length. A cut inside a head splits
+// that head's queries at the same share of their causal cost, so the early part needs only the
+// early keys (and within a sliding window no part needs keys long before it). A part uses few kv
+// heads, and a rank gets each key that it needs once. There are no dummy heads and no repeated
+// attention. With more ranks than heads, every rank has part of one head's queries and the keys
+// before them: context parallelism by gathering the needed keys.
 //
 // Sent by all ranks, each way: the tokens of every piece (plan/head_split.h) that its rank does not
-// hold already, for queries and outputs, and of every kv item twice.
+// hold, for queries and outputs, and the tokens of every kv item twice.
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -39,7 +39,7 @@ class BalancedUlysses : public ConsecutiveShares {
 
 int64_t heads_of_layer(int64_t num_heads, const ParallelPlan& /*plan*/) { return num_heads; }
 
-/// Heads that divide are balanced as they are, unless there are more waves than whole heads.
+/// Heads that divide are balanced anyway, unless there are more waves than whole heads.
 std::vector<int> auto_degrees(const PlanRequest& request, const Method& /*self*/) {
   const bool divide = request.num_heads % request.sequence_size == 0;
   if (divide && request.head_waves.value_or(1) <= 1) return {};

@@ -1,4 +1,4 @@
-// Whatever goes with the tokens of a row is cut like them, under the token order of every method.
+// All columns of a row are cut like its tokens, under the token order of every method.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// Every number in it is another one, and no padding.
+/// Every element differs from all others and from padding.
 Sample sample_of(const std::vector<int32_t>& tokens, int64_t number, bool with_axes) {
   const auto T = std::ssize(tokens);
   Sample sample{tokens, tokens};
@@ -26,7 +26,7 @@ Sample sample_of(const std::vector<int32_t>& tokens, int64_t number, bool with_a
   return sample;
 }
 
-/// Several documents, of which some fork.
+/// Several documents, some with forks.
 Batch row_of(bool forked, bool with_axes) {
   Example pair, other;
   pair.documents = {sample_of({1, 2, 3, 4, 5, 6, 7}, 1, with_axes),
@@ -38,8 +38,7 @@ Batch row_of(bool forked, bool with_axes) {
   return forked ? collate_shared({&pair, &other}) : collate_examples({&pair, &other});
 }
 
-/// The tensors of a row that have tokens, with the dimension that counts these and the value of
-/// padding.
+/// The tensors of a row with a token dimension: that dimension, and the padding value.
 struct Part {
   std::string name;
   at::Tensor x;

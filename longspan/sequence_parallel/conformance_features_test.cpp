@@ -1,5 +1,5 @@
-// Windows, sinks, softcaps, values of another head dim and latents under every method, against
-// undistributed attention written with basic operations.
+// Windows, sinks, softcaps, another head dim of values, and latents under every method, compared to
+// undistributed attention written in basic operations.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ using testing::request_of;
 using testing::solve_plainly;
 using testing::spec_of;
 
-/// Windows within a rank's share and beyond several, sinks, a softcap, values of another head dim,
+/// Windows within a rank's share and beyond several, sinks, a softcap, another head dim of values;
 /// one by one and together.
 std::vector<AttentionSpec> featured_specs(Heads heads) {
   std::vector<AttentionSpec> specs(6, spec_of(heads));
@@ -51,8 +51,8 @@ TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, wind
   std::vector<Problem> problems;
   for (const Heads heads : {Heads{8, 2}, {14, 2}, {6, 6}}) {
     for (const AttentionSpec& spec : featured_specs(heads)) {
-      // Each spec meets each row, with one of the heads at least.
-      const size_t number = problems.size() / 2;  // of heads and spec
+      // Each spec meets each row, with at least one of the heads.
+      const size_t number = problems.size() / 2;  // index of heads and spec
       for (size_t i = (number + number / 6) % 2; i < std::size(rows); i += 2) {
         AttentionCase problem = random_case(rows[i].second, spec, 19);
         AttentionSolution expected = solve_plainly(problem);
@@ -99,9 +99,9 @@ TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, wind
   conformance.check();
 }
 
-/// Alone, with values of another head dim, with a softcap; and where keys and values travel: beside
-/// a window, and of so many numbers that ranks of Ulysses pass latents on for degrees below 3
-/// alone.
+/// Latents alone, with another head dim of values, with a softcap. Also where keys and values
+/// travel: in a window, and with so many latent elements that Ulysses sends latents only for
+/// degrees below 3.
 std::vector<AttentionSpec> latent_specs(Heads heads) {
   std::vector<AttentionSpec> specs(5, spec_of(heads));
   for (AttentionSpec& spec : specs) spec.latent_dim = 10;

@@ -1,5 +1,5 @@
-// Every method against undistributed attention written with basic operations.
-// T: tokens of the row, P: ranks, N: query heads, M: kv heads, H: numbers in a head.
+// Compares every method to undistributed attention written in basic operations. T: tokens of the
+// row, P: ranks, N: query heads, M: kv heads, H: elements of a head.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ TEST_CASE("conformance: every method, degree, grouping and packing, fp64, output
         if (serves(method, P, problem.heads)) {
           conformance.add(plan_of(method, P, problem.heads), problem);
         } else {
-          // The refusal names modes that serve; balanced-ulysses always does.
+          // The refusal lists modes that serve; balanced-ulysses always does.
           CHECK_THROWS_WITH_AS(plan_of(method, P, problem.heads),
                                doctest::Contains("balanced-ulysses"), UserError);
         }
@@ -97,7 +97,7 @@ TEST_CASE("conformance: every composition of degrees and windows, and head waves
 }
 
 TEST_CASE("conformance: forked documents, every method, with composed degrees and head waves") {
-  // Branches of one token, documents with forks and without, some of them on one rank only.
+  // Branches of one token; documents with and without forks, some on a single rank.
   const Packing rows[] = {Packing::from_documents({{61, Fork{20, 44}}}),
                           Packing::from_documents({{13, Fork{5, 9}},
                                                    {9},
@@ -143,7 +143,7 @@ TEST_CASE("conformance: forked documents, every method, with composed degrees an
   conformance.check();
 }
 
-/// A scale that no head dim has, values wider and narrower than keys.
+/// A scale that belongs to no head dim; values wider and narrower than keys.
 std::vector<AttentionSpec> other_specs(Heads heads) {
   std::vector<AttentionSpec> specs(4, spec_of(heads));
   specs[0].scale = 0.3217;
@@ -237,7 +237,7 @@ TEST_CASE("conformance: saved and replayed attention gives the same bits") {
     CHECK(replayed.dq_TNH.equal(once.dq_TNH));
     CHECK(replayed.dk_TMH.equal(once.dk_TMH));
     CHECK(replayed.dv_TMH.equal(once.dv_TMH));
-    // The ranks' gradients of sinks are added up in any order.
+    // The order in which the ranks' gradients of sinks are added is not fixed.
     if (once.dsinks_N.defined()) {
       CHECK(relative_error(replayed.dsinks_N, once.dsinks_N) < 1e-6);
     }
@@ -247,7 +247,7 @@ TEST_CASE("conformance: saved and replayed attention gives the same bits") {
 TEST_CASE("conformance: bf16 at P = 8 errs at most 1.5 times as much as undistributed bf16") {
   const Heads heads{8, 2};
   AttentionCase problem = random_case({700, 324}, heads.num, heads.num_kv, 64, 12);
-  // Inputs that bf16 holds exactly, so that only the computation is compared.
+  // Inputs are exact in bf16, so that only the computation is compared.
   for (at::Tensor* x : {&problem.q_TNH, &problem.k_TMH, &problem.v_TMH, &problem.dout_TNH}) {
     *x = x->to(at::kBFloat16).to(at::kDouble);
   }
@@ -264,7 +264,7 @@ TEST_CASE("conformance: bf16 at P = 8 errs at most 1.5 times as much as undistri
     auto check = [&](const at::Tensor& x, const at::Tensor& alone, const at::Tensor& exact) {
       const double error = relative_error(x, exact);
       CHECK(error < 1.5 * relative_error(alone, exact));
-      CHECK(error < 0.01);  // some roundings of 2^-9 each
+      CHECK(error < 0.01);  // a few roundings of 2^-9 each
     };
     check(spread.out_TNH, alone.out_TNH, exact.out_TNH);
     check(spread.dq_TNH, alone.dq_TNH, exact.dq_TNH);

@@ -1,4 +1,4 @@
-// What methods share whose ranks hold consecutive parts of the row.
+// Base class of methods whose ranks hold consecutive parts of the row.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,9 @@
-// Dummy-Head Ulysses (Plug & Play Sequence Parallelism, section 3): zero query heads are added up
-// to a multiple of P, so that any number of heads can be exchanged, and dropped after. t: this
-// rank's tokens, N: query heads, N': padded, M: kv heads,
-// H: numbers in a head.
+// Dummy-Head Ulysses (Plug & Play Sequence Parallelism, section 3): adds zero query heads up to a
+// multiple of P, so that any number of heads can be exchanged, and drops them afterwards. t: this
+// rank's tokens, N: query heads, N': padded, M: kv heads, H: elements of a head.
 //
-// The added heads use the last kv head: queries of zero attend, as the method has it, but no kv
-// head is added or repeated. Sent as by Ulysses with N' query heads.
+// The added heads use the last kv head. Zero queries attend, as in the paper, but no kv head is
+// added or repeated. Sends the bytes of Ulysses with N' query heads.
 #include <ATen/ATen.h>
 
 #include "longspan/plan/attention_memory.h"

@@ -87,7 +87,7 @@ at::Tensor attend_exchanged(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
     heads.k_items = finish_tokens_to_heads(k);
     heads.v_items = finish_tokens_to_heads(v);
     outs = attend_pieces(share, share.waves[0], heads, sinks_N, attend);
-  }  // without a graph nobody needs them any more
+  }  // frees them; without a graph nothing needs them any more
   return finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group, q_tNH.size(0)));
 }
 

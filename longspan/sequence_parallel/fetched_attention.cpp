@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-constexpr int kSlots = 2;  // of messages: keys and values
+constexpr int kSlots = 2;  // messages: keys and values
 
 int64_t num_tokens(const std::vector<TokenRun>& runs) {
   int64_t count = 0;
@@ -39,7 +39,7 @@ at::Tensor room_for(const at::Tensor& like_TMH, const std::vector<TokenRun>& run
   return at::empty({num_tokens(runs), like_TMH.size(1), like_TMH.size(2)}, like_TMH.options());
 }
 
-/// Gradients of a step's keys on their way to who holds them, and of ours on their way here.
+/// Gradients of a step's keys on their way to their owner, and of our keys on their way here.
 struct Homeward {
   Pending arrival;
   const std::vector<TokenRun>* runs;

@@ -1,5 +1,5 @@
 // t: this rank's tokens, T = R t: tokens of the row, N: query heads, M: kv heads, m: kv heads of a
-// wave, n: their query heads, H: numbers in a head, J: numbers that all heads are made of.
+// wave, n: their query heads, H: elements of a head, J: latent elements of all heads.
 #include "longspan/sequence_parallel/gathered_attention.h"
 
 #include <ATen/ATen.h>
@@ -62,7 +62,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct GatherState : torch::CustomClassHolder {
-  /// `latents`: null where keys and values are gathered as they are.
+  /// `latents`: null if keys and values are gathered.
   GatherState(Group group, const BlockKernel& kernel, const AttentionSpec& spec,
               const Packing& packing, at::Device device, std::shared_ptr<const LatentKeys> latents)
       : group(std::move(group)), kernel(kernel), spec(spec), latents(std::move(latents)) {
@@ -83,9 +83,9 @@ struct GatherState : torch::CustomClassHolder {
   const BlockKernel& kernel;
   AttentionSpec spec;
   std::shared_ptr<const LatentKeys> latents;
-  std::vector<Block> blocks;   // of this rank's queries and the keys of the whole row
-  at::Tensor row_places;       // where the tokens of rank 0, of rank 1, ... are in the row
-  at::Tensor gathered_places;  // where the tokens of the row are among those
+  std::vector<Block> blocks;   // this rank's queries, keys of the whole row
+  at::Tensor row_places;       // places in the row of the tokens of rank 0, of rank 1, ...
+  at::Tensor gathered_places;  // the inverse
 
   // Calls visit(wave, k_TmH, v_TmH) for every wave.
   template <typename Visit>
@@ -118,7 +118,7 @@ struct GatherState : torch::CustomClassHolder {
     }
   }
 
-  /// `own`: keys and values, or what they are made of.
+  /// `own`: keys and values, or latents.
   AttentionResult forward(const at::Tensor& q_tNH, const std::vector<at::Tensor>& own) const {
     std::vector<at::Tensor> out, lse;
     const auto attend = [&](const GatheredHeads& wave, const at::Tensor& k_TmH,
@@ -144,7 +144,7 @@ struct GatherState : torch::CustomClassHolder {
     AttentionGradients gradients{at::empty(q_tNH.sizes(), q_tNH.options()),
                                  at::empty(k_tMH.sizes(), k_tMH.options()),
                                  at::empty(v_tMH.sizes(), v_tMH.options())};
-    // Of the wave before, on their way to the owners.
+    // Gradients of the previous wave, on their way to the owners.
     std::optional<GatheredHeads> sent;
     Pending dk({}), dv({});
     auto receive = [&] {
@@ -167,7 +167,7 @@ struct GatherState : torch::CustomClassHolder {
     return gradients;
   }
 
-  /// d loss / d (q, x).
+  /// Returns d loss / d (q, x).
   std::pair<at::Tensor, at::Tensor> backward_of_latents(const at::Tensor& dout_tNH,
                                                         const at::Tensor& q_tNH,
                                                         const at::Tensor& x_tJ,
@@ -199,7 +199,7 @@ struct GatherState : torch::CustomClassHolder {
   }
 };
 
-/// `first` and `second`: keys and values, or what they are made of and nothing.
+/// `first` and `second`: (k, v), or (latents, undefined).
 struct GatherAttention : torch::autograd::Function<GatherAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& first,
                             const std::optional<at::Tensor>& second,

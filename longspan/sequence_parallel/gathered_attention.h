@@ -1,6 +1,6 @@
-// What Llama 3's context parallelism does in a layer: keys and values, or what they are made of,
-// are gathered from all ranks. llama3.cpp says what is sent. T: tokens of the row, N: query heads,
-// M: kv heads, H: numbers in a head.
+// Attention of Llama 3's context parallelism: keys and values, or their latents, are all-gathered.
+// llama3.cpp lists the bytes. T: tokens of the row, N: query heads, M: kv heads, H: elements of a
+// head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@
 
 namespace longspan {
 
-/// Heads that are attended with together, and the query heads that use them.
+/// kv heads that are gathered together, and the query heads that use them.
 struct GatheredHeads {
   int64_t kv_begin, num_kv, query_begin, num_queries;
 
@@ -27,15 +27,16 @@ struct GatheredHeads {
   at::Tensor lse(const at::Tensor& x_Nt) const { return x_Nt.narrow(0, query_begin, num_queries); }
 };
 
-/// A gather of M / R heads is as large as what a rank holds of all M, so the buffers of a wave do
-/// not grow with R up to R = M. Beyond, a wave is one whole head: R / M times what a rank holds.
+/// Returns the waves. A gather of M / R heads is as large as a rank's share of all M, so the
+/// buffers of a wave do not grow with R up to R = M. Beyond, a wave is one whole head: R / M times
+/// a rank's share.
 std::vector<GatheredHeads> gathered_waves(int64_t num_heads, int64_t num_kv_heads, int num_ranks);
 
-/// What the queries of a rank see of the keys of the whole row, in the order of the row. The rank
-/// holds its tokens in zigzag order.
+/// Returns the visible blocks between a rank's queries and the keys of the whole row, in row order.
+/// The rank holds its tokens in zigzag order.
 std::vector<Block> blocks_of_row(const Packing& padded, int rank, int num_ranks);
 
-/// Are latents gathered in the place of keys and values?
+/// True if latents are gathered instead of keys and values.
 bool gathers_latents(const AttentionSpec& spec);
 
 std::unique_ptr<SequenceParallel> make_gathered_attention(Group group, const BlockKernel& kernel);

@@ -1,6 +1,6 @@
-// The attention that runs is the geometry's, every method: each call of the kernel attends the
-// pairs of the geometry's call, in its order, and the backward the same pairs.
-// T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head.
+// The attention of every method follows its geometry: each kernel call attends the pairs of the
+// geometry's call, in its order, and the backward attends the same pairs. T: query tokens, S: key
+// tokens, N: query heads, M: kv heads, H: elements of a head.
 #include "longspan/plan/geometry.h"
 
 #include <ATen/ATen.h>
@@ -20,12 +20,12 @@
 namespace longspan {
 namespace {
 
-/// Query head, place of the query in the padded row, kv head, place of the key; heads and places
-/// from 1, and 0 for what zeros stand for.
+/// Query head, place of the query in the padded row, kv head, place of the key. Heads and places
+/// count from 1; 0 stands for zero tensors.
 using Pair = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 using Pairs = std::vector<Pair>;
 
-/// Reads who attends whom from the numbers of queries and keys, which say where they are from.
+/// Reads the attended pairs from the values of queries and keys, which encode their origin.
 class RecordingKernel : public BlockKernel {
  public:
   KernelAbilities abilities() const override {
@@ -72,7 +72,7 @@ class RecordingKernel : public BlockKernel {
           for (int64_t n = 0; n < N; ++n) {
             const int64_t* query = at(queries, N, block.q_begin + q, n);
             const int64_t* key = at(keys, M, block.k_begin + k, n / (N / M));
-            // The last number of a head tells whether all of its slices are here.
+            // The last element of a head tells whether all of its slices are here.
             pairs.emplace_back(query[0], query[H - 1], key[0], key[H - 1]);
           }
         }
@@ -83,8 +83,8 @@ class RecordingKernel : public BlockKernel {
   }
 };
 
-/// Numbers of heads that say which head of which token they are: the head in the first half of
-/// them, the place of the token in the other one, from 1.
+/// Returns heads whose values encode their origin: the head in the first half of the elements, the
+/// token's place in the second half, both from 1.
 at::Tensor told(const std::vector<int64_t>& places, int64_t num_heads, int64_t head_dim) {
   const at::Tensor x = at::empty({std::ssize(places), num_heads, head_dim}, at::kDouble);
   x.narrow(2, 0, head_dim / 2)
@@ -95,7 +95,7 @@ at::Tensor told(const std::vector<int64_t>& places, int64_t num_heads, int64_t h
   return x;
 }
 
-constexpr int64_t kMultiple = 3;  // of a rank's tokens, where it is asked for
+constexpr int64_t kMultiple = 3;  // of a rank's tokens, if requested
 
 struct Task {
   ParallelPlan plan;
@@ -105,7 +105,7 @@ struct Task {
 
 /// By rank.
 struct Recorded {
-  std::vector<TokenOrder> orders;  // of the padded row: the places of a rank's tokens
+  std::vector<TokenOrder> orders;  // of the padded row: places of a rank's tokens
   std::vector<TokenOrder> unpadded_orders;
   std::vector<std::vector<Pairs>> forward_calls;
   std::vector<Pairs> backward_pairs;
@@ -113,7 +113,7 @@ struct Recorded {
 
 std::vector<Recorded> run_all(const std::vector<Task>& tasks) {
   std::vector<Recorded> recorded(tasks.size());
-  // Ranks that are one group are connected once for all plans of so many.
+  // Ranks that form the same groups connect once for all plans.
   std::map<std::vector<int>, std::vector<size_t>> by_groups;
   for (size_t i = 0; i < tasks.size(); ++i) {
     const ParallelPlan& plan = tasks[i].plan;
@@ -179,7 +179,7 @@ Pairs pairs_of_call(const AttentionCall& call, const std::vector<TokenOrder>& or
               call.keys.head_begin + i / (call.queries.num_heads / call.keys.num_heads);
           const int64_t key = keys.at(block.k_begin + k);
           if (head >= num_heads) {
-            pairs.emplace_back(0, 0, kv + 1, key + 1);  // an added head is of zeros
+            pairs.emplace_back(0, 0, kv + 1, key + 1);  // a dummy head is zero
           } else {
             pairs.emplace_back(head + 1, queries.at(block.q_begin + q) + 1, kv + 1, key + 1);
           }
@@ -191,7 +191,7 @@ Pairs pairs_of_call(const AttentionCall& call, const std::vector<TokenOrder>& or
   return pairs;
 }
 
-/// Forks make rounds of a call, which follow each other.
+/// With forks a call has several rounds, one after the other.
 Pairs take(const std::vector<Pairs>& calls, size_t& next, size_t count) {
   Pairs taken;
   while (taken.size() < count && next < calls.size()) {

@@ -17,14 +17,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The part of a block that lies in tokens [begin, begin + count).
+// Returns the part of a block in tokens [begin, begin + count).
 HeadBlock cut(const HeadBlock& block, int64_t begin, int64_t count) {
   const int64_t from = std::max(block.token_begin, begin);
   const int64_t to = std::min(block.token_begin + block.num_tokens, begin + count);
   return {block.head_begin, block.num_heads, from, std::max<int64_t>(0, to - from)};
 }
 
-// Blocks of one rank at most: a message is known by the number of its block.
+// Returns the largest number of blocks on a rank; messages are identified by the index of their
+// block.
 int num_slots(const BlocksByRank& by_rank) {
   size_t most = 0;
   for (const auto& blocks : by_rank) most = std::max(most, blocks.size());
@@ -87,7 +88,7 @@ BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_ra
 }
 
 at::Tensor without_values(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  // No view to autograd, which would follow it to its base.
+  // Not a view to autograd, which would follow it to its base.
   const at::AutoDispatchBelowADInplaceOrView guard;
   return at::zeros({1}, options).expand(sizes);
 }
@@ -137,7 +138,8 @@ struct ExchangeState : torch::CustomClassHolder {
 
   at::Tensor token() const { return at::zeros({1}, options); }
 
-  // Where several ranks worked with a head of a token, their sum, in fp32 for bf16.
+  // Returns the received tokens. If several ranks worked with a head of a token, their sum, in fp32
+  // for bf16.
   at::Tensor received_tokens() {
     const bool once = to_tokens->num_arriving() == tokens_per_rank * num_heads;
     const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
@@ -172,7 +174,7 @@ StatePointer saved_state(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<ExchangeState>(ctx->saved_data["state"].toCapsule());
 }
 
-// A gradient that nothing reached is zero; the exchange needs it all the same.
+// Replaces undefined gradients by zeros, which the exchange needs.
 std::vector<at::Tensor> defined(const variable_list& gradients, const ExchangeState& state) {
   std::vector<at::Tensor> blocks;
   const auto& mine = state.by_rank[state.group.rank()];
@@ -211,7 +213,7 @@ struct FinishToHeads : torch::autograd::Function<FinishToHeads> {
 };
 
 struct StartToTokens : torch::autograd::Function<StartToTokens> {
-  // The blocks, then what else the backward has to wait for.
+  // `tensors`: the blocks, then the other tensors that the backward must wait for.
   static at::Tensor forward(AutogradContext* ctx, at::TensorList tensors, StatePointer state,
                             int64_t num_blocks) {
     save_state(ctx, state);

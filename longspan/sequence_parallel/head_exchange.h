@@ -1,6 +1,6 @@
-// Exchanges tokens for heads, and back, as every Ulysses kind does around its inner attention.
-// t: this rank's tokens, T = P t: tokens of the group, N: heads in all, n: heads of a block, H:
-// numbers in a head, S: tokens of a block.
+// Exchanges tokens for heads, and back, around the inner attention of every Ulysses kind. t: this
+// rank's tokens, T = P t: tokens of the group, N: all heads, n: heads of a block, H: elements of a
+// head, S: tokens of a block.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +14,10 @@
 
 namespace longspan {
 
-/// Which (heads, tokens) each rank works with. A rank's own tokens are [rank t, (rank + 1) t).
+/// The blocks of heads and tokens on each rank. A rank's own tokens are [rank t, (rank + 1) t).
 using BlocksByRank = std::vector<std::vector<HeadBlock>>;
 
-/// The blocks of one rank while they are on their way; wait() once -> one [S, n, H] a block.
+/// The blocks of one rank in transit. Call wait() once; it returns one [S, n, H] per block.
 class BlocksInFlight {
  public:
   BlocksInFlight(Pending arrival, std::vector<at::Tensor> blocks)
@@ -35,16 +35,16 @@ class BlocksInFlight {
 /// Heads of a rank's own tokens on their way back from the ranks that attended with them.
 class TokensInFlight {
  public:
-  /// Heads of consecutive tokens, and where they go.
+  /// Heads of consecutive tokens, and their place.
   struct Part {
     int64_t token_begin, head_begin;
     at::Tensor data;  // [S, n, H]
   };
   TokensInFlight(Pending arrival, std::vector<Part> parts)
       : arrival_(std::move(arrival)), parts_(std::move(parts)) {}
-  /// Writes what arrives to its place in x_tNH; with `add` sums it there. Once.
+  /// Writes the received data to its place in x_tNH, or adds it there with `add`. Call once.
   void wait_into(at::Tensor& x_tNH, bool add);
-  /// Heads of tokens that arrive, counted as often as they do.
+  /// Returns the number of received pairs of a head and a token, counting repetitions.
   int64_t num_arriving() const;
 
  private:
@@ -54,18 +54,18 @@ class TokensInFlight {
 
 BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_rank,
                               const Group& group);
-/// `blocks` are this rank's, [S, n, H] each.
+/// `blocks`: this rank's, [S, n, H] each.
 TokensInFlight start_to_tokens(const std::vector<at::Tensor>& blocks, const BlocksByRank& by_rank,
                                const Group& group, int64_t tokens_per_rank);
 
-/// A tensor of that shape without values, which takes no memory.
+/// Returns a tensor of this shape without values; it takes no memory.
 at::Tensor without_values(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-/// The differentiable form in two steps: between start and finish other work may run, in the
-/// backward too, where finish starts the exchange of gradients and start waits for it. Gradients of
-/// what went to several ranks are summed (in fp32 for bf16). A rank without a block gets one number
-/// instead, which must find its way into `also` of an exchange back: all ranks take part in the
-/// backward.
+/// The differentiable form, in two steps, so that other work can run between start and finish. In
+/// the backward, finish starts the exchange of gradients and start waits for it. Gradients of data
+/// that went to several ranks are summed (in fp32 for bf16). A rank without a block gets a tensor
+/// of one element instead. This tensor must be passed as `also` to an exchange back, so that all
+/// ranks take part in the backward.
 struct StartedExchange {
   at::Tensor token;  // carries the graph
   std::shared_ptr<void> state;
@@ -74,7 +74,8 @@ StartedExchange start_tokens_to_heads(const at::Tensor& x_tNH, const BlocksByRan
                                       const Group& group);
 std::vector<at::Tensor> finish_tokens_to_heads(const StartedExchange& started);
 
-/// Blocks cover each head of each token once. The backward waits for that of `also`.
+/// The blocks must cover each head of each token once. The backward waits for the backward of
+/// `also`.
 StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
                                       const BlocksByRank& by_rank, const Group& group,
                                       int64_t tokens_per_rank,

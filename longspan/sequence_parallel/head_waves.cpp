@@ -23,17 +23,16 @@ struct WaveState : torch::CustomClassHolder {
   Group group;
   HeadSplit split;
   AttendPiece attend;
-  std::vector<SavedAttention> saved;  // one a wave
+  std::vector<SavedAttention> saved;  // one per wave
 
   int num_waves() const { return static_cast<int>(mine().waves.size()); }
   const RankShare& mine() const { return split[group.rank()]; }
   const HeadWave& wave(int w) const { return mine().waves[w]; }
 };
 
-// In the backward a wave of n heads holds q, dout and dq, and with the next queries and output
-// gradients on their way and its own on the way back twice as much. Few waves are asked for to
-// overlap, many to save memory: beyond this number the backward has only the next queries in
-// flight.
+// In the backward a wave of n heads holds q, dout and dq. With the next queries and output
+// gradients in transit, and its own returning, it holds twice as much. Users choose few waves to
+// overlap and many to save memory: above this number the backward prefetches only the next queries.
 constexpr int kMostWavesInFlight = 4;
 
 bool any(const BlocksByRank& by_rank) {
@@ -47,12 +46,12 @@ BlocksInFlight start_queries(const WaveState& state, int w, const at::Tensor& x_
   return start_to_heads(x_tNH, query_blocks(state.split, w), state.group);
 }
 
-/// Keys and values of a wave on their way to those who attend with them. Waves of some ranks may
-/// fetch where those of others do not; where no rank does, nothing is sent.
+/// Keys and values of a wave in transit to the ranks that attend with them. Some ranks' waves may
+/// fetch while others' do not; if no rank fetches, nothing is sent.
 struct ArrivingItems {
   std::optional<BlocksInFlight> k, v;
 
-  /// Puts them to those that are here.
+  /// Adds them to the items that are here.
   void wait_into(const HeadWave& wave, ExchangedHeads& heads) {
     if (!k) return;
     const std::vector<at::Tensor> ks = k->wait(), vs = v->wait();
@@ -81,7 +80,7 @@ void finish_into(std::optional<TokensInFlight>& returning, at::Tensor& x_tNH, bo
   returning.reset();
 }
 
-/// A wave's outputs: computed and saved, or taken from an outer checkpoint, which has them already.
+/// Returns a wave's outputs: computed and saved, or taken from an outer checkpoint.
 std::vector<at::Tensor> attend_wave(WaveState& state, int w, const ExchangedHeads& heads,
                                     const at::Tensor& sinks_N) {
   SaveScope save(state.saved[w]);
@@ -221,7 +220,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     }
   }
 
-  // The gradients of the items that a wave releases, in the dtype they travel in.
+  // Returns the gradients of the items that a wave releases, in the dtype in which they travel.
   static std::vector<at::Tensor> taken(const HeadWave& wave, std::vector<at::Tensor>& items,
                                        const at::Tensor& like) {
     std::vector<at::Tensor> gradients;
@@ -229,13 +228,13 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       gradients.push_back(items[item].to(like.scalar_type()));
       items[item].reset();
     }
-    // A rank that releases nothing here still has the shape to say.
+    // A rank without released items must still pass the shape.
     if (gradients.empty()) gradients.push_back(like.new_empty({0, 1, like.size(2)}));
     return gradients;
   }
 
-  // dq of each piece; adds to the gradients of items and sinks. The forward is replayed on what was
-  // saved.
+  // Returns dq of each piece; adds to the gradients of items and sinks. Replays the forward on the
+  // saved results.
   static std::vector<at::Tensor> wave_gradients(WaveState& state, int w, ExchangedHeads& heads,
                                                 const at::Tensor& sinks_N,
                                                 const std::vector<at::Tensor>& douts,
@@ -275,7 +274,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     const at::ScalarType wide = at::toOpMathType(results[0].scalar_type());
     for (size_t i = 0; i < used.size(); ++i) {
       const auto add = [&](at::Tensor& total, const at::Tensor& part) {
-        // Read by one wave only: as it is.
+        // An item read by a single wave needs no sum.
         if (!total.defined()) {
           total = part;
         } else {

@@ -15,11 +15,11 @@ constexpr int64_t kTokens = 2048, kHeads = 32, kKvHeads = 8, kHeadDim = 64;
 constexpr int kRanks = 2;
 
 struct Buffers {
-  int64_t in_kernel = 0;  // alive when the backward kernel has made its results
-  int64_t peak = 0;       // at any time of the backward
+  int64_t in_kernel = 0;  // live bytes when the backward kernel has computed its results
+  int64_t peak = 0;       // peak of the backward
 };
 
-/// Notes what is alive at the end of the kernel's backward: then attention needs most.
+/// Records the live bytes at the end of the kernel's backward, the peak of attention.
 class WatchingKernel : public BlockKernel {
  public:
   const AllocationCounter* counter = nullptr;
@@ -45,8 +45,8 @@ class WatchingKernel : public BlockKernel {
   }
 };
 
-/// Of rank 0, above its inputs and its output, and above attention's out and lse, which every
-/// backward needs.
+/// Returns the bytes on rank 0 above its inputs and output, and above attention's output and lse,
+/// which every backward needs.
 Buffers backward_buffers(int head_waves) {
   ParallelPlan plan;
   plan.world_size = plan.sequence_size = plan.ulysses_size = kRanks;
@@ -79,8 +79,8 @@ Buffers backward_buffers(int head_waves) {
 
 TEST_CASE("head waves: eight of them need at most a quarter of one wave's buffers") {
   const int64_t gradients = kTokens / kRanks * (kHeads + 2 * kKvHeads) * kHeadDim * 4;
-  // One wave makes the gradients that it hands over after the kernel; waves fill them as they go,
-  // so they are alive all the time and count as results there.
+  // A single wave allocates the gradients that it returns after the kernel. Several waves fill them
+  // step by step, so they exist throughout and count as results there.
   const int64_t one = backward_buffers(1).in_kernel;
   const int64_t eight = backward_buffers(8).peak - gradients;
   CHECK(eight > 0);

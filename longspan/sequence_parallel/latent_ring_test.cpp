@@ -1,4 +1,4 @@
-// A layer of latent attention on several ranks: what one process computes, and the formula's bytes.
+// A layer of latent attention on several ranks, compared to one process and to the formula's bytes.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ ModelSpec one_layer(const LatentAttentionSpec& mixer) {
 
 struct Results {
   at::Tensor out_TD, dh_TD;
-  std::map<std::string, at::Tensor> gradients;  // of ranks: their sums
+  std::map<std::string, at::Tensor> gradients;  // summed over ranks
   int64_t bytes = 0;
 };
 
@@ -65,8 +65,8 @@ class Problem {
 
   const Packing& packing() const { return packing_; }
 
-  /// Of the tokens in `index_t`, where -1 is padding, in the packing that has it. `take_bytes`:
-  /// what was sent since the last call.
+  /// For the tokens in `index_t` (-1: padding), in the packing that contains it. `take_bytes`:
+  /// returns the bytes sent since the last call.
   Results solve(Attention& attention, const at::Tensor& index_t, const Packing& padded,
                 bool checkpointing, const std::function<int64_t()>& take_bytes) const {
     const at::Tensor real = index_t.ge(0), places = index_t.clamp_min(0);
@@ -194,7 +194,7 @@ TEST_CASE("latents inside Ulysses: in rings, double rings and alone, on any numb
 
 TEST_CASE("latent ring: latents take the place of keys and values in the formula") {
   const Packing row = Packing::single(64);
-  // DeepSeek-V3's: 512 + 64 numbers a token, against 128 heads of 192 and 128.
+  // DeepSeek-V3: 512 + 64 latent elements per token, compared to 128 heads of 192 and 128.
   AttentionSpec spec{
       .num_heads = 128, .num_kv_heads = 128, .key_dim = 192, .value_dim = 128, .scale = 1};
   const auto volume = [&](int ring, int ulysses) {
@@ -208,14 +208,14 @@ TEST_CASE("latent ring: latents take the place of keys and values in the formula
   CHECK(keys.forward == int64_t{3} * 64 * 128 * (192 + 128) * 2);
   CHECK(latents.forward == int64_t{3} * 64 * 576 * 2);
   CHECK(latents.backward == int64_t{3} * 64 * 576 * (2 + 4));
-  // Each of two ranks gets the latents of the other's tokens, beside half of the queries, and gives
-  // half of the outputs; then those of the other two go round a ring of each.
+  // Each of two ranks receives the latents of the other's tokens and half of the queries, and
+  // returns half of the outputs. Then the latents of the other two ranks travel around a ring.
   const auto [heads, ring] = volume(2, 2);
   CHECK(heads.forward == int64_t{64} * (576 + 128 * (192 + 128) / 2) * 2);
   CHECK(ring.forward == int64_t{2} * 64 * 576 * 2);
   CHECK(ring.backward == int64_t{2} * 64 * 576 * (2 + 4));
-  // Where ranks have so few heads each that their keys and values are less, these travel.
-  const AttentionSpec small = latent_attention().attention;  // 13 numbers, and 64 in all heads
+  // If a rank has so few heads that their keys and values are smaller, these travel.
+  const AttentionSpec small = latent_attention().attention;  // 13 elements, against 64 in all heads
   CHECK(passes_latents(small, 4, 1));
   CHECK_FALSE(passes_latents(small, 5, 1));
   CHECK_FALSE(passes_latents(small, 2, 2));

@@ -1,18 +1,18 @@
-// Llama 3's context parallelism (arXiv 2407.21783, section 3.3.2) in zigzag order: the keys and
-// values of a few kv heads at a time are gathered, the next gather in flight while these are
-// attended to; their gradients are reduce-scattered under the work of the next heads.
+// Llama 3's context parallelism (arXiv 2407.21783, section 3.3.2) in zigzag order: all-gathers the
+// keys and values of a few kv heads at a time, with the next gather in flight during attention;
+// reduce-scatters their gradients during the work of the next heads.
 //
 // Bytes sent by all R ranks together, for a padded row of T tokens, M kv heads with keys of K and
-// values of V numbers, e bytes a number and g a gradient (4; 8 in fp64): all-gather (R - 1) T M
-// (K + V) e in the forward and again in the backward, which has saved only this rank's keys;
-// reduce-scatter (R - 1) T M (K + V) g.
+// values of V elements, e bytes per element and g per gradient element (4; 8 in fp64): all-gather
+// (R - 1) T M (K + V) e in the forward and again in the backward, which has saved only this rank's
+// keys; reduce-scatter (R - 1) T M (K + V) g.
 //
-// Of latent attention what keys and values are made of is gathered, once, and each rank makes those
-// of a few heads at a time of the whole row: J numbers a token (AttentionSpec::latent_dim) take the
-// place of M (K + V). That gather is under no work.
+// In latent attention, latents are gathered once, and each rank expands a few heads at a time for
+// the whole row: J elements per token (AttentionSpec::latent_dim) take the place of M (K + V). No
+// work hides that gather.
 //
-// Of a layer with a sliding window ranks see keys of few others, and fetch them from these as a
-// ring in zigzag order does (fetched_attention.h).
+// In a layer with a sliding window, ranks see keys of few others and fetch them directly, as a ring
+// in zigzag order does (fetched_attention.h).
 #include <algorithm>
 
 #include "longspan/plan/attention_memory.h"
@@ -24,7 +24,7 @@
 namespace longspan {
 namespace {
 
-/// Each gather brings the keys of the whole row, or one all that they are made of.
+/// Each gather brings the keys of some heads of the whole row; a single gather brings all latents.
 RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, const Packing& padded,
                       int rank) {
   if (shape.spec.window) return zigzag_geometry(plan, shape, padded, rank);
@@ -57,10 +57,10 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
                                                    cost.plan.ring_size)
                                         .size());
   const PassCost::Sending gather = cost.to_all(bytes / waves, cost.plan.ring_size);
-  // The first keys, and the last gradients, whose copies are counted.
+  // The first keys and the last gradients, whose copies are counted.
   const double ends =
       gather.seconds + (cost.backward ? 0.5 * (gather.seconds - gather.copying) : 0.0);
-  // What is gathered is put in the order of the row, and gradients back: a read and a write.
+  // Gathered data are reordered to row order, and gradients back: a read and a write.
   const RowBytes bytes_of(shape);
   const double row_bytes =
       static_cast<double>(cost.padded.num_tokens()) *
@@ -69,10 +69,10 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   return work[0] + reordering + ends + (waves - 1) * PassCost::exposed(gather, work[0] / waves);
 }
 
-/// Of latents, those of the row, with a wave's keys and values as they are made; in the backward
-/// the gradients of both. Otherwise a wave's keys and values in the order of the row, and the next
-/// wave's as they arrive; in the backward their gradients too, and those of the wave before on
-/// their way home.
+/// With latents: those of the row, and a wave's keys and values during their expansion; in the
+/// backward the gradients of both. Otherwise: a wave's keys and values in row order, and the next
+/// wave's as they arrive; in the backward also their gradients, and those of the previous wave in
+/// transit.
 AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
                        const Packing& padded) {
   if (shape.spec.window) return memory_of_degrees(plan, shape, padded);

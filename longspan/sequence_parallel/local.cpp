@@ -1,4 +1,4 @@
-// T: tokens of the row, N: query heads, M: kv heads, H: numbers in a head.
+// T: tokens of the row, N: query heads, M: kv heads, H: elements of a head.
 #include <c10/util/Exception.h>
 
 #include "longspan/attention/leaf_attention.h"

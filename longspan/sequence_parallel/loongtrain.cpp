@@ -1,9 +1,9 @@
-// LoongTrain (arXiv 2406.18485, section 4.2): Ulysses around a double ring in zigzag order. Keys go
-// round a window of W neighbours, and meanwhile those of the whole window hop to the next of D
+// LoongTrain (arXiv 2406.18485, section 4.2): Ulysses around a double ring in zigzag order. Keys
+// travel around a window of W neighbours, while the keys of the whole window hop to the next of D
 // windows. Ring rank = rank in windows * W + rank in window.
 //
-// Bytes: those of one ring of R = D W ranks (ring_attention.h), of which the outer ring carries
-// D - 1 hops and the inner rings D (W - 1).
+// Bytes: those of one ring of R = D W ranks (ring_attention.h); the outer ring carries D - 1 hops
+// and the inner rings D (W - 1).
 #include <algorithm>
 
 #include "longspan/plan/attention_memory.h"
@@ -21,8 +21,8 @@ void set_window(const PlanRequest& request, ParallelPlan& plan) {
   plan.window_size = window_of(request, plan.ring_size, plan.ulysses_size);
 }
 
-/// Within a window as in one ring; meanwhile the window's keys stay, the next window's are on their
-/// way, and so are gradients of the one before.
+/// Within a window as in one ring. In addition the window's keys stay, the next window's are in
+/// transit, and so are the gradients of the previous window.
 AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
                        const Packing& padded) {
   AttentionMemory memory = memory_of_degrees(plan, shape, padded);

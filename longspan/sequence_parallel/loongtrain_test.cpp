@@ -8,8 +8,8 @@ namespace {
 
 const Method* const kMethod = method_named("loongtrain");
 
-// One ring's bytes, whatever the windows, and what Ulysses around it sends: a rank of U keeps 1 / U
-// of the heads of q, k, v and of out, forward and backward.
+// The bytes of one ring, whatever the windows, plus those of Ulysses around it: a rank of U keeps 1
+// / U of the heads of q, k, v and out, forward and backward.
 testing::TrafficFormula formula_of(int R, int U = 1) {
   return [R, U](int64_t T, int64_t N, int64_t M, int64_t H, int64_t bytes, int64_t grad_bytes) {
     return Traffic{.all_to_all = 2 * (U - 1) * T * (2 * N + 2 * M) * H * bytes / U,

@@ -1,4 +1,5 @@
-// The register of the methods of sequence parallelism. A method's description is in its own file.
+// The register of the methods of sequence parallelism. Each method's description is in its own
+// file.
 #include "longspan/plan/method.h"
 
 namespace longspan {

@@ -1,6 +1,5 @@
-// What the description of every method in the register must say. That it attends rightly is
-// conformance_test.cpp's, that its bytes are counted ones plan/attention_volume_test.cpp's; both
-// read the register.
+// Checks of the description of every method in the register. conformance_test.cpp checks the
+// attention and plan/attention_volume_test.cpp the bytes; both read the register.
 #include <c10/util/Exception.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -27,7 +26,7 @@ TEST_CASE(
     CHECK(names.insert(method->name).second);
     CHECK(method_named(method->name) == method);
     CHECK((!takes(*method, kWindowSize) ||
-           takes(*method, kUlyssesDegree)));  // windows are of a ring degree
+           takes(*method, kUlyssesDegree)));  // windows need a ring degree
   }
   CHECK(names.size() == all_methods().size() + 2);
   for (const char* other : {"auto", "local", "", "Ulysses"}) {

@@ -1,4 +1,4 @@
-// Padding rules that the methods share. No torch.
+// Padding rules shared by the methods. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ inline int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// The row with its length rounded up. Padding is a document of its own: nothing attends to it, and
-/// it attends to nothing else (a layer with a state would leak otherwise).
+/// Returns the row with its length rounded up. The padding is a separate document: nothing attends
+/// to it and it attends to nothing else (otherwise a layer with a state would leak).
 Packing pad_tail(const Packing& packing, int64_t multiple);
 
-/// The row with the length of EACH document rounded up, at its tail: causal attention never sees
-/// what follows it. In a forked document it belongs to the second branch.
+/// Returns the row with the length of EACH document rounded up at its tail, which causal attention
+/// of the document never sees. In a forked document the padding belongs to the second branch.
 Packing pad_documents(const Packing& packing, int64_t multiple);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// Layers with a recurrence whose row is shared by ranks, against their plain version on one.
-// t: tokens of a rank, T: tokens of the row, D: model dim.
+// Recurrent layers on ranks that share a row, compared to their plain version on one. t: tokens of
+// a rank, T: tokens of the row, D: model dim.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -69,7 +69,7 @@ struct Case {
   }
 
  private:
-  /// Each branch of a fork is a document that begins with a copy of what they share.
+  /// Each branch of a fork becomes a document that begins with a copy of the shared tokens.
   void solve_plainly() {
     const TensorsByName leaves = this->leaves();
     const at::Tensor h = h_TD.clone().requires_grad_(true);
@@ -108,7 +108,7 @@ struct Shared {
   Packing padded;
 };
 
-/// One rank's part.
+/// Solves one rank's part.
 void solve_share(const Case& c, SequenceParallel& strategy, const Mesh& mesh, bool checkpointing,
                  std::mutex& mutex, Shared& whole) {
   const TokenOrder order = strategy.token_order(c.row);
@@ -119,7 +119,7 @@ void solve_share(const Case& c, SequenceParallel& strategy, const Mesh& mesh, bo
     return at::where(padding, at::full_like(local, of_padding), local);
   };
   const TensorsByName leaves = c.leaves();
-  // What stands on padding reaches no token.
+  // Values on padding must not reach any token.
   const at::Tensor h = share(c.h_TD, 100.0).requires_grad_(true);
   const Traffic begin = sequence_traffic(mesh);
   RowContext row{&strategy, order.packing, {}, at::kDouble};
@@ -149,7 +149,7 @@ void solve_share(const Case& c, SequenceParallel& strategy, const Mesh& mesh, bo
   };
   put("output", out.detach());
   put("h", h.grad());
-  for (const auto& [name, leaf] : leaves) {  // gradients add up
+  for (const auto& [name, leaf] : leaves) {  // gradients are summed
     at::Tensor& sum = whole.solution[name];
     sum = sum.defined() ? sum + leaf.grad() : leaf.grad();
   }
@@ -169,7 +169,7 @@ ParallelPlan plan_of(const Method* method, int P, RecurrentWay way) {
   return plan;
 }
 
-/// Every number of ranks, and every order of tokens at two of them.
+/// Checks every number of ranks, and every token order on two of them.
 void check_way(RecurrentWay way, const std::vector<Document>& ragged) {
   const std::vector<Document> short_row{{3}};
   std::vector<Case> cases;
@@ -215,7 +215,7 @@ TEST_CASE("recurrent layers: heads exchanged give output, gradients and bytes") 
 
 TEST_CASE("recurrent layers: states passed on give output, gradients and bytes") {
   check_way(RecurrentWay::kStates, {{37}, {1}, {90}, {6}});
-  // A row with a fork goes by heads.
+  // A row with a fork is processed by heads.
   check_way(RecurrentWay::kStates, {{5}, {30, Fork{10, 21}}});
 }
 

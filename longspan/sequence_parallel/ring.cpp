@@ -1,6 +1,6 @@
-// Ring attention (arXiv 2310.01889): rank r holds the r-th part of the row. Only the row is padded,
-// but of two ranks the later one has more to do, and all wait for the one that sees most in a step:
-// with one document that is nearly twice the average. Bytes: ring_attention.h.
+// Ring attention (arXiv 2310.01889): rank r holds the r-th part of the row. Only the row is padded.
+// But later ranks have more work, and all wait for the rank that sees most in a step: with one
+// document nearly twice the average. Bytes: ring_attention.h.
 #include <algorithm>
 
 #include "longspan/plan/attention_memory.h"
@@ -18,7 +18,7 @@ struct Part {
   int64_t length() const { return end - begin; }
 };
 
-// A document lies on both ranks, on one, or on neither.
+// A document may lie on both ranks, on one, or on neither.
 std::vector<Block> blocks_in_order(const Packing& padded, int rank, int owner, int num_ranks) {
   std::vector<Block> blocks;
   if (owner > rank) return blocks;

@@ -1,5 +1,5 @@
-// T: this rank's tokens, S: tokens of the rank whose keys are here, N: query heads, M: kv heads,
-// H: numbers in a head.
+// T: this rank's tokens, S: tokens of the rank whose keys are here, N: query heads, M: kv heads, H:
+// elements of a head.
 #include "longspan/sequence_parallel/ring_attention.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct RingState : torch::CustomClassHolder {
-  /// `latents`: null where keys and values travel as they are.
+  /// `latents`: null if keys and values travel.
   RingState(Rings rings, const Group& ring, RingLayout layout, const BlockKernel& kernel,
             const AttentionSpec& spec, Packing packing, std::shared_ptr<const LatentKeys> latents)
       : rings(std::move(rings)),
@@ -42,18 +42,18 @@ struct RingState : torch::CustomClassHolder {
   AttentionSpec spec;
   Packing packing;
   std::shared_ptr<const LatentKeys> latents;
-  std::optional<FetchedAttention> fetched;  // in a sliding window
+  std::optional<FetchedAttention> fetched;  // only in a sliding window
 
   std::vector<Block> blocks(int owner) const {
     return blocks_of(layout, packing, rings.rank(), owner, rings.size(), /*window=*/std::nullopt);
   }
 
-  /// Keys and values of what travels: themselves, or what they are made of.
+  /// Returns the keys and values of the travelling tensors, expanding latents.
   LatentKeys::Heads heads_of(const Rings::Tensors& travelling) const {
     if (latents) return latents->expand(travelling[0]);
     return {travelling[0], travelling[1]};
   }
-  /// Of what travels, in the dtype in which gradients travel.
+  /// Returns the gradients of the travelling tensors, in the dtype in which gradients travel.
   Rings::Tensors gradients_of(const Rings::Tensors& travelling, const at::Tensor& dk_SMH,
                               const at::Tensor& dv_SMH) const {
     if (!latents) return {dk_SMH, dv_SMH};
@@ -81,7 +81,7 @@ struct RingState : torch::CustomClassHolder {
     return {total.out_TNH.to(q_TNH.scalar_type()), total.lse_NT};
   }
 
-  /// dq, and the gradients of what we set out with.
+  /// Returns dq, and the gradients of our own tensors.
   std::pair<at::Tensor, Rings::Tensors> backward(const at::Tensor& dout_TNH,
                                                  const at::Tensor& q_TNH, const Rings::Tensors& own,
                                                  const at::Tensor& out_TNH,
@@ -92,7 +92,7 @@ struct RingState : torch::CustomClassHolder {
       return {all.dq_TNH, {all.dk_SMH, all.dv_SMH}};
     }
     at::Tensor dq_TNH;
-    // Each step adds to the gradients of the parameters that latents are expanded by.
+    // Each step adds to the gradients of the parameters that expand latents.
     PreciseSums sums(latents ? latents->parameters() : std::vector<at::Tensor>{}, rings.size());
     Rings::Tensors down =
         rings.backward(own, [&](const Rings::Tensors& travelling, int owner) -> Rings::Tensors {
@@ -117,7 +117,7 @@ struct RingState : torch::CustomClassHolder {
   }
 };
 
-/// `first` and `second`: keys and values, or what they are made of and nothing.
+/// `first` and `second`: (k, v), or (latents, undefined).
 struct RingFunction : torch::autograd::Function<RingFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& first,
                             const std::optional<at::Tensor>& second,

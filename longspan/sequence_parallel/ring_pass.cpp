@@ -10,7 +10,7 @@ namespace {
 
 using Tensors = Rings::Tensors;
 
-// Calls visit(tensors, owner) for every step of one ring, the next block in flight meanwhile.
+// Calls visit(tensors, owner) for every step of one ring, with the next block in flight.
 void travel(const Group& ring, Tensors tensors,
             const std::function<void(const Tensors&, int step, int owner)>& visit) {
   const int R = ring.size();
@@ -40,7 +40,7 @@ Tensors zero_gradients(const Tensors& tensors) {
   return zeros;
 }
 
-// `owner`: the digits of the owner's rank in the rings around these.
+// `owner`: the digits of the owner's rank in the outer rings.
 void forward_pass(std::span<const Group> rings, const Tensors& own, int owner,
                   const Rings::ForwardStep& step) {
   if (rings.empty()) return step(own, owner);

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kLength = 6;
 
-// Every rank sets out with its number; rank r adds 100 r + owner to the gradient of what it sees,
-// but uses nothing of ranks that are `skipped` by it.
+// Every rank sends its number; rank r adds 100 r + owner to the gradient of each value that it
+// sees, except for ranks in `skipped`.
 struct Seen {
   std::vector<int> owners;
   std::vector<double> values;

@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// The documents of tokens [begin, begin + size) of a row.
+/// Returns the documents of tokens [begin, begin + size) of a row.
 RowPiece piece_of(const Packing& packing, int64_t begin, int64_t size) {
   RowPiece piece;
   std::vector<int64_t> lengths;
@@ -45,7 +45,7 @@ RowPieces::RowPieces(const Packing& packing,
     }
   }
   if (is_there_) return;
-  // Each rank sends the tokens of a piece in the order in which it holds them.
+  // Each rank sends the tokens of a piece in its own order.
   const auto rank_of = [&](int64_t place) { return place / size_; };
   const std::vector<int64_t>& mine = places_by_rank[me];
   std::vector<int64_t> order(size_), returned(size_), arrived;
@@ -96,7 +96,7 @@ at::Tensor RowPieces::from_piece(const at::Tensor& x_sX) const {
 at::Tensor RowPieces::before_piece(const at::Tensor& x_sX, int64_t size) const {
   const int64_t own = std::min(size, size_), wanted = std::min(size, piece_.num_before);
   const at::Tensor last_X = x_sX.narrow(0, size_ - own, own).contiguous();
-  // Of pieces that are shorter than what is wanted, those of several ranks.
+  // If pieces are shorter than `wanted`, tokens of several ranks.
   const at::Tensor all_X = all_gather(last_X, group_);
   return all_X.narrow(0, group_.rank() * own - wanted, wanted);
 }
@@ -111,7 +111,7 @@ at::Tensor RowPieces::state_before(const at::Tensor& transition_NKK,
     const at::Tensor map_NKX = maps_PNKX[p];
     before_NKV = at::baddbmm(map_NKX.narrow(2, K, V), map_NKX.narrow(2, 0, K), before_NKV);
   }
-  // All ranks take part in the gather's backward.
+  // All ranks must take part in the gather's backward.
   if (group_.rank() == 0) before_NKV = before_NKV + maps_PNKX.narrow(3, K, V)[0] * 0;
   return before_NKV;
 }

@@ -1,6 +1,6 @@
-// A row in as many consecutive pieces as there are ranks, for recurrences that pass states on.
-// t: tokens of a rank, T = P t: tokens of the padded row, s = t: tokens of a piece, X: numbers of a
-// token, N: heads, K, V: numbers in a head of keys and of values.
+// A row in as many consecutive pieces as ranks, for recurrences that pass states from rank to rank.
+// t: tokens of a rank, T = P t: tokens of the padded row, s = t: tokens of a piece, X: elements of
+// a token, N: heads, K, V: elements of a head of keys and of values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,33 +15,33 @@ namespace longspan {
 
 class RowPieces {
  public:
-  /// `places_by_rank[p][i]`: where token i of rank p is in the row.
+  /// places_by_rank[p][i]: place in the row of token i of rank p.
   RowPieces(const Packing& packing, const std::vector<std::vector<int64_t>>& places_by_rank,
             Group group);
 
   const RowPiece& piece() const { return piece_; }
-  /// Each token goes to the rank of its piece, and back. Where ranks hold pieces as it is, nothing
-  /// is sent.
+  /// Send each token to the rank of its piece, and back. Nothing is sent if the ranks hold the
+  /// pieces already.
   at::Tensor to_piece(const at::Tensor& x_tX) const;
   at::Tensor from_piece(const at::Tensor& x_sX) const;
   at::Tensor before_piece(const at::Tensor& x_sX, int64_t size) const;
-  /// All ranks' maps are gathered, and each rank composes those before it: as many bytes for a long
-  /// row as for a short one.
+  /// All-gathers the ranks' maps; each rank composes those before it. The bytes do not depend on
+  /// the row's length.
   at::Tensor state_before(const at::Tensor& transition_NKK, const at::Tensor& state_NKV) const;
 
  private:
-  /// Rows to other ranks and from them, in whose order.
+  /// An all-to-all of rows.
   struct Route {
-    at::Tensor order;                           // of the rows that are sent, by receiving rank
+    at::Tensor order;                           // of the rows to send, by receiving rank
     std::vector<int64_t> send_rows, recv_rows;  // by rank
-    at::Tensor places;                          // in what is received, of each row of the result
+    at::Tensor places;  // for each row of the result, its place among the received rows
   };
   at::Tensor routed(const at::Tensor& x_X, const Route& there, const Route& back) const;
 
   Group group_;
   int64_t size_;
   RowPiece piece_;
-  bool is_there_;  // ranks hold pieces
+  bool is_there_;  // the ranks hold the pieces already
   Route to_piece_, from_piece_;
 };
 

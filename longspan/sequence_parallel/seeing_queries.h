@@ -1,4 +1,4 @@
-// The queries that some blocks have. T: tokens, N: heads, H: numbers in a head.
+// The queries of some blocks. T: tokens, N: heads, H: elements of a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,11 +12,11 @@
 
 namespace longspan {
 
-/// The range of queries that see any key in a step. A step in which only some queries of a
-/// document see keys works on their rows of the tensors alone.
+/// The range of queries that see any key in a step. If only some queries of a document see keys,
+/// the step processes only their rows of the tensors.
 struct SeeingQueries {
   int64_t begin = 0, length = 0;
-  std::vector<Block> blocks;  // q_begin counted from `begin`
+  std::vector<Block> blocks;  // q_begin is relative to `begin`
 
   explicit SeeingQueries(std::vector<Block> all) : blocks(std::move(all)) {
     if (blocks.empty()) return;

@@ -5,10 +5,10 @@
 
 namespace longspan {
 
-/// A rank's of equal consecutive parts of what `order` holds.
+/// Returns one rank's part of the tokens in `order`, cut in equal consecutive parts.
 TokenOrder share_of(TokenOrder order, int rank, int num_ranks);
 
-/// The row as it is, padded at its tail so that each rank's consecutive part is a multiple of
+/// Returns the row in its order, padded at its tail so that each rank's part is a multiple of
 /// `multiple`.
 TokenOrder consecutive_order(const Packing& packing, int64_t multiple, int rank, int num_ranks);
 

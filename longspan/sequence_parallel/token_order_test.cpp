@@ -1,4 +1,4 @@
-// Padding is as little as a method needs, and every token is somewhere once.
+// Padding is minimal for each method, and every token has exactly one place.
 #include <doctest/doctest.h>
 
 #include <algorithm>

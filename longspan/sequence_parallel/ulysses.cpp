@@ -1,12 +1,12 @@
-// DeepSpeed-Ulysses (arXiv 2309.14509) over any inner method.
-// t: this rank's tokens, T = P t: tokens of the group, N: query heads, M: kv heads, H: numbers in a
-// head, J: numbers that a token's keys and values are made of.
+// DeepSpeed-Ulysses (arXiv 2309.14509) around any inner method. t: this rank's tokens, T = P t:
+// tokens of the group, N: query heads, M: kv heads, H: elements of a head, J: latent elements of a
+// token.
 //
 // Sent by a rank, each way: (P-1)/P of its tokens' query and output heads, and each kv head once to
-// every other rank that has one of its query heads. Of latent attention, in the place of keys and
-// values, the J numbers that a token's are made of to every other rank, where that is less
-// (passes_latents() in plan/attention_volume.h): each makes keys and values of its own heads of the
-// whole row, which is as much work as to make those of all heads of its own tokens.
+// every other rank that has one of its query heads. In latent attention, J latent elements per
+// token go to every other rank instead of keys and values if that is less (passes_latents() in
+// plan/attention_volume.h). Each rank expands its own heads for the whole row, which is as much
+// work as expanding all heads for its own tokens.
 #include <ATen/core/Tensor.h>
 
 #include "longspan/attention/latent_keys.h"
@@ -63,7 +63,7 @@ class Ulysses : public SequenceParallel {
         outs.push_back(inner_->attend_latent(
             q_pieces[i], x_TJ, keys->of_heads(kv_begin, piece.num_kv), spec, packing));
       }
-    }  // without a graph nobody needs them any more
+    }  // frees them; without a graph nothing needs them any more
     return finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group_, t));
   }
 

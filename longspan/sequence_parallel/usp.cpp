@@ -1,4 +1,4 @@
-// USP (arXiv 2405.07719): Ulysses around a ring in zigzag order. A degree of 1 is left out.
+// USP (arXiv 2405.07719): Ulysses around a ring in zigzag order. A degree of 1 is omitted.
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -8,7 +8,8 @@
 namespace longspan {
 namespace {
 
-/// Both above 1, since with one of them it is another method; or those that the request names.
+/// Degrees for which both are above 1, since otherwise it is another method; or the degrees in the
+/// request.
 std::vector<int> auto_degrees(const PlanRequest& request, const Method& self) {
   std::vector<int> degrees = dividing_degrees(request, self);
   if (request.ulysses_degree || request.ring_degree) return degrees;

@@ -39,7 +39,7 @@ WholeSequence::WholeSequence(const SequenceParallel& strategy, const Packing& pa
   std::vector<std::vector<int64_t>> by_rank;
   places.reserve(num_tokens_);
   for (int rank = 0; rank < group_.size(); ++rank) {
-    // A padded row needs no more padding: the index counts in the row itself.
+    // A padded row needs no further padding, so the index counts in the row itself.
     const TokenOrder order = strategy.token_order_of(rank, packing, /*multiple=*/1);
     TORCH_CHECK(order.packing == packing, "whole sequence: a row of ", num_tokens_,
                 " tokens that the strategy has not padded");

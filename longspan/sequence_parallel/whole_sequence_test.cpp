@@ -1,5 +1,5 @@
-// t: tokens of a rank, T: tokens of the row, N: heads, n: some heads, H, G: numbers in a head that
-// goes in and that comes out.
+// t: tokens of a rank, T: tokens of the row, N: heads, n: some heads, H, G: elements of an input
+// head and an output head.
 #include "longspan/sequence_parallel/whole_sequence.h"
 
 #include <ATen/ATen.h>
@@ -22,11 +22,11 @@ using testing::relative_error;
 
 constexpr int64_t kIn = 3, kOut = 2;
 
-// fp64 keeps 16 digits; sums of some hundred terms lose two.
+// fp64 has 16 digits; sums of some hundred terms lose two.
 constexpr double kTolerance = 1e-12;
 
-/// A layer whose every token hangs on all earlier ones of its document, in their order, and on
-/// which head it is of.
+/// A layer in which every token depends on all earlier ones of its document, on their order, and on
+/// the head.
 at::Tensor recurrence(const at::Tensor& x_TnH, const at::Tensor& weight_nH,
                       const Packing& packing) {
   std::vector<at::Tensor> states;
@@ -65,7 +65,7 @@ struct Distributed : Solution {
   Packing padded;
 };
 
-/// One rank's part. `trains_input`: else its weights alone have gradients.
+/// Solves one rank's part. `trains_input`: otherwise only the weights have gradients.
 void solve_share(const Case& c, const SequenceParallel& strategy, const Mesh& mesh,
                  bool trains_input, std::mutex& mutex, Distributed& whole) {
   const TokenOrder order = strategy.token_order(c.row);
@@ -102,7 +102,7 @@ void solve_share(const Case& c, const SequenceParallel& strategy, const Mesh& me
   };
   put(whole.y_TNG, y.detach());
   if (trains_input) put(whole.dx_TNH, x.grad());
-  whole.dweight_NH += weight.grad();  // the rule of the whole program: gradients add up
+  whole.dweight_NH += weight.grad();  // gradients are summed, as in the whole program
 }
 
 struct Task {
@@ -113,7 +113,7 @@ struct Task {
 
 std::vector<Distributed> solve_all(const std::vector<Task>& tasks) {
   std::vector<Distributed> solutions(tasks.size());
-  // Ranks that are one group are connected once for all plans of so many.
+  // Ranks that form the same groups connect once for all plans.
   std::map<std::vector<int>, std::vector<size_t>> by_groups;
   for (size_t i = 0; i < tasks.size(); ++i) {
     const auto& [problem, plan, trains_input] = tasks[i];

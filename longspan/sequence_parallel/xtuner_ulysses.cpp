@@ -1,11 +1,11 @@
-// XTuner-Ulysses: where P does not divide the heads, each head is cut in s = P / gcd(N, P) slices
-// of its numbers; slices are exchanged as heads are, and s neighbouring ranks gather the heads that
-// they hold the slices of. All s then attend with the same heads, and each returns its slice. t:
-// this rank's tokens, T = P t, N: query heads, M: kv heads, n, m: those of this rank's neighbours,
-// H: numbers in a head, h = H / s.
+// XTuner-Ulysses: if P does not divide the heads, each head's elements are cut in s = P / gcd(N, P)
+// slices. Slices are exchanged like heads, and s neighbouring ranks gather the slices of the heads
+// that they share. All s then attend with the same heads, and each returns its slice. t: this
+// rank's tokens, T = P t, N: query heads, M: kv heads, n, m: those of this rank and its neighbours,
+// H: elements of a head, h = H / s.
 //
 // Sent by a rank, each way: (P-1)/P of its tokens' query and output heads, the slices of kv heads,
-// and (s-1) times what it received of q, k and v (gathered; in the backward reduce-scattered).
+// and (s-1) times the received q, k and v (gathered; in the backward reduce-scattered).
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -30,7 +30,7 @@ class XtunerUlysses : public ConsecutiveShares {
   at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
                     const AttentionSpec& spec, const Packing& packing,
                     const at::Tensor& sinks_N) override {
-    const int num_holders = group_.size() / slices_.size();  // of different heads
+    const int num_holders = group_.size() / slices_.size();  // ranks with different heads
     const int64_t N = q_tNH.size(1), M = k_tMH.size(1), t = q_tNH.size(0);
     const HeadSplit by_holder = split_evenly(num_holders, N, M, t * group_.size(), 1);
     const BlocksByRank queries = of_slices(query_blocks(by_holder, 0), N);
@@ -43,7 +43,7 @@ class XtunerUlysses : public ConsecutiveShares {
     heads.k_items = whole(finish_tokens_to_heads(k));
     heads.v_items = whole(finish_tokens_to_heads(v));
     const RankShare& share = by_holder[group_.rank() / slices_.size()];
-    // Each neighbour's gradient of the sinks is that of its slice of the output.
+    // The sinks' gradient on each neighbour comes from its slice of the output.
     std::vector<at::Tensor> outs = attend_pieces(share, share.waves[0], heads, sinks_N,
                                                  piece_attention(kernel_, spec, packing));
     const int64_t h = v_tMH.size(2) / slices_.size();
@@ -115,7 +115,8 @@ RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, con
   return geometry;
 }
 
-/// Slices of heads travel as heads do; then s ranks gather the heads that they hold the slices of.
+/// Slices of heads are exchanged like heads; then s ranks gather the slices of the heads that they
+/// share.
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
   const HeadRows rows = rows_that_arrive(plan, shape, padded);
@@ -129,8 +130,8 @@ AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shap
   return {heads, {}};
 }
 
-/// Adds the slices of heads, which stay until the whole heads are gathered from `num_head_slices`
-/// neighbours.
+/// Adds the slices of heads, which exist until the whole heads have been gathered from
+/// `num_head_slices` neighbours.
 AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
                        const Packing& padded) {
   AttentionMemory memory = memory_of_degrees(plan, shape, padded);

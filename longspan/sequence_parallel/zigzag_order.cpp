@@ -57,9 +57,9 @@ std::vector<Block> zigzag_blocks(const Packing& padded, int rank, int owner, int
     const int64_t begin = padded.begin(document) / num_ranks;
     if (owner == rank) {
       blocks.push_back({begin, both, begin, both, true});
-    } else if (owner < rank) {  // its first chunk is before both of ours
+    } else if (owner < rank) {  // the owner's first chunk precedes both of ours
       blocks.push_back({begin, both, begin, chunk, false});
-    } else {  // both of its chunks are before our second one, and after our first
+    } else {  // both of the owner's chunks lie between our two
       blocks.push_back({begin + chunk, chunk, begin, both, false});
     }
   }

@@ -1,5 +1,5 @@
-// Zigzag order: every rank has the same causal work. Each document is cut in 2R chunks, of which
-// rank r holds chunks r and 2R-1-r, one behind the other. No torch.
+// Zigzag order gives every rank the same causal work. Each document is cut in 2R chunks, and rank r
+// holds chunks r and 2R-1-r, in this order. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,24 @@
 
 namespace longspan {
 
-/// Each document is padded to a multiple of 2R, and the row, by a document of padding, until a
-/// share is a multiple of `multiple`.
+/// Pads each document to a multiple of 2R, and the row, by a document of padding, until a share is
+/// a multiple of `multiple`.
 TokenOrder zigzag_order(const Packing& packing, int64_t multiple, int rank, int num_ranks);
 
-/// For each local token of `rank`, its place in the padded row.
+/// Returns the place in the padded row of each local token of `rank`.
 std::vector<int64_t> zigzag_places(const Packing& padded, int rank, int num_ranks);
 
-/// The same places as runs of even steps.
+/// Returns the same places as runs with constant steps.
 Positions zigzag_runs(const Packing& padded, int rank, int num_ranks);
 
-/// How many of the local tokens of `rank` come before `token` of the padded row.
+/// Returns the number of local tokens of `rank` before `token` of the padded row.
 int64_t zigzag_tokens_before(const Packing& padded, int64_t token, int rank, int num_ranks);
 
-/// Which keys of `owner` the queries of `rank` see, as blocks of the local tokens of each, where no
-/// document is forked. In every step these are 50 % of the pairs of a query and a key.
+/// Returns the visible keys of `owner` for the queries of `rank`, as blocks of the local tokens of
+/// each, ignoring forks. In every step 50 % of the pairs are visible.
 std::vector<Block> zigzag_blocks(const Packing& padded, int rank, int owner, int num_ranks);
 
-/// The functions above as one layout. `name`: of the method, in messages.
+/// Returns the functions above as a layout. `name`: the method, for messages.
 RingLayout zigzag_layout(const char* name);
 
 /// Method::geometry and Method::token_order of a ring of the plan's degree in zigzag order inside

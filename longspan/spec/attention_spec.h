@@ -1,4 +1,4 @@
-// What one attention layer computes, as data: what kernels, strategies, plan and account ask.
+// Description of an attention layer for kernels, methods, plan and memory estimate. No torch.
 #pragma once
 
 #include <cmath>
@@ -9,26 +9,26 @@
 
 namespace longspan {
 
-/// One layer of softmax attention. Every kernel and every strategy gets it whole: one that cannot
-/// do what it asks refuses by name, and ignores nothing.
+/// One layer of softmax attention. Every kernel and method gets all of it, and must refuse by name
+/// any property that it does not support; none may be ignored.
 struct AttentionSpec {
   int64_t num_heads = 0;     ///< query heads of the whole layer, before any split over ranks
   int64_t num_kv_heads = 0;  ///< key and value heads; divides num_heads
-  int64_t key_dim = 0;       ///< numbers in a query's and a key's head
-  int64_t value_dim = 0;     ///< numbers in a value's and an output's head
-  double scale = 0;          ///< what q k^T is multiplied by; mostly 1 / sqrt(key_dim)
-  std::optional<int64_t> window =
-      {};  ///< tokens that a query sees, itself among them; none: all before it
-  std::optional<double> softcap = {};  ///< c in c tanh(scores / c); none: scores as they are
-  bool has_sinks = false;  ///< one more logit a query head in the softmax, with no value
-  /// Numbers of a token that keys and values of all heads are made of (latent attention); none:
-  /// they are made of more than that. Strategies may pass these numbers on instead.
+  int64_t key_dim = 0;       ///< elements of a query's or key's head
+  int64_t value_dim = 0;     ///< elements of a value's or output's head
+  double scale = 0;          ///< factor of q k^T; mostly 1 / sqrt(key_dim)
+  std::optional<int64_t> window = {};  ///< tokens that a query sees, including itself; none: all
+  std::optional<double> softcap = {};  ///< c in c tanh(scores / c); none: no softcap
+  bool has_sinks = false;  ///< one extra logit per query head in the softmax, without a value
+  /// Elements per token of the latents from which keys and values of all heads are computed (latent
+  /// attention); none: there are no such latents. Methods may send latents instead of keys and
+  /// values.
   std::optional<int64_t> latent_dim = {};
 
   bool operator==(const AttentionSpec&) const = default;
 };
 
-/// softmax(q k^T / sqrt(head_dim)) v, over all keys before a query and its own.
+/// Returns causal attention softmax(q k^T / sqrt(head_dim)) v.
 inline AttentionSpec plain_attention(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) {
   return {.num_heads = num_heads,
           .num_kv_heads = num_kv_heads,
@@ -37,21 +37,21 @@ inline AttentionSpec plain_attention(int64_t num_heads, int64_t num_kv_heads, in
           .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
 }
 
-/// Of a query head, for each pair of a query and a key that it sees: a gemm with keys and one
-/// with values; in the backward three with numbers like keys, and two with numbers like values.
+/// FLOP of a query head for each pair of a query and a key that it sees. Forward: one gemm with
+/// keys, one with values. Backward: three gemms of width key_dim, two of width value_dim.
 inline FlopCost pair_flops_of(const AttentionSpec& attention) {
   const int64_t K = attention.key_dim, V = attention.value_dim;
   return {2 * K + 2 * V, 6 * K + 4 * V};
 }
 
-/// What a token mixer costs by the attention in it, without what is around that.
+/// Returns the costs of the attention in a token mixer, without the steps around it.
 inline TokenMixerCost mixing_cost_of(const AttentionSpec& attention) {
   TokenMixerCost cost;
   cost.queries = attention.num_heads * attention.key_dim;
   cost.keys = attention.num_kv_heads * attention.key_dim;
   cost.values = attention.num_kv_heads * attention.value_dim;
   cost.output = attention.num_heads * attention.value_dim;
-  cost.state_bytes = 4 * attention.num_heads;  // the log-sum-exp of each query's scores, in fp32
+  cost.state_bytes = 4 * attention.num_heads;  // log-sum-exp of each query, in fp32
   cost.pair_flops = pair_flops_of(attention);
   cost.kv_heads = attention.num_kv_heads;
   cost.head_dim = attention.key_dim;

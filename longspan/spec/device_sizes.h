@@ -1,5 +1,5 @@
-// How many rows or bytes a kind of device works on at a time: more are faster, fewer need less
-// memory. The kernels use these sizes, and the account of memory counts them. No torch.
+// Rows or bytes that a kind of device processes at a time: larger chunks are faster, smaller ones
+// need less memory. The kernels use these sizes, and the memory estimate counts them. No torch.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace longspan {
 
-/// Rows of the head whose logits are alive at a time: as many as fit, at least `least`. Fewer rows
-/// mean that every chunk reads all of the weight, and adds to all of its gradient, for less work;
-/// from `most` on it is as good.
+/// Rows of the head whose logits exist at a time: as many as fit into `bytes`, at least `least`.
+/// Every chunk reads the whole weight and adds to its whole gradient, so fewer rows are slower;
+/// more than `most` gain nothing.
 struct HeadChunk {
   int64_t bytes, least, most;
 
@@ -18,8 +18,8 @@ struct HeadChunk {
   }
 };
 
-/// Rows whose dropout ATen's operators choose at a time: as many as have so many bytes of hashes,
-/// eight a number, at least `least`. The choice takes some three tensors of that size.
+/// Rows per chunk of dropout in ATen operators: as many as have `bytes` of hashes (eight per
+/// element), at least `least`. The choice needs about three tensors of that size.
 struct DropoutChunk {
   int64_t bytes, least;
 
@@ -28,25 +28,25 @@ struct DropoutChunk {
   }
 };
 
-/// Where a GPU has no kernels, gpt-oss's gate is composed of ATen's operators for so many numbers
-/// at a time, which take so many bytes each: twelve tensors in fp32. The account leaves that out.
+/// If a GPU has no kernels, gpt-oss's gate runs in ATen operators on this many elements at a time,
+/// with this many bytes each: twelve fp32 tensors. The memory estimate omits them.
 inline constexpr int64_t kComposedGateNumbers = int64_t{8} << 20, kComposedGateBytes = 48;
 inline constexpr int64_t composed_gate_rows(int64_t width) {
   return std::max<int64_t>(1, kComposedGateNumbers / std::max<int64_t>(1, width));
 }
 
 struct DeviceSizes {
-  /// Rows that a feed-forward and the steps before a token mixer work on at a time: bytes of the
-  /// widest activation. Enough rows for gemms at full speed, few enough that what lives only inside
-  /// of a sublayer is small beside the row.
+  /// Chunk of a feed-forward, and of the steps before a token mixer, in bytes of the widest
+  /// activation. Large enough for gemms at full speed; small enough that temporaries within a
+  /// sublayer are small compared to the row.
   int64_t feed_forward_bytes, mixer_bytes;
   HeadChunk head;
   DropoutChunk dropout;
-  /// A gemm whose result is added to more precise numbers is chunked by rows of the sum: bytes of a
-  /// chunk's result. A GPU whose torch adds in fp32 needs no chunks.
+  /// A gemm whose result is added to elements of higher precision is chunked by rows of the sum:
+  /// bytes of a chunk's result. Not needed on a GPU whose torch adds in fp32.
   int64_t gemm_bytes;
-  /// What a process takes of the device beside its tensors: the driver's context with the kernels
-  /// of all libraries, what gemms work in, and the buffers of each group of processes.
+  /// Device bytes of a process besides its tensors: the driver's context with the kernels of all
+  /// libraries, the workspaces of gemms, and the buffers of each communication group.
   int64_t context_bytes, workspace_bytes, group_bytes;
 };
 
@@ -59,11 +59,11 @@ inline constexpr DeviceSizes kCpuSizes{
     .context_bytes = 0,
     .workspace_bytes = 0,
     .group_bytes = 0};
-/// A GPU multiplies so fast that what a chunk of the head reads and writes beside its logits, the
-/// weight and its gradient, shows up to thousands of rows; and each gemm costs its host tens of
-/// microseconds, in which the GPU multiplies thousands of rows. cuBLAS works in the 8 times 4 MiB
-/// that cli/process/resources sets. NCCL has a buffer of 4 MiB (NCCL_BUFFSIZE) for each direction
-/// of up to 32 channels.
+/// A GPU multiplies so fast that reading the weight and adding to its gradient in each chunk of the
+/// head is noticeable up to thousands of rows. Each gemm costs the host tens of microseconds, in
+/// which the GPU multiplies thousands of rows. cuBLAS has the workspace of 8 times 4 MiB that
+/// cli/process/resources sets. NCCL has a buffer of 4 MiB (NCCL_BUFFSIZE) for each direction of up
+/// to 32 channels.
 inline constexpr DeviceSizes kCudaSizes{
     .feed_forward_bytes = int64_t{256} << 20,
     .mixer_bytes = int64_t{64} << 20,
@@ -71,7 +71,7 @@ inline constexpr DeviceSizes kCudaSizes{
     .dropout = {.bytes = int64_t{256} << 20, .least = 256},
     .gemm_bytes = int64_t{64} << 20,
     .context_bytes = int64_t{512} << 20,
-    // cuBLAS's, and cublasLt's beside it: torch 2.11 keeps both.
+    // One for cuBLAS and one for cublasLt: torch 2.11 keeps both.
     .workspace_bytes = 2 * (int64_t{32} << 20),
     .group_bytes = int64_t{256} << 20};
 

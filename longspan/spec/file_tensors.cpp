@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-/// Of layers beside the model, as Qwen's hybrids have them.
+/// Prefix of the layers for multi-token prediction in the files of Qwen's hybrids.
 constexpr std::string_view kBesideTheModel = "mtp.";
 /// Rotary frequencies, which older versions of transformers saved in each layer. They follow from
 /// config.json.

@@ -1,4 +1,4 @@
-// FNV-1a, a hash of 64 bits: what depends on a name, and not on a place, begins with it.
+// FNV-1a, a 64-bit hash. Seeds values that must depend on a name and not on an address.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace longspan {
 
 class Fnv1a {
  public:
-  /// Takes one unit, mostly a byte.
+  /// Adds one unit, usually a byte.
   void add(uint64_t unit) { value_ = (value_ ^ unit) * 0x100000001b3; }
   uint64_t value() const { return value_; }
 

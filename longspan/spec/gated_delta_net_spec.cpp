@@ -31,11 +31,11 @@ TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size) {
   const int64_t values = mixer.num_values(), N = mixer.num_value_heads;
   TokenMixerCost cost;
   cost.queries = mixer.num_channels();
-  cost.values = values + 2 * N;  // z, and what the gates are made of
+  cost.values = values + 2 * N;  // z, and the inputs of the gates
   cost.output = values;
-  // What the convolution gives, and what the rule does, before the norm.
+  // Outputs of the convolution and of the rule, before the norm.
   cost.saved_for_gate = mixer.num_channels() + values;
-  // Gates in fp32 and fp64, the norm's sums, a state for so many tokens.
+  // Gates in fp32 and fp64, the norm's sums, and a state per segment.
   cost.state_bytes = 36 * N + 4 * N * mixer.key_dim * mixer.value_dim / kRuleSegment;
   cost.is_computed_again = true;
   const RecurrenceSpec recurrence = *recurrence_in(mixer);

@@ -1,5 +1,5 @@
-// GatedDeltaNet (arXiv 2412.06464) as Qwen's hybrids have it, as data. No torch. What it computes
-// is in layers/gated_delta_net.h.
+// GatedDeltaNet (arXiv 2412.06464) of Qwen's hybrid models, as data; layers/gated_delta_net.h
+// computes it. No torch.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,10 @@ namespace longspan {
 
 /// A token mixer: out(norm(rule(silu(conv(qkv(x))), gates of a(x), b(x))) * silu(z(x))).
 struct GatedDeltaNetSpec : RecurrenceSpec {
-  /// How the files hold the matrices before the convolution.
+  /// Storage of the matrices before the convolution in the files.
   enum class Projections {
     kApart,       ///< qkv (all queries, all keys, all values), z, b, a: Qwen3.5
-    kByKeyHeads,  ///< qkvz and ba, the rows of a key head and what goes with it together:
-                  ///< Qwen3-Next
+    kByKeyHeads,  ///< qkvz and ba, grouped by key head: Qwen3-Next
   };
   Projections projections = Projections::kApart;
 

@@ -14,7 +14,7 @@ void list_parameters(const GatedMlpSpec& mlp, LayerParameters& list) {
 
 FeedForwardCost cost_of(const GatedMlpSpec& mlp, int64_t hidden_size) {
   const int64_t I = mlp.intermediate_size;
-  // gate and up; in the backward the gradient of what goes into down as well.
+  // gate and up; in the backward also the gradient of down's input.
   return {.width = I,
           .saved = 2 * I,
           .working = 3 * I,

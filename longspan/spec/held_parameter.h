@@ -1,4 +1,4 @@
-// Parameters as a process holds them, in numbers alone. No torch.
+// Parameters of a process, as numbers alone. No torch.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct HeldParameter {
   bool operator==(const HeldParameter&) const = default;
 };
 
-/// Of one rank.
+/// Bytes on one rank.
 struct HeldBytes {
   int64_t device = 0, host = 0;
 

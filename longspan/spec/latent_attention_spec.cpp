@@ -25,7 +25,7 @@ TokenMixerCost cost_of(const LatentAttentionSpec& mixer, int64_t hidden_size) {
   const int64_t N = mixer.attention.num_heads, D = hidden_size;
   TokenMixerCost cost = mixing_cost_of(mixer.attention);
   cost.latents = mixer.latent_dim();
-  // Latents before their norms, and of keys and values also what kv_b and the norm are given.
+  // Latents before their norms; for keys and values also the inputs of kv_b and the norm.
   cost.saved_for_norms = mixer.query_rank.value_or(0) + mixer.kv_rank + mixer.latent_dim();
   const int64_t of_queries =
       mixer.query_rank ? *mixer.query_rank * (D + cost.queries) : D * cost.queries;

@@ -1,5 +1,5 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), as data. No torch. What
-// it computes is in layers/latent_attention.h.
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), as data;
+// layers/latent_attention.h computes it. No torch.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@
 
 namespace longspan {
 
-/// A token mixer: o(attend(q(x), k, v)). Keys and values of all heads are made of a latent of
-/// kv_rank numbers a token, kv_b(norm(c)), and each key ends with rope_dim rotated numbers that all
-/// heads share; kv_a(x) is c and those. A query is q(x), or q_b(norm(q_a(x))), and its last
-/// rope_dim numbers are rotated.
+/// A token mixer: o(attend(q(x), k, v)). kv_a(x) gives a latent c of kv_rank elements per token,
+/// and rope_dim elements. kv_b(norm(c)) gives the values and the first part of the keys of all
+/// heads; the rope_dim elements are rotated and end each key, shared by all heads. A query is q(x),
+/// or q_b(norm(q_a(x))); its last rope_dim elements are rotated.
 struct LatentAttentionSpec {
-  /// As many kv heads as query heads. key_dim: nope_dim() and then rope_dim; latent_dim: kv_rank
-  /// and rope_dim.
+  /// As many kv heads as query heads. key_dim = nope_dim() + rope_dim; latent_dim = kv_rank +
+  /// rope_dim.
   AttentionSpec attention;
-  std::optional<int64_t> query_rank;  ///< numbers of q_a(x); none: queries are q(x)
-  int64_t kv_rank = 0;                ///< numbers of c (kv_lora_rank)
-  int64_t rope_dim = 0;               ///< numbers of a head that are rotated, an even number
+  std::optional<int64_t> query_rank;  ///< elements of q_a(x); none: queries are q(x)
+  int64_t kv_rank = 0;                ///< elements of c (kv_lora_rank)
+  int64_t rope_dim = 0;               ///< rotated elements of a head; even
   RotarySpec rotary;
-  bool bias = false;       ///< of q_a, kv_a and o
+  bool bias = false;       ///< in q_a, kv_a and o
   double norm_eps = 1e-6;  ///< of the norms of latents
 
   int64_t nope_dim() const { return attention.key_dim - rope_dim; }  ///< not rotated
-  /// What kv_b makes for each head: of a key what is not rotated, and a value.
+  /// Elements that kv_b gives each head: the unrotated part of a key, and a value.
   int64_t expanded_dim() const { return nope_dim() + attention.value_dim; }
   int64_t latent_dim() const { return kv_rank + rope_dim; }
 

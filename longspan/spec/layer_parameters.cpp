@@ -93,7 +93,7 @@ void LayerParameters::bias_of_ones(const char* module, const std::string& name, 
 }
 
 void LayerParameters::log_decay(const char* module, const std::string& name, int64_t size) {
-  // As transformers begins them.
+  // As in transformers.
   constexpr double kFastest = 16.0;
   add(module, name, {size}, ParameterRole::kLogDecay,
       {Initialisation::Kind::kLogUniform, kFastest});

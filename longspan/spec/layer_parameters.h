@@ -1,4 +1,4 @@
-// The parameters of one layer, as its token mixer and its feed-forward list them. No torch.
+// The parameters of one layer, as listed by its token mixer and its feed-forward. No torch.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace longspan {
 
-/// What the names of all parameters within layers begin with.
+/// Prefix of the names of all parameters in layers.
 inline constexpr std::string_view kLayersPrefix = "model.layers.";
 
-/// The name of a layer's parameter, of which `name` is what follows the layer's number
-/// (self_attn.q_proj.weight).
+/// Returns the full name of a layer's parameter. `name`: the part after the layer's index, e.g.
+/// self_attn.q_proj.weight.
 std::string layer_parameter_name(int64_t layer, std::string_view name);
 
-/// Which rows of each expert in <module>.<part>.<name> [experts, num_rows, columns] are a matrix of
-/// its own, from `begin` on (ParameterSpec::stored_in_stack).
+/// The rows of each expert in <module>.<part>.<name> [experts, num_rows, columns] that form one
+/// matrix; they start at `begin` (ParameterSpec::stored_in_stack).
 struct RowsOfStack {
   const char* name;
   int64_t begin, num_rows;
@@ -31,43 +31,42 @@ class LayerParameters {
   LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range, NormKind norms);
 
   int64_t hidden_size() const { return hidden_size_; }
-  /// Adds <module>.<name>.weight [num_out, num_in], to which LoRA can add an adapter, and where it
-  /// has a bias <module>.<name>.bias.
+  /// Adds <module>.<name>.weight [num_out, num_in], which LoRA can adapt, and with `bias`
+  /// <module>.<name>.bias.
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
-  /// The same without a bias, of the linear layer that makes keys and values of latents.
+  /// The same without a bias, for the layer that expands latents to keys and values.
   void linear_of_latents(const char* module, const char* name, int64_t num_out, int64_t num_in);
-  /// The same, for linear layers below a module's own: <module>.<part>.<name>.weight.
+  /// The same for a linear layer of a module's part: <module>.<part>.<name>.weight.
   void linear_of_part(const char* module, const std::string& part, const char* name,
                       int64_t num_out, int64_t num_in, bool bias);
-  /// The same of an expert, for <module>.<part>.<i>.<name>.weight, where i is its number.
+  /// The same for expert i = expert.number: <module>.<part>.<i>.<name>.weight.
   void linear_of_expert(const char* module, const char* part, const char* name, int64_t num_out,
                         int64_t num_in, bool bias, const ExpertNumber& expert,
                         const RowsOfStack& stack);
-  /// The same for <module>.<part>.<i>.<name>, i from 0 to `count`, each of expert i, which the
-  /// files stack: weights as [count, num_in, num_out] in <module>.<part>.<name>, biases as [count,
-  /// num_out] in <module>.<part>.<name>_bias.
+  /// The same for the experts i in [0, count): <module>.<part>.<i>.<name>. The files stack them:
+  /// weights as [count, num_in, num_out] in <module>.<part>.<name>, biases as [count, num_out] in
+  /// <module>.<part>.<name>_bias.
   void stacked_linears(const char* module, const char* part, const char* name, int64_t count,
                        int64_t num_out, int64_t num_in, bool bias);
-  /// Adds <name>.weight [num_experts, hidden], which scores experts, and where it has a bias
-  /// <name>.bias.
+  /// Adds <name>.weight [num_experts, hidden], which scores experts, and with `bias` <name>.bias.
   void router(const char* module, const std::string& name, int64_t num_experts, bool bias);
   /// Adds <name> [size], which is not trained.
   void buffer(const char* module, const std::string& name, int64_t size);
-  /// Adds <name>.weight [size], of a norm of the model's kind.
+  /// Adds <name>.weight [size], for a norm of the model's kind.
   void norm(std::string_view module, const std::string& name, int64_t size);
-  /// Adds <name> [num_heads], the logits of attention's sinks.
+  /// Adds <name> [num_heads], the logits of attention sinks.
   void sinks(const char* module, const std::string& name, int64_t num_heads);
-  /// Says that files store the weights of the last `num_linears` linear layers, which have no
-  /// biases, as rows of one tensor, <module>.<name>.weight. These layers share one adapter, which
-  /// has that name (shares_adapter()).
+  /// Marks the last `num_linears` linear layers, which must have no biases, as stored in the files
+  /// as rows of one tensor <module>.<name>.weight. They share one adapter of that name
+  /// (shares_adapter()).
   void store_together(const char* module, const char* name, int num_linears);
-  /// Adds <name>.weight [size], of a norm of this kind.
+  /// Adds <name>.weight [size], for a norm of this kind.
   void norm_of_kind(std::string_view module, const std::string& name, int64_t size, NormKind kind);
-  /// Adds <name> [size], a bias that begins as ones.
+  /// Adds <name> [size], a bias that is initialized to ones.
   void bias_of_ones(const char* module, const std::string& name, int64_t size);
-  /// Adds <name> [size], logarithms of how fast states decay.
+  /// Adds <name> [size], the logarithms of the decay rates of states.
   void log_decay(const char* module, const std::string& name, int64_t size);
-  /// Adds <name> [num_channels, 1, width], of a convolution of each channel by itself.
+  /// Adds <name> [num_channels, 1, width], a depthwise convolution.
   void convolution(const char* module, const std::string& name, int64_t num_channels,
                    int64_t width);
   std::vector<ParameterSpec> take();
@@ -75,7 +74,7 @@ class LayerParameters {
  private:
   ParameterSpec& add(std::string_view module, const std::string& name, std::vector<int64_t> shape,
                      ParameterRole role, Initialisation init);
-  /// Adds <linear>.weight, for an adapter by the name `target`.
+  /// Adds <linear>.weight, with `target` as the name for adapters.
   ParameterSpec& add_matrix(const char* module, const std::string& linear, const char* target,
                             int64_t num_out, int64_t num_in);
   ParameterSpec& add_bias(const char* module, const std::string& linear, int64_t num_out);

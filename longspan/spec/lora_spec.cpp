@@ -19,17 +19,17 @@ double LoraShape::scale() const {
 
 namespace {
 
-/// What adapters of a model's experts can be on.
+/// Possible adapters of a model's experts.
 struct ExpertTargets {
   std::vector<std::string> all;  // lora_targets() of experts
-  /// Those that PEFT loads as one, since a stack of the files has them of all experts, several of
-  /// its rows each (ParameterSpec::stored_in_stack).
+  /// Targets whose adapters PEFT loads as one, since a stacked tensor in the files has several of
+  /// their rows (ParameterSpec::stored_in_stack).
   std::vector<std::string> joined;
 };
 
 ExpertTargets expert_targets(const ModelSpec& model) {
   ExpertTargets targets;
-  std::map<std::string, std::vector<std::string>> of_stack;  // by the stack's name
+  std::map<std::string, std::vector<std::string>> of_stack;  // keyed by the stack's name
   const auto add = [](std::vector<std::string>& names, const std::string& name) {
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   };

@@ -1,5 +1,4 @@
-// LoRA adapters (arXiv 2106.09685) as data: which linear layers have one, and its matrices. No
-// torch.
+// LoRA adapters (arXiv 2106.09685) as data: the adapted linear layers and the matrices. No torch.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +11,33 @@
 namespace longspan {
 
 struct LoraShape {
-  int64_t r = 8;  // the matrices' inner dim, as PEFT calls it
+  int64_t r = 8;  // the inner dimension, named as in PEFT
   double alpha = 16.0, dropout = 0.0;
   bool rank_stabilized = false;   // arXiv 2312.03732
   std::set<std::string> modules;  // linear layers (ParameterSpec::lora_target)
 
-  /// The factor of what an adapter adds, scale x A^T B^T: alpha / r, or alpha / sqrt(r).
+  /// Factor of the adapter's output x A^T B^T: alpha / r, or alpha / sqrt(r) if rank_stabilized.
   double scale() const;
 };
 
-/// Reads LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
-/// "all" of them. Throws UserError for one that the model does not have.
+/// Parses LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
+/// "all". Throws UserError for layers that the model does not have.
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model);
 
-/// Throws UserError where PEFT cannot load an adapter of this shape: on transformers 5 it stacks
-/// adapters of experts into those of the stacked parameters.
+/// Throws UserError if PEFT cannot load an adapter of this shape. With transformers 5, PEFT stacks
+/// the adapters of experts into those of stacked parameters.
 void require_in_peft(const ModelSpec& model, const LoraShape& shape);
 
-/// The modules whose adapters some MLPs of the model have and others have not
-/// (ParameterSpec::passed_over_target); none in a model without experts.
+/// Returns the modules that have adapters in only some MLPs of the model
+/// (ParameterSpec::passed_over_target); empty without experts.
 std::vector<std::string> passed_over(const ModelSpec& model, const std::set<std::string>& modules);
 
-/// The model as attentions see it in training: where an adapter with dropout is on the layer that
-/// makes keys and values of latents, latents do not travel, since each process knows the dropout of
-/// its own tokens alone.
+/// Returns the model as its attentions see it in training. If an adapter with dropout is on the
+/// layer that expands latents, latents do not travel, since each process knows only the dropout of
+/// its own tokens.
 ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape);
 
-/// The matrices of an adapter of this shape, A and B of one linear layer after the other; once of
+/// Returns the matrices of an adapter of this shape: A and B of each linear layer, once for
 /// projections that share an adapter.
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape);
 

@@ -11,19 +11,19 @@
 namespace longspan {
 namespace {
 
-/// Rows that an expert gets of a chunk where all experts get as many: chunks are made so large.
+/// Chunks are so large that each expert gets this many rows if all get equally many.
 constexpr int64_t kMinExpertRows = 256;
 
-/// The linear layers of an expert.
+/// Returns the linear layers of an expert.
 std::vector<std::string_view> linears_of(const MixtureOfExpertsSpec& mixture) {
   if (mixture.stacked) return {"gate_up_proj", "down_proj"};
   return {"gate_proj", "up_proj", "down_proj"};
 }
 
-/// Gate, up, act and its gradient of each row's experts, and in turns what makes two of them; then
-/// the gradients of gate and up beside those of the rows. The shared expert comes behind that.
-/// There all the time is what says where each row goes, in 8 bytes each, its weight and the
-/// gradient of that, scores and their gradients and the sum of input gradients in fp32.
+/// The peak over three phases. First gate, up, act and its gradient of each row's experts, and if
+/// stacked gate and up interleaved; then the gradients of gate and up together with those of the
+/// rows; then the shared expert. Throughout: places of the rows, 8 bytes each, weights and their
+/// gradients; scores and their gradients and the sum of input gradients in fp32.
 GroupedCost grouped_cost(const MixtureOfExpertsSpec& mixture, int64_t hidden_size) {
   const int64_t E = mixture.num_experts, k = mixture.experts_per_token, D = hidden_size;
   const int64_t I = mixture.expert_size, S = mixture.shared.intermediate_size;
@@ -35,8 +35,8 @@ GroupedCost grouped_cost(const MixtureOfExpertsSpec& mixture, int64_t hidden_siz
   return {.rows = k,
           .width = std::max(k * I, S),
           .working = places + fp32 + at_most,
-          // Rows and output gradients as they leave, as they come and apart; then these two beside
-          // what the experts work with.
+          // Rows and output gradients: outgoing, incoming and sorted by expert; then the last two
+          // together with the experts' temporaries.
           .exchanged = places + fp32 + std::max(6 * k * D, 2 * k * D + at_most)};
 }
 
@@ -94,12 +94,12 @@ FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size
   FeedForwardCost cost;
   cost.width = std::max(I, S);
   cost.min_chunk_rows = kMinExpertRows * ((E + k - 1) / k);
-  // Gate and up are computed again for the backward, an expert at a time: at most all rows of the
-  // chunk, with their inputs and gradients; where one matrix makes both, they lie there in turns as
-  // well. The room for that is there all the time: also beside the shared expert's, which has an
-  // output, where it has a gate, and gradients of output and input. Scores and their gradients are
-  // in fp32, and so is the sum of input gradients, with what is added to it: as two numbers of bf16
-  // each. The forward, where the shared expert's output waits for the experts', has less.
+  // The backward recomputes gate and up, one expert at a time: at most all rows of the chunk, with
+  // their inputs and gradients; if one matrix computes both, also interleaved. This memory exists
+  // throughout, also beside the shared expert's, which has an output (if it has a gate) and
+  // gradients of output and input. Scores and their gradients are in fp32, as is the sum of input
+  // gradients with its summand: two bf16 elements each. The forward, in which the shared expert's
+  // output waits for the experts, needs less.
   constexpr int64_t kFp32 = 2;
   cost.saved = 0;
   cost.choice_bytes = k * expert_number_bytes(E);

@@ -1,4 +1,4 @@
-// A mixture of experts, as data. No torch. What it computes is in layers/mixture_of_experts.h.
+// A mixture of experts, as data; layers/mixture_of_experts.h computes it. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,37 +11,37 @@
 
 namespace longspan {
 
-/// How a token's experts are chosen and weighed. Scores are computed in fp32.
+/// Choice and weights of a token's experts. Scores are computed in fp32.
 struct RouterSpec {
   enum class Scores {
     kSoftmax,  ///< over all experts (Switch Transformers, arXiv 2101.03961)
     kSigmoid,  ///< of each by itself (DeepSeek-V3, arXiv 2412.19437)
-    /// Over all experts too, but experts are chosen by their logits, and weighed by a softmax over
-    /// the logits of the chosen alone (gpt-oss, arXiv 2508.10925).
+    /// Softmax over all experts too. Logits choose the experts, and the weights are a softmax over
+    /// the logits of the chosen ones (gpt-oss, arXiv 2508.10925).
     kSoftmaxOfChosen,
   };
   Scores scores = Scores::kSoftmax;
-  /// Divides the weights of the chosen by their sum plus `epsilon`.
+  /// Divides the weights of the chosen experts by their sum plus `epsilon`.
   bool normalises = false;
   double epsilon = 0.0;
-  double scale = 1.0;  ///< what weights are multiplied by in the end (routed_scaling_factor)
-  /// Chooses by scores plus a buffer (e_score_correction_bias, arXiv 2408.15664), and weighs by
-  /// scores alone.
+  double scale = 1.0;  ///< factor of the final weights (routed_scaling_factor)
+  /// Chooses by scores plus a buffer (e_score_correction_bias, arXiv 2408.15664); the weights are
+  /// the scores alone.
   bool has_correction_bias = false;
-  /// Experts in groups of equal size, of which those with the largest sums of their two best scores
-  /// are chosen from.
+  /// Experts form groups of equal size. Only the groups with the largest sums of their two best
+  /// scores can be chosen from.
   int64_t num_groups = 1, groups_per_token = 1;
-  bool has_bias = false;      ///< of the logits
+  bool has_bias = false;      ///< of the router's linear layer
   std::string name = "gate";  ///< in the names of its parameters
 
   bool operator==(const RouterSpec&) const = default;
 };
 
-/// What sets them apart, beside the function that makes scores of logits.
+/// Properties of a score function, besides its formula.
 struct ScoreTraits {
-  /// The scores of a token sum to 1, as the auxiliary loss that balances the load wants them.
+  /// The scores of a token sum to 1, as the auxiliary load-balancing loss requires.
   bool sum_to_one;
-  /// Logits choose the experts, and a softmax over those of the chosen alone weighs them: else
+  /// Logits choose the experts, and a softmax over the chosen logits gives the weights. Otherwise
   /// scores do both.
   bool by_chosen_logits;
 };
@@ -57,32 +57,31 @@ constexpr ScoreTraits traits_of(RouterSpec::Scores scores) {
   throw std::logic_error("no scores of a router");
 }
 
-/// Gated MLPs to which every token goes, beside the experts.
+/// Gated MLPs that every token uses, in addition to the chosen experts.
 struct SharedExpertSpec {
   int64_t intermediate_size = 0;
   std::string name;       ///< shared_experts or shared_expert, in the names of its parameters
-  bool is_gated = false;  ///< multiplied by sigmoid(<name>_gate x), one number a token
+  bool is_gated = false;  ///< multiplied by sigmoid(<name>_gate x), one element per token
 
   bool operator==(const SharedExpertSpec&) const = default;
 };
 
-/// Which MLPs of a model PEFT gives adapters where a user names their linear layers: the experts
-/// that routers choose, or those that every token goes through, in these layers and in others. It
-/// is never both: on transformers 5 it rewrites the names of some families into those of stacked
-/// parameters, which experts alone have.
+/// Which MLPs PEFT adapts when a user names their linear layers: the experts that routers choose,
+/// or all other MLPs (shared experts and dense layers). Never both: with transformers 5, PEFT
+/// rewrites the names of some families into those of stacked parameters, which only experts have.
 enum class MlpAdapters { kExperts, kOthers };
 
-/// A feed-forward: the sum over the experts that a token's router chooses of weight *
-/// down(activation(gate x, up x)), and of a shared expert.
+/// A feed-forward: the sum over a token's chosen experts of weight * down(activation(gate x, up
+/// x)), plus a shared expert.
 struct MixtureOfExpertsSpec {
   int64_t num_experts = 0, experts_per_token = 0;
-  int64_t expert_size = 0;  ///< intermediate dim of one
+  int64_t expert_size = 0;  ///< intermediate dim of one expert
   RouterSpec router;
-  SharedExpertSpec shared;               ///< none where its intermediate_size is 0
-  GateActivation activation = Swiglu{};  ///< of the experts; a shared one's is Swiglu
+  SharedExpertSpec shared;               ///< absent if its intermediate_size is 0
+  GateActivation activation = Swiglu{};  ///< of the experts; a shared expert has Swiglu
   bool bias = false;                     ///< of the experts' linear layers
-  /// A tensor of the files holds a matrix of all experts, and another their biases. One matrix
-  /// makes gate and up, whose numbers take turns: gate_up_proj.
+  /// The files hold one matrix for all experts, and one tensor for their biases. gate_up_proj is
+  /// gate and up in one matrix, interleaved.
   bool stacked = false;
   MlpAdapters adapters = MlpAdapters::kExperts;
 
@@ -91,16 +90,15 @@ struct MixtureOfExpertsSpec {
 };
 
 void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list);
-/// Takes lora_target from the linear layers of MLPs that PEFT passes over in a model with this
-/// mixture, and leaves it as their passed_over_target: of one layer's parameters, with experts or
-/// without.
+/// Moves lora_target to passed_over_target for the linear layers of MLPs that PEFT does not adapt
+/// in a model with this mixture. `layer`: the parameters of one layer, with or without experts.
 void pass_over_unadapted(const MixtureOfExpertsSpec& mixture, std::vector<ParameterSpec>& layer);
-/// Of an expert's number where a backward is to know it: an integer with a sign.
+/// Returns the bytes of an expert's index, stored for the backward as a signed integer.
 constexpr int64_t expert_number_bytes(int64_t num_experts) {
   return num_experts <= (int64_t{1} << 15) ? 2 : 4;
 }
-/// Numbers that the kernels which work on all experts at once (kernels/grouped_gemm.h) read
-/// together: model dim, intermediate dim and the rank of adapters are multiples, or they do not.
+/// Elements that the kernels for all experts at once (kernels/grouped_gemm.h) read together. Model
+/// dim, intermediate dim and the rank of adapters must be multiples of it for these kernels.
 inline constexpr int64_t kGroupedNumbers = 8;
 FeedForwardCost cost_of(const MixtureOfExpertsSpec& mixture, int64_t hidden_size);
 std::string sizes_in(const MixtureOfExpertsSpec& mixture);

@@ -29,7 +29,7 @@ std::vector<ParameterSpec> after_layers(const ModelSpec& model) {
   return parameters;
 }
 
-/// The kinds of layers that differ: the first layer of each, and how many there are of it.
+/// Returns the distinct kinds of layers: the index of the first layer of each, and their number.
 std::vector<std::pair<int64_t, int64_t>> distinct_layers(const ModelSpec& model) {
   const std::vector<int64_t> counts = layers_of_pattern(model);
   std::vector<std::pair<int64_t, int64_t>> distinct;
@@ -50,11 +50,11 @@ std::vector<std::pair<int64_t, int64_t>> distinct_layers(const ModelSpec& model)
 LayerCost cost_of(const LayerSpec& layer, int64_t hidden_size) {
   const auto cost = [&](const auto& part) { return cost_of(part, hidden_size); };
   LayerCost both{std::visit(cost, layer.mixer), std::visit(cost, layer.feed_forward)};
-  if (layer.norms.behind) {  // they save what they are given
+  if (layer.norms.behind) {  // these norms save their inputs
     both.mixer.saved_for_norms += hidden_size;
     both.feed_forward.saved += hidden_size;
     both.feed_forward.saved_hidden += hidden_size;
-    // Where nothing was saved, what this norm was given is made again first.
+    // If nothing was saved, the input of this norm is recomputed first.
     both.feed_forward.working += hidden_size + both.feed_forward.width;
     both.feed_forward.grouped.working += hidden_size;
     both.feed_forward.grouped.exchanged += hidden_size;
@@ -92,7 +92,7 @@ std::vector<int64_t> layers_of_pattern(const ModelSpec& model) {
 }
 
 AttentionSpec* attention_in(TokenMixerSpec& mixer) {
-  // The mixer may be changed, and so may what is in it.
+  // Safe: the mixer itself is not const.
   return std::visit(
       [](auto& kind) { return const_cast<AttentionSpec*>(attention_in(std::as_const(kind))); },
       mixer);

@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-/// Three layers, of which the second is wider; every bias and norm that there is.
+/// Three layers, the second wider, with every bias and norm that exists.
 ModelSpec small_model() {
   SelfAttentionSpec mixer;
   mixer.attention = {
@@ -150,7 +150,7 @@ TEST_CASE("model spec: attentions and rotations of the layers, each once") {
   SelfAttentionSpec unrotated;
   unrotated.attention = other.attention;
   model.pattern.push_back({unrotated, model.pattern[0].feed_forward});
-  model.num_layers = 9;  // of a pattern of four
+  model.num_layers = 9;  // with a pattern of four
   CHECK(attentions_of(model) ==
         std::vector{std::pair{first, int64_t{5}}, std::pair{other.attention, int64_t{4}}});
   CHECK(rotary_kinds_of(model) ==
@@ -178,12 +178,12 @@ TEST_CASE("model spec: what layers cost is what their parameters are") {
 }
 
 TEST_CASE("model spec: operations of a pair of tokens, of chosen experts, of a recurrence") {
-  // Keys of 6 numbers, values of 10: q k^T and p v; dp, dv, dq, dk, and q k^T again.
+  // Keys of 6 elements, values of 10: q k^T and p v; dp, dv, dq, dk, and q k^T again.
   const AttentionSpec attention =
       std::get<SelfAttentionSpec>(small_model().pattern[0].mixer).attention;
   CHECK(pair_flops_of(attention) == FlopCost{2 * 6 + 2 * 10, 3 * 2 * 6 + 2 * 2 * 10});
   CHECK(cost_of(small_model().layer(0), 32).mixer.pair_flops == pair_flops_of(attention));
-  // Two of eight experts, the shared one and the router.
+  // Two of eight experts, the shared expert and the router.
   MixtureOfExpertsSpec mixture;
   mixture.num_experts = 8;
   mixture.experts_per_token = 2;

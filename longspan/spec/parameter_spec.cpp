@@ -54,7 +54,7 @@ ParameterUse use_of(ParameterRole role) {
   throw std::logic_error("no role of a parameter");
 }
 
-/// As torch begins a linear layer of so many inputs, and PEFT an adapter's first matrix.
+/// Initialization of torch's linear layers with `num_in` inputs, and of an adapter's A in PEFT.
 Initialisation uniform_for(int64_t num_in) {
   return {Initialisation::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(num_in))};
 }

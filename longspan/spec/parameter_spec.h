@@ -1,5 +1,5 @@
-// What a parameter of a model is, as data: optimizer, sharding, freezing, adapters, accounts,
-// random models and saving ask this, and never a piece of a name. No torch.
+// A model's parameter as data. The optimizer, sharding, freezing, adapters, estimates, random
+// models and saving query it, and never test part of a name. No torch.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@
 namespace longspan {
 
 enum class ParameterRole {
-  kEmbedding,    ///< [vocabulary, hidden], looked up by token; also the head where the two are tied
-  kNorm,         ///< the weight of a norm
-  kProjection,   ///< the matrix [out, in] of a linear layer within a layer of the model
-  kBias,         ///< what a linear layer, or another, adds
-  kSinks,        ///< [heads], the logits of attention's sinks (AttentionSpec::has_sinks)
-  kConvolution,  ///< [channels, 1, tokens], of a convolution of each channel by itself
-  kLogDecay,     ///< logarithms of how fast a recurrence's states decay
-  kRouter,       ///< [experts, hidden], from a hidden state to a score of each expert
-  kBuffer,       ///< numbers that the model reads and nothing trains, saved as they were read
-  kHead,         ///< [vocabulary, hidden], from the last hidden states to logits
-  kLoraA,        ///< [r, in], the first matrix of an adapter
-  kLoraB,        ///< [out, r], the second
-  kValueHead,    ///< [1, hidden], from a hidden state to one number
+  kEmbedding,      ///< [vocabulary, hidden], looked up by token; also the head if tied
+  kNorm,           ///< the weight of a norm
+  kProjection,     ///< [out, in], the matrix of a linear layer within a layer of the model
+  kBias,           ///< the bias of a linear layer or another operation
+  kSinks,          ///< [heads], the logits of attention sinks (AttentionSpec::has_sinks)
+  kConvolution,    ///< [channels, 1, tokens], a depthwise convolution
+  kLogDecay,       ///< logarithms of the decay rates of a recurrence's states
+  kRouter,         ///< [experts, hidden], scores each expert
+  kBuffer,         ///< read by the model, never trained, saved unchanged
+  kHead,           ///< [vocabulary, hidden], from the last hidden states to logits
+  kLoraA,          ///< [r, in], the first matrix of an adapter
+  kLoraB,          ///< [out, r], the second
+  kValueHead,      ///< [1, hidden]
   kValueHeadBias,  ///< [1]
 };
 
-/// In which dtype values are read.
+/// The dtype in which values are used.
 enum class ParameterUse {
-  kCast,    ///< cast to the dtype of computation at every use: what holds it in that loses nothing
-  kAsHeld,  ///< in the dtype that it is held in
+  kCast,    ///< cast to the compute dtype at every use, so it may be held in that dtype
+  kAsHeld,  ///< used in the dtype in which it is held
 };
 
-/// What a new parameter holds.
+/// Initial values of a new parameter.
 struct Initialisation {
   enum class Kind { kZeros, kOnes, kNormal, kUniform, kLogUniform };
   Kind kind = Kind::kZeros;
@@ -46,144 +46,147 @@ struct Initialisation {
   bool operator==(const Initialisation&) const = default;
 };
 
-/// Units: parameters that are used together, which ZeRO-3 gathers together. The layers are units 1
-/// to their number, a head of its own is the one after.
-constexpr int kAlwaysThere = -1;   ///< the last norm and a value head: they are never let go
-constexpr int kEmbeddingUnit = 0;  ///< also the head where the two are tied
+/// Units: parameters that are used together and that ZeRO-3 gathers together. The layers are units
+/// 1 to num_layers; an untied head is the next unit.
+constexpr int kAlwaysThere = -1;   ///< the last norm and a value head, which are never released
+constexpr int kEmbeddingUnit = 0;  ///< also the head if tied
 
-/// Which part of a stored tensor a parameter is: from row `begin` on, along dim 0, as many as it
-/// has. The parts of one tensor follow each other in the list of parameters and make all of it.
+/// The part of a stored tensor that is the parameter: its rows from `begin` on, along dim 0. The
+/// parts of one tensor are consecutive in the list of parameters and cover all of it.
 struct StoredPart {
   int64_t begin, num_rows;  // num_rows: of the whole tensor
-  /// The parameter is one such row: parts are stacked along a dim of their own, matrices as
-  /// [in, out].
+  /// The parameter is a single such row: parts are stacked along an extra dim, matrices as [in,
+  /// out].
   bool stacked = false;
 
   bool operator==(const StoredPart&) const = default;
 };
 
-/// Where the files of a mixture of experts may hold a parameter in the place of a tensor of its
-/// own: within one of all of a layer's experts, as Qwen3.5's mixtures are published.
+/// An alternative storage of a parameter in the files of a mixture of experts: within one tensor
+/// for all of a layer's experts, as Qwen3.5's mixtures are published.
 struct StackedPlace {
   std::string tensor;
   std::vector<int64_t> shape;  // [experts, rows of each, columns]
-  int64_t begin;               // the parameter's first number, behind which all of it lies
+  int64_t begin;  // index of the parameter's first element; it is contiguous from there
 
   bool operator==(const StackedPlace&) const = default;
 };
 
-/// One of the experts of a layer: which one, of how many.
+/// One of the experts of a layer: its index, and the number of experts.
 struct ExpertNumber {
   int64_t number, count;
 
   bool operator==(const ExpertNumber&) const = default;
 };
 
-/// The place of the expert where so many places, which divide the count, share out a layer's
-/// experts: place p has those from p * count / num_places on.
+/// Returns the place that has the expert when `num_places` places share a layer's experts;
+/// num_places must divide the count. Place p has the experts from p * count / num_places on.
 inline int place_of(const ExpertNumber& expert, int num_places) {
   return static_cast<int>(expert.number / (expert.count / num_places));
 }
 
 struct ParameterSpec {
-  std::string name;  ///< by which it is known here, and nothing is read from its pieces
+  std::string name;  ///< identifies it; no part of it carries meaning
   std::vector<int64_t> shape;
   ParameterRole role;
   int unit;
-  std::optional<int64_t> layer;  ///< counted from 0; none outside of the layers
-  /// Within a layer: the part that a user names to train it alone (self_attn, mlp,
-  /// input_layernorm, ...). Empty outside of the layers.
+  std::optional<int64_t> layer;  ///< 0-based; none outside the layers
+  /// The part of a layer that users name to train it alone (self_attn, mlp, input_layernorm, ...).
+  /// Empty outside the layers.
   std::string module;
-  /// The linear layer that a user names to give it an adapter (q_proj, down_proj, ...); empty: it
-  /// can have none.
+  /// The linear layer that users name to adapt it (q_proj, down_proj, ...); empty: not adaptable.
   std::string lora_target;
-  /// As lora_target, of a linear layer that has no adapter even where a user names it, since PEFT
-  /// gives those of that name to others (MlpAdapters).
+  /// Like lora_target, for a linear layer that gets no adapter even if users name it, since PEFT
+  /// adapts other layers of that name (MlpAdapters).
   std::string passed_over_target;
-  /// The full name of the linear layer that such an adapter is on: its own, or the one that the
-  /// files have of several. PEFT puts the adapter's matrices below it. Empty where lora_target is.
+  /// Full name of the linear layer that the adapter is on: its own, or that of a fused tensor in
+  /// the files. It is the prefix of the adapter's matrices in PEFT. Empty if lora_target is.
   std::string adapted_linear;
-  /// Keys and values are made of latents by it (AttentionSpec::latent_dim).
+  /// Expands latents to keys and values (AttentionSpec::latent_dim).
   bool expands_latents = false;
-  bool decays;  ///< by weight decay
+  bool decays;  ///< subject to weight decay
   ParameterUse use;
   Initialisation init;
-  /// The tensor of Hugging Face's files that holds it: alone, or as a part of it.
+  /// The tensor in Hugging Face's files that holds it, alone or as a part.
   std::string stored_as;
   std::optional<StoredPart> stored_part;
-  /// Files that have no tensor of that name may have this one. What is saved has the other.
+  /// Alternative storage on reading, if the files have no tensor `stored_as`. Saving uses
+  /// `stored_as`.
   std::optional<StackedPlace> stored_in_stack;
-  /// The expert whose it is, an adapter's matrices too; none: every token goes through it.
+  /// The expert to which it belongs, also for an adapter's matrices; none: every token uses it.
   std::optional<ExpertNumber> expert;
 
   int64_t num_elements() const;
   bool operator==(const ParameterSpec&) const = default;
 };
 
-/// A parameter outside of the layers, treated as its role mostly is: matrices decay, norms and
-/// biases do not; norms begin as ones and biases as zeros, and so does what has no other `init`.
+/// Returns the spec of a parameter outside the layers, with the defaults of its role: matrices
+/// decay, norms and biases do not; norms are initialized to ones, biases and other parameters
+/// without `init` to zeros.
 ParameterSpec parameter_spec(std::string name, std::vector<int64_t> shape, ParameterRole role,
                              int unit, Initialisation init = {});
 
-/// How the weight of a norm is initialised, so that the norm multiplies by 1: ones, or zeros where
-/// the norm adds 1 to its weight.
+/// Returns the initialization of a norm's weight that makes the norm multiply by 1: ones, or zeros
+/// if the norm adds 1 to its weight.
 Initialisation first_values(NormKind norm);
 
-/// The shape of the tensor in the files that holds the parameter, alone or with others.
+/// Returns the shape of the tensor in the files that holds the parameter, alone or with others.
 std::vector<int64_t> stored_shape(const ParameterSpec& parameter);
-/// Is the parameter stored as a tensor of its own, or as the first part of one?
+/// True if the parameter is stored as a tensor of its own, or as the first part of one.
 bool begins_stored(const ParameterSpec& parameter);
 
-/// Names as TRL's AutoModelForCausalLMWithValueHead and LLaMA-Factory write them in
-/// value_head.safetensors: [1, hidden] and [1].
+/// Names in value_head.safetensors, as in TRL's AutoModelForCausalLMWithValueHead and
+/// LLaMA-Factory: [1, hidden] and [1].
 inline constexpr const char* kValueHeadWeight = "v_head.summary.weight";
 inline constexpr const char* kValueHeadBias = "v_head.summary.bias";
 
-/// The matrices of an adapter on a projection, as PEFT names them.
+/// Names in PEFT of the matrices of an adapter on a projection.
 std::string lora_a_name(const ParameterSpec& projection);
 std::string lora_b_name(const ParameterSpec& projection);
-/// The same of a linear layer of this full name.
+/// The same for a linear layer of this full name.
 std::string lora_a_name(const std::string& linear);
 std::string lora_b_name(const std::string& linear);
 
-/// Do the projections in one tensor of the files, where they are rows (StoredPart), share one
-/// adapter? PEFT sees one linear layer there: all have its A, and each has its rows of B.
+/// True if projections that are rows of one tensor in the files (StoredPart) share one adapter.
+/// PEFT sees one linear layer: all share its A, and each has its own rows of B.
 bool shares_adapter(const ParameterSpec& projection);
-/// Is the adapter named by this projection: its own, or shared and this is the first of them?
+/// True if the adapter is named after this projection: its own, or a shared one of which it is the
+/// first.
 bool begins_adapter(const ParameterSpec& projection);
-/// The first row of B that is the projection's.
+/// Returns the first row of B that belongs to the projection.
 int64_t lora_b_begin(const ParameterSpec& projection);
 
-/// The two matrices of an adapter of rank r (LoRA, arXiv 2106.09685) on a projection, as PEFT names
-/// and starts them: A uniform within 1 / sqrt(in), B zeros. Of a shared one B has the rows of all.
+/// Returns the two matrices of an adapter of rank r (LoRA, arXiv 2106.09685) on a projection, named
+/// and initialized as in PEFT: A uniform within 1 / sqrt(in), B zero. The B of a shared adapter has
+/// the rows of all its projections.
 ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r);
 ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r);
 
-/// Does training leave it as it is, whatever else is trained? It is no parameter to a user, and is
-/// held and saved in fp32.
+/// True if it is never trained. A buffer is not counted as a parameter, and is held and saved in
+/// fp32.
 bool is_buffer(ParameterRole role);
-/// Do ranks use a copy of it in the dtype of computation where its values are divided or trained on
-/// the host? So they do with the matrices of layers.
+/// True if ranks use a copy in the compute dtype when its values are sharded or trained on the
+/// host: the matrices of layers.
 inline bool is_copied_for_use(const ParameterSpec& parameter) {
   return parameter.role == ParameterRole::kProjection;
 }
-/// Is it a matrix of an adapter?
+/// True for a matrix of an adapter.
 bool is_lora(ParameterRole role);
-/// Is it part of a reward model's value head, which is saved in a file of its own?
+/// True for a reward model's value head, which is saved in a file of its own.
 bool is_value_head(ParameterRole role);
 
-/// Weight and bias of a reward model's head. They begin as torch begins a linear layer, uniform
+/// Returns weight and bias of a reward model's head, initialized as torch's linear layers: uniform
 /// within 1 / sqrt(hidden_size).
 std::vector<ParameterSpec> value_head_parameters(int64_t hidden_size);
 
-/// The parameters of a model that is trained, by name.
+/// The parameters of a trained model, by name.
 class ParameterTable {
  public:
   ParameterTable() = default;
   explicit ParameterTable(const std::vector<ParameterSpec>& parameters);
 
   void add(const ParameterSpec& parameter);
-  /// Throws std::logic_error where there is none of that name.
+  /// Throws std::logic_error if the name is unknown.
   const ParameterSpec& of(const std::string& name) const;
 
  private:

@@ -1,5 +1,5 @@
-// Softmax attention with what a layer does around it, as data. No torch. What it computes is in
-// layers/self_attention.h.
+// Softmax attention with the steps that a layer adds to it, as data; layers/self_attention.h
+// computes it. No torch.
 #pragma once
 
 #include <optional>
@@ -12,35 +12,34 @@
 
 namespace longspan {
 
-/// A token mixer: o(attend(rotated q(x), rotated k(x), v(x))). With a gate it is o(sigmoid(gate(x))
-/// * attend(...)).
+/// A token mixer: o(attend(rotated q(x), rotated k(x), v(x))), or with a gate o(sigmoid(gate(x)) *
+/// attend(...)).
 struct SelfAttentionSpec {
   AttentionSpec attention;
-  std::optional<RotarySpec> rotary;  ///< how queries and keys are rotated; none: not at all
-  bool qk_norm = false;              ///< an RMSNorm over each head of queries and of keys
+  std::optional<RotarySpec> rotary;  ///< rotation of queries and keys; none: not rotated
+  bool qk_norm = false;              ///< an RMSNorm on each head of queries and keys
   bool qkv_bias = false, output_bias = false;
-  bool stored_as_one = false;  ///< the projections before it are one tensor in the files: qkv_proj
-  /// The attention's output is multiplied by sigmoid(gate), number by number. The query projection
-  /// makes both: key_dim numbers of a query and then value_dim of its gate, head after head.
+  bool stored_as_one = false;  ///< q, k and v projections are one tensor, qkv_proj, in the files
+  /// Multiplies the attention's output elementwise by sigmoid(gate). The query projection computes
+  /// both, head by head: key_dim elements of a query, then value_dim of its gate.
   bool output_gate = false;
 
   bool operator==(const SelfAttentionSpec&) const = default;
 };
 
 void list_parameters(const SelfAttentionSpec& mixer, LayerParameters& list);
-/// The softmax attention in it: what strategies, plan and traffic go by. Null in a mixer that has
-/// none.
+/// Returns its softmax attention, for methods, plan and traffic; null in mixers without one.
 inline const AttentionSpec* attention_in(const SelfAttentionSpec& mixer) {
   return &mixer.attention;
 }
-/// Is what is mixed what its softmax attention gives, as it is?
+/// True if the mixing's output is exactly the output of its softmax attention.
 inline bool mixes_by_attention_alone(const SelfAttentionSpec& mixer) { return !mixer.output_gate; }
-/// The rotation in it.
+/// Returns its rotation.
 inline std::optional<RotaryKind> rotary_in(const SelfAttentionSpec& mixer) {
   if (!mixer.rotary) return std::nullopt;
   return RotaryKind{*mixer.rotary, mixer.rotary->dim.value_or(mixer.attention.key_dim)};
 }
-/// The recurrence in it; none: it does not go over the tokens of a row one behind the other.
+/// Returns its recurrence; nullopt here.
 inline std::optional<RecurrenceSpec> recurrence_in(const SelfAttentionSpec& /*mixer*/) {
   return std::nullopt;
 }

@@ -78,6 +78,9 @@ def test_a_lost_rank_of_gpus(first_run):
 
 
 GPU_TESTS = """#!/bin/sh
+echo "TEST CASE:  groups of two"
+echo
+echo "groups_test.cpp:60: MESSAGE: not run: two GPUs are needed"
 echo "[doctest] test cases: 1 | 1 passed | 0 failed | 0 skipped"
 echo "[doctest] assertions: 9 | 9 passed | 0 failed |"
 echo "[doctest] Status: SUCCESS!"
@@ -113,6 +116,7 @@ def test_without_a_sanitizer(first_run):
     write_program(first_run.build / "gpu_tests", GPU_TESTS)
     status, text = first_run("--parts", "kernels", without="compute-sanitizer")
     assert status == 0 and "- not run: compute-sanitizer: it is not installed" in text, text
+    assert "- not run: groups of two: two GPUs are needed" in text, text
 
 
 # A training of four steps, in ms: what CUPTI's records say of it.

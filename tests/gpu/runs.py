@@ -20,7 +20,20 @@ SHAPES = {
     # A quarter of the layers of Qwen2.5-7B: its shapes, in what one GPU holds with AdamW's states.
     "7b-of-7-layers": dict(hidden_size=3584, intermediate_size=18944, num_hidden_layers=7, num_attention_heads=28,
                            num_key_value_heads=4, vocab_size=152064, tie_word_embeddings=False),
+    # Two of the 48 layers of Qwen3-30B-A3B.
+    "30b-a3b-of-2-layers": dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_size=2048,
+                                intermediate_size=6144, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8,
+                                norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], num_hidden_layers=2,
+                                num_attention_heads=32, num_key_value_heads=4, head_dim=128, vocab_size=151936,
+                                tie_word_embeddings=False),
+    # Four of the 32 layers of Qwen3.5-9B: three GatedDeltaNets and an attention.
+    "qwen3.5-9b-of-4-layers": dict(architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_size=4096,
+                                   intermediate_size=12288, num_hidden_layers=4, num_attention_heads=16,
+                                   num_key_value_heads=4, head_dim=256, linear_num_key_heads=16, linear_num_value_heads=32,
+                                   linear_key_head_dim=128, linear_value_head_dim=128, linear_conv_kernel_dim=4,
+                                   full_attention_interval=4, vocab_size=248320, tie_word_embeddings=True),
 }
+SHAPES["1.5b-of-4-layers"] = SHAPES["1.5b"] | dict(num_hidden_layers=4)
 
 
 class Report:
@@ -99,11 +112,11 @@ def make_model(options, shape):
     if not (folder / "config.json").exists():
         seed = options.work / "seed"
         train_tokenizer(seed)
-        (seed / "config.json").write_text(json.dumps(SHAPES[shape] | {
+        (seed / "config.json").write_text(json.dumps({
             "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
             "max_position_embeddings": 1048576, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "initializer_range": 0.02,
             "attention_dropout": 0.0, "use_sliding_window": False, "torch_dtype": "bfloat16", "bos_token_id": 0,
-            "eos_token_id": 2, "pad_token_id": 0}))
+            "eos_token_id": 2, "pad_token_id": 0} | SHAPES[shape]))
         subprocess.check_call([options.build / "longspan", "init", "--config", seed / "config.json", "--output", folder,
                                "--dtype", "bfloat16"], stdout=subprocess.DEVNULL)
     return folder
@@ -134,14 +147,24 @@ def train(options, report, name, config, timeout=300, wrapper=(), **variables):
 
 
 def flops(shape, tokens, labels):
-    """Of a step on one row, without recomputation: 6 a parameter of the blocks and token, attention's causal pairs, the
-    head at labels."""
+    """Of a step on one row, without recomputation: 6 for each token and each parameter of the blocks that it meets,
+    attention's causal pairs, the head at labels. Without the recurrences of GatedDeltaNets, which are some hundredths."""
     s = SHAPES[shape]
-    D, I, L, N, M = (s[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                                        "num_key_value_heads"))
-    H = D // N
-    blocks = L * (D * H * (2 * N + 2 * M) + 3 * D * I)
-    return 6 * blocks * tokens + 6 * N * H * tokens * (tokens + 1) * L + 6 * D * s["vocab_size"] * labels
+    D, L, N, M = (s[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"))
+    H = s.get("head_dim", D // N)
+    if "num_experts" in s:
+        mlp = 3 * D * s["moe_intermediate_size"] * s["num_experts_per_tok"] + D * s["num_experts"]
+    else:
+        mlp = 3 * D * s["intermediate_size"]
+    attention, recurrent, num_attentions = D * H * (2 * N + 2 * M), 0, L
+    if "full_attention_interval" in s:  # its queries have gates
+        attention += D * H * N
+        keys = s["linear_num_key_heads"] * s["linear_key_head_dim"]
+        values = s["linear_num_value_heads"] * s["linear_value_head_dim"]
+        recurrent = D * (2 * keys + 3 * values + 2 * s["linear_num_value_heads"])
+        num_attentions = L // s["full_attention_interval"]
+    blocks = L * mlp + num_attentions * attention + (L - num_attentions) * recurrent
+    return 6 * blocks * tokens + 6 * N * H * tokens * (tokens + 1) * num_attentions + 6 * D * s["vocab_size"] * labels
 
 
 class UsedMemory:

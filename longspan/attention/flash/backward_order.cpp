@@ -45,7 +45,7 @@ void BackwardOrder::add_run(const Block& block, std::vector<int32_t>& adders_of_
     if (block.causal && key >= block.q_length + block.offset) break;  // no query sees these keys
     const int64_t count = std::min(kKeyTile, block.k_length - key);
     int64_t q_length = block.q_length;
-    if (block.lower) {  // up to the tile of the last query that sees the last of the keys
+    if (block.lower) {  // up to the tile of the last query that sees the last key
       const int64_t seeing = key + count - *block.lower;
       q_length = std::min(q_length, (seeing + kQueryTile - 1) / kQueryTile * kQueryTile);
     }
@@ -64,8 +64,8 @@ void BackwardOrder::add_run(const Block& block, std::vector<int32_t>& adders_of_
     run_of_task_.push_back(runs_.size());
     run.num_tasks += 1;
   }
-  // A task adds to every cell from the one where it begins to the one where it ends, and later
-  // tasks neither begin nor end earlier.
+  // A task adds to all cells from its first to its last. Later tasks neither begin nor end before
+  // it.
   int32_t adders = 0;
   int64_t first_adder = run.first_task;
   for (int64_t cell = run.first_cell; cell < cells_end; ++cell) {
@@ -104,7 +104,8 @@ void BackwardOrder::wait_for_queries(const Task& task, int64_t query) {
 
 void BackwardOrder::pass_queries_on(const Task& task, int64_t query) {
   const int64_t first = (task.q_begin + query) / kQueryTile, end = end_of_tile(task, query);
-  // Tiles begin anywhere in a cell, so that the next tile may still add to this one's last.
+  // Tiles may begin anywhere in a cell, so the next tile may still add to the last cell of this
+  // tile.
   const int64_t last = end < task.q_length ? first : (task.q_begin + end - 1) / kQueryTile;
   for (int64_t cell = first; cell <= last; ++cell) add_one(turn(task, cell));
 }

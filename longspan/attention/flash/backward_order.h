@@ -1,4 +1,4 @@
-// In which order the tasks of a flash attention's backward add to gradients that they share.
+// The order in which tasks of the flash backward add to gradients that they share.
 #pragma once
 
 #include <atomic>
@@ -10,26 +10,25 @@
 
 namespace longspan::flash {
 
-/// Tasks are tiles of keys, each with all queries that see them. Any number of them may run at
-/// once, provided that they begin in order: a task waits for earlier ones only, and adds to each
-/// number of dq, dk and dv after them. So nobody needs a gradient of its own, and sums do not
-/// depend on the number of threads. Neighbouring tiles follow each other through the queries, a
-/// tile apart.
+/// A task is a tile of keys with all queries that see them. Any number of tasks may run at once,
+/// provided that they begin in order. A task waits only for earlier tasks, and adds to each number
+/// of dq, dk and dv after them. So no thread needs gradients of its own, and sums do not depend on
+/// the number of threads. Neighbouring tasks go through the queries one query tile apart.
 class BackwardOrder {
  public:
   BackwardOrder(std::vector<Block> blocks, int64_t num_queries, int64_t num_kv_heads);
 
-  /// For kv head 0; those of the others have the same numbers.
+  /// The tasks of kv head 0. The tasks of the other kv heads have the same numbers.
   const std::vector<Task>& tasks() const { return tasks_; }
   Turns turns();
 
  private:
-  struct Run {  // of one block's tasks
+  struct Run {  // the tasks of one block
     Block block;
     int64_t first_task, num_tasks;
     int64_t first_cell;
-    std::vector<int32_t> before;  // [cell - first_cell]: tasks of earlier blocks that add to a cell
-    std::vector<int64_t> first_adder;      // [cell - first_cell]: the first of its tasks that does
+    std::vector<int32_t> before;           // [cell - first_cell]: adding tasks of earlier blocks
+    std::vector<int64_t> first_adder;      // [cell - first_cell]: first adding task of this run
     std::vector<size_t> shares_keys_with;  // earlier runs
   };
   using Count = std::atomic<int32_t>;
@@ -46,10 +45,10 @@ class BackwardOrder {
   std::vector<Task> tasks_;
   std::vector<Run> runs_;
   std::vector<size_t> run_of_task_;
-  int64_t keys_end_ = 0;              // of the runs so far
+  int64_t keys_end_ = 0;              // end of the keys of the runs so far
   int64_t num_cells_, num_kv_heads_;  // a cell: kQueryTile queries of one kv head
-  std::unique_ptr<Count[]> turns_;    // [kv head, cell]: tasks that are done with it
-  std::unique_ptr<Count[]> done_;     // [task, kv head]: 1 when it has added to dk and dv
+  std::unique_ptr<Count[]> turns_;    // [kv head, cell]: number of tasks that are done with it
+  std::unique_ptr<Count[]> done_;     // [task, kv head]: 1 after the task has added to dk and dv
 };
 
 }  // namespace longspan::flash

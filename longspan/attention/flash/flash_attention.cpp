@@ -1,4 +1,4 @@
-// Cuts the blocks of a call into tasks and deals them to threads, the largest first.
+// Cuts the blocks of a call into tasks and gives them to threads, the largest first.
 #include "longspan/attention/flash/flash_attention.h"
 
 #include <ATen/Functions.h>
@@ -19,10 +19,10 @@ namespace {
 
 Strides strides_of(const at::Tensor& x) { return {x.stride(0), x.stride(1)}; }
 
-/// The head dim must be contiguous; tokens and heads may lie anywhere.
+/// Makes the head dim contiguous. Tokens and heads may have any strides.
 at::Tensor readable(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
 
-/// Queries times keys that are seen.
+/// The number of pairs of a query and a key that it sees.
 double cost_of(const Task& task) {
   const bool has_lower_end = task.lower > kNoLowerEnd / 2;
   if (!task.causal && !has_lower_end) return double(task.q_length) * task.k_length;
@@ -38,8 +38,7 @@ double cost_of(const Task& task) {
   return total;
 }
 
-/// Runs work(i, scratch) for every i on all threads, which take them in order, each the next one
-/// when it is free.
+/// Runs work(i, scratch) for every i on all threads. A free thread takes the next i.
 void for_each(int64_t count, int64_t scratch_floats,
               const std::function<void(int64_t, float*)>& work) {
   std::atomic<int64_t> next{0};
@@ -52,7 +51,7 @@ void for_each(int64_t count, int64_t scratch_floats,
   });
 }
 
-/// Queries of a forward task, so few that every thread gets several tasks.
+/// Returns the queries of a forward task, few enough to give every thread several tasks.
 int64_t queries_of_task(int64_t queries_of_all_heads, int64_t group, int64_t num_threads) {
   int64_t tiles = query_tiles_of_task(group);
   while (tiles > 2 && queries_of_all_heads < 16 * num_threads * tiles * kForwardTile) --tiles;
@@ -185,7 +184,7 @@ AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
                       static_cast<float>(spec.scale),
                       static_cast<float>(spec.softcap.value_or(0.0)),
                       order.turns()};
-  // In the order of the tasks, the kv heads side by side: they have nothing in common to wait for.
+  // Tasks begin in order. The kv heads of a task run side by side, since they share no gradients.
   for_each(std::ssize(order.tasks()) * M, tiles.backward_scratch(key_dim, value_dim, N / M),
            [&](int64_t i, float* scratch) {
              Task task = order.tasks()[i / M];

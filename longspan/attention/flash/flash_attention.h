@@ -7,19 +7,19 @@
 
 namespace longspan::flash {
 
-/// fp32 on the CPU, head dims of keys and of values that are multiples of 16.
+/// Whether the dtype is fp32, the device a CPU, and both head dims multiples of 16.
 bool supports(const at::Tensor& q_TNH, const at::Tensor& v_SMH);
 
-/// The tile code for cpu_capability(): the widest that this processor runs, unless the environment
-/// asks for less.
+/// The tile code for cpu_capability(): the widest that this processor runs, or less where the
+/// environment asks for less.
 const Tiles& best_tiles();
 
-/// As BlockKernel::forward. Of the spec it asks for scale and softcap.
+/// As BlockKernel::forward_round. Reads scale and softcap of the spec; windows are in the blocks.
 AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                         const AttentionSpec& spec, const std::vector<Block>& blocks,
                         const Tiles& tiles = best_tiles());
 
-/// As BlockKernel::backward.
+/// As BlockKernel::backward_blocks.
 AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
                             const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                             const at::Tensor& out_TNH, const at::Tensor& lse_NT,

@@ -54,7 +54,7 @@ Reference reference(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::
           ungroup(p.transpose(1, 2).bmm(dout))};
 }
 
-/// Relative to the norm, but to that of inputs (about 1) where the truth is zero, as dq and dk of a
+/// Relative to the norm of y, or to 1 (about the norm of inputs) where y is zero, as dq and dk of a
 /// lone token are.
 double relative_error(const at::Tensor& x, const at::Tensor& y) {
   return ((x.to(at::kDouble) - y).norm() / y.norm().clamp_min(1.0)).item<double>();
@@ -71,12 +71,12 @@ struct Case {
   AttentionSpec spec() const { return {.scale = scale, .softcap = softcap}; }
 };
 
-/// What calls ask of it that have no case.
+/// The spec of calls without a case of their own.
 const AttentionSpec kSpec{.scale = 0.25};
 
-/// Rounding of a sum of products in fp32 grows at most like the square root of its length: under
-/// 2e-7 * sqrt(n) / a few here; 3e-6 leaves a factor of about five over what is seen and is far
-/// below any wrong mask, scale or tile.
+/// The rounding error of an fp32 sum grows at most like the square root of its length: under 2e-7 *
+/// sqrt(n) / a few here. 3e-6 is about five times the measured error, and far below the error of a
+/// wrong mask, scale or tile.
 constexpr double kTolerance = 3e-6;
 
 void check(const Case& c, const Tiles& tiles) {
@@ -246,7 +246,7 @@ TEST_CASE("flash attention: a NaN stays one, and a score far below the largest h
     bad[at].fill_(NAN);
     CHECK(at::equal(nan_rows(q, bad), at::arange(T) >= at));
 
-    // Scores 0 and 100: e^-100 is no fp32 number.
+    // Scores 0 and 100: e^-100 underflows in fp32.
     const AttentionSpec plain{.scale = 1.0};
     const std::vector<Block> block{{0, 1, 0, 2, false}};
     q = at::zeros({1, 1, H});
@@ -265,7 +265,7 @@ TEST_CASE("flash attention: a NaN stays one, and a score far below the largest h
 
 TEST_CASE("flash attention: tasks of several query tiles of a small group") {
   const int before = at::get_num_threads();
-  at::set_num_threads(1);  // so that these short rows make tasks enough
+  at::set_num_threads(1);  // so that these short rows make enough tasks
   const std::vector<Block> blocks{
       {0, 300, 0, 300, true}, {300, 100, 0, 350, true, 260}, {400, 150, 350, 150, false}};
   check({"four tiles", 550, 500, 16, 16, 16, blocks}, best_tiles());
@@ -273,7 +273,7 @@ TEST_CASE("flash attention: tasks of several query tiles of a small group") {
   at::set_num_threads(before);
 }
 
-/// So many threads while it lives, whatever the number of cores.
+/// Sets the number of threads for its lifetime, whatever the number of cores.
 class Threads {
  public:
   explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
@@ -293,15 +293,14 @@ TEST_CASE("flash attention: the same bits with any number of threads") {
   const std::vector<std::vector<Block>> rows = {
       {{0, T, 0, T, true}},
       {{0, 50, 0, 50, true}, {50, 700, 50, 700, true}, {750, 550, 750, 550, true}},
-      // Queries and keys in several blocks, which begin anywhere; two blocks of queries in one
-      // tile.
+      // Queries and keys in several blocks at any offsets; two blocks of queries in one tile.
       {{0, 310, 0, 310, true},
        {310, 990, 0, 310, false},
        {310, 400, 310, 400, true},
        {710, 590, 450, 260, false},
        {710, 590, 710, 590, true}},
       {{0, 600, 0, T, false}, {600, 700, 0, T, true, 600}},
-      // A window, whose first key lies anywhere.
+      // A window whose first key is at no tile's start.
       {{0, T, 0, T, true, 0, -299}},
   };
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -365,8 +364,7 @@ TEST_CASE("large scores neither overflow nor vanish") {
   const std::vector<Block> blocks{{0, 64, 0, 64, true}};
   const AttentionResult got = forward(q, k, v, kSpec, blocks);
   const Reference want = reference(q, k, v, v, kSpec, blocks);
-  // Scores near 1e5 are themselves rounded to 1e-2 in fp32, so only places with a clear winner can
-  // be compared.
+  // fp32 rounds scores near 1e5 to 1e-2, so only places with a clear maximum can be compared.
   CHECK(got.out_TNH.isfinite().all().item<bool>());
   CHECK(relative_error(got.lse_NT, want.lse) < 1e-6);
 }

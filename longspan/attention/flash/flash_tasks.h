@@ -1,7 +1,7 @@
-// Interface between the flash attention driver (torch, threads) and its tile code, which is
-// compiled once for each instruction set. Plain C++ on purpose: a template instantiated here with
-// AVX-512 could be the copy that the linker keeps for the whole program. T: query tokens, S: key
-// tokens, N: query heads, M: kv heads, G = N / M.
+// Interface between the flash attention driver (torch, threads) and its tile code. The tile code is
+// compiled once for each instruction set. It uses plain C++ only: a library template instantiated
+// here with AVX-512 could be the copy that the linker keeps for the whole program. T: query tokens,
+// S: key tokens, N: query heads, M: kv heads, G = N / M.
 #pragma once
 
 #include <stdint.h>
@@ -10,45 +10,44 @@
 
 namespace longspan::flash {
 
-/// Query tiles of a forward task: packing a key tile costs as much as attending a few rows, so that
-/// a small group passes over it with more of its queries.
+/// Query tiles of a forward task. Packing a key tile costs as much as attending with a few rows. So
+/// a task of few heads takes more query tiles.
 inline constexpr int64_t query_tiles_of_task(int64_t group) { return group >= 4 ? 2 : 8 / group; }
 
-/// Elements between neighbouring tokens and neighbouring heads; the head dim is contiguous.
+/// Elements between neighbouring tokens and between neighbouring heads. The head dim is contiguous.
 struct Strides {
   int64_t token, head;
 };
 
 struct Forward {
   const float *q, *k, *v;
-  float *out, *lse;  // out[T, N, value_dim] contiguous; lse[N, T] contiguous
+  float *out, *lse;  // out [T, N, value_dim] contiguous, lse [N, T] contiguous
   Strides q_strides, k_strides, v_strides;
   int64_t num_tokens, num_heads, num_kv_heads, key_dim, value_dim;
   float scale, softcap;  // softcap 0: none
 };
 
-/// A run of queries against a run of keys; query i of [0, q_length) sees key j iff (!causal or j <=
+/// A run of queries against a run of keys. Query i of [0, q_length) sees key j iff (!causal or j <=
 /// i + offset) and j >= i + lower.
 struct Task {
   int64_t kv_head;
   int64_t q_begin, q_length;
   int64_t k_begin, k_length;
   int64_t offset;
-  int64_t lower;  // kNoLowerEnd, or a little more, where there is none
+  int64_t lower;  // about kNoLowerEnd where the block has no lower end
   bool causal;
   int64_t number = 0;  // in the order in which tasks begin
 };
 
 inline constexpr int64_t kNoLowerEnd = -(int64_t{1} << 60);
 
-/// Tasks that run at the same time add to the same gradients, each number in the order of the
-/// tasks. The tile code asks for its turn and passes it on.
+/// Callbacks that order the additions of concurrent tasks to shared gradients. The tile code waits
+/// for its turn, adds, and passes the turn on.
 struct Turns {
   void* self;
-  /// Returns when dq's rows of the tile of queries that begins at `query` are this task's to add
-  /// to.
+  /// Blocks until this task may add to dq's rows of the query tile that begins at `query`.
   void (*wait_for_queries)(void* self, const Task&, int64_t query);
-  /// The task is done with them.
+  /// Passes those rows on to the next task.
   void (*pass_queries_on)(void* self, const Task&, int64_t query);
   /// The same for the task's rows of dk and dv.
   void (*wait_for_keys)(void* self, const Task&);
@@ -57,34 +56,35 @@ struct Turns {
 
 struct Backward {
   const float *q, *k, *v, *dout, *lse, *delta;  // lse and delta [N, T] contiguous
-  float *dq, *dk, *dv;  // [T, N, key_dim], [S, M, key_dim], [S, M, value_dim] contiguous; added to
+  float *dq, *dk, *dv;  // [T, N, key_dim], [S, M, key_dim], [S, M, value_dim], contiguous; added to
   Strides q_strides, k_strides, v_strides, dout_strides;
   int64_t num_tokens, num_heads, num_kv_heads, key_dim, value_dim;
   float scale, softcap;
   Turns turns;
 };
 
-/// The first query of a task that its backward looks at: the first one that sees the first key,
-/// rounded down to a tile so that tiles start at the same places.
+/// The first query of a task that its backward visits: the first that sees the first key, rounded
+/// down to a multiple of kQueryTile.
 inline constexpr int64_t first_query(const Task& task) {
   return task.causal && task.offset < 0 ? -task.offset / kQueryTile * kQueryTile : 0;
 }
 
 /// Tile code for one instruction set.
 struct Tiles {
-  /// "portable", "avx2", "avx512": by what the compiler was told.
+  /// The instruction set that it was compiled for: "portable", "avx2" or "avx512".
   const char* instructions;
-  /// Floats of scratch that one thread needs (64-byte aligned).
+  /// The scratch of one thread, in floats; 64-byte aligned.
   int64_t (*forward_scratch)(int64_t key_dim, int64_t value_dim, int64_t group);
   int64_t (*backward_scratch)(int64_t key_dim, int64_t value_dim, int64_t group);
-  /// At most query_tiles_of_task tiles of queries of all heads of the group, all keys of the task:
-  /// writes out and lse.
+  /// Writes out and lse of a task: at most query_tiles_of_task() query tiles, all heads of the
+  /// group, all keys of the task.
   void (*forward)(const Forward&, const Task&, float* scratch);
-  /// At most kKeyTile keys, all queries of the task, all heads of the group: adds to dq, dk, dv.
+  /// Adds to dq, dk and dv of a task: at most kKeyTile keys, all queries of the task, all heads of
+  /// the group.
   void (*backward)(const Backward&, const Task&, float* scratch);
 };
 
-/// Null when the program was built without it.
+/// Null where the program was built without this instruction set.
 const Tiles* avx512_tiles();
 const Tiles* avx2_tiles();
 const Tiles* portable_tiles();

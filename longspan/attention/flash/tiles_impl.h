@@ -7,11 +7,13 @@
 #pragma once
 
 #include "longspan/attention/flash/flash_tasks.h"
-#include "longspan/attention/flash/tile_products.h"
-#include "longspan/attention/flash/tile_vectors.h"
+#include "longspan/cpu/tile_products.h"
+#include "longspan/cpu/tile_vectors.h"
 
 namespace longspan::flash {
 namespace {
+
+using namespace tiles;
 
 /// Scores -> cap tanh(scores / cap).
 inline void cap_row(float* scores, int64_t padded, float cap) {

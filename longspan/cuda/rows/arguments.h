@@ -1,40 +1,40 @@
-// What the kernels over rows are given, for the program and for NVRTC alike: no includes, and sizes
-// in types that both have. Pointers are to memory of the device.
+// Arguments of the kernels over rows, for the program and for NVRTC alike: no includes, and sizes
+// in types that both have. Pointers are to device memory.
 #pragma once
 
 namespace longspan::cuda {
 
-/// Most numbers of one access to memory: 16 bytes of the widest type.
+/// Most numbers of one memory access: 16 bytes of fp32, or of bf16.
 inline constexpr int kFp32Vector = 4, kBf16Vector = 8;
-/// Threads of a block that takes several rows, or no whole one.
+/// Threads of a block that takes several rows, or only part of one.
 inline constexpr int kBlockThreads = 256;
-/// Vectors that each thread of a norm holds in registers, and most threads of a block: of vectors
-/// of one number, and of more.
+/// Norms: vectors that each thread holds in registers, and most threads of a block, for vectors of
+/// one number (V == 1) and of more.
 template <int V>
 inline constexpr int kVectorsOfThread = V == 1 ? 8 : 4;
 template <int V>
 inline constexpr int kMostThreads = V == 1 ? 1024 : 512;
 inline constexpr int kMostWarps = 1024 / 32;
-/// Vectors of a row that a block of the cross-entropy's gradient takes.
+/// Vectors of a row that each thread takes in the cross-entropy's gradient.
 inline constexpr int kLogitVectorsOfThread = 4;
-/// The same of the log-sum-exp, at a time.
+/// Numbers or vectors that each thread takes at a time in the log-sum-exp.
 inline constexpr int kLogitScalarsAtOnce = 16, kLogitVectorsAtOnce = 8;
-/// Most threads of its blocks.
+/// Most threads of a block in these two kernels.
 inline constexpr int kLogitThreads = 512;
 
-/// Rows of which a thread of the dropout takes some columns.
+/// Rows that a dropout thread takes, for one vector of columns.
 inline constexpr int kDropOutRows = 8;
-/// The bits of a hash that choose.
+/// The bits of a hash that dropout compares.
 inline constexpr unsigned long long kHashMask = (1ull << 53) - 1;
 
-/// Threads of a block that sums up weight gradients: columns, and parts of the sum.
+/// Threads of a block that sums weight gradients: columns, and parts of the sum.
 inline constexpr int kSumColumns = 32, kSumParts = 16;
 
-/// Of gemms of rows that are sorted by group: what a block computes, how much of the sum it takes
-/// at a time, and what its threads share.
+/// Gemms of rows sorted by group: a block's tile, its depth in each step, its threads, and the
+/// bytes that they share.
 inline constexpr int kTileRows = 128, kTileColumns = 128, kTileDepth = 32, kGemmThreads = 256;
 inline constexpr int kGemmSharedBytes = 34816;
-/// Products that a gemm of rows adds up: of gate and up, and of an adapter of each.
+/// Most products that a gemm of rows adds up: gate, up, and an adapter of each.
 inline constexpr int kMostFactors = 4;
 
 struct NormForward {
@@ -62,7 +62,7 @@ struct NormBackward {
   int weight_is_bf16;
 };
 
-/// dweight[size] += the sum of [num_parts, size].
+/// dweight[size] += the sum over rows of parts[num_parts, size].
 struct WeightSum {
   const float* parts;
   float* dweight;
@@ -70,7 +70,7 @@ struct WeightSum {
   int size;
 };
 
-/// Heads of head_dim numbers that lie together.
+/// Strides of heads with contiguous numbers.
 struct HeadPlaces {
   long long row_stride, head_stride;
 };
@@ -83,11 +83,11 @@ struct Rotate {
   long long num_rows;
   HeadPlaces at_x;
   int num_heads, head_dim, num_pairs;
-  int copies_rest;  // whether numbers that are not rotated are written
+  int copies_rest;  // whether numbers without rotation are copied
   float sign;
 };
 
-/// Pairs of vectors that each thread holds of a head which is normed and rotated.
+/// Pairs of vectors that each thread holds of a head that is normed and rotated.
 inline constexpr int kPairsOfThread = 2;
 
 struct NormRotate {
@@ -110,7 +110,7 @@ struct NormRotateBackward {
   const void* weight;
   const float* cos;
   const float* sin;
-  const float* rstd;  // [num_all]; null: it is computed
+  const float* rstd;  // [num_all]; null: computed
   void* dx;           // [num_all, head_dim]
   float* dweight;     // [blocks, head_dim], written
   HeadPlaces at_dy, at_x;
@@ -123,12 +123,12 @@ struct NormRotateBackward {
 struct Gated {
   void* gate;
   void* up;
-  void* act;  // d loss / d act and then act, or the output, which may be gate or up
+  void* act;  // in: d loss / d act, out: act; or only the output, which may be gate or up
   long long size;
-  float slope, limit;  // of the clamped SwiGLU
+  float slope, limit;  // for the clamped SwiGLU
 };
 
-/// y = x scale, or 0 where the hash is below the limit.
+/// y = x scale; 0 where the hash is below the limit.
 struct DropOut {
   const void* x;
   void* y;                // [num_rows, num_columns]
@@ -155,16 +155,16 @@ struct CrossEntropyGradient {
   int size;
 };
 
-/// Rows that are sorted by group: those of a group are [begins[group], begins[group + 1]), and
-/// tiles of kTileRows of them, its last one's fewer, are numbered from first_tiles[group] on.
+/// Rows sorted by group. Rows [begins[group], begins[group + 1]) belong to a group. It has tiles of
+/// kTileRows rows, the last one with fewer, numbered from first_tiles[group] on.
 struct RowGroups {
   const long long* begins;       // [num_groups + 1]
   const long long* first_tiles;  // [num_groups]
-  const long long* tile_groups;  // [num_tiles], num_groups where there is no such tile
+  const long long* tile_groups;  // [num_tiles]; num_groups: no such tile
   int num_groups;
 };
 
-/// Makes them of how many rows each group has.
+/// Computes the members of RowGroups from the number of rows of each group.
 struct GroupTiles {
   const long long* counts;  // [num_groups]
   long long* begins;
@@ -177,8 +177,8 @@ struct GroupTiles {
 /// Rows of x times the matrix of their group.
 struct GroupedFactor {
   const void* x;              // [.., depth], bf16
-  const long long* from;      // which row of x each row is; null: the one of its number
-  const long long* matrices;  // [num_groups], where each group's is; bf16 or fp32
+  const long long* from;      // row of x for each row; null: the same row
+  const long long* matrices;  // [num_groups], pointers; bf16 or fp32
   int depth;
   int matrices_are_bf16;
 };
@@ -187,16 +187,16 @@ struct GroupedFactor {
 struct GroupedRows {
   RowGroups sorted;
   GroupedFactor factors[kMostFactors];
-  const long long* biases;  // [num_groups], where each is; null: there are none
+  const long long* biases;  // [num_groups], pointers; null: no biases
   void* y;                  // [.., num_columns], bf16
-  const long long* to;      // null: the row of its number
+  const long long* to;      // null: the same row
   int num_factors;
   int num_columns;
   int biases_are_bf16;
   float scale;
 };
 
-/// Rows of x, each of them from[row]; null: the one of its number.
+/// Rows of x: row `row` is x[from[row]], or x[row] where `from` is null.
 struct RowsOfGradient {
   const void* x;  // [.., num_columns], bf16
   const long long* from;
@@ -207,31 +207,32 @@ struct RowsOfGradient {
 struct GroupedMatrices {
   RowGroups sorted;
   RowsOfGradient a, b;
-  const long long* gradients;  // [num_groups], where each is; bf16 or fp32
+  const long long* gradients;  // [num_groups], pointers; bf16 or fp32
   int gradients_are_bf16;
 };
 
-/// gradients[group] += the sum over its rows of weights[row] * x.
+/// gradients[group] += the sum over the group's rows of weights[row] * x.
 struct GroupedSums {
   RowGroups sorted;
   RowsOfGradient x;
-  const float* weights;  // null: ones
+  const float* weights;  // null: all 1
   const long long* gradients;
   int gradients_are_bf16;
 };
 
-/// dots[to[row]] = x[from[row]] . y[row], or where `vectors` is not null . the one of its group.
+/// dots[to[row]] = x[from[row]] . y[row]; or x[from[row]] . (the group's vector) where `vectors` is
+/// not null.
 struct GroupedDots {
   RowGroups sorted;
   const void* x;  // [.., num_columns], bf16
   const long long* from;
   const void* y;             // [rows, num_columns], bf16
-  const long long* vectors;  // [num_groups], where each is; bf16 or fp32
+  const long long* vectors;  // [num_groups], pointers; bf16 or fp32
   int vectors_are_bf16;
   float* dots;
   const long long* to;
   int num_columns;
-  int adds;  // to what is there
+  int adds;  // adds to the old value
 };
 
 /// sum[row] += the sum over i of weights[row, i] * y[row, i].

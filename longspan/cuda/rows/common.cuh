@@ -1,16 +1,16 @@
-// Numbers as they lie in memory, and sums over the threads of a row. Compiled by NVRTC, which has
-// no headers: fp32 and bf16 are read as words. Arithmetic is fp32. Without a GPU a test runs the
-// kernels as ordinary functions (testing/cuda_threads.h), which has no instructions of a GPU.
-// S, Y: how numbers are stored. V: numbers of one access.
+// Storage of numbers, and sums over the threads of a row. NVRTC compiles it without headers, so
+// fp32 and bf16 are read as words. Arithmetic is fp32. Without a GPU, a test runs the kernels as
+// ordinary functions (testing/cuda_threads.h), without GPU instructions. S, Y: storage types. V:
+// numbers of one memory access.
 
 #ifndef LONGSPAN_KERNEL
-/// A kernel with one argument, `a`, for blocks of at most so many threads.
+/// A kernel with one argument, `a`, for blocks of at most `threads` threads.
 #define LONGSPAN_KERNEL(name, Argument, threads) \
   extern "C" __global__ void __launch_bounds__(threads) name(Argument a)
-/// The same, so many of whose blocks are to run on a multiprocessor at once.
+/// The same, with at least `blocks` blocks at once on a multiprocessor.
 #define LONGSPAN_DENSE_KERNEL(name, Argument, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) name(Argument a)
-/// Memory of a block, as much as its launch says.
+/// Shared memory of a block; the launch gives its size.
 #define LONGSPAN_SHARED_FLOATS(name) extern __shared__ __align__(16) float name[]
 #endif
 
@@ -22,7 +22,7 @@ struct bf16 {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// V numbers of type S that lie together, as words.
+/// V contiguous numbers of type S, as words.
 template <typename S, int V>
 struct Packed {
   static constexpr int kBytes = static_cast<int>(sizeof(S)) * V;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void load_numbers(const S* from, float (&x)[V]) {
   unpack(load<S, V>(from), x);
 }
 
-/// To the nearest bf16, ties to even.
+/// Rounds to bf16, to nearest, ties to even.
 __device__ __forceinline__ unsigned bits_of_bf16(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   unsigned short bits;
@@ -133,7 +133,7 @@ __device__ __forceinline__ void store_numbers(bf16* to, const float (&x)[V]) {
   store<bf16, V>(to, packed);
 }
 
-/// Numbers of a weight, which is kept in cache.
+/// Loads numbers of a weight, which stays in cache.
 template <int V>
 __device__ __forceinline__ void load_weight(const void* weight, bool is_bf16, int i,
                                             float (&x)[V]) {
@@ -144,9 +144,9 @@ __device__ __forceinline__ void load_weight(const void* weight, bool is_bf16, in
   }
 }
 
-/// The sum over the blockDim.x threads of a row: a power of two up to 32, or a multiple of 32. Every
-/// thread of the block calls it, and each of a row gets the same bits. `parts`: a number for each
-/// warp, which may be used again after the next call with other parts.
+/// Sums over the blockDim.x threads of a row: a power of two up to 32, or a multiple of 32. All
+/// threads of the block call it, and all threads of a row get the same bits. `parts`: one number
+/// for each warp. Consecutive calls need different `parts`.
 __device__ __forceinline__ float row_sum(float x, float* parts) {
   const int threads = static_cast<int>(blockDim.x);
   for (int step = min(threads, 32) / 2; step > 0; step /= 2) {
@@ -162,7 +162,8 @@ __device__ __forceinline__ float row_sum(float x, float* parts) {
   return sum;
 }
 
-/// total[size] = the sum of sums[rows of the block, size], which all threads have written.
+/// total[size] = the sum over the block's rows of sums[rows, size]. Waits until all threads have
+/// written them.
 __device__ __forceinline__ void sum_of_rows(const float* sums, int size, float* total) {
   __syncthreads();
   const int threads = static_cast<int>(blockDim.x * blockDim.y);
@@ -173,11 +174,11 @@ __device__ __forceinline__ void sum_of_rows(const float* sums, int size, float* 
   }
 }
 
-/// 1 / (1 + exp(-x)), to some units in the last place over the whole range: nothing overflows.
+/// 1 / (1 + exp(-x)), within a few ulp over the whole range, without overflow.
 __device__ __forceinline__ float sigmoid(float x) {
   const float e = expf(-fabsf(x));
 #ifdef __CUDA_ARCH__
-  float r;  // of a number in [1, 2]: within one unit in the last place
+  float r;  // of a number in [1, 2]: within one ulp
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
 #else
   const float r = 1.0f / (1.0f + e);
@@ -185,7 +186,7 @@ __device__ __forceinline__ float sigmoid(float x) {
   return x >= 0 ? r : e * r;
 }
 
-/// A number of a vector that is bf16 or fp32.
+/// Returns number i of a vector in bf16 or fp32.
 __device__ __forceinline__ float number_of(const void* vector, bool is_bf16, long long i) {
   if (!is_bf16) return static_cast<const float*>(vector)[i];
   return __uint_as_float(static_cast<unsigned>(static_cast<const bf16*>(vector)[i].bits) << 16);

@@ -1,11 +1,11 @@
-// The softmax of the head over a vocabulary. Logits are fp32; sums and log-sum-exps are fp64, since
-// a loss is a small difference of large numbers.
+// The head's softmax over a vocabulary. Logits are fp32. Sums and log-sum-exps are fp64, since a
+// loss is a small difference of large numbers.
 
 namespace longspan::cuda {
 
 __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff800000u); }
 
-/// The sum over all threads of a block, in each of them; a multiple of 32 of them.
+/// Returns the sum over all threads of a block, a multiple of 32, to each of them.
 __device__ __forceinline__ double block_sum(double x, double* parts) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
@@ -24,9 +24,9 @@ __device__ __forceinline__ float block_max(float x, float* parts) {
   return largest;
 }
 
-/// A block takes a row and reads it once. Each thread has the largest of what it has seen, and the
-/// sum of exp(x - largest), which is scaled when a larger one comes. A NaN is no largest number,
-/// but it is in the sum.
+/// A block takes a row and reads it once. Each thread keeps its maximum so far, and the sum of
+/// exp(x - maximum), which it rescales at a new maximum. A NaN is never a maximum, but it is in the
+/// sum.
 template <int V, int K>
 __device__ __forceinline__ void log_sum_exp(const LogSumExp& a) {
   __shared__ float largest_of_warp[kLogitThreads / 32];
@@ -57,7 +57,7 @@ __device__ __forceinline__ void log_sum_exp(const LogSumExp& a) {
       sum *= exp(static_cast<double>(largest) - static_cast<double>(top));
       largest = top;
     }
-    // Nothing but -inf yet: no part of the sum.
+    // Where all numbers so far are -inf, a shift of 0 keeps NaN out of the sum.
     const float shift = largest == minus_infinity() ? 0.0f : largest;
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void log_sum_exp(const LogSumExp& a) {
 }
 
 /// out = scale (softmax(logits) - onehot(label)). blockIdx.x: the row, blockIdx.y: a part of it.
-/// What rounding takes from the log-sum-exp goes into the factor.
+/// The factor corrects the rounding of the log-sum-exp.
 template <typename Y, int V, int K>
 __device__ __forceinline__ void cross_entropy_gradient(const CrossEntropyGradient& a) {
   __shared__ float factor_of_row;

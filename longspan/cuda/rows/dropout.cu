@@ -1,5 +1,5 @@
 // Dropout by a hash of a seed, the row's key and the column (kernels/dropout.h). A thread takes one
-// vector of columns of several rows: it hashes the columns once.
+// vector of columns in several rows, and hashes the columns once.
 
 namespace longspan::cuda {
 

@@ -1,11 +1,11 @@
 // SwiGLU and GeGLU (arXiv 2002.05202), the clamped SwiGLU of gpt-oss (arXiv 2508.10925), and their
-// gradients. Each thread takes one vector; the last one takes what is left behind whole vectors, a
-// number at a time.
+// gradients. Each thread takes one vector. The last thread takes the numbers after the last whole
+// vector, one at a time.
 
 namespace longspan::cuda {
 
 struct Silu {
-  /// act(gate), and its derivative.
+  /// act(gate). with_slope() also gives its derivative.
   __device__ static __forceinline__ float value(float g) { return g * sigmoid(g); }
   __device__ static __forceinline__ float with_slope(float g, float& slope) {
     const float s = sigmoid(g), act = g * s;
@@ -14,8 +14,8 @@ struct Silu {
   }
 };
 
-/// gelu(x) = x sigmoid(slope x (1 + cubic x^2)), the form with tanh of arXiv 1606.08415:
-/// 0.5 x (1 + tanh(y)) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3).
+/// gelu(x) = x sigmoid(slope x (1 + cubic x^2)), the tanh form of arXiv 1606.08415: 0.5 x (1 +
+/// tanh(y)) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeluTanh {
   static constexpr float kSlope = 1.5957691216057307f, kCubic = 0.044715f;
   __device__ static __forceinline__ float value(float g) {
@@ -34,7 +34,7 @@ struct GatedBy {
   __device__ static __forceinline__ float out(const Gated& /*a*/, float g, float u) {
     return Act::value(g) * u;
   }
-  /// Of gate, up and d loss / d out makes d loss / d gate, d loss / d up and out.
+  /// Replaces gate, up and d loss / d out by d loss / d gate, d loss / d up and out.
   __device__ static __forceinline__ void backward(const Gated& /*a*/, float& g, float& u,
                                                   float& d) {
     float slope;
@@ -45,9 +45,9 @@ struct GatedBy {
   }
 };
 
-/// gate sigmoid(slope gate) (up + 1), with gate at most `limit` and up within it.
+/// gate sigmoid(slope gate) (up + 1), with gate at most `limit` and up within [-limit, limit].
 struct Clamped {
-  // A number that is none stays none.
+  // NaN stays NaN.
   __device__ static __forceinline__ float at_most(float x, float limit) {
     return x > limit ? limit : x;
   }

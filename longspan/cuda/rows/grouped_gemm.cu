@@ -1,27 +1,27 @@
-// Gemms of rows that are sorted by group, each group with matrices of its own (as MegaBlocks has
-// them, arXiv 2211.15841): the rows that a router sends to each expert. How many rows a group has
-// is read here, so that no host waits to know it. Numbers are bf16, sums are fp32. Every number of
-// a result is one thread's sum in a fixed order: the same bits each time.
+// Gemms of rows sorted by group, each group with its own matrices (like MegaBlocks, arXiv
+// 2211.15841): the rows that a router sends to each expert. The kernels read the number of rows of
+// each group, so the host does not wait for it. Numbers are bf16, sums are fp32. One thread sums
+// each number of a result in a fixed order, so results are bit-reproducible.
 //
-// A block computes a tile, out of tiles of what it multiplies (grouped_tiles.cuh): their numbers go
-// from memory to registers while the tensor cores multiply the last ones, and from there to one of
-// two buffers that the block shares.
+// A block computes one tile of the result from tiles of the two factors (grouped_tiles.cuh). While
+// the tensor cores multiply the current tiles, the next ones are loaded from memory into registers.
+// From there they go to one of two shared buffers.
 
 namespace longspan::cuda {
 
-/// Each warp computes 64 x 32 numbers: 4 x 4 of what one instruction computes.
+/// Each warp computes 64 x 32 numbers: 4 x 4 times the tile of one instruction.
 constexpr int kWarpRows = 64, kWarpColumns = 32, kWarpsOfRows = kTileRows / kWarpRows;
 constexpr int kRowParts = kWarpRows / 16, kColumnParts = kWarpColumns / 8;
 static_assert(kGemmThreads / 32 * kWarpRows * kWarpColumns == kTileRows * kTileColumns);
 
-/// sum += a b of 16 rows and 16 in depth, for each 8 columns.
+/// sum += a b for 16 rows and a depth of 16, for each 8 columns.
 __device__ __forceinline__ void multiply(float (&sum)[kColumnParts][4], const unsigned (&a)[4],
                                          const unsigned (&b)[kColumnParts][2]) {
 #ifdef __CUDA_ARCH__
 #pragma unroll
   for (int j = 0; j < kColumnParts; ++j) {
     float (&c)[4] = sum[j];
-    // Volatile: all lanes of a warp must come to it.
+    // Volatile, since all lanes of a warp must execute it together.
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
@@ -33,7 +33,7 @@ __device__ __forceinline__ void multiply(float (&sum)[kColumnParts][4], const un
 #endif
 }
 
-/// Adds what a step's tiles give to the numbers of this thread.
+/// Adds the products of one step's tiles to this thread's sums.
 template <typename A, typename B>
 __device__ __forceinline__ void add_step(const unsigned* tile_a, const unsigned* tile_b,
                                          float (&sum)[kRowParts][kColumnParts][4]) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void add_step(const unsigned* tile_a, const unsigned*
   }
 }
 
-/// What this thread has of the tile's product.
+/// Returns this thread's part of the tile's product.
 template <typename A, typename B>
 __device__ __forceinline__ void multiply_tiles(A& a, B& b, int num_steps, unsigned* shared,
                                                float (&sum)[kRowParts][kColumnParts][4]) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void multiply_tiles(A& a, B& b, int num_steps, unsign
   }
 }
 
-/// Calls use(row, column, x, y) with each two numbers of this thread that lie side by side.
+/// Calls use(row, column, x, y) for each two neighbouring numbers of this thread.
 template <typename Use>
 __device__ __forceinline__ void for_numbers(const float (&sum)[kRowParts][kColumnParts][4],
                                             Use&& use) {
@@ -152,7 +152,8 @@ __device__ __forceinline__ void grouped_rows(const GroupedRows& a) {
   });
 }
 
-// _b: all matrices are bf16, _f: some are fp32. So few registers that two blocks run at once.
+// _b: all matrices are bf16, _f: some are fp32. The bf16 kernels use few registers, so that two
+// blocks run at once.
 LONGSPAN_DENSE_KERNEL(grouped_rows_b, GroupedRows, kGemmThreads, 2) {
   grouped_rows<MatrixRows<false>>(a);
 }

@@ -1,9 +1,9 @@
-// What lies around the gemms of rows that are sorted by group (grouped_gemm.cu): where each group's
-// rows begin, sums over the rows of a group, and over the groups of a row.
+// Kernels around the gemms of grouped_gemm.cu: the first row of each group, sums over the rows of a
+// group, and sums over the groups of a row.
 
 namespace longspan::cuda {
 
-/// Where the rows of each group begin, and which group each tile of rows belongs to.
+/// Finds the first row of each group, and the group of each tile of rows.
 LONGSPAN_KERNEL(group_tiles, GroupTiles, kGemmThreads) {
   const int threads = static_cast<int>(blockDim.x);
   for (int group = static_cast<int>(threadIdx.x); group <= a.num_groups; group += threads) {
@@ -21,7 +21,7 @@ LONGSPAN_KERNEL(group_tiles, GroupTiles, kGemmThreads) {
   }
 }
 
-/// sum[row] += the weighed rows of y that are its own, in their order.
+/// sum[row] += the row's num_parts rows of y, weighted, in their order.
 LONGSPAN_KERNEL(combine_rows, CombineRows, kBlockThreads) {
   const int vectors = a.num_columns / kBf16Vector;
   const long long item = static_cast<long long>(blockIdx.x) * kBlockThreads + threadIdx.x;
@@ -41,8 +41,7 @@ LONGSPAN_KERNEL(combine_rows, CombineRows, kBlockThreads) {
   store_numbers(to, sum);
 }
 
-/// dots[to[row]] (+)= the product of a row of x with one of y, or with a vector of its group. A
-/// warp takes a row.
+/// dots[to[row]] (+)= a row of x times a row of y, or times a vector of its group. One warp a row.
 LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
   const int tile = static_cast<int>(blockIdx.x);
   const int group = static_cast<int>(a.sorted.tile_groups[tile]);
@@ -52,7 +51,7 @@ LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warps = kGemmThreads / 32;
   const void* const vector =
       a.vectors == nullptr ? nullptr : reinterpret_cast<const void*>(a.vectors[group]);
-  // Rows behind the last take part in the sums of a warp.
+  // Rows past the end take part in the warp's sums.
   for (int i = static_cast<int>(threadIdx.x) / 32; i < kTileRows; i += warps) {
     const long long row = begin + i;
     float sum = 0;
@@ -72,8 +71,8 @@ LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
   }
 }
 
-/// gradients of a group += the sum of its rows, each times its weight. threadIdx.x: a column,
-/// threadIdx.y: the part of the rows that a thread adds up.
+/// gradients of a group += the weighted sum of its rows. threadIdx.x: the column, threadIdx.y: the
+/// thread's part of the rows.
 LONGSPAN_KERNEL(grouped_sums, GroupedSums, kSumColumns* kSumParts) {
   __shared__ float parts[kSumParts][kSumColumns];
   const int group = static_cast<int>(blockIdx.y);

@@ -1,6 +1,6 @@
-// Tiles of gemms of rows that are sorted by group (grouped_gemm.cu), on their way from memory to
-// what a block shares: kTileRows x kTileColumns of the result, kTileDepth of the sum at a time. A
-// word holds two numbers that are next to each other in depth, as the tensor cores want them.
+// Tiles of the gemms in grouped_gemm.cu, from memory to shared memory: kTileRows x kTileColumns of
+// the result, and a depth of kTileDepth at a time. A word holds two numbers that are neighbours in
+// depth, as the tensor cores need them.
 
 namespace longspan::cuda {
 
@@ -24,7 +24,7 @@ __device__ __forceinline__ void store_words(unsigned* to, unsigned a, unsigned b
   *reinterpret_cast<uint4*>(to) = make_uint4(a, b, c, d);
 }
 
-/// Eight numbers of a matrix as they lie in memory.
+/// Eight numbers of a bf16 matrix, in memory order.
 template <bool kHasFp32>
 struct MatrixWords {
   unsigned words[4];
@@ -40,7 +40,7 @@ struct MatrixWords {
   }
 };
 
-/// The same of a matrix that may be fp32, which is rounded to bf16.
+/// The same for a matrix that may be fp32, which it rounds to bf16.
 template <>
 struct MatrixWords<true> {
   unsigned words[4], more[4];
@@ -65,17 +65,16 @@ struct MatrixWords<true> {
   }
 };
 
-/// How a tile lies in what a block shares, where a row's depth lies together in memory. Each two
-/// rows have their vectors of four words in another of four orders, so that all lanes that read or
-/// write at once use different banks.
+/// Layout of a shared tile whose rows are contiguous in depth in memory. Pairs of rows permute
+/// their vectors of four words in four ways, so that all lanes that read or write at once use
+/// different banks.
 struct ByRow {
   static constexpr int kWords = kTileRows * kDepthPairs;
-  /// Where a vector begins.
+  /// Index of a vector's first word.
   __device__ __forceinline__ static int place(int row, int vector) {
     return row * kDepthPairs + (vector ^ (row / 2 & 3)) * 4;
   }
-  /// Of row + more, where `more` is a multiple of eight: so its vectors are in the order of
-  /// `row`'s.
+  /// Word of row + more. `more` is a multiple of eight, so the row's permutation is the same.
   __device__ __forceinline__ static unsigned word(const unsigned* tile, int row, int more,
                                                   int vector, int in_vector) {
     return tile[place(row, vector) + in_vector + more * kDepthPairs];
@@ -83,8 +82,8 @@ struct ByRow {
 };
 static_assert(kDepthPairs == 16);
 
-/// The same, where the rows of one depth lie together in memory. What lies behind them sets the
-/// next depth's off by eight banks.
+/// Layout of a shared tile whose rows are contiguous in memory at each depth. Padding shifts each
+/// depth by eight banks.
 struct ByDepth {
   static constexpr int kStride = kTileRows + 8, kWords = kDepthPairs * kStride;
   __device__ __forceinline__ static unsigned word(const unsigned* tile, int row, int more,
@@ -94,15 +93,15 @@ struct ByDepth {
 };
 
 constexpr int kVectorsOfDepth = kTileDepth / 8, kVectorsOfRows = kTileRows / 8;
-/// Vectors that a thread takes of a tile ByRow, and rows between them.
+/// Vectors that a thread takes of a ByRow tile, and the rows between them.
 constexpr int kVectorsByRow = kTileRows * kVectorsOfDepth / kGemmThreads;
 constexpr int kRowsBetween = kGemmThreads / kVectorsOfDepth;
-/// ByDepth each thread takes one, of two depths.
+/// Of a ByDepth tile, each thread takes one vector of two depths.
 static_assert(kDepthPairs * kVectorsOfRows == kGemmThreads);
 
-/// Words of pairs out of those of two depths, by a thread that stores the `vector`-th of them.
-/// Every second four threads begin with the other half: eight that store at once then use all
-/// banks.
+/// Stores words of pairs from the numbers of two depths. `vector`: the index of the thread's
+/// vector. Every second group of four threads begins with the other half, so that eight threads
+/// that store at once use all banks.
 __device__ __forceinline__ void store_pairs(unsigned* tile, int pair, int vector,
                                             const unsigned (&first)[4],
                                             const unsigned (&second)[4]) {
@@ -124,7 +123,7 @@ __device__ __forceinline__ void store_pairs(unsigned* tile, int pair, int vector
   }
 }
 
-/// Where a sum over several factors is.
+/// The current place of a sum over several factors.
 struct Depth {
   int factor = 0, begin = 0;
   __device__ __forceinline__ bool advance(const GroupedRows& a) {
@@ -136,7 +135,7 @@ struct Depth {
   }
 };
 
-/// The rows of a tile, out of each factor.
+/// The rows of a tile, in each factor.
 class RowTile {
  public:
   using Layout = ByRow;
@@ -184,7 +183,7 @@ class RowTile {
   unsigned words_[kVectorsByRow][4];
 };
 
-/// Some columns of the result, whose depth lies together in the group's matrices.
+/// Columns of the result, from matrices that are contiguous in depth.
 template <bool kHasFp32>
 class MatrixRows {
  public:
@@ -229,7 +228,7 @@ class MatrixRows {
   MatrixWords<kHasFp32> words_[kVectorsByRow];
 };
 
-/// Some columns of the result, which lie together in the group's matrices.
+/// Columns of the result, from matrices whose columns are contiguous.
 template <bool kHasFp32>
 class MatrixColumns {
  public:
@@ -271,7 +270,7 @@ class MatrixColumns {
   MatrixWords<kHasFp32> words_[2];
 };
 
-/// Some columns of rows, which are the depth of a sum over the rows of a group.
+/// Columns of rows, where the rows are the depth of a sum over a group's rows.
 class RowsAsDepth {
  public:
   using Layout = ByDepth;
@@ -300,7 +299,7 @@ class RowsAsDepth {
   }
 
  private:
-  /// Where the next rows lie, before they are wanted; -1: there is none.
+  /// Finds the next rows ahead of their use; -1: none.
   __device__ __forceinline__ void find() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

@@ -1,5 +1,5 @@
-// RMSNorm (arXiv 1910.07467). The threads of a row hold it in registers, so that memory is read
-// once. threadIdx.x: in the row, threadIdx.y: rows of a block.
+// RMSNorm (arXiv 1910.07467). The threads of a row hold it in registers, so memory is read once.
+// threadIdx.x: place in the row, threadIdx.y: row of the block.
 
 namespace longspan::cuda {
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ void norm_forward(const NormForward& a) {
   }
 }
 
-// norm_<what>_<dtype of h><dtype of y>_v<numbers of an access>
+// norm_<what>_<dtype of h><dtype of y>_v<numbers of a memory access>
 #define LONGSPAN_NORM(name, what, S, Y, V)                     \
   LONGSPAN_KERNEL(name, NormForward, kMostThreads<V>) {        \
     norm_forward<Norm::what, S, Y, V, kVectorsOfThread<V>>(a); \

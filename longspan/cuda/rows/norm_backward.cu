@@ -1,12 +1,12 @@
-// The gradient of RMSNorm (arXiv 1910.07467), and the sum of the gradients of its weight, in two
-// steps: over the rows of a block, and over the blocks. threadIdx.x: in the row, threadIdx.y: rows
-// of a block.
+// The gradient of RMSNorm (arXiv 1910.07467) and of its weight. The weight's gradient is summed in
+// two steps: over the rows of a block, and over the blocks. threadIdx.x: place in the row,
+// threadIdx.y: row of the block.
 
 namespace longspan::cuda {
 
-/// y = w h r with r = (mean h^2 + eps)^(-1/2): dh = residual + r (w dy) - h r^3 mean(w dy h).
-/// Block b takes rows b, b + blocks, ...: with kSums it writes the sum of dy h r over them, so that
-/// sums depend on the numbers of rows and blocks alone.
+/// y = w h r with r = (mean h^2 + eps)^(-1/2): dh = residual + r (w dy) - h r^3 mean(w dy h). Block
+/// b takes rows b, b + blocks, ... With kSums it writes its sum of dy h r, so sums depend only on
+/// the numbers of rows and blocks.
 template <typename S, typename Y, int V, int K, bool kSums>
 __device__ __forceinline__ void norm_backward(const NormBackward& a) {
   __shared__ float parts[2][kMostWarps];
@@ -99,7 +99,7 @@ LONGSPAN_KERNEL(sum_weight_gradients, WeightSum, kSumColumns * kSumParts) {
   a.dweight[i] += sum;
 }
 
-// norm_backward_<sums, where the weight is trained>_<dtype of h><dtype of dy>_v<numbers of an access>
+// norm_backward_<sums, where the weight trains>_<dtype of h><dtype of dy>_v<numbers of an access>
 #define LONGSPAN_NORM_BACKWARD(name, S, Y, V, sums)       \
   LONGSPAN_KERNEL(name, NormBackward, kMostThreads<V>) {  \
     norm_backward<S, Y, V, kVectorsOfThread<V>, sums>(a); \

@@ -1,12 +1,12 @@
-// Norms of heads (RMSNorm, arXiv 1910.07467), each rotated by halves behind it (arXiv 2104.09864),
-// and the gradient of both. The threads of a head hold it in registers, so that memory is read and
-// written once and nothing is rounded in between. threadIdx.x: in the head, threadIdx.y: heads of a
-// block.
+// Norms of heads (RMSNorm, arXiv 1910.07467), each followed by a rotation by halves (arXiv
+// 2104.09864), and the gradient of both. The threads of a head hold it in registers, so memory is
+// read and written once, and nothing is rounded in between. threadIdx.x: place in the head,
+// threadIdx.y: head of the block.
 
 namespace longspan::cuda {
 
-/// Where a thread finds two vectors of a head, and the angles of their pairs. Of numbers that are
-/// not rotated it takes two vectors in the same manner: one of the first half, one of the second.
+/// The places of a thread's two vectors of a head, and the angles of their pairs. Numbers without
+/// rotation are taken likewise: one vector of the first half, one of the second.
 template <int V>
 struct PairOfVectors {
   int first, second;
@@ -22,7 +22,7 @@ struct PairOfVectors {
   }
 };
 
-/// What a thread holds of a head.
+/// A thread's numbers of a head.
 template <typename S, int V>
 struct HeldPair {
   Packed<S, V> words[2] = {};
@@ -41,7 +41,7 @@ template <int V>
 __device__ __forceinline__ void load_weights(const void* weight, bool is_bf16,
                                              const PairOfVectors<V>& at, float (&w)[2][V]) {
   load_weight(weight, is_bf16, at.first, w[0]);
-  // Of what there is none of, numbers are 0 whatever they are multiplied by.
+  // Without a second vector, any weights will do: its numbers are 0.
   load_weight(weight, is_bf16, at.has_second ? at.second : at.first, w[1]);
 }
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_pair(S* head, const PairOfVectors<V>& at,
   if (at.has_second) store_numbers(head + at.second, x[1]);
 }
 
-/// By the angles of a row, backwards where `sign` is -1.
+/// Rotates by the angles of a row; backwards where `sign` is -1.
 template <int V>
 __device__ __forceinline__ void turn(const float* cosines, const float* sines,
                                      const PairOfVectors<V>& at, float sign, float (&x)[2][V]) {
@@ -118,8 +118,8 @@ __device__ __forceinline__ void norm_rotate(const NormRotate& a) {
   }
 }
 
-/// With g = dy rotated backwards: dx = r (w g) - x r^3 mean(w g x), as norm_backward has it. Block
-/// b takes heads b, b + blocks, ...: with kSums it writes the sum of g x r over them.
+/// With g = dy rotated backwards: dx = r (w g) - x r^3 mean(w g x), as in norm_backward. Block b
+/// takes heads b, b + blocks, ... With kSums it writes its sum of g x r.
 template <typename S, int V, int K, bool kSums>
 __device__ __forceinline__ void norm_rotate_backward(const NormRotateBackward& a) {
   __shared__ float parts[2][2][kMostWarps];
@@ -203,8 +203,8 @@ __device__ __forceinline__ void norm_rotate_backward(const NormRotateBackward& a
   }
 }
 
-// norm_rotate_<dtype>_v<numbers of an access>; norm_rotate_backward_sums_ where the weight is
-// trained
+// norm_rotate_<dtype>_v<numbers of a memory access>; norm_rotate_backward_sums_ where the weight
+// trains
 #define LONGSPAN_NORM_ROTATE(name, S, V) \
   LONGSPAN_KERNEL(name, NormRotate, kMostThreads<V>) { norm_rotate<S, V, kPairsOfThread>(a); }
 #define LONGSPAN_NORM_ROTATE_BACKWARD(name, S, V, sums)        \

@@ -1,10 +1,9 @@
-// Rotary embedding (arXiv 2104.09864) of rows of heads. threadIdx.y: rows of a block.
+// Rotary embedding (arXiv 2104.09864) of rows of heads. threadIdx.y: row of the block.
 
 namespace longspan::cuda {
 
-/// (x[f], x[f + F]) by the row's angle of pair f, or, of neighbours, (x[2f], x[2f + 1]). Each
-/// thread takes V pairs of a head, which lie in two vectors, or V of the numbers that are not
-/// rotated.
+/// Rotates (x[f], x[f + F]) by the row's angle of pair f; for neighbours, (x[2f], x[2f + 1]). Each
+/// thread takes V pairs of a head, which lie in two vectors, or V numbers without rotation.
 template <typename S, int V, bool kNeighbours>
 __device__ __forceinline__ void rotate(const Rotate& a) {
   const long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -46,7 +45,7 @@ __device__ __forceinline__ void rotate(const Rotate& a) {
   }
 }
 
-// rotate_<pairs>_<dtype>_v<numbers of an access>
+// rotate_<pairs>_<dtype>_v<numbers of a memory access>
 #define LONGSPAN_ROTATE(name, S, V, neighbours) \
   LONGSPAN_KERNEL(name, Rotate, kBlockThreads) { rotate<S, V, neighbours>(a); }
 #define LONGSPAN_ROTATES(types, S, V)                        \

@@ -1,12 +1,13 @@
 // Matrix products of the tile code. The left matrix is read a number at a time and lies anywhere;
 // the right one lies in panels of kPanel columns, each contiguous, so that a product reads it from
 // front to back: a column of cache lines a power of two apart would fall into few sets of the
-// first-level cache. Included once for each instruction set, as tiles_impl.h is.
+// first-level cache. Included once for each instruction set, by attention/flash/tiles_impl.h and by
+// gemm_tiles_avx2.cpp.
 #pragma once
 
-#include "longspan/attention/flash/tile_vectors.h"
+#include "longspan/cpu/tile_vectors.h"
 
-namespace longspan::flash {
+namespace longspan::tiles {
 namespace {
 
 /// Columns of a panel. The last one of a matrix has the columns that are left, a multiple of LANES.
@@ -130,4 +131,4 @@ inline void pack_transposed(const float* from, int64_t stride, int64_t rows, int
 }
 
 }  // namespace
-}  // namespace longspan::flash
+}  // namespace longspan::tiles

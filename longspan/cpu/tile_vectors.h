@@ -1,5 +1,5 @@
 // Vectors of the tile code, on the compiler's vector extension: LANES floats each. Included once
-// for each instruction set, as tiles_impl.h is.
+// for each instruction set, by tile_products.h.
 #pragma once
 
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-namespace longspan::flash {
+namespace longspan::tiles {
 namespace {
 
 typedef float Vector __attribute__((vector_size(LANES * 4)));
@@ -124,4 +124,4 @@ inline void transpose(Vector (&x)[LANES]) {
 }
 
 }  // namespace
-}  // namespace longspan::flash
+}  // namespace longspan::tiles

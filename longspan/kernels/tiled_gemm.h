@@ -1,0 +1,23 @@
+// fp32 gemm on a CPU by Longspan's own tiles, where no library of torch's reaches the processor's
+// rate: AMD's processors without AVX-512.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "longspan/cpu/gemm_tiles.h"
+
+namespace longspan {
+
+/// Are these fp32 CPU matrices large enough for the tiles? A library is left those of few rows or
+/// columns: packing them would cost more than it saves.
+bool tiled_gemm_takes(const at::Tensor& a, const at::Tensor& b);
+
+/// c[m, n] = or (add) += scale a[m, k] b[k, n]; a and b have any strides, c has contiguous rows or
+/// columns. Each number of c is summed in an order that depends
+/// on k alone, whatever the number of threads. Works in 2 MiB of the calling thread and 192 KiB of
+/// each other thread (GotoBLAS: Goto and van de Geijn, "Anatomy of High-Performance Matrix
+/// Multiplication", 2008).
+void tiled_gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale, bool add,
+                    const GemmTiles& tiles);
+
+}  // namespace longspan
