@@ -1,7 +1,7 @@
-// The kernels over rows on a GPU beside the same of ATen's operators: microseconds by the GPU's own
-// clock, and bytes that must be read and written, a second. Tensors are larger than the GPU's
-// cache. And the gemms of experts beside one expert after the other, and beside at::_grouped_mm: a
-// million times a million operations a second. Usage: bench_cuda_rows [numbers of a row...]
+// Compares the row kernels on a GPU to ATen's operators: microseconds by the GPU's clock, and bytes
+// read and written per second. Tensors are larger than the GPU's cache. Also compares the grouped
+// gemms of experts to one expert after the other, and to at::_grouped_mm, in TFLOP/s. Usage:
+// bench_cuda_rows [elements of a row...]
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
@@ -25,14 +25,14 @@ namespace {
 
 using longspan::RotaryTable;
 
-/// Of one of the tensors that an op works on.
+/// Elements of each tensor of an operation.
 constexpr int64_t kNumbers = int64_t{64} << 20;
 constexpr int kRounds = 20;
 
 double microseconds_of(const std::function<void()>& work) {
   const c10::impl::VirtualGuardImpl gpu(at::kCUDA);
   const c10::Stream stream = gpu.getStream(c10::Device(at::kCUDA, 0));
-  // At first kernels are compiled and memory is allocated.
+  // The first runs compile kernels and allocate memory.
   for (int i = 0; i < 3; ++i) work();
   double best = 1e30;
   for (int round = 0; round < kRounds; ++round) {
@@ -63,7 +63,7 @@ void compare(const std::string& name, int64_t num_bytes, const std::function<voi
 
 std::string name_of(at::ScalarType dtype) { return dtype == at::kFloat ? "fp32" : "bf16"; }
 
-/// `h`: of the hidden states. `y`: what layers compute in.
+/// `h`: dtype of the hidden states. `y`: compute dtype of the layers.
 void compare_norms(int64_t D, at::ScalarType h_dtype, at::ScalarType y_dtype) {
   const int64_t T = kNumbers / D;
   const auto options = at::device(at::kCUDA);
@@ -138,8 +138,8 @@ void compare_heads_of_vocabulary(int64_t V) {
           [&] { longspan::cross_entropy_gradient_(logits, labels, lse, scale); });
 }
 
-/// As of a layer's gates, and of their weights' gradients: E experts, of which a row goes to k, all
-/// as often.
+/// The gemms of a layer's gates and of their weights' gradients: E experts, k per row, all chosen
+/// equally often.
 void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I) {
   constexpr int64_t kRows = 16384;
   const int64_t S = kRows * k, of_expert = S / E;
