@@ -84,7 +84,7 @@ class InterruptWatch final : public Host {
   std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, launcher_is_gone_{false};
   std::atomic<int> stop_signal_{0};
   std::atomic<std::chrono::steady_clock::time_point> ended_at_;  // set together with end_status_
-  std::atomic<int> end_status_{-1};                              // -1: the run goes on
+  std::atomic<int> end_status_{-1};                              // -1: the run has not ended
   std::mutex begin_mutex_;
   bool stops_early_ = false;
   std::mutex tell_mutex_;

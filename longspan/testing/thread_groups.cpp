@@ -129,7 +129,7 @@ void move_copy(std::vector<Part>& parts) {
 
 void move_nothing(std::vector<Part>& /*parts*/) {}
 
-/// Where the ranks of a group exchange their parts.
+/// The meeting point at which the ranks of a group exchange their parts.
 class Meeting {
  public:
   explicit Meeting(int size) : is_gone_(size) {}

@@ -17,7 +17,7 @@ struct Config;
 struct RunPlan {
   Rendezvous where;
   ModelConfig model;   // as it is trained, with rope_scaling
-  ModelSpec attended;  // as its attentions see it (train/attended_model.h)
+  ModelSpec attended;  // as seen by its attentions (train/attended_model.h)
   ParallelPlan parallel;
   DeviceChoice device;
   int num_threads = 1;  // of this process
