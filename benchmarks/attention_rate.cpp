@@ -1,8 +1,7 @@
-// How near attention comes to the machine's GEMM rate, forward and backward: what bounds the speed
-// of training on long rows. Usage: bench_attention [threads [tokens ...]]; attention_rate.py runs
-// it under each instruction set. One thread is timed by the processor time that it takes, several
-// by the clock. T: tokens, N: query heads, M: kv heads, G = N / M: query heads of a kv head, H:
-// head dim.
+// Compares attention, forward and backward, to the machine's GEMM rate, the limit of training speed
+// on long rows. Usage: bench_attention [threads [tokens ...]]; attention_rate.py runs it under each
+// instruction set. One thread is timed by its CPU time, several by the wall clock. T: tokens, N:
+// query heads, M: kv heads, G = N / M: query heads of a kv head, H: head dim.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -22,14 +21,14 @@
 
 namespace {
 
-constexpr int64_t N = 8, M = 2;  // those of sft_speed.py's model
+constexpr int64_t N = 8, M = 2;  // as in the model of sft_speed.py
 constexpr int64_t kModelDim = 512, kMlpDim = 1408;
 constexpr double kSeconds = 6.0;  // for all contenders at one length
 constexpr int kLeastRounds = 5;
 
 struct Contender {
   std::string name;
-  double flops;  // multiplications and additions that the method cannot do without
+  double flops;  // multiplications and additions that the method needs at least
   std::function<void()> work;
   double best_seconds = 1e30;
 };
@@ -46,7 +45,7 @@ double seconds_of(const std::function<void()>& work) {
   return seconds_now() - begin;
 }
 
-// The contenders take turns, and the best time counts: whatever else the machine does only adds.
+// The contenders take turns, and the best time counts, since other load only adds time.
 void time_in_turns(std::vector<Contender>& contenders) {
   for (Contender& contender : contenders) contender.work();  // warm-up
   double spent = 0.0;
@@ -68,7 +67,7 @@ at::Tensor grouped_keys(const at::Tensor& x_TMH) {
   return x_TMH.transpose(0, 1).unsqueeze(1).expand({M, N / M, x_TMH.size(0), x_TMH.size(2)});
 }
 
-// a times the transpose of b, by oneDNN.
+// Multiplies a by the transpose of b, by oneDNN.
 void multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
   using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                             std::string_view, c10::List<std::optional<at::Scalar>>,
@@ -90,14 +89,14 @@ void run(int64_t T, int64_t H) {
   const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
   const longspan::AttentionResult own = longspan::flash::forward(q_TNH, k_TMH, v_TMH, spec, blocks);
 
-  // The MLP's product.
+  // The product in the MLP.
   const at::Tensor a = at::randn({2048, kModelDim}), b = at::randn({kModelDim, kMlpDim}),
                    transposed = b.t().contiguous();
   at::Tensor product = at::empty({2048, kMlpDim});
   constexpr int kProducts = 4;
   const double product_flops = 2.0 * kProducts * 2048 * kModelDim * kMlpDim;
 
-  // Of the pairs of queries and keys that causal attention keeps.
+  // Pairs of queries and keys in causal attention.
   const double head_pairs = N * (static_cast<double>(T) * (T + 1) / 2);
   const longspan::FlopCost pair = longspan::pair_flops_of(spec);
   const double forward = head_pairs * static_cast<double>(pair.forward),

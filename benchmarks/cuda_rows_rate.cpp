@@ -139,8 +139,8 @@ void compare_heads_of_vocabulary(int64_t V) {
           [&] { longspan::cross_entropy_gradient_(logits, labels, lse, scale); });
 }
 
-/// Of how many of S rows each expert gets: all as many, or the first of E half of them, the second
-/// half of the others, and so on down to an eighth of the mean.
+/// Rows of each of E experts, S in all: the same number for each, or half for the first, half of
+/// the rest for the second, and so on, and an eighth of the mean for each at least.
 std::vector<int64_t> rows_of_experts(int64_t E, int64_t S, bool skewed) {
   std::vector<int64_t> counts(E, skewed ? S / E / 8 : S / E);
   int64_t left = S;
@@ -153,7 +153,7 @@ std::vector<int64_t> rows_of_experts(int64_t E, int64_t S, bool skewed) {
   return counts;
 }
 
-/// As of a layer's gates, and of their weights' gradients: E experts, of which a row goes to k.
+/// The gemm of gates and its weight gradients, for E experts of which each row has k.
 /// `held`: the dtype of the matrices.
 void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I, at::ScalarType held, bool skewed) {
   constexpr int64_t kRows = 16384;

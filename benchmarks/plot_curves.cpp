@@ -1,4 +1,4 @@
-// A picture for the scripts of this folder: panels as JSON on stdin, a PNG's path as the argument.
+// Plots for the scripts in this folder: panels as JSON on stdin, the PNG's path as the argument.
 //   [{"title": "", "x_label": "", "y_label": "",
 //     "curves": [{"label": "", "x": [], "y": [], "dashed": false}]}]
 #include <cstdio>

@@ -1,5 +1,5 @@
-// How long the gated delta rule takes, forward and backward, by the length of the row: time a token
-// must not grow. Usage: bench_recurrence [threads [tokens ...]]
+// Times the gated delta rule, forward and backward, by row length; the time per token must not
+// grow. Usage: bench_recurrence [threads [tokens ...]]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The loops over rows for every set of vector instructions that the processor has, in one run, and
-// the global gradient norm beside torch's. Usage: bench_vector_math [numbers of a row]
+// Compares the row loops for every set of vector instructions of the CPU in one run, and the global
+// gradient norm to torch's. Usage: bench_vector_math [elements of a row]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -28,7 +28,7 @@ double microseconds_of(const std::function<void()>& work) {
       .count();
 }
 
-/// The contenders take turns, and the best time counts: whatever else the machine does only adds.
+/// The contenders take turns, and the best time counts, since other load only adds time.
 std::vector<double> best_in_turns(const std::vector<std::function<void()>>& contenders,
                                   int rounds) {
   std::vector<double> best(contenders.size(), 1e30);
@@ -54,7 +54,7 @@ void compare_loops(int64_t n) {
   const std::vector<std::pair<std::string, Work>> loops = {
       {"max", [&](const Kernels& k) { result = k.max(a, n); }},
       {"sum_exp", [&](const Kernels& k) { result = k.sum_exp(a, largest, n); }},
-      // Of numbers that stay: 0 times whatever there is.
+      // The inputs stay the same: 0 times any value.
       {"scaled_exp", [&](const Kernels& k) { k.scaled_exp(to, 100.0F, 0.0F, n); }},
       {"swiglu", [&](const Kernels& k) { k.swiglu(to, a, b, n); }},
       {"swiglu_backward",

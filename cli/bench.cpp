@@ -1,4 +1,4 @@
-// `longspan bench attention`: the sequence-parallel methods beside undistributed attention.
+// `longspan bench attention`: compares the sequence-parallel methods to undistributed attention.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -37,7 +37,7 @@ constexpr const char* kCommand = "bench attention";
 constexpr int kDefaultRanks = 2;
 constexpr int64_t kMostDocuments = 1'000'000, kMostRanks = 4096, kMostThreads = 4096;
 
-/// One number: as many documents, as equal as can be. Several: their lengths.
+/// A single number: that many documents of about equal length. Several numbers: their lengths.
 std::vector<int64_t> read_documents(const Options& options) {
   const std::optional<int64_t> tokens = options.whole_number("tokens", 1, kMostIndexed);
   const std::vector<int64_t> given = options.whole_numbers("documents", 1, kMostIndexed);
@@ -76,7 +76,7 @@ at::ScalarType read_dtype(const Options& options) {
 
 ProblemShape read_shape(const Options& options) {
   ProblemShape shape;
-  constexpr int64_t kMost = 1 << 20;  // so that products of them can be counted
+  constexpr int64_t kMost = 1 << 20;  // keeps products from overflowing
   shape.num_heads = options.whole_number("heads", 1, kMost).value_or(8);
   shape.num_kv_heads =
       options.whole_number("kv-heads", 1, kMost).value_or(std::min<int64_t>(2, shape.num_heads));
@@ -97,7 +97,7 @@ ProblemShape read_shape(const Options& options) {
   return shape;
 }
 
-/// Each rank makes its share of the queries at least, and all ranks may be on this machine.
+/// Each rank makes at least its share of the queries, and all ranks may be on this machine.
 void require_room_for_queries(const AttentionBenchOptions& bench) {
   int64_t num_tokens = 0;
   for (const int64_t length : bench.document_lengths) num_tokens += length;
@@ -142,8 +142,8 @@ fs::path output_folder(const Options& options) {
   return options.text("output").value_or("output/attention_bench");
 }
 
-/// Before anything is measured: what cannot be written must not be found at the end. Every rank
-/// does it, so that none waits for one that could not: making a folder twice does no harm.
+/// Before any measurement, so that an unwritable folder is not found at the end. Every rank does
+/// it, so that none waits for one that failed; creating a folder twice is harmless.
 void make_output_folder(const Options& options) {
   const fs::path folder = output_folder(options);
   std::error_code error;
@@ -196,7 +196,7 @@ int work(const Options& options, AttentionBenchOptions bench, const DeviceChoice
   return 0;
 }
 
-/// `--ranks`, or as many as there are.
+/// Returns a plan with `--ranks`, or with as many processes as possible.
 LaunchPlan plan_launch(const Options& options, const DeviceChoice& device) {
   LaunchPlan plan = make_launch_plan(Config(), device);
   const std::optional<int64_t> ranks = options.whole_number("ranks", 1, kMostRanks);

@@ -1,4 +1,4 @@
-// `longspan chat`: questions at the terminal, answers as they are made.
+// `longspan chat`: questions at the terminal, with streamed answers.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,12 +24,12 @@ namespace {
 
 std::atomic<bool> stop_wanted{false};
 
-/// The first Ctrl-C stops the answer, one more before that has happened ends the program.
+/// The first Ctrl-C stops the answer; a second one before that ends the program.
 void on_interrupt(int) {
   if (stop_wanted.exchange(true)) _exit(130);
 }
 
-/// While it lives, Ctrl-C stops the answer.
+/// For its lifetime, Ctrl-C stops the answer.
 class InterruptScope {
  public:
   InterruptScope() {
@@ -42,7 +42,7 @@ class InterruptScope {
   void (*before_)(int);
 };
 
-/// What the program says, at once.
+/// Prints text of the program, and flushes.
 void put(const std::string& text) {
   print_text(text);
   std::fflush(stdout);
@@ -61,8 +61,8 @@ class Chat {
                  assistant.config.max_position_embeddings),
         terminal_(terminal) {}
 
-  /// Answers on stdout, and returns how the answer ended. Throws UserError: the template refuses
-  /// the question, or it is too long; then the question is forgotten.
+  /// Prints the answer to stdout, and returns how it ended. Throws UserError if the template
+  /// refuses the question or it is too long; the question is then forgotten.
   FinishReason ask(const std::string& question) {
     Conversation asked = conversation_;
     asked.messages.push_back({Role::kUser, question});
@@ -93,7 +93,7 @@ class Chat {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     put("\n");
     if (terminal_) say_how_it_ended(answer, seconds);
-    // The next answer of the same session draws other numbers.
+    // The next answer of the session draws other random numbers.
     ++assistant_.options.seed;
     if (!assistant_.chat) return answer.reason;
     asked.messages.push_back({Role::kAssistant, text});
@@ -107,7 +107,7 @@ class Chat {
     conversation_.messages.resize(has_system ? 1 : 0);
   }
 
-  /// Begins anew with this system message; empty: the template's own.
+  /// Starts a new conversation with this system message; empty: the template's own.
   void set_system(const std::string& text) {
     conversation_.messages.clear();
     if (!text.empty()) conversation_.messages.push_back({Role::kSystem, text});
@@ -148,7 +148,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
-/// False: the user wants to leave.
+/// Runs a command of the user. Returns false to leave.
 bool obey(Chat& chat, const std::string& line) {
   const size_t end = line.find(' ');
   const std::string command = line.substr(0, end);
@@ -181,7 +181,7 @@ void converse(Chat& chat, const Assistant& assistant) {
     if (line.kind == TypedLine::kEnd) return;
     const bool interrupted_again = std::exchange(interrupted, line.kind == TypedLine::kInterrupted);
     if (interrupted) {
-      // One that came too late to stop an answer must not cost the conversation.
+      // A Ctrl-C that came too late to stop an answer must not end the conversation.
       if (interrupted_again) return;
       put("Ctrl-D or /exit leaves, and so does Ctrl-C once more.\n");
       continue;

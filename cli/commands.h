@@ -10,11 +10,12 @@ using Arguments = std::vector<std::string>;
 
 struct Command {
   std::string name;
-  std::string summary;  // one line of `longspan help`
+  std::string summary;  // line in `longspan help`
   std::string help;     // `longspan help <name>`
   /// Returns the exit status. Throws UserError.
   int (*run)(const Arguments& arguments);
-  /// Whether it computes with torch, which then must be the one that the program was compiled with.
+  /// True if it computes with torch, which must then be the version that the program was compiled
+  /// with.
   bool computes;
 };
 
@@ -32,10 +33,10 @@ Command env_command();
 Command version_command();
 Command help_command();
 
-/// All of them, in the order in which a new user meets them.
+/// All commands, in the order in which a new user meets them.
 const std::vector<Command>& commands();
 
-/// Says that there is no command `name`, and which is near, if one is.
+/// Returns the error for an unknown command, with the nearest command if there is one.
 std::string unknown_command(const std::string& name);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// `longspan compare`: the loss curves of several runs in one picture, and how far they are apart.
+// `longspan compare`: plots the loss curves of several runs, and their differences.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Run {
   std::vector<double> steps, losses;
 };
 
-/// The steps' losses of a run's trainer_log.jsonl; evaluations and the closing line have none.
+/// Reads the losses of steps from trainer_log.jsonl; evaluations and the last line have none.
 Run read_run(const std::string& folder) {
   const auto path = std::filesystem::path(folder) / "trainer_log.jsonl";
   std::optional<InputFile> file = InputFile::open_if_there(path.string(), "training log");
@@ -53,7 +53,7 @@ Run read_run(const std::string& folder) {
   return run;
 }
 
-/// |loss - loss of the first run| at each step that both have.
+/// Returns |loss - loss of the first run| at each step that both have.
 Curve difference(const Run& first, const Run& run) {
   Curve curve{.label = run.name, .x = {}, .y = {}};
   for (size_t i = 0; i < run.steps.size(); ++i) {

@@ -1,4 +1,4 @@
-// `longspan completion`: what a shell needs to complete commands, keys and values, from the tables.
+// `longspan completion`: prints shell completions of commands, keys and values, from the tables.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,7 +16,7 @@ namespace longspan {
 
 namespace {
 
-/// The values that can be listed; none for numbers and text.
+/// Returns the values that can be listed; none for numbers and text.
 std::vector<std::string> values_of(const Key& key) {
   std::vector<std::string> values(key.choices.begin(), key.choices.end());
   const bool truth = std::holds_alternative<bool Config::*>(key.field) ||
@@ -25,7 +25,7 @@ std::vector<std::string> values_of(const Key& key) {
   return values;
 }
 
-/// A key of a configuration file as shells show it.
+/// A configuration key for shells.
 struct ShownKey {
   std::string_view name, help;
   std::vector<std::string> values;
@@ -63,7 +63,7 @@ std::string names_of_generation_keys(bool writes_file) {
   return names;
 }
 
-/// Names and values that can be listed, of a configuration file's keys and of generation's.
+/// Returns the keys with listable values, of configuration files and of generation.
 std::vector<std::pair<std::string, std::vector<std::string>>> listed_values() {
   std::vector<std::pair<std::string, std::vector<std::string>>> listed;
   const auto add = [&listed](std::string_view name, std::vector<std::string> values) {
@@ -76,14 +76,14 @@ std::vector<std::pair<std::string, std::vector<std::string>>> listed_values() {
   return listed;
 }
 
-/// In single quotes for a POSIX shell.
+/// Quotes a text for a POSIX shell.
 std::string shell_quoted(std::string_view text) {
   std::string out = "'";
   for (const char letter : text) out += letter == '\'' ? "'\\''" : std::string(1, letter);
   return out + "'";
 }
 
-/// The first sentence of a help text.
+/// Returns the first sentence of a help text.
 std::string_view first_sentence(std::string_view help) {
   const size_t end = help.find(". ");
   return end == std::string_view::npos ? help : help.substr(0, end + 1);
@@ -95,7 +95,7 @@ std::string bash() {
     cases += fmt::format("    {}) echo {} ;;\n", name,
                          shell_quoted(fmt::format("{}", fmt::join(values, " "))));
   }
-  // bash cuts words at =, unless COMP_WORDBREAKS was changed.
+  // bash splits words at =, unless COMP_WORDBREAKS was changed.
   return fmt::format(R"sh(# longspan: eval "$(longspan completion bash)" in ~/.bashrc
 _longspan_values() {{
   case $1 in

@@ -26,7 +26,7 @@ int show_version(const Arguments&) {
   return 0;
 }
 
-/// What computes the passes over rows on a GPU.
+/// Describes the compiler of the GPU's row kernels.
 std::string cuda_kernels() {
   try {
     return fmt::format("compiled by NVRTC {}", cuda::Compiler::get().version());
@@ -47,7 +47,7 @@ int show_environment(const Arguments&) {
   line("CPU",
        fmt::format("{}, torch's vector instructions {}",
                    counted(std::thread::hardware_concurrency(), "core"), at::get_cpu_capability()));
-  // What a lower capability than the processor's comes from.
+  // Why the capability is lower than the processor's.
   const std::string why = cpu_capability() == widest_cpu_capability()
                               ? ""
                               : fmt::format(" ({}; the processor runs {})", kCpuCapabilityVariable,

@@ -1,4 +1,4 @@
-// `longspan export`: a model with its adapters merged into it, as a Hugging Face folder.
+// `longspan export`: merges adapters into a model and writes a Hugging Face folder.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The dtype that the model's own config.json names; where it names none bf16 for quantized
-/// numbers, and fp32 for others.
+/// Returns the dtype in the model's config.json; if it names none, bf16 for quantized models and
+/// fp32 for others.
 at::ScalarType dtype_of(const ModelConfig& config) {
   const std::string name = dtype_in(parse_json(config.json, "config.json"));
   if (name.empty() && config.stored != StoredNumbers{}) return at::kBFloat16;
@@ -42,8 +42,8 @@ at::ScalarType dtype_of(const ModelConfig& config) {
   return named == at::kDouble ? at::kFloat : named;
 }
 
-/// By the template that the configuration names; else as the last adapter that brings a tokenizer
-/// says. nullopt: the model's own stays.
+/// Returns the chat settings of the configured template, else of the last adapter with a tokenizer.
+/// nullopt: the model's own.
 std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::string>& adapters) {
   const std::string& model = config.model_name_or_path;
   if (!config.chat_template.empty())
@@ -56,7 +56,7 @@ std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::st
   return chat_that_differs(Tokenizer::load(model), Tokenizer::load(*last));
 }
 
-/// Of an export that was killed the lock may be left, which is nobody's then.
+/// An export that was killed may have left its lock file.
 void require_empty(const std::string& target) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(target, error)) {
@@ -69,7 +69,7 @@ void require_empty(const std::string& target) {
   }
 }
 
-/// export_dir: a folder of its own, empty or yet to be made, that can be written to.
+/// Checks that export_dir is an own, writable folder, empty or missing.
 void check_export_dir(const Config& config) {
   const std::string& target = config.export_dir;
   std::error_code error;
@@ -97,8 +97,8 @@ void check_export_dir(const Config& config) {
   try_folder("export_dir", target);
 }
 
-/// As the adapters were trained, or as the keys say where no adapter says it. Throws UserError
-/// where the two differ.
+/// Returns the model with the positions of its adapters' training, or those that the keys ask for
+/// if no adapter has any. Throws UserError if both exist and differ.
 ModelConfig positions_for(const Config& config, const ModelConfig& own) {
   const ModelConfig trained = with_positions_of(split_names(config.adapter_name_or_path), own);
   const ModelConfig asked =
@@ -135,7 +135,7 @@ int run(const Arguments& words) {
   }
   const ModelConfig model = positions_for(config, own);
   check_export_dir(config);
-  // Merged in fp32, so that each weight is rounded once.
+  // Merges in fp32, so that each weight is rounded once.
   std::vector<NamedTensor> parameters =
       load_parameters(config.model_name_or_path, model, at::kFloat);
   std::vector<NamedTensor> value_head = load_value_head(config.model_name_or_path, model);

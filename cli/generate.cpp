@@ -1,4 +1,4 @@
-// `longspan generate`: answers to a file of prompts.
+// `longspan generate`: answers a file of prompts.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
                               std::strerror(errno)));
 }
 
-/// Before minutes go into it. Leaves nothing. Throws UserError: the file is there already, or
+/// Checks the output before minutes of work. Leaves nothing. Throws UserError if the file exists or
 /// cannot be made.
 void check_output(const std::string& path) {
   std::error_code error;
@@ -46,10 +46,10 @@ void check_output(const std::string& path) {
   fs::remove(path, error);
 }
 
-/// Lines in the order of the prompts, each written as soon as those before it are.
+/// Writes lines in the order of the prompts, each as soon as those before it are written.
 class AnswerWriter {
  public:
-  /// Empty: stdout. Throws UserError: the file cannot be made, or is there after all.
+  /// Empty: stdout. Throws UserError if the file cannot be made, or exists after all.
   explicit AnswerWriter(const std::string& path) : path_(path) {
     if (path.empty()) return;
     file_ = std::fopen(path.c_str(), "wx");

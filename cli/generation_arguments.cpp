@@ -21,7 +21,7 @@ struct ArgumentKey {
   std::string name;
   std::string wanted;
   std::string help;
-  std::function<bool(const std::string&)> take;  // false: not what is wanted
+  std::function<bool(const std::string&)> take;  // returns false for an invalid value
 };
 
 bool to_truth(const std::string& text, bool& value) {
@@ -89,7 +89,7 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
        }},
       {"infer_dtype", "one of: auto, fp32, bf16", "auto: as config.json says [auto]",
        [&](const std::string& text) {
-         // LLaMA-Factory's names beside the short ones.
+         // LLaMA-Factory's names next to the short ones.
          request.infer_dtype = dtype_named(text);
          return text == "auto" || request.infer_dtype == at::kFloat ||
                 request.infer_dtype == at::kBFloat16;
@@ -137,7 +137,7 @@ GenerationArguments read_generation_arguments(const std::string& command,
     const bool dashed = word.starts_with("--");
     if (dashed) word.erase(0, 2);
     const size_t equals = word.find('=');
-    // A file's name may hold a sign of equality too: then there is no key before it.
+    // A file name may contain an equals sign too; the text before it is then no key.
     std::string name = word.substr(0, equals);
     const bool is_name = std::ranges::all_of(name, [](char c) {
       return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || (c == '-');

@@ -11,30 +11,30 @@
 namespace longspan {
 
 struct GenerationArguments {
-  std::vector<std::string> words;  // those that belong to no key
+  std::vector<std::string> words;  // words that belong to no key
   AssistantRequest request;
   bool seed_given = false;
-  // Of `longspan generate`:
+  // For `longspan generate`:
   std::string output;
   int64_t batch_size = 8;
   std::optional<int64_t> max_samples;
 };
 
-/// Reads `key=value`, `--key value`, `--key=value` and `--key` (which is true). Throws UserError:
-/// an unknown key (names the nearest), a value of the wrong kind. `writes_file`: keys of `longspan
-/// generate` are known too.
+/// Reads `key=value`, `--key value`, `--key=value` and `--key` (true). Throws UserError for an
+/// unknown key (with the nearest) and for an invalid value. `writes_file`: also accept the keys of
+/// `longspan generate`.
 GenerationArguments read_generation_arguments(const std::string& command,
                                               const Arguments& arguments, bool writes_file);
 
-/// One key that these commands take, and its values where they can be listed.
+/// A key of these commands, and its values if they can be listed.
 struct GenerationKey {
   std::string name, wanted, help;
   std::vector<std::string> values;
-  bool of_generate = false;  // `longspan chat` does not have it
+  bool of_generate = false;  // not in `longspan chat`
 };
 std::vector<GenerationKey> generation_keys(bool writes_file);
 
-/// What help says of all keys, a line or more for each.
+/// Returns the help for all keys, one or more lines each.
 std::string generation_keys_help(bool writes_file);
 
 }  // namespace longspan

@@ -54,7 +54,7 @@ void print_overview() {
       "\n`longspan help <command>` the rest.\n");
 }
 
-/// Is it a key that training knows as one of chat and generate only?
+/// True if training refuses the key with a reference to chat and generate.
 bool refers_to_generation(const std::string& name) {
   const auto& keys = unsupported_keys();
   const auto key = std::ranges::find(keys, name, &UnsupportedKey::name);
@@ -63,7 +63,8 @@ bool refers_to_generation(const std::string& name) {
 
 std::vector<GenerationKey> all_generation_keys() { return generation_keys(/*writes_file=*/true); }
 
-/// What `longspan help NAME` says of a key of chat and generate; empty when they have none such.
+/// Returns the help of `longspan help NAME` for a key of chat and generate; empty if they have no
+/// such key.
 std::string explain_generation_key(const std::string& name) {
   for (const GenerationKey& key : all_generation_keys()) {
     if (key.name != name) continue;
@@ -91,7 +92,7 @@ std::string nearest_of_all_keys(const std::string& name) {
   return takes_other ? other : key;
 }
 
-/// What a word that is neither a command nor a key may have been meant for.
+/// Returns suggestions for a word that is neither a command nor a key.
 std::string no_such(const std::string& name) {
   const std::string key = nearest_of_all_keys(name), command = nearest_command(name);
   if (key.empty() && command.empty()) {
@@ -117,7 +118,7 @@ int run(const Arguments& arguments) {
     const std::string& name = arguments[0];
     const std::string of_training = explain_key(name), of_others = explain_generation_key(name);
     if (of_training.empty() && of_others.empty()) throw UserError(no_such(name));
-    // What training only refuses is explained by those who take it.
+    // If training only refuses the key, only its users explain it.
     if (of_others.empty() || !refers_to_generation(name)) print_text(of_training);
     print_text(of_others);
     return 0;

@@ -1,4 +1,4 @@
-// `longspan init`: a random checkpoint from a config.json.
+// `longspan init`: makes a random checkpoint from a config.json.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -33,11 +33,11 @@ at::ScalarType dtype_of(const std::string& name) {
                               long_name_of(at::kFloat), long_name_of(at::kBFloat16)));
 }
 
-/// All of the model is made before it is written.
+/// The whole model is made before it is written.
 void require_room_for(const ModelConfig& config, int64_t num_parameters, at::ScalarType dtype) {
-  // A layer has a dozen tensors, each with a name and a spec, however small they are.
+  // A layer has about a dozen tensors, each with a name and a spec, whatever their size.
   constexpr int64_t kBytesOfLayer = 16384;
-  // Neither can overflow: parameters are at most kMostCounted, layers kMostIndexed.
+  // Neither product can overflow: parameters are at most kMostCounted, layers kMostIndexed.
   const int64_t num_bytes =
       num_parameters * (dtype == at::kFloat ? 4 : 2) + config.spec.num_layers * kBytesOfLayer;
   const MachineMemory machine = machine_memory();

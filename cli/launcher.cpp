@@ -38,9 +38,9 @@ std::optional<std::string> environment(const char* name) {
   return value;
 }
 
-/// What a look at an address may take, where a name's server does not answer.
+/// Limit of a name lookup if the name server does not answer.
 constexpr std::chrono::seconds kLookUp{20};
-/// What torchrun waits for the other machines: ddp_timeout, within these.
+/// Limits of torchrun's wait for the other machines, which is otherwise ddp_timeout.
 constexpr int64_t kLeastMeetingSeconds = 60, kMostMeetingSeconds = 600;
 
 std::optional<int> environment_number(const char* name, int least, int most = INT_MAX) {
@@ -71,15 +71,15 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-/// lib/python3.x/site-packages/torch -> bin of the same environment.
+/// From lib/python3.x/site-packages/torch to bin of the same environment.
 fs::path environment_bin() {
   fs::path prefix = torch_directory();
   for (int level = 0; level < 4; ++level) prefix = prefix.parent_path();
   return prefix / "bin";
 }
 
-/// Of the signals that torchrun catches and hands on, those that this process does not ignore:
-/// under nohup the workers are to outlive the terminal.
+/// Returns those of the signals that torchrun forwards which this process does not ignore: under
+/// nohup the workers must outlive the terminal.
 std::string signals_to_handle(bool with_sigterm) {
   std::string names;
   for (const auto& [signal, name] : {std::pair(SIGTERM, "SIGTERM"),
@@ -95,7 +95,7 @@ std::string signals_to_handle(bool with_sigterm) {
   return names;
 }
 
-/// Their product is the number of ranks, an int.
+/// Their product, the number of ranks, must fit an int.
 constexpr int kMostProcesses = 4096, kMostMachines = 65536;
 
 bool is_executable(const fs::path& path) { return access(path.c_str(), X_OK) == 0; }
@@ -155,7 +155,7 @@ void check_meeting_place(const LaunchPlan& plan) {
   const std::chrono::seconds patience =
       std::min<std::chrono::seconds>(kLookUp, std::chrono::seconds(plan.patience_seconds));
   const std::string& host = plan.master_address;
-  // The names of a cluster's machines may come a moment after the machines.
+  // The names of a cluster's machines may appear a little after the machines.
   const auto end = std::chrono::steady_clock::now() + patience;
   for (;;) {
     const std::string problem = why_no_address(host, patience);
@@ -234,7 +234,7 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
   words.insert(words.end(), rest.begin(), rest.end());
   words.insert(words.end(), arguments.begin(), arguments.end());
 
-  // torchrun would give each worker one thread; the workers share the cores of this machine.
+  // torchrun would set one thread per worker; the workers share this machine's cores.
   const int threads = std::max(1, num_cores() / plan.processes_per_node);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
 
@@ -242,7 +242,7 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
   // c10d prints a stack trace for every lost connection.
   if (quiet) setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
 
-  if (!quiet) {  // a torchrun that knows nothing of held signals
+  if (!quiet) {  // the original torchrun does not handle blocked signals
     sigset_t none;
     sigemptyset(&none);
     pthread_sigmask(SIG_SETMASK, &none, nullptr);

@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// How many processes a run has, and where.
+/// The number of a run's processes, and their machines.
 struct LaunchPlan {
   int num_nodes = 1, node_rank = 0, processes_per_node = 1;
   std::string master_address = "127.0.0.1";
@@ -20,29 +20,30 @@ struct LaunchPlan {
   int world_size() const { return num_nodes * processes_per_node; }
 };
 
-/// Was this process started by torchrun, mpirun or srun?
+/// True if torchrun, mpirun or srun started this process.
 bool is_launched();
 
-/// From the key nproc_per_node and LLaMA-Factory's environment variables: NPROC_PER_NODE, NNODES,
-/// NODE_RANK, MASTER_ADDR, MASTER_PORT. Without either: a process for each GPU, or one on a CPU.
-/// Throws UserError: not a number, contradictions, several nodes without MASTER_ADDR.
+/// Makes the plan from the key nproc_per_node and LLaMA-Factory's environment variables:
+/// NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT. Default: one process per GPU, or
+/// one on a CPU. Throws UserError for an invalid number, for contradictions, and for several nodes
+/// without MASTER_ADDR.
 LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& device);
 
-/// Looks at MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError: the name has
-/// no address, or not one of this machine where it is the only one; this machine is to listen at
-/// the port and cannot; what listens there on node 0 is no torchrun's.
+/// Checks MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError if the name has
+/// no address, or none of this machine although it is the only one; if this machine cannot listen
+/// at the port; or if something other than torchrun listens there on node 0.
 void check_meeting_place(const LaunchPlan& plan);
 
-/// torchrun of the Python environment whose torch is in use: $TORCHRUN, the one beside that
-/// environment's python, or the first on PATH. nullopt when there is none.
+/// Returns the torchrun of the Python environment whose torch is in use: $TORCHRUN, the one next to
+/// that environment's python, or the first on PATH. nullopt if there is none.
 std::optional<std::string> find_torchrun();
 
-/// Becomes torchrun with `longspan <words>` as its workers. Returns only by throwing UserError (no
-/// torchrun, too few open files allowed). check_meeting_place comes first: it can take a minute, in
-/// which signals are the caller's.
+/// Replaces this process by torchrun with `longspan <words>` as its workers. Returns only by
+/// throwing UserError (no torchrun, or a too low limit of open files). Call check_meeting_place
+/// first; it can take a minute, in which the caller handles signals.
 [[noreturn]] void launch(const LaunchPlan& plan, const Arguments& words);
 
-/// From now on SIGTERM and SIGUSR1 wait, in processes that this one starts or becomes too.
+/// From here on SIGTERM and SIGUSR1 are blocked, also in processes that this one starts or becomes.
 void hold_stop_signals();
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// The program `longspan`: finds the command and runs it. Status 0: done; 1: a mistake that the user
-// can mend, told on stderr in one piece; 2: a defect of the program.
+// The program `longspan`: finds the command and runs it. Exit status 0: success; 1: a user error,
+// printed to stderr; 2: a defect of the program.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -38,7 +38,8 @@ const std::vector<Command>& commands() {
 
 namespace {
 
-/// What a library says of a file, a folder, the memory or other processes; empty: something else.
+/// Returns a library's message about a file, folder, memory or other processes; empty for other
+/// errors.
 std::string outside_cause(const std::exception& error) {
   if (dynamic_cast<const CommunicationError*>(&error) != nullptr) return error.what();
   if (dynamic_cast<const nlohmann::json::exception*>(&error) != nullptr) {
@@ -63,12 +64,12 @@ int run(Arguments arguments) {
   const auto command = std::ranges::find(commands(), name, &Command::name);
   if (command == commands().end()) throw UserError(unknown_command(name));
   if (wants_help) return help_command().run({name});
-  if (name != "help" && name != "version") cpu_capability();  // or a mistake in its variable
+  if (name != "help" && name != "version") cpu_capability();  // throws for an error in its variable
   if (command->computes) require_compiled_torch();
   return command->run(arguments);
 }
 
-/// The exit status of what the arguments ask for.
+/// Runs the arguments and returns the exit status.
 int status_of(Arguments arguments) {
   try {
     return run(std::move(arguments));
@@ -80,7 +81,7 @@ int status_of(Arguments arguments) {
   } catch (const std::exception& error) {
     claim_last_words();
     std::fflush(stdout);
-    // A file's or the machine's fault that nobody foresaw is no defect of the program.
+    // An unexpected error of a file or the machine is no defect of the program.
     const std::string outside = outside_cause(error);
     print_err("{}: {}\n", outside.empty() ? "internal error" : "error",
               outside.empty() ? error.what() : outside);
@@ -93,15 +94,15 @@ int status_of(Arguments arguments) {
 }  // namespace longspan
 
 int main(int argc, char** argv) {
-  // A file that may grow no further (ulimit -f) is an error of the write, with a remedy; who reads
-  // no more (| head) ends this program without a word, also where a parent has ignored that.
+  // A file at its size limit (ulimit -f) gives a write error with a remedy. A closed pipe (| head)
+  // ends this program silently, even if the parent ignores SIGPIPE.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_DFL);
   longspan::end_threads_without_memory();
   longspan::end_with_lost_gpus();
   const int status = longspan::status_of({argv + 1, argv + argc});
   std::fflush(nullptr);
-  // What main() has used is gone. Torch's static objects take a tenth of a second to go, in which
-  // each of its operators is unregistered: half of the time of a command that computes nothing.
+  // main() has freed its own objects. Torch's static destructors take a tenth of a second to
+  // unregister each operator: half of the time of a command that computes nothing.
   _exit(status);
 }

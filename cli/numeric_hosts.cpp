@@ -1,8 +1,8 @@
-// torch asks the server of names who connects to a store, for its log, at each end of each
-// connection: the thread that serves the store, too, which answers nobody meanwhile. Where the
-// server of names is silent that takes 5 seconds a time, or more. /etc/hosts does not help: the
-// store's socket is of IPv6, and has other machines' addresses of IPv4, and 127.0.0.1, in that
-// form. In this program addresses have no names.
+// torch does a reverse name lookup of both ends of each store connection for its log, also in the
+// thread that serves the store, which answers no requests meanwhile. If the name server does not
+// respond, each lookup takes 5 seconds or more. /etc/hosts does not help: the store's socket is
+// IPv6, and sees IPv4 addresses, including 127.0.0.1, in that form. In this program addresses have
+// no names.
 #include <dlfcn.h>
 #include <netdb.h>
 #include <sys/socket.h>

@@ -1,9 +1,9 @@
-// OpenMP's threads spin some milliseconds for the next piece of work before they sleep, and keep
-// from its core whatever else computes there: a neighbour's process, or the one thread that they
-// wait for. So the commands that compute let them spin for less than a millisecond, unless the user
-// has said how they are to wait. OpenMP's runtime reads its variables when it is loaded, before
-// main(), so the program starts itself again with them set: as the first of all initialisers,
-// before those of the libraries take their time. Workers inherit the variables, and start once.
+// OpenMP's threads spin for some milliseconds before they sleep, and take their core from other
+// work: a neighbouring process, or the one thread that they wait for. So the commands that compute
+// limit the spinning to less than a millisecond, unless the user has configured it. OpenMP's
+// runtime reads its variables when it is loaded, before main(), so the program restarts itself with
+// them set. This happens in the first initializer, before those of the libraries. Workers inherit
+// the variables and need no restart.
 #include <alloca.h>
 #include <limits.h>
 #include <sys/auxv.h>
@@ -16,19 +16,19 @@ namespace longspan {
 namespace {
 
 constexpr std::string_view kCommands[] = {"train", "bench", "chat", "generate"};
-/// Any of them says how threads wait.
+/// Each of these configures how threads wait.
 constexpr std::string_view kVariables[] = {"GOMP_SPINCOUNT=", "OMP_WAIT_POLICY=", "KMP_BLOCKTIME="};
 
-// GNU's runtime, which torch brings, counts; others know the policy alone. So many turns are 0.2 to
-// 0.5 ms: threads that sleep at once (100) cost a machine with nothing else to do a tenth of its
-// speed, the runtime's own 300,000 cost one whose cores are busy a third; this costs 2 and 5 %.
+// GNU's runtime, which torch brings, counts turns; others only have a policy. This number of turns
+// takes 0.2 to 0.5 ms. Threads that sleep at once (100 turns) cost an idle machine a tenth of its
+// speed; the runtime's default of 300,000 costs a busy machine a third; this value costs 2 and 5 %.
 char spin_count[] = "GOMP_SPINCOUNT=10000";
 char wait_policy[] = "OMP_WAIT_POLICY=passive";
 
-/// The C library is not initialised yet: no getenv(), nothing allocated.
+/// The C library is not initialized yet: no getenv(), no allocation.
 [[maybe_unused]] void start_without_spinning(int argc, char** argv, char** environment) {
-  // Started as `ld.so longspan ...`, the process is the loader's: the kernel has loaded no other,
-  // and /proc/self/exe names it.
+  // If the program was started as `ld.so longspan ...`, the process is the loader itself: the
+  // kernel has loaded no other one, and /proc/self/exe is the loader.
   if (getauxval(AT_BASE) == 0) return;
   if (argc < 2 || std::ranges::find(kCommands, argv[1]) == std::end(kCommands)) return;
   size_t size = 0;
@@ -45,10 +45,10 @@ char wait_policy[] = "OMP_WAIT_POLICY=passive";
   end[0] = spin_count;
   end[1] = wait_policy;
   end[2] = nullptr;
-  execve(program, argv, all);  // where it fails, the program goes on, and its threads spin
+  execve(program, argv, all);  // if it fails, the program continues and its threads spin
 }
 
-#if defined(__SANITIZE_ADDRESS__)  // GCC's way to say it
+#if defined(__SANITIZE_ADDRESS__)  // GCC's macro
 #define LONGSPAN_ADDRESS_SANITIZER
 #elif defined(__has_feature)  // clang's
 #if __has_feature(address_sanitizer)
@@ -56,7 +56,7 @@ char wait_policy[] = "OMP_WAIT_POLICY=passive";
 #endif
 #endif
 
-#ifndef LONGSPAN_ADDRESS_SANITIZER  // whose runtime is not there yet
+#ifndef LONGSPAN_ADDRESS_SANITIZER  // its runtime is not there yet
 using Initialiser = void(int argc, char** argv, char** environment);
 [[gnu::used, gnu::section(".preinit_array")]] Initialiser* const kFirst = start_without_spinning;
 #endif

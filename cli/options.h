@@ -1,4 +1,4 @@
-// `--name value` options of the small commands.
+// Parses `--name value` options of the small commands.
 #pragma once
 
 #include <map>
@@ -13,24 +13,24 @@ namespace longspan {
 
 class Options {
  public:
-  /// Reads `--name value ...` and `--name=value`. Throws UserError: an unknown name (names the
-  /// nearest), a word that belongs to no option, several values where one is wanted.
+  /// Reads `--name value ...` and `--name=value`. Throws UserError for an unknown name (with the
+  /// nearest), for a word without an option, and for several values of an option that takes one.
   /// `flag_names` take no value.
   Options(const std::string& command, const Arguments& arguments,
           const std::vector<std::string>& names, const std::vector<std::string>& list_names = {},
           const std::vector<std::string>& flag_names = {});
 
   std::optional<std::string> text(const std::string& name) const;
-  /// Throws UserError when the option is absent.
+  /// Throws UserError if the option is missing.
   std::string required(const std::string& name) const;
   std::vector<std::string> required_list(const std::string& name) const;
-  /// The values, which may also be separated by commas; empty when the option is absent.
+  /// Returns the values, which may also be separated by commas; empty if the option is missing.
   std::vector<std::string> list(const std::string& name) const;
   bool flag(const std::string& name) const;
-  /// Throws UserError when it is not a whole number from `least` to `most`.
+  /// Throws UserError if it is not a whole number from `least` to `most`.
   std::optional<int64_t> whole_number(const std::string& name, int64_t least,
                                       int64_t most = kMostCounted) const;
-  /// The same of list().
+  /// The same for list().
   std::vector<int64_t> whole_numbers(const std::string& name, int64_t least,
                                      int64_t most = kMostCounted) const;
 
@@ -42,7 +42,8 @@ class Options {
   std::map<std::string, std::vector<std::string>> values_;
 };
 
-/// Throws UserError when `folder`, where `command` is to write, is there and not an empty folder.
+/// Throws UserError if `folder`, into which `command` will write, exists and is not an empty
+/// folder.
 void require_free_folder(const std::string& command, const std::string& folder);
 
 }  // namespace longspan

@@ -17,8 +17,8 @@ int run(const Arguments& arguments) {
   const std::string output = options.required("output");
   require_free_folder("tokenizer", output);
   options.required("vocab-size");
-  // 256 bytes and three special tokens are always in.
-  constexpr int64_t kMostTokens = 10'000'000;  // room for all of them is made at once
+  // The 256 bytes and three special tokens are always included.
+  constexpr int64_t kMostTokens = 10'000'000;  // memory for all of them is allocated at once
   train_byte_level_bpe(files, *options.whole_number("vocab-size", 259, kMostTokens), output);
   print_out("Trained a tokenizer with {} on {} in {}\n",
             counted(Tokenizer::load(output).vocab_size(), "token"),

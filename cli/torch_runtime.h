@@ -1,19 +1,19 @@
-// The torch that this process runs on.
+// The torch that this process has loaded.
 #pragma once
 
 #include <string>
 
 namespace longspan {
 
-/// The folder of the torch package whose libraries are loaded (".../site-packages/torch").
+/// Returns the folder of the loaded torch package (".../site-packages/torch").
 std::string torch_directory();
 
-/// Its version ("2.15.0+cpu"); empty when version.py cannot be read.
+/// Returns its version ("2.15.0+cpu"); empty if version.py cannot be read.
 std::string torch_version();
 
-/// Throws UserError when torch is of another version than the one that Longspan was compiled
-/// against: C++ symbols and layouts change between versions. (CPU and CUDA builds of one version
-/// are alike.)
+/// Throws UserError if torch has another version than the one that Longspan was compiled with,
+/// since C++ symbols and layouts change between versions. (CPU and CUDA builds of a version are
+/// compatible.)
 void require_compiled_torch();
 
 }  // namespace longspan

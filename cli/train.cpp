@@ -1,4 +1,4 @@
-// `longspan train`: checks what can be checked at once, then trains or starts the workers that do.
+// `longspan train`: runs the early checks, then trains or starts the workers that do.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -64,18 +64,19 @@ Config read_config(const TrainArguments& arguments) {
   return config;
 }
 
-/// What is the same on all ranks and costs little, before any process is started or memory taken.
+/// Runs the checks that are cheap and the same on all ranks, before any process is started or
+/// memory allocated.
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
   check_output_folders(config, source_folders(config, config));
   const ModelConfig model = model_config_for(config, config.model_name_or_path);
-  // Which links and devices there are changes what is chosen, not what is possible.
+  // Links and devices only affect the choice of a plan, not its feasibility.
   make_parallel_plan(plan_request(config, attended_model(config, model), world_size,
                                   ranks_per_machine, /*cuda=*/false));
   check_trained_model(config, model);
   check_dataset_files(config, stage_of(config));
 }
 
-/// A worker whose launcher is killed is told to save and end, rather than to go on alone.
+/// If its launcher is killed, a worker is told to save and end instead of continuing alone.
 void end_with_launcher() {
   if (std::getenv("TORCHELASTIC_RUN_ID") == nullptr) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -87,11 +88,11 @@ Machine this_machine() {
           .num_cores = num_cores()};
 }
 
-/// One process of a run, in which signals are heard and what the run takes is measured. Returns the
-/// exit status: 130 after SIGINT, 0 after SIGTERM or SIGUSR1 and a save.
+/// Runs one process of a run: handles signals and measures memory. Returns the exit status: 130
+/// after SIGINT, 0 after SIGTERM or SIGUSR1 and a save.
 int train(const Config& config, const Rendezvous& where) {
-  end_soon_with_lost_gpus();  // before there is a thread that may read the environment
-  // Whatever comes until the process is gone is for it: it is never destroyed.
+  end_soon_with_lost_gpus();  // before any thread may read the environment
+  // Never destroyed: it handles signals until the process has ended.
   static InterruptWatch& interrupts = *new InterruptWatch(/*speaks=*/where.rank == 0);
   struct EndOfRun {
     int status = 1;
@@ -112,11 +113,11 @@ int train(const Config& config, const Rendezvous& where) {
     return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;
   } catch (const FailedElsewhere&) {
     interrupts.run_ended(1);
-    // Rank 0 is saying what happened; a launcher that sees this process end first would kill it.
+    // Rank 0 is printing the error; a launcher that sees this process end first would kill it.
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return 1;
   } catch (const CommunicationError& error) {
-    throw UserError(error.what());  // the ranks have not found each other
+    throw UserError(error.what());  // the ranks did not find each other
   }
 }
 
@@ -136,7 +137,7 @@ int work(const TrainArguments& arguments) {
     claim_last_words();
     end_process_with_error(error.what());
   }
-  // Connections to ranks that are gone may be open, with threads that wait for them.
+  // Connections to dead ranks may be open, with threads that wait for them.
   if (status != 0 && where.world_size > 1) {
     std::fflush(stdout);
     end_process_at_once(status);
@@ -145,7 +146,7 @@ int work(const TrainArguments& arguments) {
 }
 
 int run(const Arguments& words) {
-  // Until somebody knows what to make of them: EarlyStops, an InterruptWatch or torchrun.
+  // Until something handles them: EarlyStops, an InterruptWatch or torchrun.
   hold_stop_signals();
   const TrainArguments arguments = read_arguments(words);
   if (is_launched()) return work(arguments);

@@ -1,7 +1,6 @@
-// FlashAttention 3 as its package registers it, on CPUs, for tests of what calls it: the operators
-// that its shared object defines when it is loaded (of its published versions, the newest), with
-// the demands on their arguments, composed of ATen's operators. It takes fp32 and fp64 too. L:
-// queries and K: keys of a segment, N: query heads, M: kv heads, H: numbers in a head.
+// A CPU stand-in for FlashAttention 3, for tests of its callers: the operators that the newest
+// published package registers, with their argument checks, in ATen operators. Also accepts fp32 and
+// fp64. L: queries and K: keys of a segment, N: query heads, M: kv heads, H: elements of a head.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <torch/library.h>
@@ -11,7 +10,7 @@
 #include <optional>
 #include <tuple>
 
-// Of Python, which no test holds.
+// Symbols of Python, which test programs do not contain.
 extern "C" void* PyModule_Create2(void* definition, int version);
 extern "C" void* PyInit__C() { return PyModule_Create2(nullptr, 1013); }
 
@@ -61,7 +60,7 @@ Tensor keys(const Tensor& x, int64_t N) {
       .transpose(0, 1);
 }
 
-// Scores of a segment, [N, L, K]; what is not seen is minus infinity.
+// Returns the scores of a segment, [N, L, K]; masked pairs are minus infinity.
 Tensor scores(const Tensor& q, const Tensor& k, double scale, const Mask& mask) {
   const Tensor queries = q.to(at::toOpMathType(q.scalar_type())).transpose(0, 1);
   const Tensor all = at::matmul(queries, keys(k, q.size(1)).transpose(1, 2)) * scale;

@@ -1,11 +1,11 @@
-// Trains as `longspan train` does, one run after another in this process, each with ranks that are
-// threads. Reads a request a line from stdin, and answers each with a line on stdout:
+// Trains like `longspan train`, one run after another in this process, each with threads as ranks.
+// Reads one request per line from stdin, and answers each with a line on stdout:
 //
 //   {"config": "run.yaml", "ranks": 3, "port": 20000, "log": "run.log", "stream": false}
 //   {"status": 0}
 //
-// A stream gives the rows of the data set's epochs, and nobody knows how long it is.
-// What the run prints goes to `log`. Status 1: a UserError, 2: anything else, as of the program.
+// A stream gives the rows of the data set's epochs without a known length. The output of the run
+// goes to `log`. Status 1: a UserError, 2: anything else, like the program.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -43,7 +43,7 @@ class EndingHost final : public longspan::Host {
   [[noreturn]] void end_process(int status) override { _exit(status); }
 };
 
-/// It knows where it stands by its own state alone.
+/// A source whose position is known only from its own state.
 class Stream final : public longspan::ExampleSource {
  public:
   explicit Stream(longspan::Epochs epochs) : epochs_(std::move(epochs)) {}
@@ -79,7 +79,7 @@ int train(const std::string& config_file, const longspan::Rendezvous& where, boo
                            stream ? with_stream(config) : longspan::RunParts{});
     return 0;
   } catch (const longspan::FailedElsewhere&) {
-    return 1;  // another rank has said why
+    return 1;  // another rank has printed why
   } catch (const longspan::UserError& error) {
     longspan::print_err("error: {}\n", error.what());
     return 1;
@@ -89,7 +89,7 @@ int train(const std::string& config_file, const longspan::Rendezvous& where, boo
   }
 }
 
-/// The highest status of the run's ranks.
+/// Returns the highest status of the run's ranks.
 int train_on_threads(const json& request) {
   const int num_ranks = request.at("ranks");
   std::vector<int> statuses(num_ranks);
@@ -112,7 +112,7 @@ int train_on_threads(const json& request) {
   return *std::ranges::max_element(statuses);
 }
 
-/// While this object lives, stdout and stderr are the file.
+/// For the lifetime of this object, stdout and stderr go to the file.
 class Redirected {
  public:
   explicit Redirected(const std::string& file) {

@@ -32,7 +32,7 @@ EarlyStops::~EarlyStops() {
   if (thread_.joinable()) {
     const uint64_t one = 1;
     const ssize_t written = ::write(end_, &one, sizeof(one));
-    static_cast<void>(written);  // an eventfd takes it
+    static_cast<void>(written);  // a write to an eventfd succeeds
     thread_.join();
   }
   if (signals_ >= 0) ::close(signals_);

@@ -1,19 +1,18 @@
-// Signals to stop that come while the program checks files, before anything else handles them. No
-// torch.
+// Handles stop signals while the program checks files, before anything else handles them. No torch.
 #pragma once
 
 #include <thread>
 
 namespace longspan {
 
-/// While this object lives, SIGTERM and SIGUSR1 end the process at once with status 0, since
-/// nothing has been trained yet. The calling thread must block both. When the object dies they are
-/// blocked as before and none is lost: each has either ended the process or is still pending. A
-/// signal that the process was started to ignore (nohup) stays ignored. Where the system gives no
-/// descriptors, both just stay blocked.
+/// For the lifetime of this object, SIGTERM and SIGUSR1 end the process at once with status 0,
+/// since nothing has been trained yet. The calling thread must block both. After its destruction
+/// they are blocked as before and none is lost: each has either ended the process or is still
+/// pending. A signal that the process was started to ignore (nohup) stays ignored. If the system
+/// has no descriptors left, both stay blocked.
 class EarlyStops {
  public:
-  /// `speaks`: says on stderr what happened.
+  /// `speaks`: prints the event to stderr.
   explicit EarlyStops(bool speaks);
   ~EarlyStops();
   EarlyStops(const EarlyStops&) = delete;
@@ -23,7 +22,7 @@ class EarlyStops {
   void watch() const;
 
   bool speaks_;
-  int signals_ = -1, end_ = -1;  // descriptors: what is held, and that this object ends
+  int signals_ = -1, end_ = -1;  // descriptors: pending signals, and the end of this object
   std::thread thread_;
 };
 

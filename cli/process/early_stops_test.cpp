@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kGoesOn = 7;
 
-/// How a process ends that holds both signals and does this: its status, or minus the signal.
+/// Returns the end of a process that blocks both signals and runs `work`: its status, or minus the
+/// signal.
 int end_of(const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -21,7 +22,7 @@ int end_of(const std::function<void()>& work) {
     sigaddset(&stops, SIGTERM);
     sigaddset(&stops, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &stops, nullptr);
-    ::alarm(60);  // ends a process that waits in vain
+    ::alarm(60);  // ends a process that would wait forever
     work();
     _exit(kGoesOn);
   }
@@ -41,7 +42,7 @@ TEST_CASE("early stops: a held signal ends the process while files are looked at
             ::kill(::getpid(), signal);
             wait_for_the_end();
           }) == 0);
-    // One that came before.
+    // A signal that came before.
     CHECK(end_of([&] {
             ::kill(::getpid(), signal);
             const EarlyStops stops(/*speaks=*/false);

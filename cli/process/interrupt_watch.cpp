@@ -41,7 +41,7 @@ std::string name_of_signal(int signal) {
 InterruptWatch::InterruptWatch(bool speaks) : speaks_(speaks) {
   const sigset_t signals = watched_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  // Writing to a rank that is gone is an error to be told, not the end of this process.
+  // A write to a dead rank must give an error, not end this process.
   std::signal(SIGPIPE, SIG_IGN);
   std::thread([this] { watch(); }).detach();
 }
@@ -67,7 +67,7 @@ void InterruptWatch::watch() {
       if (std::chrono::steady_clock::now() - ended_at_.load() < kTogether) continue;
       end_process_at_once(status);
     }
-    if (waited) signal = SIGINT;  // a step that takes longer
+    if (waited) signal = SIGINT;  // the loop takes too long
     if (signal == SIGINT && in_steps_ && !requested_) {
       requested_ = true;
       continue;
@@ -165,7 +165,7 @@ void InterruptWatch::claim_last_words() {
 }
 
 void InterruptWatch::end_if_all_is_saved() const {
-  // Ranks do not end at one moment.
+  // Ranks do not end at the same moment.
   const int status = end_status_;
   if (status == 0 || status == kInterruptedStatus) end_process_at_once(status);
 }

@@ -1,4 +1,4 @@
-// Ctrl-C and its relatives, without half-written files. No torch.
+// Handles Ctrl-C and similar signals without leaving half-written files. No torch.
 #pragma once
 
 #include <atomic>
@@ -12,86 +12,86 @@
 
 namespace longspan {
 
-/// The status of a process that SIGINT has ended.
+/// Exit status after SIGINT.
 inline constexpr int kInterruptedStatus = 130;
 
-/// From construction to the last instruction of the process, a thread of this object receives
-/// SIGINT, SIGTERM, SIGUSR1 and SIGHUP, so that none kills the process wherever it stands. Before
-/// the training loop runs, each ends the process at once. SIGTERM and SIGUSR1 end it with status 0,
-/// once the other processes are told (before_early_stop), which a later signal does not wait for:
-/// there is nothing to save, and a launcher that restarts failed workers must not restart it. The
-/// others end it with 128 + number. In the training loop:
-/// - The first SIGINT (Ctrl-C) sets a flag for the loop to see; the second, or a loop that has not
-///   ended in kPatience, ends the process at once with status 130.
-/// - The first SIGTERM or SIGUSR1 (pre-emption) sets another: the loop finishes its step, saves and
-///   ends with status 0, however long that takes. Repeats within kTogether count as the same
-///   request: a cluster often signals launcher and workers, and the launcher forwards what it gets.
-///   A later signal ends the process at once.
+/// From construction to the end of the process, a thread of this object receives SIGINT, SIGTERM,
+/// SIGUSR1 and SIGHUP, so that none kills the process at an arbitrary point. Before the training
+/// loop, each ends the process at once. SIGTERM and SIGUSR1 end it with status 0, after the other
+/// processes have been told (before_early_stop; a later signal does not wait for this): there is
+/// nothing to save, and a launcher that restarts failed workers must not restart it. The others end
+/// it with 128 + number. In the training loop:
+/// - The first SIGINT (Ctrl-C) sets a flag for the loop. The second, or a loop that has not ended
+///   in kPatience, ends the process at once with status 130.
+/// - The first SIGTERM or SIGUSR1 (pre-emption) sets another flag: the loop finishes its step,
+///   saves and ends with status 0, however long that takes. Repeats within kTogether count as the
+///   same request: a cluster often signals launcher and workers, and the launcher forwards its
+///   signals. A later signal ends the process at once.
 /// - SIGHUP ends it at once.
+///
 /// Once the run has ended (run_ended), no signal changes its status. A signal 5 s or more after
 /// that (kTogether) ends the process at once with that status, since something in its exit hangs.
-/// Ending at once waits for short writes that are under way and removes temporary folders. A signal
-/// that the process was started to ignore (nohup) stays ignored. Construct it before other threads
-/// start, since they inherit the signal mask. It is never destroyed: it still watches while static
+/// Ending at once waits for short writes in progress and removes temporary folders. A signal that
+/// the process was started to ignore (nohup) stays ignored. Construct it before other threads
+/// start, since they inherit the signal mask. It is never destroyed, so it still works while static
 /// destructors run.
 class InterruptWatch final : public Host {
  public:
-  /// `speaks`: says on stderr what happens (rank 0).
+  /// `speaks`: prints events to stderr (rank 0).
   explicit InterruptWatch(bool speaks);
   ~InterruptWatch() = delete;
 
-  /// All is said and saved; the process ends with this status.
+  /// Called when everything is printed and saved; the process ends with this status.
   void run_ended(int status);
 
   void begin_steps() override;
   void all_saved(RunEnd end) override;
   bool requested() const override { return requested_; }
   bool told_to_stop() const override { return stop_signal_ != 0 || launcher_is_gone_; }
-  /// Which signal stopped the run, or that another process got the signal.
+  /// Returns the signal that stopped the run, or that another process got it.
   std::string why_stopped() const override;
-  /// Sets what is called, on a thread of its own, with the name of the signal that ends this
-  /// process before the training loop. An empty function unsets it.
+  /// Sets a callback that is called, on a thread of its own, with the name of the signal that ends
+  /// this process before the training loop. An empty function unsets it.
   void before_early_stop(std::function<void(const std::string& signal)> tell) override;
-  /// Another process was told to stop before the training loop: stops this process too. Does
-  /// nothing once the loop has begun; the loop then notices that the other process is missing.
+  /// Another process was told to stop before the training loop: stops this process too. No-op once
+  /// the loop has begun; the loop then notices that the other process is missing.
   void told_elsewhere(const std::string& why) override;
-  /// The launcher has ended: acts as a SIGTERM in the training loop, if no signal has come. Returns
-  /// whether the loop has begun; does nothing before that.
+  /// The launcher has ended: acts like a SIGTERM in the training loop, unless a signal has come.
+  /// Returns true if the loop has begun; no-op before that.
   bool launcher_gone() override;
-  /// Prints that a stop came before the first step, if nothing was said yet.
+  /// Prints that a stop came before the first step, unless something was printed before.
   void say_stopped_early(const std::string& why) override;
-  /// Prints how the run ended, if this process speaks and nothing was said yet.
+  /// Prints how the run ended, if this process speaks and has not printed anything before.
   void say(const std::string& how) override;
   void before_loss_of_gpus(std::function<std::string(const std::string& reason)> tell) override;
   void claim_last_words() override;
   [[noreturn]] void end_process(int status) override;
 
-  /// The time that an interrupted loop has to end, out of ten seconds for the whole run.
+  /// Time for an interrupted loop to end, out of ten seconds for the whole run.
   static constexpr std::chrono::seconds kPatience{5};
-  /// Signals to stop within this time count as one.
+  /// Stop signals within this time count as one.
   static constexpr std::chrono::seconds kTogether{5};
 
  private:
   void watch();
-  /// Where the training loop has not begun: tells the other processes and ends this one, on a
-  /// thread of its own.
+  /// Before the training loop: tells the other processes and ends this one, on a thread of its own.
   void tell_and_stop_early(int signal);
-  /// Where all is said and saved, ends the process with that status.
+  /// If everything is printed and saved, ends the process with that status.
   void end_if_all_is_saved() const;
   [[noreturn]] void stop_early(const std::string& why);
 
   bool speaks_;
   std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, launcher_is_gone_{false};
   std::atomic<int> stop_signal_{0};
-  std::atomic<std::chrono::steady_clock::time_point> ended_at_;  // where end_status_ is set
-  std::atomic<int> end_status_{-1};                              // -1: the run goes on
+  std::atomic<std::chrono::steady_clock::time_point> ended_at_;  // set together with end_status_
+  std::atomic<int> end_status_{-1};                              // -1: the run has not ended
   std::mutex begin_mutex_;
   bool stops_early_ = false;
   std::mutex tell_mutex_;
   std::function<void(const std::string&)> tell_;
 };
 
-/// "SIGTERM".
+/// For example "SIGTERM".
 std::string name_of_signal(int signal);
 
 }  // namespace longspan

@@ -78,7 +78,7 @@ Rendezvous rendezvous_from_environment() {
     where.rank = required_number(rank_name, size_name);
     where.local_rank = number_of("OMPI_COMM_WORLD_LOCAL_RANK").value_or(where.rank);
     where.local_world_size = number_of("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(where.world_size);
-  } else if (text_of("SLURM_STEP_ID")) {  // 4294967290 in an interactive step: no int
+  } else if (text_of("SLURM_STEP_ID")) {  // 4294967290 in an interactive step: not an int
     launcher = "srun", rank_name = "SLURM_PROCID", size_name = "SLURM_NTASKS";
     if (number_of("SLURM_STEP_NUM_TASKS")) size_name = "SLURM_STEP_NUM_TASKS";
     where.world_size = required_number(size_name, "SLURM_STEP_ID");
@@ -86,11 +86,12 @@ Rendezvous rendezvous_from_environment() {
     where.local_rank = number_of("SLURM_LOCALID").value_or(0);
     const int nodes =
         number_of("SLURM_STEP_NUM_NODES").value_or(number_of("SLURM_NNODES").value_or(1));
-    // Also on the fullest node. Both are checked below, and may be anything here.
+    // An upper limit for the fullest node. Both numbers are checked below, and may be invalid here.
     where.local_world_size =
         nodes > 0 && where.world_size > 0 ? (where.world_size - 1) / nodes + 1 : where.world_size;
     if (!has_address && nodes > 1) {
-      // Rank 0 runs on the first node of the step, which need not be the one srun was typed on.
+      // Rank 0 runs on the first node of the step, which may differ from the node of the srun
+      // command.
       const auto list = text_of("SLURM_STEP_NODELIST");
       where.master_address =
           list ? first_host(*list) : text_of("SLURM_LAUNCH_NODE_IPADDR").value_or("127.0.0.1");

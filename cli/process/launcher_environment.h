@@ -1,4 +1,4 @@
-// What launchers, clusters and users tell the program by environment variables. No torch.
+// Reads the environment variables of launchers, clusters and users. No torch.
 #pragma once
 
 #include "longspan/comm/rendezvous.h"
@@ -6,12 +6,13 @@
 
 namespace longspan {
 
-/// Where this process stands, as its launcher says it: torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
-/// MASTER_ADDR, MASTER_PORT), Open MPI, PMI or Slurm; and GLOO_SOCKET_IFNAME. world_size 1 when no
-/// launcher is found. Throws UserError on half-set variables.
+/// Returns this process's rendezvous from the variables of its launcher: torchrun (RANK,
+/// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI, PMI or Slurm; and
+/// GLOO_SOCKET_IFNAME. world_size is 1 without a launcher. Throws UserError if some of the
+/// variables are missing.
 Rendezvous rendezvous_from_environment();
 
-/// TENSORBOARD_LOGGING_DIR, which transformers reads too, and Slurm's job.
+/// Reads TENSORBOARD_LOGGING_DIR, as transformers does, and Slurm's job.
 OutputSurroundings surroundings_of_output();
 
 }  // namespace longspan

@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-// Sets the launcher's variables for one scope, and nothing else of that kind.
+// Sets the given launcher variables for one scope, and unsets all others.
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& variables) {

@@ -23,26 +23,26 @@ struct Telling {
   std::function<std::string(const std::string& reason)> tell;
 };
 
-/// Never destroyed: threads end the process while static objects go.
+/// Never destroyed: threads may end the process during static destruction.
 Telling& telling() {
   static auto* const only = new Telling;
   return *only;
 }
 
-/// Several groups may lose their GPUs at once, each with a thread that comes here: one goes on.
-/// Whoever else knows why the process ends may say it, until this thread has something to say. Does
-/// not wait for who reads this process's stdout.
+/// If several groups lose their GPUs at once, several threads come here; one continues. Another
+/// thread that knows the cause may print it until this thread has a message. Does not wait for
+/// readers of this process's stdout.
 [[noreturn]] void end_without_gpus(const std::exception& error) {
   const std::lock_guard lock(telling().mutex);
   const std::string reason = reason_in_all_lines(error);
   std::string message;
   try {
     if (telling().tell) message = telling().tell(reason);
-  } catch (...) {  // what NCCL says is said all the same
+  } catch (...) {  // NCCL's reason is printed in any case
   }
   if (message.empty()) message = lost_gpus_message(reason);
   claim_last_words();
-  // As where the main thread meets it (cli/main.cpp).
+  // As when the main thread meets the error (cli/main.cpp).
   const bool of_gpu = is_error_of_gpu(reason);
   print_err("{}: {}\n", of_gpu ? "internal error" : "error", message);
   end_process_at_once(of_gpu ? 2 : 1);

@@ -1,8 +1,8 @@
-// The end of a process whose GPU has lost others.
+// Ends a process whose GPU has lost its peers.
 //
-// NCCL reports most errors when the host has gone on. A thread of torch's (the watchdog of a
-// process group) finds them, and leaves itself by an exception, which ends the process: what GPUs
-// compute behind such an error is worth nothing. No torch.
+// NCCL reports most errors after the host has continued. A thread of torch (the watchdog of a
+// process group) detects them and exits by an exception, which ends the process, since later GPU
+// results are invalid. No torch.
 #pragma once
 
 #include <functional>
@@ -10,17 +10,17 @@
 
 namespace longspan {
 
-/// From now on, an error of NCCL that leaves a thread ends the process with one line on stderr and
-/// status 1. Others end it as before (std::terminate).
+/// From here on, an error of NCCL that leaves a thread ends the process with one line on stderr and
+/// status 1, or 2 if the GPU itself has failed. Other exceptions end it as before (std::terminate).
 void end_with_lost_gpus();
 
-/// The watchdog waits a minute before it ends the process, for dumps of what was under way. From
-/// here on, for process groups that are made later, it waits two seconds, unless the environment
-/// says how long (TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC, of which it waits four times as long).
+/// The watchdog waits a minute before it ends the process, to dump operations in progress. From
+/// here on, for process groups made later, it waits two seconds, or four times
+/// TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC if that is set.
 void end_soon_with_lost_gpus();
 
-/// Sets what is called then, with NCCL's reason; it returns what is said. An empty function unsets
-/// it, and waits for a call that is under way.
+/// Sets a callback for this event. It gets NCCL's reason and returns the message to print. An empty
+/// function unsets it, and waits for a call in progress.
 void tell_of_lost_gpus(std::function<std::string(const std::string& reason)> tell);
 
 }  // namespace longspan

@@ -16,7 +16,8 @@
 namespace longspan {
 namespace {
 
-/// Of a process in which `run` leaves each of `num_threads` threads by an exception.
+/// Returns the end of a process in which `run` leaves each of `num_threads` threads by an
+/// exception.
 EndedProcess end_of_threads(int num_threads, const std::function<void()>& run,
                             const std::function<std::string(const std::string& reason)>& tell) {
   return ended_process([&] {
@@ -27,7 +28,7 @@ EndedProcess end_of_threads(int num_threads, const std::function<void()>& run,
   });
 }
 
-/// As torch's watchdog puts it.
+/// Throws like torch's watchdog.
 [[noreturn]] void lose_gpus() {
   throw c10::DistBackendError(
       {},

@@ -15,7 +15,7 @@
 
 #include "longspan/memory/tensor_pool.h"
 
-// Older ones of torch have no such header, or no such setting, and end at a name they do not know.
+// Older versions of torch lack this header or these settings, and fail at unknown names.
 namespace c10::CachingAllocator {
 class AcceleratorAllocatorConfig;
 }
@@ -35,7 +35,7 @@ void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  static_cast<void>(setrlimit(RLIMIT_NOFILE, &limit));  // refused: the limit stays
+  static_cast<void>(setrlimit(RLIMIT_NOFILE, &limit));  // if refused, the limit stays
 }
 
 int num_cores() { return static_cast<int>(std::thread::hardware_concurrency()); }
@@ -55,8 +55,8 @@ void choose_threads() {
 void bound_compiled_gemms() {
   setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256", /*overwrite=*/0);
   setenv("LRU_CACHE_CAPACITY", "128", /*overwrite=*/0);
-  // cuBLAS gives the same bits each time only with workspaces of its own for each stream. This is
-  // how much it takes on Hopper anyway.
+  // cuBLAS is bit-reproducible only with a separate workspace for each stream. This is its default
+  // size on Hopper.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
 }
 
@@ -66,7 +66,7 @@ void quiet_c10d() {
   constexpr const char* kName = "TORCH_CPP_LOG_LEVEL";
   const bool is_given = std::getenv(kName) != nullptr;
   if (!is_given) setenv(kName, "FATAL", /*overwrite=*/0);
-  c10::initLogging();  // nobody else reads the variable in a program of C++
+  c10::initLogging();  // without this call, a C++ program ignores the variable
   if (!is_given) unsetenv(kName);
 }
 

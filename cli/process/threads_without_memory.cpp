@@ -16,7 +16,7 @@ namespace {
 
 std::terminate_handler others = nullptr;
 
-/// Takes no memory.
+/// Allocates no memory.
 [[noreturn]] void end_without_memory() {
   constexpr std::string_view kText =
       "error: out of memory: the system gives this process no more, not even for its own threads. "

@@ -1,10 +1,10 @@
-// The end of a process whose own threads get no memory.
+// Ends a process whose own threads run out of memory.
 #pragma once
 
 namespace longspan {
 
-/// From now on, an exception that leaves a thread for want of memory ends the process with one line
-/// on stderr and status 1. Others end it as before (std::terminate).
+/// From here on, an out-of-memory exception that leaves a thread ends the process with one line on
+/// stderr and status 1. Other exceptions end it as before (std::terminate).
 void end_threads_without_memory();
 
 }  // namespace longspan

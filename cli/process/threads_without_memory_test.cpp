@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-/// Of a process in which `run` leaves a thread by an exception.
+/// Returns the end of a process in which `run` leaves a thread by an exception.
 EndedProcess end_of_thread(const std::function<void()>& run) {
   return ended_process([&] {
     end_threads_without_memory();

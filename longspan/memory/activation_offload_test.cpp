@@ -75,7 +75,7 @@ TEST_CASE("activation offload: the device holds a block or two, a file's host tw
           most_on_host = std::max(most_on_host, host_bytes().live - host_before);
         }
         CHECK(device.peak_bytes() < 3 * kMiB);
-      }  // what was put outlives the store
+      }  // entries outlive the store
       device.restart_peak();
       while (!saved.empty()) {
         const at::Tensor now = saved.back()->get(0);

@@ -9,8 +9,8 @@
 
 namespace longspan {
 
-/// True if `config` is that of such a model (CompositeKind). All of `config` except json and the
-/// name then describes the language model.
+/// True if `config` is that of a model of text and images. All fields but json and the names then
+/// describe its language model.
 bool is_composite(const ModelConfig& config);
 
 /// Returns the keys of the language model in a whole config.json: text_config for a composite

@@ -128,7 +128,7 @@ Decoder::Decoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, Att
   impl_->attention = &attention;
   impl_->options = options;
   for (const RotaryKind& kind : rotary_kinds_of(spec)) {
-    // On the device of the rows, so that they need not be sent for each row.
+    // Moved to the device of the rows once, instead of for each row.
     impl_->frequencies.push_back(rotary_frequencies(kind).on(impl_->weights.embedding.device()));
   }
   const auto parameter_dtype = impl_->weights.embedding.scalar_type();

@@ -295,7 +295,7 @@ TEST_CASE("head: a second row takes no second gradient of the head") {
       peak = counter.peak_bytes();
       counter.restart_peak();
     }
-    // Beside the fp32 sum, the bf16 gradient of the first row is held.
+    // In addition to the fp32 sum, the bf16 gradient of the first row is held.
     const bool summed_apart = as.parameters == at::kBFloat16;
     CHECK(peaks[1] <=
           peaks[0] + 2 * bytes(head.hidden_LD) + (summed_apart ? bytes(head.weight_VD) : 0));

@@ -174,7 +174,7 @@ TEST_CASE("head split: early queries of a head get early keys only") {
 }
 
 TEST_CASE("head split: waves of one group read the keys that the first of them fetched") {
-  // 16 query heads and 4 kv heads on each of two ranks, 8 waves: two waves a kv head.
+  // 16 query heads and 4 kv heads on each of two ranks, 8 waves: two waves per kv head.
   const HeadSplit split = split_evenly(2, 32, 8, 64, 8);
   for (const RankShare& share : split) {
     REQUIRE(share.kv_items.size() == 4);

@@ -360,7 +360,7 @@ TEST_CASE("plan: serves layers whose numbers of heads differ, or says which mode
   check_error(request, {"sequence_parallel_mode: ulysses", "6 attention heads"});
   request.method = method_named("xtuner-ulysses");
   check_error(request, {"xtuner-ulysses cuts the heads of this model's layers in different ways"});
-  // Of the degrees for one kind of layers, those that serve the other too.
+  // Only degrees that serve both kinds of layers.
   request.method = method_named("usp");
   CHECK(make_parallel_plan(request).ulysses_size <= 2);
   request.method = nullptr;

@@ -1,4 +1,4 @@
-// Prints log lines and progress while a run goes on. No torch.
+// Prints log lines and progress during a run. No torch.
 #pragma once
 
 #include <chrono>

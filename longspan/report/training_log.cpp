@@ -146,7 +146,7 @@ void TrainingLog::append_line(const std::string& line) {
 
 void TrainingLog::move_to(const std::string& folder) {
   folder_ = folder;
-  lags_behind_ = true;  // until it is there
+  lags_behind_ = true;  // until the file is written
   write_file_atomically(folder_ + "/" + kLogFile, lines_);
   lags_behind_ = false;
 }

@@ -17,7 +17,7 @@ namespace longspan {
 
 class SequenceParallel : public Attention {
  public:
-  /// Returns this process's rank among those that share a row.
+  /// Returns this process's rank within the group that shares a row.
   virtual int rank() const = 0;
   /// Returns the tokens of a row on `rank`, and the method's padding. The padding is minimal; all
   /// ranks hold the same number of tokens, a multiple of `multiple` (which an outer method requires

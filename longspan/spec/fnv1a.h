@@ -1,4 +1,4 @@
-// FNV-1a, a 64-bit hash. Seeds values that must depend on a name and not on an address.
+// FNV-1a, a 64-bit hash. Seeds values that must depend on a name and not on a position.
 #pragma once
 
 #include <cstdint>

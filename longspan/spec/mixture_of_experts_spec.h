@@ -15,7 +15,7 @@ namespace longspan {
 struct RouterSpec {
   enum class Scores {
     kSoftmax,  ///< over all experts (Switch Transformers, arXiv 2101.03961)
-    kSigmoid,  ///< of each by itself (DeepSeek-V3, arXiv 2412.19437)
+    kSigmoid,  ///< of each logit (DeepSeek-V3, arXiv 2412.19437)
     /// Softmax over all experts too. Logits choose the experts, and the weights are a softmax over
     /// the logits of the chosen ones (gpt-oss, arXiv 2508.10925).
     kSoftmaxOfChosen,

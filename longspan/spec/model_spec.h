@@ -25,7 +25,7 @@ using TokenMixerSpec = std::variant<SelfAttentionSpec, GatedDeltaNetSpec, Latent
 /// The kinds of feed-forwards, which process each token by itself.
 using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
 
-/// The RMSNorms of a layer, as the files name them.
+/// The RMSNorms of a layer, by their names in the files.
 struct LayerNorms {
   std::string_view before_mixer = "input_layernorm";
   std::string_view before_feed_forward = "post_attention_layernorm";
@@ -116,13 +116,13 @@ std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
 std::optional<RecurrenceSpec> recurrence_of(const ModelSpec& model);
 inline bool goes_over_rows(const ModelSpec& model) { return recurrence_of(model).has_value(); }
 
-/// The parameters of one layer, in Hugging Face's order.
+/// Returns the parameters of one layer, in Hugging Face's order.
 std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t layer);
 
-/// The parameters of one layer of each kind.
+/// Returns the parameters of one layer of each kind.
 std::vector<ParameterSpec> parameters_of_kinds(const ModelSpec& model);
 
-/// All parameters of the model, in Hugging Face's order; a head only where it is not the embedding.
+/// Returns all parameters of the model, in Hugging Face's order; the head only if it is untied.
 std::vector<ParameterSpec> parameters_of(const ModelSpec& model);
 
 /// Returns the number of parameter elements, without listing the parameters and without buffers.

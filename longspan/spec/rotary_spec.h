@@ -15,7 +15,7 @@ struct RopeScaling {
   enum class Type {
     kDefault,   ///< no scaling
     kLinear,    ///< all positions are divided by the factor (arXiv 2306.15595)
-    kLlama3,    ///< long wavelengths are stretched (Llama 3.1, arXiv 2407.21783)
+    kLlama3,    ///< only long wavelengths are stretched (Llama 3.1, arXiv 2407.21783)
     kYarn,      ///< arXiv 2309.00071
     kLongrope,  ///< one factor per frequency, another in long rows (arXiv 2402.13753)
   };

@@ -26,7 +26,7 @@ TokenMixerCost cost_of(const SelfAttentionSpec& mixer, int64_t hidden_size) {
                  std::max(cost.queries, cost.values) * hidden_size};
   cost.after = {cost.output * hidden_size, cost.output * hidden_size};
   if (mixer.output_gate) {
-    // The gate is made with the queries; it is kept beside what it multiplies.
+    // The query projection also computes the gate, which is saved with the attention's output.
     cost.before.numbers += cost.output * hidden_size;
     cost.before.largest += cost.output * hidden_size;
     cost.queries += cost.output;

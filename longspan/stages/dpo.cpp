@@ -84,8 +84,8 @@ class PairObjective : public Objective {
             answers(reference_D, 1), answers(labels_D, 0), answers(labels_D, 1)};
   }
 
-  /// Some losses compare with the means of all pairs of the step, which are in several rows and on
-  /// several ranks: they are computed ahead, once more.
+  /// Some losses compare with the means over all pairs of the step, which are in several rows on
+  /// several ranks. For these the scores are computed once more, in advance.
   void compare(const Row& row, const at::Tensor& reference_D) {
     const PairScores scores = scores_of(row, reference_D);
     compared_.push_back(at::stack({scores.chosen_B, scores.rejected_B, scores.reference_chosen_B,
@@ -100,8 +100,8 @@ class PairObjective : public Objective {
     return pair_baselines({column(0), column(1), column(2), column(3), ones, ones}, options_);
   }
 
-  /// Those of all data-parallel groups, one after the other. The hosts know how many pairs each
-  /// has.
+  /// Returns the scores of all data-parallel groups, concatenated. The counts are exchanged between
+  /// hosts.
   at::Tensor compared_by_all() const {
     int64_t num_mine = 0;
     for (const at::Tensor& some : compared_) num_mine += some.size(0);
@@ -140,12 +140,12 @@ class PairObjective : public Objective {
   ObjectiveContext context_;
   PairOptions options_;
   const PairLossKind& kind_;
-  std::vector<at::Tensor> references_;  // of the step's rows
-  std::vector<at::Tensor> compared_;    // with baselines: of the step's rows, four numbers a pair
+  std::vector<at::Tensor> references_;  // per row of the step
+  std::vector<at::Tensor> compared_;    // with baselines: per row of the step, four scores per pair
   PairBaselines baselines_;
 };
 
-/// pref_loss, and the keys that losses have of their own.
+/// pref_loss, and the keys of single losses.
 constexpr auto kLoss = [] {
   constexpr auto kHasKey = [](const PairLossKind& kind) { return kind.own_key.has_value(); };
   std::array<std::string_view, 1 + std::ranges::count_if(kPairLosses, kHasKey)> keys{"pref_loss"};

@@ -37,8 +37,8 @@ class KtoObjective : public Objective {
     num_answers_ = num_desirable_ = 0;
   }
 
-  /// The reference of the answers, and this row's part of KL over all mismatched answers of the
-  /// step.
+  /// Computes the reference of the answers, and this row's part of KL over all mismatched answers
+  /// of the step.
   void look(const Row& row) override {
     const c10::NoGradGuard no_grad;
     references_.push_back(context_.reference->document_logprobs(row, over_row()));
@@ -77,7 +77,7 @@ class KtoObjective : public Objective {
     return terms.losses_B.sum() / total_weight;
   }
 
-  /// Good and bad answers are no pairs: the margin is between their means.
+  /// Good and bad answers do not form pairs, so the margin is between their means.
   NamedMeans completed(NamedMeans means) const override {
     const auto find = [&](const char* name) {
       return std::find_if(means.begin(), means.end(),
@@ -116,8 +116,8 @@ class KtoObjective : public Objective {
 
   ObjectiveContext context_;
   KtoOptions options_;
-  std::vector<at::Tensor> references_;  // of the step's rows
-  at::Tensor log_ratio_;                // fp64: of this group's mismatched answers, summed
+  std::vector<at::Tensor> references_;  // per row of the step
+  at::Tensor log_ratio_;                // fp64, summed over this group's mismatched answers
   int64_t num_answers_ = 0, num_desirable_ = 0;
   KtoBatch batch_;
 };

@@ -1,4 +1,4 @@
-// The loss of a step: what the Trainer asks a stage for.
+// The loss of a step: the interface between the Trainer and a stage.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,52 +18,51 @@
 
 namespace longspan {
 
-/// What an objective works with; all outlive it.
+/// Inputs of an objective; all must outlive it.
 struct ObjectiveContext {
   const PreferenceSettings& preferences;
   const Mesh& mesh;
   const SequenceParallel& attention;
   Decoder& model;
-  const ParameterTable& specs;  // of all parameters of `model`
+  const ParameterTable& specs;  // all parameters of `model`
   at::Device device;
-  Reference* reference = nullptr;  // null where the loss has none
-  /// Every rank takes part in every row, with an idle one where it has none (stages that gather
-  /// parameters or sum gradients while rows are computed).
+  Reference* reference = nullptr;  // null if the loss has no reference
+  /// Every rank takes part in every row, if necessary with an idle row. For runs that gather
+  /// parameters or reduce gradients while rows are computed.
   bool idle_rows = false;
 };
 
-/// The Trainer calls, in each step, begin(); where looks_ahead(), look() with each of the step's
-/// rows and then looked(); then loss() with each row, in the same order.
+/// In each step the Trainer calls begin(); if looks_ahead(), look() with each of the step's rows
+/// and then looked(); then loss() with each row, in the same order.
 class Objective {
  public:
   virtual ~Objective() = default;
 
-  /// Which documents of an example the row of loss() holds.
+  /// Returns which documents of an example the row of loss() holds.
   virtual Documents documents() const { return Documents::kAll; }
-  /// This row's contribution to the denominator of a step's loss: labels (pt, sft), pairs (dpo, rm)
-  /// or answers (kto).
+  /// Returns this row's contribution to the denominator of a step's loss: labels (pt, sft), pairs
+  /// (dpo, rm) or answers (kto).
   virtual double weight(const Row& row) const = 0;
-  /// Whether loss() is the whole row's on every member of its sequence group, rather than a part
-  /// that is still to be summed over it.
+  /// True if loss() is the whole row's on every member of its sequence group; false if it is a part
+  /// that must still be summed over the group.
   virtual bool replicated() const = 0;
-  /// Whether losses depend on what look() finds in all rows of the step. Without, look() and
-  /// looked() may be left out.
+  /// True if losses depend on the results of look() over all rows of the step. Otherwise look() and
+  /// looked() may be skipped.
   virtual bool looks_ahead() const { return false; }
   virtual void begin() {}
-  /// Sees a row of this data-parallel group before any loss is asked for. The row may be freed and
-  /// made again before its loss. Gradients are off. Collective over the row's sequence group.
+  /// Processes a row of this data-parallel group before any loss of the step. The row may be freed
+  /// and made again before its loss. Gradients are off. Collective over the row's sequence group.
   virtual void look(const Row& row) { (void)row; }
-  /// This data-parallel group (maybe without rows) has seen all of its rows. Collective over the
-  /// world.
+  /// Called after all rows of this data-parallel group (possibly none). Collective over the world.
   virtual void looked() {}
-  /// The row's contribution to the loss of the step, d(loss of the step) its gradient.
-  /// `total_weight`: of the step. `row_number`: its place in what look() saw. Collective over the
-  /// row's sequence group.
+  /// Returns the row's contribution to the loss of the step; its gradient is that of the step's
+  /// loss. `total_weight`: of the step. `row_number`: index of the row among the look() calls.
+  /// Collective over the row's sequence group.
   virtual at::Tensor loss(const Row& row, size_t row_number, double total_weight,
                           Averages& averages) = 0;
-  /// What loss() adds to `averages`, in the order of a log line.
+  /// Returns the names that loss() adds to `averages`, in the order of a log line.
   virtual std::vector<std::string> averages() const { return {}; }
-  /// Their means, and what follows from them.
+  /// Returns the means and values derived from them.
   virtual NamedMeans completed(NamedMeans means) const { return means; }
 };
 

@@ -1,4 +1,4 @@
-// The reference model of preference training, which gives log-probabilities without gradients.
+// The reference model of preference training: computes log-probabilities without gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,21 +19,22 @@ namespace longspan {
 class Reference {
  public:
   virtual ~Reference() = default;
-  /// As document_logprobs of the row's documents, without gradient. Collective over the row's
+  /// Like document_logprobs for the row's documents, without gradients. Collective over the row's
   /// sequence group.
   virtual at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) = 0;
-  /// Bytes of parameters that only the reference holds.
+  /// Returns the bytes of parameters that only the reference holds.
   virtual ShardedParameters::HeldBytes held_bytes() const { return {}; }
 };
 
-/// A model of its own. `sharded`: where its parameters come from, if from there.
+/// Makes a reference with its own model. `sharded`: the source of its parameters, if they are
+/// sharded.
 std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
                                            std::unique_ptr<ShardedParameters> sharded = nullptr);
 
-/// The trained model without its adapters, which must outlive it.
+/// Makes a reference from the trained model without its adapters. The model must outlive it.
 std::unique_ptr<Reference> base_model_reference(Decoder& model);
 
-/// What was computed before: by Example::number, one value for each document of the example.
+/// Precomputed log-probabilities: by Example::number, one value for each document of the example.
 using ReferenceTable = std::unordered_map<int64_t, std::vector<double>>;
 std::unique_ptr<Reference> reference_table(ReferenceTable table);
 

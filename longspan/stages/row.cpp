@@ -5,7 +5,7 @@
 namespace longspan {
 namespace {
 
-/// Is this one of its example's documents in the row?
+/// True if the row holds document `number` of an example.
 bool takes(Documents which, int number) {
   switch (which) {
     case Documents::kAll:
@@ -19,7 +19,7 @@ bool takes(Documents which, int number) {
   throw std::logic_error("documents of no kind");
 }
 
-/// `samples`: the documents of the examples that are in the row.
+/// `samples`: the documents in the row.
 Batch collated(Documents which, const std::vector<const Example*>& examples,
                const std::vector<const Sample*>& samples) {
   switch (which) {

@@ -1,4 +1,4 @@
-// Examples -> a row -> this rank's share of it.
+// Makes a row from examples, and a rank's share of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,40 +12,40 @@
 
 namespace longspan {
 
-/// A document of a row: which example it is of, and which of its documents.
+/// A document of a row: its example, and its index there.
 struct DocumentOf {
   const Example* example;  // one of the row's
   int number;
 };
 
-/// One micro-batch of a data-parallel group; the same on all members of its sequence group but for
-/// `local`.
+/// One micro-batch of a data-parallel group. All members of its sequence group have the same row,
+/// except `local`.
 struct Row : DrawnExamples {
-  std::vector<DocumentOf> documents;  // in the order of the numbers in Batch::documents_T
+  std::vector<DocumentOf> documents;  // in the order of the indices in Batch::documents_T
   Batch whole, local;
 
   int64_t num_documents() const { return static_cast<int64_t>(documents.size()); }
-  /// Tokens of its documents as the data holds them: a prompt that two of them share counts twice.
-  /// An idle row has none.
+  /// Returns the tokens of its documents in the data; a prompt shared by two documents counts
+  /// twice. 0 for an idle row.
   int64_t num_tokens() const;
-  /// The tokens that are computed: a shared prompt counts once.
+  /// Returns the computed tokens; a shared prompt counts once.
   int64_t num_computed_tokens() const;
 };
 
-/// Which documents of its examples a row holds.
+/// Selects the documents of an example for a row.
 enum class Documents {
   kAll,
-  kPairs,  // all, with prompts that both answers share
+  kPairs,  // all; both answers share the prompt
   kFirst,
   kSecond,
 };
 
-/// An idle row has one token, no documents and no labels: it is for a rank that has to take part in
-/// what the others compute.
+/// Makes a row. Without examples it is an idle row of one token, without documents and labels, for
+/// a rank that must take part in the computation of the others.
 Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
              at::Device device);
 
-/// This rank's share of a row in the order that its attention asks for, on its device.
+/// Returns this rank's share of a row, in the token order of its attention, on its device.
 Batch local_share(const Batch& row, const SequenceParallel& attention, at::Device device);
 
 }  // namespace longspan

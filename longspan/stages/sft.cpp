@@ -1,4 +1,4 @@
-// sft: conversations, of which the answers are trained.
+// sft: conversations, trained on their answers.
 #include "longspan/data/stage_encoders.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/stage_parts.h"
@@ -11,7 +11,7 @@ constexpr std::string_view kTrained[] = {"mask_history", "train_on_prompt"},
 constexpr StageKeys kTrainedKeys{.keys = kTrained}, kNeatKeys{.keys = kNeat};
 constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys};
 
-/// The usual stage says nothing of itself.
+/// The default stage has no summary line.
 std::string summary(const PreferenceSettings&) { return ""; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What several stages have in common.
+// Parts that several stages share.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@
 namespace longspan {
 
 // Keys
-extern const StageKeys kPackingKeys;       // rows filled with several documents
+extern const StageKeys kPackingKeys;       // rows that hold several documents
 extern const StageKeys kPreferenceKeys;    // strength of a preference
-extern const StageKeys kReferenceKeys;     // which reference model, and when it is asked
+extern const StageKeys kReferenceKeys;     // which reference model, and when it is computed
 extern const StageKeys kSharedPromptKeys;  // two answers to one prompt
 
-/// Among the averages: the share of pairs whose chosen answer has the higher reward.
+/// Name of the mean: the share of pairs whose chosen answer has the higher reward.
 inline constexpr const char* kRewardAccuracies = "rewards/accuracies";
 // Stage::drawn
 inline constexpr DrawnMean kDrawnAccuracies[] = {{.name = kRewardAccuracies,
@@ -25,7 +25,7 @@ inline constexpr DrawnMean kDrawnAccuracies[] = {{.name = kRewardAccuracies,
                                                   .y_label = "share"}};
 inline constexpr std::span<const DrawnMean> kLossAlone = {};
 
-// Stage::problems: keys demand nothing of each other at this stage alone.
+// Stage::problems: no requirements between keys.
 std::vector<std::string> no_problems(const PreferenceSettings& preferences,
                                      const MethodSettings& method);
 
@@ -33,13 +33,13 @@ std::vector<std::string> no_problems(const PreferenceSettings& preferences,
 std::string numbered_document(const Example& example, size_t i);
 std::string chosen_or_rejected(const Example& example, size_t i);
 
-// Stage::has_reference: nothing is compared with.
+// Stage::has_reference: false.
 bool no_reference(const PreferenceSettings& config);
 
-/// `name`, and how strong the preference is.
+/// Returns `name` and the strength of the preference.
 std::string preference_summary(std::string name, const PreferenceSettings& config);
 
-// Stage::make: the mean over all labels of -log p.
+// Stage::make: the mean of -log p over all labels.
 std::unique_ptr<Objective> make_token_cross_entropy(const ObjectiveContext& context);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// The register of the stages of training. A stage's description is in its own file.
+// The register of the stages of training. Each stage's description is in its own file.
 #include "longspan/stages/stage.h"
 
 namespace longspan {

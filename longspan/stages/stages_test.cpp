@@ -1,5 +1,4 @@
-// What the description of every stage in the register must say. That it trains rightly is shown by
-// the parity tests.
+// Checks of the description of every stage in the register. The parity tests check the training.
 #include "longspan/stages/stage.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +25,7 @@ TEST_CASE("stages: names are found, are one stage's each, and nothing else is a 
     CHECK(&stage_named(stage->name) == stage);
     CHECK(!stage->title.empty());
     CHECK(!stage->help.empty());
-    // A head that nothing flows through is not all that is there.
+    // A stage must use at least one head.
     CHECK((stage->uses_lm_head || stage->has_value_head));
   }
   for (const char* other : {"", "ppo", "SFT", "dpo, kto"}) {

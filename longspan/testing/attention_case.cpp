@@ -18,7 +18,7 @@
 namespace longspan::testing {
 namespace {
 
-/// [S, M, K] and [S, M, V] of x_SJ up_JE.
+/// Returns [S, M, K] and [S, M, V] of x_SJ up_JE.
 LatentKeys::Heads heads_of(const at::Tensor& x_SJ, const at::Tensor& up_JE,
                            const AttentionSpec& spec) {
   const at::Tensor heads =
@@ -30,7 +30,7 @@ LatentKeys::Heads heads_of(const at::Tensor& x_SJ, const at::Tensor& up_JE,
 
 class CaseKeys : public LatentKeys {
  public:
-  /// Of columns of up_JE from `begin` on, as many as the spec's kv heads have.
+  /// For the spec's kv heads, with the columns of up_JE from `begin` on.
   CaseKeys(const AttentionSpec& spec, at::Tensor up_JE, int64_t begin)
       : spec_(spec), up_JE_(std::move(up_JE)), begin_(begin) {}
 
@@ -179,7 +179,7 @@ DistributedSolution unsolved(const AttentionCase& problem, at::ScalarType dtype)
   return solution;
 }
 
-// One rank's part.
+// Solves one rank's part.
 void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParallel& attention,
                  const DistributedTask& task, std::mutex& mutex, DistributedSolution& whole) {
   const at::ScalarType dtype = task.dtype;
@@ -206,7 +206,7 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   if (problem.spec.has_sinks) {
     sinks = problem.sinks_N.to(dtype, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
   }
-  // The loss does not see padding: its gradient is 0 there.
+  // The loss does not include padding: its gradient is 0 there.
   const at::Tensor dout = share(problem.dout_TNH, 0);
   const Traffic before = sequence_traffic(mesh);
   auto attend = [&] {

@@ -1,6 +1,6 @@
-// One attention problem, solved plainly on one device and by the ranks of a plan.
-// T: tokens of the unpadded row, N: query heads, M: kv heads, H: numbers in a head, J: numbers that
-// keys and values are made of, E: numbers of all kv heads.
+// One attention problem, solved plainly on one device and by the ranks of a plan. T: tokens of the
+// unpadded row, N: query heads, M: kv heads, H: elements of a head, J: elements of latents, E:
+// elements of all kv heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,42 +17,42 @@ namespace longspan::testing {
 
 struct AttentionCase {
   at::Tensor q_TNH, k_TMH, v_TMH, dout_TNH;
-  at::Tensor sinks_N;  // where the spec has them
-  /// Where the spec has a latent_dim: keys and values of all heads are x_TJ up_JE, each head's key
-  /// and then its value. Attention gets these.
+  at::Tensor sinks_N;  // if the spec has sinks
+  /// If the spec has a latent_dim: keys and values of all heads are x_TJ up_JE, each head's key
+  /// followed by its value. Attention gets x_TJ and up_JE.
   at::Tensor x_TJ, up_JE;
   AttentionSpec spec;
   Packing packing;
 };
 
-/// Random, seeded; fp64. Of heads alone: plain attention of them.
+/// Random with a seed; fp64. The overloads with heads make plain attention.
 AttentionCase random_case(const Packing& packing, const AttentionSpec& spec, uint64_t seed);
 AttentionCase random_case(const Packing& packing, int64_t num_heads, int64_t num_kv_heads,
                           int64_t head_dim, uint64_t seed);
 AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
                           int64_t num_kv_heads, int64_t head_dim, uint64_t seed);
 
-/// Keys and values by up_JE, whose gradient is added to its own.
+/// Returns keys that expand latents by up_JE and add to its gradient.
 std::shared_ptr<const LatentKeys> latent_keys(const AttentionSpec& spec, const at::Tensor& up_JE);
 
 struct AttentionSolution {
   at::Tensor out_TNH, dq_TNH, dk_TMH, dv_TMH;
-  at::Tensor dsinks_N;       // of ranks: their sum
-  at::Tensor dx_TJ, dup_JE;  // where the spec has a latent_dim; of up: of ranks, their sum
+  at::Tensor dsinks_N;       // on several ranks: summed
+  at::Tensor dx_TJ, dup_JE;  // if the spec has a latent_dim; dup_JE on several ranks: summed
 };
 
-/// softmax(scale q k^T + mask) v of each document and head by matmul and softmax in fp64, with
-/// autograd's own gradients; scores capped, keys outside of a window masked and sinks one more
-/// column of the scores, as transformers has them.
+/// Computes softmax(scale q k^T + mask) v of each document and head by matmul and softmax in fp64,
+/// with autograd's own gradients. As in transformers, scores are capped, keys outside a window are
+/// masked, and sinks are an extra column of the scores.
 AttentionSolution solve_plainly(const AttentionCase& problem);
 
 struct DistributedSolution : AttentionSolution {
-  /// Of all ranks together, over one forward and one backward.
+  /// Of all ranks together, for one forward and one backward.
   Traffic traffic;
   Packing padded;  // the row as attention saw it
 };
 
-/// One problem for one plan.
+/// A problem and a plan.
 struct DistributedTask {
   const AttentionCase* problem;
   ParallelPlan plan;
@@ -61,15 +61,15 @@ struct DistributedTask {
   bool output_is_known = false;
 };
 
-/// solve_distributed() of each. Connecting the ranks costs more than most problems: tasks whose
-/// plans have the same groups share them.
+/// Calls solve_distributed() for each task. Connecting the ranks takes longer than most problems,
+/// so tasks whose plans have the same groups share the connections.
 std::vector<DistributedSolution> solve_all(const std::vector<DistributedTask>& tasks);
 
-/// make_attention(plan) over threads: each rank takes its share of the row by token_order (padding
-/// holds large random numbers, which must not matter), attends, runs the backward; the results are
-/// put back in the order of the row. With checkpointing, the forward runs in a SaveScope and is
-/// replayed before the backward; without values where the output is known. Computes in `dtype`.
-/// Many problems share one session of ranks, whose start costs more than most of them.
+/// Runs make_attention(plan) on threads. Each rank takes its share of the row by token_order,
+/// attends and runs the backward; the results are put back in row order. Padding holds large random
+/// numbers, which must not affect the results. With checkpointing, the forward runs in a SaveScope
+/// and is replayed before the backward, without values if the output is known. Computes in `dtype`.
+/// Many problems share one start of ranks, which takes longer than most of them.
 std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
                                                    const ParallelPlan& plan, at::ScalarType dtype,
                                                    bool checkpointing = false);

@@ -1,5 +1,5 @@
-// What a test waits for: threads and connections that are ending take an instant, or, on a machine
-// that is busy, some more.
+// Waits of a test for threads and connections that are ending, which may take longer on a busy
+// machine.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace longspan::testing {
 
-/// Whether the condition is true now, or comes true in a minute.
+/// Returns true if the condition is true now or within a minute.
 inline bool comes_true(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
@@ -22,7 +22,7 @@ inline bool comes_true(const std::function<bool()>& condition) {
 }
 
 inline int64_t num_entries(const char* folder) {
-  // Entries that vanish meanwhile are no error.
+  // Entries that vanish during the count are no error.
   std::error_code error;
   int64_t count = 0;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
@@ -32,7 +32,7 @@ inline int64_t num_entries(const char* folder) {
   return count;
 }
 
-/// Of this process.
+/// Counts for this process.
 inline int64_t num_threads() { return num_entries("/proc/self/task"); }
 inline int64_t num_descriptors() { return num_entries("/proc/self/fd"); }
 

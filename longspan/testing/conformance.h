@@ -1,5 +1,5 @@
-// What the tests of conformance share: plans and problems, and undistributed attention in fp64 as
-// their answers. T: tokens of the row, P: ranks, N: query heads, M: kv heads, H: numbers in a head.
+// Shared parts of the conformance tests: plans and problems, with undistributed attention in fp64
+// as reference. T: tokens of the row, P: ranks, N: query heads, M: kv heads, H: elements of a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@ struct Heads {
 };
 inline constexpr Heads kHeads[] = {{8, 8},  {8, 2},  {8, 1},  {14, 2},
                                    {28, 4}, {12, 2}, {40, 8}, {6, 6}};
-// Slices of heads divide it for 2, 3, 4, 6 and 8 ranks, and are refused for 5 and 7.
+// Divisible into slices for 2, 3, 4, 6 and 8 ranks; 5 and 7 are refused.
 inline constexpr int64_t kHeadDim = 24;
 
 inline PlanRequest request_of(const Method* method, int P, const AttentionSpec& spec) {
@@ -50,9 +50,9 @@ inline bool serves(const Method* method, int P, Heads heads) {
   return P == 1 || can_split(*method, P, spec_of(heads));
 }
 
-// fp64 keeps 16 digits; a sum of some hundred terms and an exp lose two of them. The rest up to
-// 1e-11 is room for other machines' orders of summation; any error of method is larger by many
-// orders.
+// fp64 has 16 digits; a sum of some hundred terms and an exp lose two. The rest up to 1e-11 allows
+// for the summation order of other machines; an error of a method is larger by many orders of
+// magnitude.
 inline constexpr double kTolerance = 1e-11;
 
 inline void check_close(const AttentionSolution& actual, const AttentionSolution& expected,
@@ -87,7 +87,7 @@ struct Problem {
   AttentionSolution expected;
 };
 
-/// Of each of kHeads, each row.
+/// Each row with each of kHeads.
 inline const std::vector<Problem>& all_problems() {
   static const std::vector<Problem> problems = [] {
     std::vector<Problem> all;
@@ -104,7 +104,7 @@ inline const std::vector<Problem>& all_problems() {
   return problems;
 }
 
-/// Plans and problems, solved together by as few starts of ranks as can be.
+/// Plans and problems, solved with as few starts of ranks as possible.
 class Conformance {
  public:
   void add(const ParallelPlan& plan, const Problem& problem, bool checkpointing = false,

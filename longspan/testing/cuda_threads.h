@@ -1,6 +1,6 @@
-// CUDA C++ as ordinary C++, so that a machine without a GPU can run the kernels of cuda/rows: the
-// threads of a block are fibers that take turns where they wait for each other, and blocks run one
-// after the other. For one test file, which includes the kernels behind this.
+// Runs CUDA C++ as ordinary C++, so that a machine without a GPU can test the kernels of cuda/rows.
+// The threads of a block are fibers that switch when they wait for each other; blocks run one after
+// the other. For one test file, which includes the kernels after this header.
 #pragma once
 
 #include <ucontext.h>
@@ -18,7 +18,7 @@
 #define __global__
 #define __forceinline__
 #define __launch_bounds__(...)
-// Of one block, and one runs at a time.
+// Static, since only one block runs at a time.
 #define __shared__ static
 #define LONGSPAN_SHARED_FLOATS(name) float* const name = longspan::testing::block().shared
 #define LONGSPAN_KERNEL(name, Argument, threads)                                      \
@@ -59,7 +59,7 @@ using std::min;
 
 namespace longspan::testing {
 
-/// The block that runs.
+/// The running block.
 struct Block {
   static constexpr int kMostThreads = 1024, kStackBytes = 1 << 15;
   struct Fiber {
@@ -159,7 +159,7 @@ inline void run_on_threads(const std::string& name, const Indices& blocks, const
 
 // NOLINTBEGIN
 inline void __syncthreads() { longspan::testing::block().wait_for_all(); }
-/// All threads of a block must call it, where a GPU wants those of a warp alone.
+/// All threads of a block must call it; on a GPU, only those of a warp.
 template <typename T>
 T __shfl_xor_sync(unsigned, T x, int step) {
   auto& own = longspan::testing::block();
@@ -170,9 +170,9 @@ T __shfl_xor_sync(unsigned, T x, int step) {
   own.wait_for_all();
   return other;
 }
-/// What each lane of a warp has of sum += a b, as the instruction mma.m16n8k16 lays it out: four
-/// words of a, and for each 8 of so many times 8 columns two of b, each of two bf16. All threads of
-/// a block must call it.
+/// Adds each lane's part of a b to sum in the layout of the instruction mma.m16n8k16: four words of
+/// a, and two of b for each 8 of `columns` * 8 columns, two bf16 per word. All threads of a block
+/// must call it.
 inline void multiply_of_warp(float* sum, const unsigned* a, const unsigned* b, int columns) {
   constexpr int kMostWords = 8;
   static unsigned words[longspan::testing::Block::kMostThreads][2][kMostWords];

@@ -1,4 +1,4 @@
-// Data sets for tests, in a folder that is gone at the end of the test.
+// Data sets for tests, in a folder that is removed at the end of the test.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -32,12 +32,12 @@ class DatasetFolder {
   void info(const std::string& entry) const {
     write("dataset_info.json", "{\"d\": " + entry + "}");
   }
-  /// Of the stage, with dataset d.
+  /// For the stage, with dataset d.
   const Config& config() const { return config_; }
   std::vector<Conversation> rows() const {
     return read_conversations(config_, stage_of(config_), config_.seed, "d");
   }
-  /// What is said when the rows are read; "" when nothing is wrong.
+  /// Returns the error of reading the rows; empty if there is none.
   std::string complaint() const {
     try {
       rows();
@@ -52,7 +52,7 @@ class DatasetFolder {
   Config config_;
 };
 
-/// "u=question;a=answer;", and "r=" with the rejected one of a pair.
+/// Returns "u=question;a=answer;", and "r=" with the rejected answer of a pair.
 inline std::string flat(const Conversation& row) {
   std::string text;
   for (const Message& message : row.messages) {

@@ -1,7 +1,7 @@
 #include "longspan/testing/emulated_kernels.h"
 
 #include "longspan/testing/cuda_threads.h"
-// The kernels come behind their threads, and each behind what it uses.
+// The order matters: threads first, then helpers, then kernels.
 // clang-format off
 #include "longspan/cuda/rows/arguments.h"
 #include "longspan/cuda/rows/common.cuh"

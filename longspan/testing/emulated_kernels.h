@@ -1,5 +1,5 @@
-// The kernels of cuda/rows without a GPU: run as ordinary functions (cuda_threads.h), on tensors of
-// the CPU. What they compute is the same but for the rounding of exp and of one division.
+// The kernels of cuda/rows without a GPU: they run as ordinary functions (cuda_threads.h), on CPU
+// tensors. Results differ only by the rounding of exp and of one division.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A process of a test's own, which ends as what is tested ends processes.
+// Runs code that ends its process, in a child process.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ struct EndedProcess {
   std::string text;  // on stderr
 };
 
-/// Runs this in a child, in which SIGABRT is not caught. A child that comes to the end of `run`
-/// ends with status 0.
+/// Runs `run` in a child that does not catch SIGABRT. If `run` returns, the child ends with status
+/// 0.
 EndedProcess ended_process(const std::function<void()>& run);
 
 }  // namespace longspan

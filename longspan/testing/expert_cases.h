@@ -1,4 +1,4 @@
-// What the tests of expert parallelism compute: a model with experts, and rows for its ranks.
+// Models with experts, and rows, for the tests of expert parallelism.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,9 @@
 
 namespace longspan::testing {
 
-/// Twelve experts in two of three layers: chosen by a softmax, and by a sigmoid with a bias that
-/// keeps all tokens from the last three, so that with four places the last gets no rows.
+/// Twelve experts in two of three layers. One router has a softmax, the other a sigmoid with a bias
+/// that keeps all tokens from the last three experts, so that with four places the last gets no
+/// rows.
 inline ModelSpec shared_out_model() {
   ModelSpec spec = small_model(/*tied=*/false, /*biases=*/false);
   SelfAttentionSpec attention;
@@ -29,7 +30,7 @@ inline ModelSpec shared_out_model() {
   return spec;
 }
 
-/// Its parameters, the same at each call, as leaves of nobody else.
+/// Returns its parameters as new leaves, with the same values at each call.
 inline std::vector<NamedTensor> shared_out_leaves(const ModelSpec& spec) {
   std::vector<NamedTensor> leaves = random_leaves(spec);
   for (const ParameterSpec& parameter : parameters_of(spec)) {
@@ -41,7 +42,8 @@ inline std::vector<NamedTensor> shared_out_leaves(const ModelSpec& spec) {
   return leaves;
 }
 
-/// Of one rank: each of another length. Rank 1 has a token without a label alone.
+/// Returns one rank's batch; lengths differ between ranks. Rank 1 has a single token without a
+/// label.
 inline Batch batch_of_rank(const ModelSpec& spec, int rank) {
   if (rank == 1) return random_batch(spec, {1}, 0.0);
   Batch batch = random_batch(spec, {9, 1, 5 + 3 * rank}, 0.5);

@@ -1,4 +1,4 @@
-// Tests that need a GPU. Their names begin with "cuda", and `gpu_tests` holds nothing else.
+// Tests that need a GPU. Their names begin with "cuda"; `gpu_tests` contains nothing else.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -7,8 +7,8 @@
 
 namespace longspan::testing {
 
-/// Whether this machine has a GPU to test on, which the first of this process's then is; says so
-/// where it has none. `deterministic`: as GpuNumbers.
+/// True if this machine has a GPU for tests; then makes its first GPU that of this process.
+/// Otherwise prints why. `deterministic`: as in GpuNumbers.
 inline bool has_gpu(bool deterministic = true) {
   if (!cuda_available()) {
     MESSAGE("not run: ", why_no_cuda());

@@ -1,8 +1,8 @@
-// What tests of the kernels of a GPU have in common: tensors, and how far results may be off. Where
-// there is no GPU, kernels run as ordinary functions on smaller tensors (emulated_kernels.h).
+// Shared parts of GPU kernel tests: tensors and tolerances. Without a GPU, kernels run as ordinary
+// functions on smaller tensors (emulated_kernels.h).
 #pragma once
 
-#include <ATen/core/Tensor.h>  // and whoever includes this, ATen/ATen.h
+#include <ATen/core/Tensor.h>  // files with this header include ATen/ATen.h
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline bool has_gpu() {
   return false;
 }
 
-/// Has kernels for the tensors of a test.
+/// Provides kernels for the tensors of a test.
 class AnyKernels {
  public:
   AnyKernels() {
@@ -42,10 +42,10 @@ inline at::TensorOptions on_gpu(at::ScalarType dtype) {
   return at::device(cuda_available() ? at::kCUDA : at::kCPU).dtype(dtype);
 }
 
-/// Numbers that a test may take: what is emulated is slow.
+/// Returns the maximum number of elements in a test, since emulation is slow.
 inline int64_t most_numbers() { return cuda_available() ? INT64_MAX : 8192; }
 
-/// Memory of this shape that begins where a vector may be read, or not.
+/// Returns memory of this shape, aligned for vector loads or not.
 inline at::Tensor room(at::IntArrayRef sizes, at::ScalarType dtype, bool is_aligned) {
   const int64_t offset = is_aligned ? 0 : 1;
   return at::full({c10::multiply_integers(sizes) + offset}, NAN, on_gpu(dtype))
@@ -63,19 +63,20 @@ inline at::Tensor fp32(const at::Tensor& x) { return x.defined() ? x.to(at::kFlo
 
 inline double norm_of(const at::Tensor& x) { return wide(x).norm().item<double>(); }
 
-/// `other`: of ATen's operators in fp32. `size`: of what is added up; that of the result by itself.
+/// `other`: result of ATen operators in fp32. `size`: norm of the summands; default: that of the
+/// result.
 inline void check_close(const at::Tensor& actual, const at::Tensor& other, const at::Tensor& exact,
                         std::optional<double> size = {}) {
   constexpr double kRounding = 0x1p-24, kBf16Rounding = 0x1p-8;
   const double allowed =
       4 * std::max(norm_of(wide(other) - exact), 8 * kRounding * size.value_or(norm_of(exact))) +
       (actual.scalar_type() == at::kBFloat16 ? kBf16Rounding * norm_of(exact) : 0);
-  CHECK(norm_of(wide(actual) - exact) <= allowed);  // false where there is a NaN
+  CHECK(norm_of(wide(actual) - exact) <= allowed);  // false for NaN
 }
 
 inline constexpr int64_t kNumRows[] = {1, 3, 37, 1000}, kSizes[] = {1, 7, 100, 1536, 3584, 8192};
 
-/// Calls f(T, D, is_aligned) for all of these that have at most so many numbers.
+/// Calls f(T, D, is_aligned) for all shapes with at most `most` elements.
 template <typename F>
 void for_shapes(F&& f, int64_t most = most_numbers()) {
   for (const int64_t T : kNumRows) {

@@ -1,5 +1,5 @@
-// A kernel of attention beside the CPU's in fp64, which has a test of its own.
-// T: query tokens, S: key tokens, N: query heads, M: kv heads.
+// Compares an attention kernel to the CPU's in fp64, which has its own test. T: query tokens, S:
+// key tokens, N: query heads, M: kv heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,8 @@ struct KernelCase {
   bool sees_itself_alone = false;
 };
 
-/// Of some hundred tokens, so that there are several tiles of 64 and of 128 and rests of both.
+/// Returns cases of some hundred tokens, with several tiles of 64 and of 128 and partial tiles of
+/// both.
 std::vector<KernelCase> kernel_cases();
 
 struct KernelShape {
@@ -26,7 +27,8 @@ struct KernelShape {
   double softcap = 0;
 };
 
-/// Forward and backward on tensors of the device are as far from fp64 as `tolerance` at most.
+/// Checks that forward and backward on tensors of the device differ from fp64 by at most
+/// `tolerance`.
 void check_kernel(const BlockKernel& kernel, at::Device device, at::ScalarType dtype,
                   const KernelShape& shape, const KernelCase& one, double tolerance);
 

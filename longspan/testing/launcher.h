@@ -8,13 +8,13 @@
 
 namespace longspan::testing {
 
-/// Serves a store on loopback while it lives.
+/// Serves a store on loopback for its lifetime.
 class Launcher {
  public:
   Launcher();
   ~Launcher();
 
-  /// What a worker reads from its environment.
+  /// Returns a worker's settings, as read from the environment.
   Rendezvous worker(int rank, int world_size) const;
   void set(const std::string& key, const std::string& value) const;
   void remove(const std::string& key) const;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kHidden = 24;
 
-/// A model of this one layer: what names, rotations and norms go by.
+/// Returns a model of this one layer, for names, rotations and norms.
 ModelSpec model_of(const LayerCase& problem) {
   ModelSpec model;
   model.hidden_size = kHidden;
@@ -52,7 +52,7 @@ void check_near(const Results& actual, const Results& expected) {
   for (const auto& [name, tensor] : expected) {
     INFO(name);
     REQUIRE(actual.contains(name));
-    // Softmax does not see a bias of the keys: its gradient is 0 up to rounding.
+    // Softmax is invariant to a bias of the keys: its gradient is 0 up to rounding.
     CHECK(at::allclose(actual.at(name), tensor, 1e-10, 1e-11));
   }
 }
@@ -80,9 +80,9 @@ class Check {
     dout_TD_ = at::randn({T, kHidden}, at::kDouble);
   }
 
-  /// kKept: with checkpointing that keeps what the feed-forward saves.
+  /// kKept: with checkpointing that keeps the feed-forward's tensors.
   enum class Path { kRun, kCheckpointed, kKept, kOffloaded };
-  /// How a layer is computed: `plain_parts`: by its plain version in the place of its own steps.
+  /// How a layer is computed. `plain_parts`: with the parts of its plain version.
   struct Way {
     Path path;
     bool plain_parts;
@@ -108,7 +108,7 @@ class Check {
     throw std::logic_error("no such path");
   }
 
-  /// Of what output() or plain_output() gave, and its gradients.
+  /// Returns `out`, made by output() or plain_output(), and its gradients.
   Results results(const at::Tensor& out) const {
     Results results;
     results["output"] = out.detach();
@@ -152,7 +152,7 @@ void check_layer(const LayerCase& problem) {
   }
   const Check check(problem);
   const Results expected = check.results(check.plain_output());
-  CHECK(std::ssize(expected) == check.num_trained() + 2);  // and h's gradient, and the output
+  CHECK(std::ssize(expected) == check.num_trained() + 2);  // h's gradient and the output
   for (const Check::Way& way : ways) {
     CAPTURE(static_cast<int>(way.path));
     CAPTURE(way.plain_parts);

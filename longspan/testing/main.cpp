@@ -4,7 +4,7 @@
 #include "cli/process/resources.h"
 
 int main(int argc, char** argv) {
-  // As a run does.
+  // Like a run.
   longspan::bound_compiled_gemms();
   longspan::quiet_c10d();
   return doctest::Context(argc, argv).run();

@@ -102,7 +102,7 @@ void check_solves(const ParallelPlan& plan, const TrafficFormula& formula) {
 void check_replays(const ParallelPlan& plan, const TrafficFormula& formula) {
   const AttentionCase problem = random_case({29, 1, 40, 7, 20}, 4, 2, kHeadDim, 10);
   const AttentionSolution expected = solve_plainly(problem);
-  // Some roundings of an input and of what follows from it, of 2^-53, 2^-24 or 2^-9 each.
+  // A few roundings of an input and of derived values, of 2^-53, 2^-24 or 2^-9 each.
   for (const auto& [dtype, tolerance] :
        {std::pair{at::kDouble, 1e-11}, {at::kFloat, 1e-5}, {at::kBFloat16, 0.02}}) {
     CAPTURE(c10::toString(dtype));

@@ -8,7 +8,7 @@ namespace longspan::testing {
 
 std::vector<MethodPlan> plans_of_every_method(int max_ranks) {
   std::vector<MethodPlan> plans;
-  constexpr int64_t kHeadDim = 60;  // slices of heads divide it for up to 6 ranks
+  constexpr int64_t kHeadDim = 60;  // divisible into slices for up to 6 ranks
   for (const auto& [num_heads, num_kv_heads] : {std::pair{8, 2}, {6, 3}, {3, 3}}) {
     const AttentionSpec spec = plain_attention(num_heads, num_kv_heads, kHeadDim);
     plans.push_back({ParallelPlan{}, spec});

@@ -1,4 +1,4 @@
-// Plans of every method in the register, for tests of what all methods must do.
+// Plans of every method in the register, for tests of all methods.
 #pragma once
 
 #include <vector>
@@ -12,9 +12,9 @@ struct MethodPlan {
   AttentionSpec spec;
 };
 
-/// Of every method for each number of ranks up to `max_ranks` and several numbers of heads, where
-/// it can split them; with head waves, with every Ulysses degree and with windows, where it has
-/// them. With one rank: the local plan.
+/// Returns plans of every method for each number of ranks up to `max_ranks` and several numbers of
+/// heads, if the method can split them; with head waves, every Ulysses degree and windows, if the
+/// method has them. With one rank: the local plan.
 std::vector<MethodPlan> plans_of_every_method(int max_ranks);
 
 }  // namespace longspan::testing

@@ -9,7 +9,7 @@
 
 namespace longspan::testing {
 
-/// Names and shapes of all parameters of a model, in Hugging Face's order.
+/// Returns names and shapes of all parameters of a model, in Hugging Face's order.
 inline std::vector<ParameterShape> parameter_shapes(const ModelSpec& model) {
   std::vector<ParameterShape> shapes;
   for (const ParameterSpec& parameter : parameters_of(model)) {
@@ -18,7 +18,7 @@ inline std::vector<ParameterShape> parameter_shapes(const ModelSpec& model) {
   return shapes;
 }
 
-/// As if each were the matrix of a linear layer, whatever its name.
+/// Returns specs as if each were the matrix of a linear layer, whatever its name.
 inline ParameterTable projections(const std::vector<NamedTensor>& parameters) {
   ParameterTable specs;
   for (const auto& [name, tensor] : parameters) {

@@ -81,12 +81,12 @@ at::Tensor plain_scores(RouterSpec::Scores scores, const at::Tensor& logits_TE) 
   throw std::logic_error("no scores of a router");
 }
 
-/// What each token's experts are weighed by, token by token: 0 for those not chosen, [T, E].
+/// Returns the weights of each token's experts, 0 for those not chosen, [T, E].
 at::Tensor expert_weights(const MixtureOfExpertsSpec& experts, const at::Tensor& logits_TE,
                           const at::Tensor& bias_E) {
   const RouterSpec& router = experts.router;
   const auto scores_TE = plain_scores(router.scores, logits_TE);
-  // A softmax over the chosen alone is one over all, divided by what the chosen have of it.
+  // A softmax over the chosen logits is the full softmax divided by the sum over the chosen.
   const bool normalises = router.normalises || traits_of(router.scores).by_chosen_logits;
   const int64_t T = scores_TE.size(0), E = experts.num_experts, M = E / router.num_groups;
   const auto chosen_TE = at::zeros({T, E}, at::kDouble);
@@ -255,8 +255,8 @@ void check_equal(const std::map<std::string, at::Tensor>& ours,
   for (const auto& [name, expected] : theirs) {
     INFO(name);
     REQUIRE(ours.contains(name));
-    // Softmax does not see a bias of the keys: exactly 0 up to rounding. The rotation makes it not
-    // quite so, hence a bound beside the relative one.
+    // Softmax is invariant to a bias of the keys, up to rounding, and up to the rotation; hence an
+    // absolute bound in addition to the relative one.
     CHECK(at::allclose(ours.at(name), expected, tolerance, 1e-12));
   }
 }

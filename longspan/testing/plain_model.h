@@ -1,5 +1,5 @@
-// A decoder written plainly in ATen's operators, of layers of self-attention and gated MLPs
-// or mixtures of these, in fp64 with autograd's own gradients: what decoders are compared with.
+// A plain decoder of ATen operators in fp64 with autograd's gradients, for layers of self-attention
+// and gated MLPs or mixtures of these: the reference for decoders.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,21 +14,21 @@
 
 namespace longspan::testing {
 
-/// Two layers, alike.
+/// Two equal layers.
 ModelSpec small_model(bool tied, bool biases);
 
-/// Everything random and large enough to matter; leaves that want gradients.
+/// Returns random leaves that require gradients, large enough to affect results.
 std::vector<NamedTensor> random_leaves(const ModelSpec& spec);
 
-/// Documents of these lengths, of whose tokens about this share has a label.
+/// Returns documents of these lengths, with labels on about this share of the tokens.
 Batch random_batch(const ModelSpec& spec, const std::vector<int64_t>& lengths,
                    double share_of_labels);
 
-/// log p of each label by plain operators.
+/// Returns log p of each label, by plain operators.
 at::Tensor plain_logprobs(const ModelSpec& spec, const std::vector<NamedTensor>& parameters,
                           const Batch& batch);
 
-/// Gradients by name, which are taken off the parameters.
+/// Returns the gradients by name and resets them on the parameters.
 std::map<std::string, at::Tensor> take_gradients(const std::vector<NamedTensor>& parameters);
 
 void check_equal(const std::map<std::string, at::Tensor>& ours,

@@ -22,7 +22,7 @@ class PlainMixerOf : public PlainMixer {
     for (Linear* linear : mixer_->linears_after()) all.push_back(linear);
     return all;
   }
-  /// Those of linear layers are among these, too.
+  /// These include the parameters of linear layers.
   std::vector<at::Tensor> other_parameters() const override { return mixer_->parameters_before(); }
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override {
     return mixer_->plain(x_TD, row);
@@ -33,7 +33,7 @@ class PlainMixerOf : public PlainMixer {
   int64_t hidden_size_;
 };
 
-/// What its chunks go by.
+/// Returns the cost that determines its chunks.
 FeedForwardCost chunk_cost_of(const FeedForward& feed_forward) {
   FeedForwardCost cost;
   cost.width = feed_forward.width();

@@ -1,12 +1,12 @@
-// Layers whose parts are the plain versions of others' parts, run by layers/plain_layer.h: what
-// these compute by backwards of their own, computed by autograd's in the same frame.
+// Layers whose parts are the plain versions of other layers' parts, run by layers/plain_layer.h:
+// autograd computes in the same frame what the originals compute by their own backwards.
 #pragma once
 
 #include "longspan/layers/layer.h"
 
 namespace longspan::testing {
 
-/// Shares the parameters.
+/// The result shares the parameters.
 Layer with_plain_mixer(Layer layer);
 Layer with_plain_feed_forward(Layer layer);
 inline Layer with_plain_parts(const Layer& layer) {

@@ -1,5 +1,5 @@
-// The config.json of a published model, and what is made of it with some keys changed. Keys are
-// given as JSON's text, so that a test need not compile JSON.
+// The config.json of a published model, and variants with other keys. Keys are given as JSON text,
+// so that tests need not compile JSON.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ class PublishedConfig {
  public:
   explicit PublishedConfig(std::string json) : json_(std::move(json)) {}
 
-  /// With the keys of `changes` in the place of its own.
+  /// Returns the config with the keys of `changes` replaced or added.
   PublishedConfig with(const std::string& changes) const;
   PublishedConfig without(const std::vector<std::string>& keys) const;
 
-  /// Throws what reading config.json throws.
+  /// Throws the errors of reading config.json.
   ModelConfig load(const std::string& changes = "{}") const;
-  /// Is it refused with these changes, in these words?
+  /// True if the config with these changes is refused with these words.
   bool says(const std::string& changes, const std::string& what) const;
 
  private:

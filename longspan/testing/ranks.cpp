@@ -36,13 +36,13 @@ void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& me
         Mesh mesh;
         if (plan.world_size > 1) {
           mesh = make_mesh_over(store, rank, plan, link, kTimeoutSeconds, "127.0.0.1");
-          // One that is done at once must not hang up on those who still connect.
+          // A rank that ends at once must not close connections that others are still making.
           if (store->add("connected", 1) == plan.world_size) store->set("all connected", {1});
           store->wait({"all connected"});
         }
         try {
           body(mesh);
-        } catch (...) {  // first here: closing may wait for the peers, which then fail as well
+        } catch (...) {  // before closing, which may wait for peers that then fail too
           note_error();
         }
       } catch (...) {

@@ -8,10 +8,10 @@
 
 namespace longspan::testing {
 
-/// Runs `body` once for each rank of the plan, in threads that are connected by the link, each
-/// computing with one thread. An exception in one rank ends the others (they lose their peer,
-/// or time out after some seconds); the first one thrown is thrown again here. doctest's CHECK and
-/// REQUIRE may be used in one rank only or after the call: gather results by rank instead.
+/// Runs `body` once for each rank of the plan, in threads that are connected by the link and
+/// compute with one thread each. An exception in one rank ends the others (they lose their peer, or
+/// time out after some seconds); the first one is rethrown here. Use doctest's CHECK and REQUIRE
+/// only in one rank or after the call; otherwise gather results by rank.
 void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& mesh)>& body,
                const LinkTraits& link = thread_link());
 

@@ -1,4 +1,4 @@
-// A way to a server that can be held up.
+// A proxy to a server that can be blocked.
 #pragma once
 
 #include <netinet/in.h>
@@ -14,8 +14,8 @@
 
 namespace longspan::testing {
 
-/// Listens on loopback and hands bytes on to another port there, and back, while it lives. Held, it
-/// takes connections and hands nothing on.
+/// Listens on loopback and forwards bytes to another local port and back, for its lifetime. When
+/// blocked, it accepts connections but forwards nothing.
 class Relay {
  public:
   explicit Relay(int to_port) : to_port_(to_port), listener_(new_socket()) {
@@ -37,11 +37,11 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  /// 0 where the system gave none.
+  /// 0 if the system gave none.
   int port() const { return port_; }
   void hold(bool held) { held_ = held; }
-  /// Of the bytes that come back next, those of this number, from 1, are lost, and the connection
-  /// with them: they have been asked for, and who asks cannot know that anybody has heard it.
+  /// Drops the `number`-th answer from now (counted from 1) together with its connection: the
+  /// request has been served, but the client cannot know.
   void lose_an_answer(int number) { loses_in_ = number; }
   int num_lost() const { return num_lost_; }
 
@@ -63,7 +63,7 @@ class Relay {
         for (const auto& [from, to] : other_end_) ready.push_back({from, POLLIN, 0});
       }
       poll(ready.data(), ready.size(), /*timeout=*/10);
-      if (held_) continue;  // since it began to wait
+      if (held_) continue;  // blocked since the poll began
       for (const pollfd& one : ready) {
         if (one.revents == 0) continue;
         if (one.fd == listener_) {
@@ -110,7 +110,7 @@ class Relay {
   std::atomic<bool> held_ = false, ends_ = false;
   std::atomic<int> loses_in_ = 0, num_lost_ = 0;
   std::map<int, int> other_end_;
-  std::set<int> far_ends_;  // of the server
+  std::set<int> far_ends_;  // connections to the server
   std::thread thread_;
 };
 

@@ -1,5 +1,4 @@
-// A model whose layers are all alike, of attention and a gated MLP, in the few numbers that tests
-// vary.
+// A model of equal layers of attention and a gated MLP, with the parameters that tests vary.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 
 namespace longspan::testing {
 
-/// Empty at first, gone with the object.
+/// Empty at first; removed with the object.
 struct TemporaryFolder {
   std::string path;
 
@@ -24,7 +24,7 @@ struct TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   std::string operator/(const std::string& name) const { return path + "/" + name; }
-  /// Makes the folders that are missing; returns the file's path.
+  /// Writes a file and creates missing folders; returns the file's path.
   std::string write(const std::string& name, const std::string& text) const {
     std::filesystem::create_directories(std::filesystem::path(*this / name).parent_path());
     std::ofstream(*this / name, std::ios::binary) << text;

@@ -23,18 +23,18 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-/// What one rank brings to an operation.
+/// One rank's part of an operation.
 struct Part {
   bool is_there = false;
   at::Tensor input{}, output{};
-  std::vector<int64_t> sent_rows{}, received_rows{};  // of an all-to-all
+  std::vector<int64_t> sent_rows{}, received_rows{};  // for an all-to-all
 };
 
 using Move = void (*)(std::vector<Part>& parts);
 
 struct Operation {
   std::string name;
-  std::vector<Part> parts;  // one for each rank that takes part
+  std::vector<Part> parts;  // one per participating rank
   std::vector<int> ranks;   // of the parts
   size_t num_there = 0;
   bool is_done = false;
@@ -45,7 +45,7 @@ struct Operation {
 char* bytes_of(const at::Tensor& x) { return static_cast<char*>(x.mutable_data_ptr()); }
 
 void move_all_to_all(std::vector<Part>& parts) {
-  std::vector<int64_t> taken(parts.size());  // rows of each sender that went to ranks before
+  std::vector<int64_t> taken(parts.size());  // rows of each sender that went to lower ranks
   for (size_t to = 0; to < parts.size(); ++to) {
     char* out = bytes_of(parts[to].output);
     for (size_t from = 0; from < parts.size(); ++from) {
@@ -112,7 +112,7 @@ void move_sum(std::vector<Part>& parts) {
   }
 }
 
-/// From the one part that has an input to those that have an output.
+/// Copies from the one part that has an input to those that have an output.
 void move_copy(std::vector<Part>& parts) {
   for (const Part& from : parts) {
     if (!from.input.defined()) continue;
@@ -129,12 +129,12 @@ void move_copy(std::vector<Part>& parts) {
 
 void move_nothing(std::vector<Part>& /*parts*/) {}
 
-/// Where the ranks of a group meet.
+/// The meeting point at which the ranks of a group exchange their parts.
 class Meeting {
  public:
   explicit Meeting(int size) : is_gone_(size) {}
 
-  /// All of them take part; the number-th operation of the group on each of them.
+  /// Joins the `number`-th operation of the group, in which all ranks take part.
   std::shared_ptr<Operation> meet_all(int64_t number, int rank, const char* name, Part part,
                                       Move move) {
     std::vector<int> ranks(is_gone_.size());
@@ -284,19 +284,19 @@ class ThreadGroup : public c10d::Backend {
   }
 
   std::shared_ptr<Meeting> meeting_;
-  c10::intrusive_ptr<c10d::Store> store_;  // a rank may serve it that is through before the others
+  c10::intrusive_ptr<c10d::Store> store_;  // the rank that serves it may end first
   std::chrono::seconds timeout_;
   int64_t num_collectives_ = 0;
   std::map<std::pair<int, int>, int64_t> num_sent_, num_received_;  // by peer and tag
 };
 
-/// The meeting whose number the group's store has: the first rank makes it.
+/// Returns the meeting whose number is in the group's store. The first rank makes it.
 std::shared_ptr<Meeting> meeting_at(c10d::Store& store, int size) {
   static std::mutex mutex;
   static std::map<int64_t, std::weak_ptr<Meeting>> meetings;
   static int64_t next = 0;
   std::lock_guard lock(mutex);
-  // The store's counter tells the first from the others; all of them are in this process.
+  // The store's counter identifies the first rank; all ranks are in this process.
   if (store.add("ranks here", 1) == 1) {
     auto made = std::make_shared<Meeting>(size);
     meetings[++next] = made;
@@ -306,7 +306,7 @@ std::shared_ptr<Meeting> meeting_at(c10d::Store& store, int size) {
   }
   const std::vector<uint8_t> number = store.get("meeting");
   auto there = meetings.at(std::stoll(std::string(number.begin(), number.end()))).lock();
-  // The first one is gone before the others have come: as if its connection had been closed.
+  // The first rank has ended before the others came, as if its connection had been closed.
   if (!there) throw std::runtime_error("a rank has ended");
   return there;
 }

@@ -11,7 +11,7 @@ namespace {
 
 TEST_CASE("thread groups: an operation is complete when its last rank has started it") {
   run_ranks(2, [](const Mesh& mesh) {
-    // The second one's peer waits for nothing before it has started both.
+    // The peer waits only after it has started both operations.
     Pending first = mesh.world.shift({at::full({3}, 1.0 + mesh.world.rank())});
     Pending second = mesh.world.shift({at::full({2}, 5.0 + mesh.world.rank())});
     const bool is_right = second.wait().eq(6.0 - mesh.world.rank()).all().item<bool>() &&

@@ -1,4 +1,4 @@
-// What a user may not do, also where the tests run as root.
+// Drops the rights of root, for tests that run as root.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -6,7 +6,7 @@
 
 namespace longspan::testing {
 
-/// While it lives, root is nobody in particular; another user stays who he is.
+/// For its lifetime, root becomes an unprivileged user; other users stay.
 class WithoutRights {
  public:
   WithoutRights() : was_root_(geteuid() == 0) {

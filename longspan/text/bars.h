@@ -1,4 +1,4 @@
-// Pictures of bars: methods compared by several measures. No torch. (Backed by rust/, as plot.h.)
+// Bar charts: methods compared by several measures. No torch. (Backed by rust/, as plot.h.)
 #pragma once
 
 #include <string>
@@ -6,23 +6,23 @@
 
 namespace longspan {
 
-/// A piece of every row's bar. NaN, infinity, negative: no piece.
+/// A segment of every row's bar. NaN, infinity, negative: no segment.
 struct BarPart {
-  std::string label{};  // in the legend; "" is not shown
+  std::string label{};  // in the legend; empty: not shown
   std::vector<double> values{};
 };
 
-/// One measure. Everything goes by row; shorter lists leave the last rows without.
+/// One measure. All lists are by row; shorter lists leave the last rows empty.
 struct BarPanel {
   std::string title{}, x_label{};
-  std::vector<BarPart> parts{};      // laid end to end
-  std::vector<std::string> notes{};  // text behind the bar
-  std::vector<double> marks{};       // a stroke across the bar, at what was expected
+  std::vector<BarPart> parts{};      // stacked
+  std::vector<std::string> notes{};  // text after the bar
+  std::vector<double> marks{};       // a mark across the bar, at the expected value
   std::string mark_label{};
 };
 
-/// Writes a PNG: a row for each name, horizontal bars, the panels side by side. Throws UserError
-/// when the file cannot be written.
+/// Writes a PNG with a row for each name, horizontal bars, and the panels side by side. Throws
+/// UserError if the file cannot be written.
 void write_bars(const std::string& png_path, const std::string& title,
                 const std::vector<std::string>& rows, const std::vector<BarPanel>& panels,
                 int width = 1000, int height = 600);

@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-/// Text that a template marked by {% generation %} ... {% endgeneration %}, as byte offsets into
+/// A range that a template marked by {% generation %} ... {% endgeneration %}, as byte offsets in
 /// the rendering.
 struct GenerationSpan {
   size_t begin, end;
@@ -19,14 +19,14 @@ struct RenderedChat {
   std::vector<GenerationSpan> generation;
 };
 
-/// Renders like transformers' apply_chat_template(messages, tokenize=False). `variables_json` is a
+/// Renders like transformers' apply_chat_template(messages, tokenize=False). `variables_json`: a
 /// JSON object with the template's variables: messages, tools, add_generation_prompt, bos_token,
-/// eos_token, enable_thinking, ... (tools and documents are none and add_generation_prompt is false
-/// when not given, as there). The variable strftime_now is the moment (text/moment.h) that the
-/// function of this name writes; without it the function is an error. Two known differences, where
-/// Python refuses or prints otherwise: a loop over none is an empty loop, and a float below 1e-4
-/// inside a printed list or after ~ is written without exponent. Throws UserError with the
-/// template's own message for raise_exception and for syntax errors.
+/// eos_token, enable_thinking, ... Defaults as in transformers: tools and documents are none,
+/// add_generation_prompt is false. The variable strftime_now is the time (text/moment.h) that the
+/// function of this name formats; without it the function is an error. Two known differences to
+/// Python: a loop over none is an empty loop, and a float below 1e-4 inside a printed list or after
+/// ~ is printed without exponent. Throws UserError with the template's own message for
+/// raise_exception and for syntax errors.
 RenderedChat render_chat_template(std::string_view chat_template, std::string_view variables_json);
 
 }  // namespace longspan

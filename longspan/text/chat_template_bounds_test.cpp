@@ -1,4 +1,4 @@
-// Chat templates are programs of strangers: what they may take is bounded, and the bound is named.
+// Chat templates are foreign programs: their resources are limited, and errors name the limit.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -67,7 +67,7 @@ TEST_CASE("chat template bounds: what nests deep is refused before it is parsed"
                  times("{% filter trim %}", 20'000), times("{% call x() %}", 20'000)},
                 "Chat template");
   check_refused({times(" ", (1 << 20) + 1)}, "1048576 are the most");
-  // What real templates have passes: 150 operators in a tag, many tags.
+  // Real templates pass: 150 operators in a tag, many tags.
   CHECK(error_of("{{ ''" + times(" ~ x", 150) + " }}") == "nothing thrown");
   CHECK(error_of(times("{% if x == 'a' and y[0].z|trim %}{{ x }}{% elif y %}b{% endif %}", 500)) ==
         "nothing thrown");
@@ -94,7 +94,7 @@ TEST_CASE("chat template bounds: broken tags are refused in time that grows with
     const std::string error = error_of(times(part, 1'000'000 / part.size()));
     CHECK((error == "nothing thrown" || error.find("hat template") != std::string::npos));
   }
-  // A second or two; hours where each tag looks at all that follows.
+  // A second or two; hours if each tag scanned all text after it.
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::minutes(2));
   const std::string marks = [] {
     std::string text;
@@ -141,14 +141,14 @@ TEST_CASE("chat template bounds: text and memory end before they are taken") {
                  "{{ '%1000000000d'|format(1) }}", "{{ '%*d'|format(1000000000, 1) }}",
                  "{{ '{:>1000000000}'.format('x') }}"},
                 "pads text");
-  // One value, many times in another: 2^60 parts to look at.
+  // One value, many times inside another: 2^60 parts to visit.
   const std::string shared =
       "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}"
       "{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
   check_refused(
       {shared + "{{ ns.x }}", shared + "{{ ns.x|tojson }}", shared + "{{ ns.x == ns.x }}"},
       "which is its bound");
-  // 512 levels of values too, and none without end.
+  // 512 levels of values are the limit too.
   check_refused({"{% set ns = namespace(x=[]) %}{% for a in range(100000) %}"
                  "{% set ns.x = [ns.x] %}{% endfor %}",
                  "{% set ns = namespace(x={}) %}{% for a in range(100000) %}"
@@ -168,7 +168,7 @@ TEST_CASE("chat template bounds: long conversations are none") {
       "{{ ns.list[::-1][0].content }} {{ ns.text|length > 5000 }}";
   CHECK(render_chat_template(gather, conversation(1500)).text ==
         "1500 message 1499 assistant message 1499 True");
-  // Every message looks at all: quadratic, as some real ones are.
+  // Every message scans all messages: quadratic, as in some real templates.
   const std::string all_of_all =
       "{% for m in messages %}{% set ns = namespace(n=0) %}{% for o in messages %}"
       "{% if o.role == m.role %}{% set ns.n = ns.n + 1 %}{% endif %}{% endfor %}"
@@ -201,7 +201,7 @@ TEST_CASE("chat template bounds: operators are Jinja's") {
   CHECK(error_of(set + "{{ a + s }}").find("unsupported types") != std::string::npos);
   CHECK(error_of(set + "{{ s * (0 - 1) }}").find("not negative") != std::string::npos);
   CHECK(error_of(set + "\n{{ l * s }}").find("line 2") != std::string::npos);
-  // Loops, macros and calls land where they did.
+  // Loops, macros and calls still nest correctly.
   CHECK(render("{% macro m(x, y=2) %}[{{ x + y }}{{ caller() if caller }}]{% endmacro %}"
                "{% for i in range(3) if i != 1 %}{{ m(i) }}{% else %}none{% endfor %}"
                "{% call m(1, y=1) %}inside{% endcall %}"

@@ -24,8 +24,8 @@ std::string error_of(const std::string& chat_template, const std::string& variab
 
 }  // namespace
 
-// What Python prints is checked against transformers itself in tests/parity/test_text.py; the
-// cases here are the ones whose answer is a definition.
+// tests/parity/test_text.py compares printing to transformers; the cases here have answers by
+// definition.
 
 TEST_CASE("chat template: block tags take their line with them, one last line end goes") {
   CHECK(render("a\n  {% if true %}\nb\n  {% endif %}\nc\n") == "a\nb\nc");
@@ -65,7 +65,7 @@ TEST_CASE("chat template: tags inside strings, comments and raw blocks are text"
 
 TEST_CASE("chat template: the next round of a loop begins with what is open outside of it") {
   const auto rounds = [](const std::string& body) {
-    // Many more than there may be blocks within each other.
+    // Far more iterations than blocks may nest.
     return render("{% set x = 'x' %}{% for i in range(3000) %}" + body +
                   "{% endfor %}{{ x }}{{ '<' }}");
   };

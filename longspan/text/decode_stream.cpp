@@ -6,10 +6,10 @@ namespace longspan {
 namespace {
 
 constexpr std::string_view kBroken = "\xef\xbf\xbd";  // U+FFFD
-/// Tokens without the end of a character, after which they are taken for broken bytes. Looking at
-/// all that have come, for each that comes, would take quadratic time.
+/// After this many tokens without the end of a character, they are treated as broken bytes.
+/// Decoding all held tokens for each new one would take quadratic time.
 constexpr size_t kMostHeld = 16;
-/// In tokens: one of a character's bytes each.
+/// In tokens, at one byte per token.
 constexpr size_t kLongestCharacter = 4;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Text of tokens that come one by one. No torch.
+// Decodes tokens that arrive one by one. No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,27 @@
 
 namespace longspan {
 
-/// Whole characters only, and all of it together is what Tokenizer::decode() says of all tokens.
-/// Bytes that are no character come out as U+FFFD, some tokens late.
+/// Returns whole characters only; all outputs together equal Tokenizer::decode() of all tokens.
+/// Invalid bytes become U+FFFD, some tokens late.
 class DecodeStream {
  public:
   explicit DecodeStream(Tokenizer tokenizer, bool skip_special_tokens = false);
-  /// The text that the token completes; empty in the middle of a character.
+  /// Returns the text that the token completes; empty in the middle of a character.
   std::string step(int32_t id);
-  /// What is left: bytes of a character that never became whole, as U+FFFD. Then it begins anew.
+  /// Returns the rest, with bytes of an incomplete character as U+FFFD, and resets the stream.
   std::string finish();
 
  private:
-  /// The window's text but for its last `num_held` tokens is `text`: what is new of it.
+  /// Sets the output to `text`, the text of the window without its last `num_held` tokens. Returns
+  /// the new part.
   std::string put_out(const std::string& text, size_t num_held);
 
   Tokenizer tokenizer_;
   bool skip_special_tokens_;
-  // A window of tokens: how a token is written may depend on the one before it (a space between
-  // words), so some whose text is out stay.
+  // A window of tokens. The text of a token may depend on the previous one (a space between words),
+  // so some tokens stay after their output.
   std::vector<int32_t> window_;
-  size_t num_out_ = 0;  // tokens of the window whose text is out
+  size_t num_out_ = 0;  // tokens of the window that have been output
   std::string out_;     // their text
 };
 

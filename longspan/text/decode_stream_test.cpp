@@ -37,7 +37,7 @@ TEST_CASE("decode stream: whole characters, and all of them together the decoded
     CHECK(stream_of(ids, false) == text);
     CHECK(stream_of(ids, true) == tokenizer.decode(ids, true));
   }
-  // An answer that is cut inside of a character.
+  // An answer that ends inside a character.
   auto ids = tokenizer.encode("ab 日");
   ids.pop_back();
   CHECK(stream_of(ids, false) == tokenizer.decode(ids));
@@ -46,8 +46,8 @@ TEST_CASE("decode stream: whole characters, and all of them together the decoded
 TEST_CASE("decode stream: bytes that are no character come out as time goes by") {
   testing::TemporaryFolder folder;
   const Tokenizer tokenizer = trained(folder);
-  // Ids of bytes: of the first of a character's four, so that no two go together, and of a whole
-  // one.
+  // Token ids of bytes: of the first of a character's four bytes, so that no two combine, and of a
+  // whole character.
   const std::vector<int32_t> smile = tokenizer.encode("🙂");
   REQUIRE(smile.size() == 4);
   std::vector<int32_t> ids(20'000, smile[0]);

@@ -1,4 +1,4 @@
-// The tokens by which generation stops, as the files of a model name them. No torch.
+// The end tokens of generation, from the files of a model. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 namespace longspan {
 
 struct EndTokens {
-  /// eos_token_id of generation_config.json and config.json (in text_config, too): a number or a
+  /// eos_token_id of generation_config.json and of config.json (also in text_config): a number or a
   /// list.
   std::set<int32_t> all;
-  /// Those by which transformers' generate() stops: of generation_config.json where it is there,
-  /// else of config.json.
+  /// The tokens at which transformers' generate() stops: those of generation_config.json if it
+  /// exists, otherwise those of config.json.
   std::set<int32_t> of_generate;
 };
 
-/// Reads both files of a model's folder. Files that are not there name none. Throws UserError.
+/// Reads both files of a model's folder; missing files name none. Throws UserError.
 EndTokens end_tokens_in(const std::string& folder);
 
 }  // namespace longspan

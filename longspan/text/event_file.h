@@ -9,18 +9,18 @@
 
 namespace longspan {
 
-/// A file that is written from the first moment on, `events.out.tfevents.<time>.<host>.<process>.
-/// <suffix>`. All members throw UserError when it cannot be written.
+/// A file `events.out.tfevents.<time>.<host>.<process>.<suffix>`, which exists from construction
+/// on. All members throw UserError if it cannot be written.
 class EventFile {
  public:
-  /// Makes the folder. Of earlier files with this suffix everything after `last_step` goes (of a
-  /// run that goes on from there); all of it where that is negative (of one that begins).
+  /// Creates the folder. In earlier files with this suffix, removes everything after `last_step`
+  /// (for a resumed run), or everything if it is negative (for a new run).
   EventFile(const std::string& folder, const std::string& suffix, int64_t last_step);
   EventFile(EventFile&&) noexcept;
   EventFile& operator=(EventFile&&) noexcept;
   ~EventFile();
 
-  /// Numbers of a step, by tag. What the disk has no room for is written by the next call.
+  /// Writes a step's scalars by tag. If the disk is full, the next call writes them.
   void add(const std::vector<std::pair<std::string, double>>& scalars, int64_t step);
 
  private:

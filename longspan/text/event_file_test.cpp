@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 namespace longspan {
 namespace {
 
-// tests/end_to_end/test_tensorboard.py checks what TensorBoard reads in the files.
+// tests/end_to_end/test_tensorboard.py checks the files with TensorBoard.
 
 std::string complaint(const std::string& folder, int64_t last_step) {
   try {
@@ -58,7 +58,7 @@ TEST_CASE("event file: an earlier one that is no regular file is named, and nobo
   fs::remove(name);
   fs::create_symlink(name, name);
   require_named("links lead in a circle");
-  // A run that begins removes the link, and not what it leads to.
+  // A new run removes the link, not its target.
   fs::remove(name);
   fs::create_symlink(folder.write("kept", "text"), name);
   CHECK(complaint(folder.path, -1) == "(accepted)");

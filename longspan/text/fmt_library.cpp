@@ -1,5 +1,5 @@
-// The one compiled copy of fmt's functions, whose headers are torch's: what fmt's own format.cc
-// does.
+// The only compiled copy of fmt's functions, for torch's headers of fmt; does what fmt's own
+// format.cc does.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,5 +1,5 @@
-// Lines that a user types at the terminal, with editing keys and the lines of before. No torch.
-// (Backed by the `rustyline` crate, see rust/.)
+// Reads lines from a terminal, with editing keys and a history. No torch. (Backed by the
+// `rustyline` crate, see rust/.)
 #pragma once
 
 #include <memory>
@@ -14,10 +14,10 @@ struct TypedLine {
     kInterrupted,  // Ctrl-C
     kEnd,          // Ctrl-D
   } kind;
-  std::string text;  // without its end; a pasted text of several lines is one
+  std::string text;  // without its line end; pasted text of several lines is one text
 };
 
-/// Stdin and stdout must be a terminal. Not for several threads.
+/// Stdin and stdout must be a terminal. Not thread-safe.
 class LineEditor {
  public:
   LineEditor();

@@ -36,7 +36,7 @@ Moment moment_at(double seconds) {
 }
 
 Moment moment_from(const std::string& text) {
-  render_chat_template("", nlohmann::json{{"strftime_now", text}}.dump());  // reads it
+  render_chat_template("", nlohmann::json{{"strftime_now", text}}.dump());  // parses it
   return {text};
 }
 

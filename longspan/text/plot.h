@@ -1,4 +1,4 @@
-// Pictures of curves. No torch. (Backed by the `plotters` crate with a font of its own, see rust/.)
+// Line plots. No torch. (Backed by the `plotters` crate with a font of its own, see rust/.)
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@ namespace longspan {
 struct Curve {
   std::string label{};
   std::vector<double> x{}, y{};  // NaN and infinity leave a gap
-  bool faint = false;   // drawn thin and pale behind the others (the raw points of a smoothed
-                        // curve), in the colour of the curve that follows
-  bool dashed = false;  // so that curves that lie on each other can both be seen
+  bool faint = false;   // drawn thin and pale behind the others, in the colour of the next curve
+                        // (the raw points of a smoothed curve)
+  bool dashed = false;  // keeps overlapping curves visible
 };
 
 struct PlotPanel {
@@ -20,7 +20,7 @@ struct PlotPanel {
 };
 
 /// Writes a PNG with the panels side by side, axes with ticks and numbers, a grid and a legend.
-/// Throws UserError when the file cannot be written.
+/// Throws UserError if the file cannot be written.
 void write_plot(const std::string& png_path, const std::vector<PlotPanel>& panels, int width = 1000,
                 int height = 600);
 

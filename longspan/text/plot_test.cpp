@@ -24,7 +24,7 @@ std::string bytes_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// A 32-bit number of a PNG's header, which starts 16 bytes into the file: width, height.
+/// Returns a 32-bit number of a PNG's header, which starts 16 bytes into the file: width, height.
 uint32_t header_number(const std::string& png, size_t offset) {
   uint32_t value = 0;
   for (size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<uint8_t>(png.at(offset + i));

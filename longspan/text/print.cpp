@@ -18,8 +18,7 @@ bool write(std::FILE* stream, std::string_view text) {
   return std::fwrite(text.data(), 1, text.size(), stream) == text.size();
 }
 
-/// Nobody may read any more, or the disk of a log be full: what a run has done counts more than
-/// what it says.
+/// Ignores write errors: a closed pipe or a full disk of a log must not end a run.
 void say(std::FILE* stream, std::string_view text) {
   write(stream, text);
   std::clearerr(stream);
@@ -30,7 +29,7 @@ void say(std::FILE* stream, std::string_view text) {
 void print_text(std::string_view text) { say(stdout, shown(text)); }
 
 void print_last_words(std::string_view own_text) {
-  // If it cannot be written there is nobody to tell.
+  // If it cannot be written, nothing else can be done.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, own_text.data(), own_text.size());
 }
 

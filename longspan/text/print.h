@@ -1,8 +1,8 @@
-// The one place that writes to the terminal. No torch.
+// Writes to the terminal; no other code does. No torch.
 //
-// Whatever the program says, on stdout or stderr, may hold texts of others: keys, rows, names of
-// files and tensors, messages of other processes. So all of it goes through shown(); escapes of the
-// program's own are added behind that. Only data for another program leaves as it is.
+// Output may contain text of others: keys, rows, names of files and tensors, messages of other
+// processes. So all of it passes shown(), and escapes of the program's own are added afterwards.
+// Only data for another program is written unchanged.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,15 +13,15 @@
 
 namespace longspan {
 
-/// A message on stdout, or on stderr, through shown(). No line feed is added. What cannot be
-/// written is lost.
+/// Writes a message to stdout or stderr, through shown(), without a line feed. Write errors are
+/// ignored.
 void print_text(std::string_view text);
 void print_error_text(std::string_view text);
 
-/// A message and a line feed on stdout, at once.
+/// Writes a message and a line feed to stdout, and flushes.
 void print_line(std::string_view text);
 
-/// print_text and print_error_text, formatted.
+/// print_text and print_error_text with formatting.
 template <typename... Args>
 void print_out(fmt::format_string<Args...> format, Args&&... args) {
   print_text(fmt::format(format, std::forward<Args>(args)...));
@@ -31,14 +31,14 @@ void print_err(fmt::format_string<Args...> format, Args&&... args) {
   print_error_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// The program's own words on stderr, as they are, where no memory is left to clean them.
+/// Writes the program's own text to stderr unchanged, without allocating memory.
 void print_last_words(std::string_view own_text);
 
-/// A message on stdout in the terminal's faint colour, through shown().
+/// Writes a message to stdout in the terminal's faint colour, through shown().
 void print_faint(std::string_view text);
 
-/// Data on stdout for another program, byte for byte, at once. Throws UserError when it cannot be
-/// written.
+/// Writes data for another program to stdout unchanged, and flushes. Throws UserError if it cannot
+/// be written.
 void print_data(std::string_view bytes);
 
 }  // namespace longspan

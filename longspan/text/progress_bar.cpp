@@ -14,7 +14,7 @@
 namespace longspan {
 
 struct ProgressBar::Impl {
-  LsrProgress* bar = nullptr;  // null where nothing is drawn
+  LsrProgress* bar = nullptr;  // null if nothing is drawn
   ~Impl() { lsr_progress_free(bar); }
 };
 

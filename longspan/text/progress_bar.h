@@ -8,21 +8,21 @@
 
 namespace longspan {
 
-/// A bar on stderr with steps, loss, tokens/s, time gone and time left. Where stderr is not a
-/// terminal it draws nothing: ask `visible` and print plain lines then. Not for several threads.
+/// A bar on stderr with steps, loss, tokens/s, elapsed and remaining time. If stderr is not a
+/// terminal, it draws nothing and visible() is false; print plain lines then. Not thread-safe.
 class ProgressBar {
  public:
-  /// `first_step` steps are done already (a resumed run); they do not count for the time left.
+  /// `first_step`: steps that are already done (in a resumed run), ignored for the remaining time.
   explicit ProgressBar(int64_t total_steps, int64_t first_step = 0);
   ProgressBar(ProgressBar&&) noexcept;
   ProgressBar& operator=(ProgressBar&&) noexcept;
-  /// Leaves the bar on the screen as it stands.
+  /// Leaves the bar on the screen.
   ~ProgressBar();
 
   bool visible() const;
-  /// `step` steps are done; `message` stands beside them (progress_message).
+  /// `step`: steps done; `message`: text after them (progress_message).
   void update(int64_t step, const std::string& message);
-  /// Prints a line to stderr above the bar (also when the bar is not drawn).
+  /// Prints a line to stderr above the bar (also if the bar is not drawn).
   void print_line(std::string_view line);
 
  private:
@@ -30,12 +30,12 @@ class ProgressBar {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What the bar says beside the steps: "loss 1.2345  12,345 tokens/s (10,234 computed)". NaN leaves
-/// a number out.
+/// Returns the text after the steps: "loss 1.2345  12,345 tokens/s (10,234 computed)". NaN values
+/// are left out.
 std::string progress_message(double loss, double tokens_per_second,
                              double computed_tokens_per_second);
 
-/// 1234567 -> "1,234,567".
+/// Formats 1234567 as "1,234,567".
 std::string with_commas(int64_t number);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// Calls into the Rust archive: status to exception, its strings to std::string. For this folder's
-// own .cpp files only.
+// Calls into the Rust archive: converts status to exceptions and its strings to std::string. Only
+// for this folder's .cpp files.
 #pragma once
 
 #include <stdexcept>
@@ -14,15 +14,15 @@ namespace longspan {
 
 inline LsrView rust_view(std::string_view text) { return {text.data(), text.size()}; }
 
-/// Copies a string of the archive and frees it there.
+/// Copies a string of the archive and frees the original.
 inline std::string take_rust_string(LsrString text) {
   std::string copy(text.data, text.size);
   lsr_string_free(text);
   return copy;
 }
 
-/// Calls function(args..., &error). Throws UserError with the archive's message when the user can
-/// mend it, std::logic_error otherwise.
+/// Calls function(args..., &error). Throws UserError with the archive's message if the user can fix
+/// it, otherwise std::logic_error.
 template <typename Function, typename... Args>
 void rust_call(Function function, Args&&... args) {
   LsrString error{nullptr, 0};

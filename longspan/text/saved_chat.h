@@ -1,4 +1,4 @@
-// What the folder of a trained model says of chats. No torch.
+// Chat settings in the folder of a trained model. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace longspan {
 
-/// What differs from the folder that training started from.
+/// Differences from the folder that training started from.
 struct SavedChat {
   struct Token {
     std::string text;
     int32_t id;
   };
-  std::optional<std::string> chat_template;  // Jinja; nullopt: the folder's own stays
-  std::optional<Token> eos;                  // ends an answer; nullopt: the folder's own stays
-  std::optional<Token> pad;                  // nullopt: the same
-  std::vector<int32_t> stop_ids;             // tokens that end an answer too
+  std::optional<std::string> chat_template;  // Jinja; nullopt: the folder's own
+  std::optional<Token> eos;                  // ends an answer; nullopt: the folder's own
+  std::optional<Token> pad;                  // nullopt: the folder's own
+  std::vector<int32_t> stop_ids;             // other tokens that end an answer
 };
 
 }  // namespace longspan

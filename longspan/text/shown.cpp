@@ -13,7 +13,7 @@ struct Character {
   size_t size = 0;  // bytes; 0: the first byte begins no character
 };
 
-/// The UTF-8 character at the beginning of a text that is not empty.
+/// Returns the first UTF-8 character of a nonempty text.
 Character first_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -34,7 +34,7 @@ Character first_character(std::string_view text) {
   return {code, size};
 }
 
-/// Is it a command to the terminal, or to the layout of the line?
+/// True for a command to the terminal or to the layout of the line.
 bool is_hidden(uint32_t code) {
   if (code == '\n' || code == '\t') return false;
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||

@@ -21,7 +21,7 @@ TEST_CASE("shown: what turns or breaks a line is written out") {
   CHECK(shown("\xe2\x80\xaa\xe2\x81\xa6\xe2\x81\xa9") == "\\u202a\\u2066\\u2069");
   CHECK(shown("\xe2\x80\xa8\xe2\x80\xa9") == "\\u2028\\u2029");
   CHECK(shown("\xe2\x80\xa7\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa") ==
-        "\xe2\x80\xa7\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa");  // their neighbours
+        "\xe2\x80\xa7\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa");  // neighbours of these characters
 }
 
 TEST_CASE("shown: bytes that are no UTF-8 are written out, one by one") {
@@ -29,8 +29,8 @@ TEST_CASE("shown: bytes that are no UTF-8 are written out, one by one") {
               "31m") == "\\x9b31m");  // CSI of 8-bit terminals
   CHECK(shown("caf\xe9") == "caf\\xe9");
   CHECK(shown("\xe2\x80") == "\\xe2\\x80");                               // cut
-  CHECK(shown("\xc0\x9b \xe0\x82\x9b") == "\\xc0\\x9b \\xe0\\x82\\x9b");  // longer than needed
-  CHECK(shown("\xed\xa0\x80") == "\\xed\\xa0\\x80");                      // half of a pair
+  CHECK(shown("\xc0\x9b \xe0\x82\x9b") == "\\xc0\\x9b \\xe0\\x82\\x9b");  // overlong encodings
+  CHECK(shown("\xed\xa0\x80") == "\\xed\\xa0\\x80");  // half of a surrogate pair
   CHECK(shown("\xf4\x90\x80\x80\xff") == "\\xf4\\x90\\x80\\x80\\xff");
   CHECK(shown("\xe2\x28\xa1") == "\\xe2(\\xa1");
 }

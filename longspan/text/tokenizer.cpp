@@ -58,7 +58,7 @@ Tokenizer Tokenizer::load(const std::string& folder) {
 
 namespace {
 
-/// Tokenizer files may number tokens up to 2^32; those of models end far below 2^31.
+/// Tokenizer files may use ids up to 2^32; those of models end far below 2^31.
 int32_t token_id(int64_t id) {
   if (id >= 0 && id <= kMostIndexed) return static_cast<int32_t>(id);
   throw UserError(
@@ -67,7 +67,7 @@ int32_t token_id(int64_t id) {
                   id, kMostIndexed));
 }
 
-/// Lists of ids that the archive has made, until they are copied.
+/// Owns lists of ids made by the archive until they are copied.
 struct IdLists {
   explicit IdLists(size_t size) : lists(size) {}
   ~IdLists() {

@@ -1,4 +1,4 @@
-// A tokenizer.json may be anyone's: what would make the crate that reads it fail is a sentence.
+// A tokenizer.json may come from anyone: inputs that would crash the crate give an error message.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -49,7 +49,7 @@ void check_refused(const json& file, const std::string& part) {
   CHECK(error.size() < 1000);
 }
 
-/// `bytes` are a multiple of three.
+/// The length of `bytes` must be a multiple of three.
 std::string base64(const std::string& bytes) {
   const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;
@@ -98,7 +98,7 @@ TEST_CASE("tokenizer bounds: parts that fail later are refused by name") {
 TEST_CASE("tokenizer bounds: models that give no two runs the same ids, or none") {
   json bpe = {{"type", "BPE"}, {"vocab", {{"a", 0}}}, {"merges", json::array()}, {"dropout", 0.1}};
   check_refused(with("model", bpe), "dropout");
-  // Also where a class brings a pipeline of its own.
+  // Also if a tokenizer class has its own pipeline.
   CHECK(error_of(with("model", bpe).dump(), R"({"tokenizer_class": "Qwen2Tokenizer"})")
             .find("dropout") != std::string::npos);
   bpe["dropout"] = 0.0;

@@ -47,7 +47,7 @@ TEST_CASE("tokenizer: a trained one round-trips any text") {
                                  "a<|im_start|>b<|im_end|>", "\x01\x02\x7f"}) {
     CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
   }
-  // Merges were learnt: a frequent word is one token, in far fewer tokens than bytes.
+  // Merges were learnt: a frequent word is one token.
   CHECK(tokenizer.encode(" quick").size() == 1);
 }
 
@@ -147,7 +147,7 @@ TEST_CASE("tokenizer: keys of its config that nobody knows are named") {
                      "add_eod_token": true})") ==
         "tokenizer_config.json: not read: do_lower_case true, add_eod_token true, tokenizer_class "
         "ErnieTokenizer; tokens are those of tokenizer.json.");
-  // Of a model that has it, named and added.
+  // A special token of the model is named and added.
   std::ofstream(tokenizer / "tokenizer_config.json")
       << R"({"model_specific_special_tokens": {"image_token": "<image>"}})";
   const Tokenizer with_image = Tokenizer::load(tokenizer.string());
@@ -166,7 +166,7 @@ TEST_CASE("tokenizer: a byte order mark is no part of a file, here as elsewhere"
                  mark + read(folder / ("plain/" + std::string(name))));
   }
   folder.write("marked/chat_template.jinja", mark + "T");
-  // A model of this kind has its own way with text: a config.json that is read.
+  // The pipeline depends on model_type, so config.json is read.
   const std::string model = R"({"model_type": "qwen2"})";
   folder.write("marked/config.json", mark + model);
   folder.write("plain/config.json", model);

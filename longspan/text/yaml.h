@@ -1,9 +1,9 @@
-// YAML -> JSON text. No torch. (Backed by the `serde-saphyr` crate, see rust/.)
+// Converts YAML to JSON text. No torch. (Backed by the `serde-saphyr` crate, see rust/.)
 //
 // Scalars: 1.0e-5, 1e-5 and 5.0e-5 are numbers; true, false, yes, no, on, off, y, n in any case are
-// booleans (write "no" in quotes for the word); null, ~ and nothing are null; integers are exact;
-// .inf and .nan, which JSON lacks, stay strings; dates are strings. An empty file is null. A key
-// given twice is an error. Keys are strings as they are written.
+// booleans (quote "no" for the word); null, ~ and nothing are null; integers are exact; .inf and
+// .nan, which JSON lacks, stay strings; dates are strings. An empty file is null. A duplicate key
+// is an error. Keys are strings as they are written.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// Throws UserError with file name, line and column on broken YAML. `file_name` is used in messages
-/// only.
+/// Throws UserError with file name, line and column for broken YAML. `file_name`: only for
+/// messages.
 std::string yaml_to_json(std::string_view yaml, const std::string& file_name);
 
 }  // namespace longspan

@@ -17,7 +17,7 @@
 namespace longspan {
 namespace {
 
-/// The adapter that is trained; none: none is.
+/// Returns the trained adapter; nullopt if there is none.
 std::optional<LoraShape> trained_adapter(const Config& config, const ModelConfig& model,
                                          const ModelSpec& spec) {
   if (!trains_adapter(config)) return std::nullopt;

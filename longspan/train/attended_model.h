@@ -1,5 +1,4 @@
-// The model that a run trains, as data: its files' own, and what attention each layer has. No
-// torch.
+// The trained model as data: its config, and the attention of each layer. No torch.
 #pragma once
 
 #include <string>
@@ -11,16 +10,16 @@ namespace longspan {
 
 struct Config;
 
-/// The model of a folder as the configuration trains it: with rope_scaling for rows of cutoff_len
-/// tokens, else with the positions that its adapters were trained with. Checks that its sizes are
-/// those of the folder's weights, so that nothing larger than these is made by them. Throws
-/// UserError.
+/// Returns a folder's model as the configuration trains it: with rope_scaling for rows of
+/// cutoff_len tokens, otherwise with the positions of its adapters' training. Checks the sizes
+/// against the folder's weights first, so that a wrong config.json cannot cause large allocations.
+/// Throws UserError.
 ModelConfig model_config_for(const Config& config, const std::string& folder);
 
-/// The model as its attentions see it in training: the plan, the account of memory and the formula
-/// of traffic are made from this. Latents do not travel where an adapter with dropout is on the
-/// layer that makes keys and values of them (with_latents_kept in spec/lora_spec.h). Reads the
-/// adapter that is trained further, where that matters. Throws UserError.
+/// Returns the model as its attentions see it in training, for the plan, the memory estimate and
+/// the traffic formula. If an adapter with dropout is on the layer that expands latents, latents do
+/// not travel (with_latents_kept in spec/lora_spec.h). Reads the adapter that is trained further if
+/// necessary. Throws UserError.
 ModelSpec attended_model(const Config& config, const ModelConfig& model);
 
 }  // namespace longspan

@@ -18,15 +18,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How often the ranks ask each other whether to stop: short beside the notice that clusters give,
-/// long beside the cost of asking.
+/// Interval in which the ranks ask each other whether to stop: short compared to a cluster's
+/// notice, long compared to the cost of asking.
 constexpr double kSecondsBetweenQuestions = 0.5;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Of two numbers of each rank.
+/// Sums two numbers over all ranks.
 std::pair<double, double> summed(const Mesh& mesh, const at::Tensor& numbers, at::Device device) {
   at::Tensor sums = numbers;
   if (mesh.world.size() > 1) {
@@ -38,10 +38,10 @@ std::pair<double, double> summed(const Mesh& mesh, const at::Tensor& numbers, at
   return {data[0], data[1]};
 }
 
-/// Asks all ranks, from time to time in a pass over rows, whether one of them is told to stop.
+/// Asks all ranks at intervals, during a pass over rows, whether one of them is told to stop.
 class StopQuestion {
  public:
-  /// `catch_up`: waits for what the device still computes of the rows so far.
+  /// `catch_up`: waits for the device's work on the rows so far.
   StopQuestion(const ObjectiveContext& context, const std::function<bool()>& stops,
                const std::function<void()>& catch_up)
       : context_(context), stops_(stops), catch_up_(catch_up) {}
@@ -78,8 +78,8 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
   const Loader loader(examples.size(), batch_size, mesh.data.rank(), mesh.data.size(),
                       /*shuffle=*/false, /*seed=*/0);
   const bool leads = mesh.sequence.rank() == 0;
-  // Of the losses on the device: the host may go on to the next row, and waits where it asks
-  // others.
+  // The losses are summed on the device, so the host continues with the next row. It waits only
+  // when it asks the others.
   const at::Tensor loss_sum = at::zeros({}, at::TensorOptions(context.device).dtype(at::kDouble));
   double weight_sum = 0.0;
   Averages averages, others;
@@ -88,15 +88,15 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
     averages.sums();
     others.clear();
   };
-  // Makes one row at a time: the set may be large, and a run that is told to stop has little time.
-  // False: told to stop.
+  // Makes one row at a time, since the set may be large, and a run that is told to stop has little
+  // time. Returns false if told to stop.
   const auto for_each_row = [&](const std::function<void(const Row&, size_t)>& use) {
     StopQuestion question(context, stops, catch_up);
     size_t number = 0;
     for (int64_t i = 0; i < loader.num_batches(); ++i) {
       if (question.answer(i)) return false;
       const std::vector<int64_t> places = loader.rows(/*epoch=*/0, i);
-      // The last batch may leave nothing for this group.
+      // In the last batch, this group may have no rows.
       if (places.empty() && !context.idle_rows) continue;
       const Row row = make_row(draw(examples, places), objective.documents(), context.attention,
                                context.device);
@@ -105,7 +105,7 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
     }
     return true;
   };
-  // Treats the set as the rows of one step, so that estimates are over all of it.
+  // Treats the set as the rows of one step, so that estimates cover all of it.
   objective.begin();
   if (objective.looks_ahead()) {
     if (!for_each_row([&](const Row& row, size_t) { objective.look(row); })) return std::nullopt;
@@ -114,7 +114,7 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
   const bool done = for_each_row([&](const Row& row, size_t number) {
     const at::Tensor loss = objective.loss(row, number, 1.0, leads ? averages : others);
     if (leads || !objective.replicated()) loss_sum.add_(loss.reshape({}).to(at::kDouble));
-    // Every member of a sequence group holds the whole row: its labels count once.
+    // Every member of a sequence group holds the whole row; only one counts its labels.
     if (leads) weight_sum += objective.weight(row);
   });
   if (!done) return std::nullopt;

@@ -11,11 +11,11 @@
 
 namespace longspan {
 
-/// Returns the objective's loss of all `examples` and its averages. The loss is a mean over all
-/// units (labels, pairs, answers), so that it does not depend on the batch size or the number of
-/// ranks. Every rank has the same examples; data-parallel groups share them out, `batch_size` for
-/// each row. Holds one row at a time in memory. Asks `stops` on all ranks every few seconds; when
-/// one says yes, changes nothing and returns nullopt. Collective over the world.
+/// Returns the objective's loss over `examples` and its averages. The loss is a mean over all units
+/// (labels, pairs, answers), so it depends neither on the batch size nor on the number of ranks.
+/// Every rank has the same examples; data-parallel groups divide them, `batch_size` examples per
+/// row. Holds one row at a time in memory. Asks `stops` on all ranks about every half second; if
+/// one returns true, returns nullopt. Collective over the world.
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
                                          const ExampleSet& examples, int64_t batch_size,
                                          const std::function<bool()>& stops);

@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-/// A loss of 1 for each row; looks at what is in memory meanwhile.
+/// A loss of 1 for each row; measures memory meanwhile.
 class CountingObjective : public Objective {
  public:
   CountingObjective(const AllocationCounter& memory, bool looks) : memory_(memory), looks_(looks) {}
@@ -39,7 +39,7 @@ class CountingObjective : public Objective {
   bool looks_;
 };
 
-/// The sum of a row's column `weight`, whose padding counts nothing.
+/// The sum of a row's column `weight`; padding counts as 0.
 class WeightObjective : public Objective {
  public:
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
@@ -49,7 +49,7 @@ class WeightObjective : public Objective {
   }
 };
 
-/// 50 rows of 1000 tokens, and a model that nobody asks.
+/// 50 rows of 1000 tokens, and a model that is not used.
 struct Case {
   PreferenceSettings preferences;
   Mesh mesh;
@@ -82,7 +82,7 @@ struct Case {
   }
 };
 
-// Four numbers a token, whole and as this rank's share.
+// Four numbers per token, for the whole row and for this rank's share.
 constexpr int64_t kBytesOfRow = 1000 * 8 * 4 * 2;
 
 }  // namespace
@@ -127,7 +127,7 @@ TEST_CASE("evaluation: whoever is told to stop makes no more rows") {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
     CountingObjective objective(memory, looks);
     CHECK(!evaluate(objective, test.context(), *test.examples, 1, [] { return true; }));
-    CHECK(objective.num_looks + objective.num_losses == 1);  // it is asked after the first one
+    CHECK(objective.num_looks + objective.num_losses == 1);  // it is asked after the first row
     CHECK(memory.peak_bytes() < 2 * kBytesOfRow);
   }
 }

@@ -13,8 +13,8 @@
 namespace longspan {
 namespace {
 
-// Of a step, where 1 is a load that is the same for all: the load of the busiest expert of each
-// layer, as a mean over the layers and of the worst one; the share of experts that got no token.
+// Values for a step. Loads are relative: 1 means an even load. The load of the busiest expert of a
+// layer, as mean over the layers and of the worst layer; the share of experts without tokens.
 constexpr const char *kLoss = "aux_loss", *kMean = "expert_load/max_mean",
                      *kWorst = "expert_load/max_worst", *kUnused = "expert_load/unused";
 

@@ -7,10 +7,10 @@
 namespace longspan {
 namespace {
 
-/// Gradients that travel in one message.
+/// Gradients that are reduced together.
 struct Bucket {
   std::vector<at::Tensor> gradients;
-  at::Tensor flat;  // undefined: the only gradient travels as it is
+  at::Tensor flat;  // undefined: a single gradient, without a copy
   Pending sum;
 };
 
@@ -37,7 +37,7 @@ void receive(Bucket& bucket) {
   }
 }
 
-/// The parameter's gradient, dense and in its place; zeros where there is none.
+/// Returns the parameter's gradient, dense and in place; zeros if it has none.
 at::Tensor ready_gradient(at::Tensor parameter) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (!gradient.defined()) gradient = at::zeros_like(parameter.detach());

@@ -12,7 +12,7 @@ namespace longspan {
 namespace {
 
 at::Tensor expected(int64_t size, int num_summed) {
-  // Rank r contributes (r + 1) x values; r runs over 0 .. num_summed - 1.
+  // Rank r contributes (r + 1) x values, for r in [0, num_summed).
   return at::arange(size, at::kDouble) * (num_summed * (num_summed + 1) / 2);
 }
 
@@ -22,17 +22,17 @@ TEST_CASE("gradients: summed over ranks, large and small, with and without rows"
   constexpr int kRanks = 3;
   const std::vector<int64_t> sizes = {5, 1000, 7, 64, 3, 12};
   std::vector<bool> equal(kRanks, false);
-  // Buckets of 128 bytes: some gradients share one, some are larger than one.
+  // With buckets of 128 bytes, some gradients share one and some are larger.
   testing::run_ranks(kRanks, [&](const Mesh& mesh) {
     const int rank = mesh.world.rank();
     std::vector<NamedTensor> parameters;
     for (int64_t size : sizes) {
       at::Tensor tensor = at::zeros({size}, at::kDouble).set_requires_grad(true);
-      // The last rank had no rows: it has no gradients at all.
+      // The last rank had no rows, so it has no gradients.
       if (rank < kRanks - 1) tensor.mutable_grad() = at::arange(size, at::kDouble) * (rank + 1);
       parameters.push_back({"p", tensor});
     }
-    // Frozen parameters have none and stay out.
+    // Frozen parameters have no gradient and are left out.
     parameters.push_back({"frozen", at::zeros({4}, at::kDouble)});
     sum_gradients(parameters, mesh.world, 128);
     bool all = !parameters.back().tensor.grad().defined();

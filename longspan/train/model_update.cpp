@@ -17,7 +17,7 @@ ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTab
     : parameters_(std::move(parameters)), sharded_(sharded), world_(world) {
   pieces_ = sharded_ ? sharded_->pieces() : whole_pieces(parameters_, specs);
   const UpdateRule& rule = update_rule_of(config);
-  // Where the update runs.
+  // The device of the update.
   const at::Device device = parameters_.at(0).tensor.device();
   const auto allocate = [offload, device](const at::Tensor& like) {
     return offload ? empty_on_host(like.sizes(), like.scalar_type(), device)

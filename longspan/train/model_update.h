@@ -1,4 +1,4 @@
-// Makes new parameters of a step's gradients, whether ranks hold whole parameters or shares.
+// Updates parameters from a step's gradients, for whole and for sharded parameters.
 #pragma once
 
 #include <memory>
@@ -11,34 +11,35 @@
 
 namespace longspan {
 
-/// Whole parameters on every rank, or those of ShardedParameters. All members are collective over
-/// the world.
+/// Updates whole parameters on every rank, or those of ShardedParameters. All members are
+/// collective over the world.
 class ModelUpdate {
  public:
-  /// `sharded`: what made `parameters`, or null where they are whole. `specs` has all parameters.
-  /// `offload`: the optimizer's states lie in host memory.
+  /// `sharded`: the owner of `parameters`, or null if they are whole. `specs` has all parameters.
+  /// `offload`: the optimizer's states live in host memory.
   ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
               ShardedParameters* sharded, const Group& world, const OptimizationSettings& config,
               bool offload);
 
-  /// Call it after each backward pass.
+  /// Must be called after each backward pass.
   void end_backward();
-  /// Sums the gradients over all ranks, of which each holds those of its own contribution. Returns
+  /// Sums the gradients over all ranks, each of which holds those of its own contribution. Returns
   /// the norm of the sums.
   double sum_gradients();
   /// Scales gradients by min(1, max_norm / (norm + 1e-6)).
   void clip(double norm, double max_norm);
-  /// Updates, and drops the gradients.
+  /// Updates the parameters and drops the gradients.
   void step(double learning_rate);
   /// Drops the gradients without an update.
   void drop_gradients();
 
-  /// What is trained on this rank, with its gradients between sum_gradients() and step().
+  /// Returns this rank's trained parameters, with their gradients between sum_gradients() and
+  /// step().
   std::vector<NamedTensor> trained() const;
   /// The same, in the order of optimizer().state().
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
   Optimizer& optimizer() const { return *optimizer_; }
-  /// Call it after something else has written values or state.
+  /// Must be called after values or states were changed from outside.
   void publish();
 
  private:

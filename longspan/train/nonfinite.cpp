@@ -19,11 +19,11 @@
 namespace longspan {
 namespace {
 
-/// The limit for on_nonfinite: skip. A model whose weights are broken would go on forever.
+/// Limit for on_nonfinite: skip, since a model with broken weights would continue forever.
 constexpr int64_t kMostSkippedInARow = 20;
 constexpr size_t kMostNamed = 3, kMostRows = 8;
 
-/// Rows of one micro-batch by their numbers in the training set, and their loss.
+/// Rows of one micro-batch, by their indices in the training set, and their loss.
 struct RowLoss {
   std::vector<int64_t> rows;
   double loss;
@@ -44,8 +44,8 @@ std::string text_of(std::vector<RowLoss> micro_batches) {
                      fmt::join(losses, ", "));
 }
 
-/// The rows of all data-parallel groups that may be at fault. Each group knows its own rows: a line
-/// each, the loss and the rows' numbers. Collective.
+/// Returns the rows of all data-parallel groups that may be the cause. Each group sends its own
+/// rows, one micro-batch per line: the loss and the rows' indices. Collective.
 std::vector<RowLoss> rows_at_fault(const NonfiniteStep& step, const Mesh& mesh) {
   std::string mine;
   for (size_t i = 0; i < step.rows.size(); ++i) {
@@ -65,14 +65,14 @@ std::vector<RowLoss> rows_at_fault(const NonfiniteStep& step, const Mesh& mesh) 
     rows.push_back(
         {{std::istream_iterator<int64_t>(words), {}}, std::strtod(loss.c_str(), nullptr)});
   }
-  // Rows whose loss is not finite come in the data's order, the others by the size of their loss.
+  // Rows without a finite loss come in data order, the others by descending loss.
   std::ranges::sort(rows, [&](const RowLoss& a, const RowLoss& b) {
     return !step.in_loss() && a.loss != b.loss ? a.loss > b.loss : a.rows < b.rows;
   });
   return rows;
 }
 
-/// The parameters of all ranks whose gradient is not finite, each once. Collective.
+/// Returns the parameters of all ranks whose gradient is not finite, each once. Collective.
 std::vector<std::string> parameters_at_fault(const ModelUpdate& update, const Group& world) {
   std::string mine;
   for (const std::string& name : nonfinite_gradients(update.trained())) mine += name + "\n";

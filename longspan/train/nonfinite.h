@@ -1,4 +1,4 @@
-// What becomes of a step whose numbers are not finite.
+// Handling of steps with NaN or infinity.
 #pragma once
 
 #include <cstdint>
@@ -18,33 +18,33 @@ struct NonfiniteStep {
   int64_t step;  // 0-based
   double loss, grad_norm, learning_rate;
   const std::vector<Row>& rows;           // of this data-parallel group
-  const std::vector<double>& own_losses;  // of each row, a mean over its labels (pairs, answers)
+  const std::vector<double>& own_losses;  // of each row: mean over its labels (pairs, answers)
 
   bool in_loss() const;
 };
 
 class NonfiniteSteps {
  public:
-  /// `mesh`, `update` and `console` outlive it.
+  /// `mesh`, `update` and `console` must outlive this object.
   NonfiniteSteps(OnNonfinite rule, const Mesh& mesh, const ModelUpdate& update, Console& console);
 
-  /// Says where the numbers come from, and stops the run (throws as all_or_none) or, as
-  /// on_nonfinite says, returns so that the step's update is left out. `num_skipped`: steps before
-  /// it whose update was left out. Gradients are still there. Collective.
+  /// Prints the source of the NaN or infinity. Then stops the run (throws as all_or_none), or with
+  /// on_nonfinite: skip returns, so that the step has no update. `num_skipped`: earlier steps
+  /// without an update. Must be called while the gradients exist. Collective.
   void leave_out(const NonfiniteStep& step, int64_t num_skipped);
-  /// Call it after each step that is finite.
+  /// Must be called after each finite step.
   void end_series() { num_in_series_ = 0; }
 
  private:
-  /// Names the rows whose loss is not finite; or the parameters whose gradient is not, and the rows
-  /// with the largest losses. Collective.
+  /// Returns the rows whose loss is not finite, or the parameters whose gradient is not finite and
+  /// the rows with the largest losses. Collective.
   std::string source_of(const NonfiniteStep& step) const;
 
   OnNonfinite rule_;
   const Mesh& mesh_;
   const ModelUpdate& update_;
   Console& console_;
-  int64_t num_in_series_ = 0;  // such steps, one after the other
+  int64_t num_in_series_ = 0;  // consecutive steps that are not finite
 };
 
 }  // namespace longspan

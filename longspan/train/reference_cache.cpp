@@ -37,7 +37,7 @@ using Json = nlohmann::json;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-/// Rank 0's text, on every rank. It is as long as the data set, so nobody else sends anything.
+/// Returns rank 0's text on every rank. It is as long as the data set, so only rank 0 sends.
 std::string text_of_rank_0(const Group& world, const std::string& text, at::Device device) {
   at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong).to(device);
   world.broadcast_(length);
@@ -50,7 +50,7 @@ std::string text_of_rank_0(const Group& world, const std::string& text, at::Devi
   return {begin, begin + bytes.numel()};
 }
 
-/// A checksum of the numbers to the last bit, of the example that they belong to and of the key.
+/// Returns a checksum of the exact numbers, the example's index and the key.
 std::string digest_of(const std::string& key, size_t example, const std::vector<double>& logps) {
   const std::string whose = fmt::format("{} {} {}\n", key, example, logps.size());
   Xxh64 hash;
@@ -62,10 +62,10 @@ std::string digest_of(const std::string& key, size_t example, const std::vector<
 struct Entry {
   size_t example = 0;
   std::vector<double> logps;
-  bool has_checksum = false;  // an older version wrote none
+  bool has_checksum = false;  // older versions wrote none
 };
 
-/// nullopt for a line that is not as it was written.
+/// Returns nullopt for a damaged line.
 std::optional<Entry> entry_from(const std::string& key, const std::string& line) {
   const std::optional<Json> json = try_parse_json(line);
   if (!json) return std::nullopt;
@@ -92,8 +92,8 @@ struct KeptLines {
   int64_t num_broken = 0, num_without_checksum = 0;
 };
 
-/// The lines that are as they were written, as far as can be seen. Half a line at the end, which a
-/// killed run leaves, gets no warning.
+/// Returns the intact lines, as far as can be checked. An incomplete last line, left by a killed
+/// run, gives no warning.
 KeptLines whole_lines(const std::string& path, const std::string& key, const ExampleSet& examples) {
   KeptLines kept;
   std::optional<InputFile> file = InputFile::open_if_there(path, "reference log-probabilities");
@@ -140,7 +140,7 @@ std::optional<ReferenceTable> precompute_reference(
     Console& console) {
   const Group& world = job.mesh.world;
   const bool is_main = world.rank() == 0;
-  // Rank 0 reads the file and tells the others: machines need not share a disk.
+  // Rank 0 reads the file and sends it, since machines need not share a disk.
   std::string key, found;
   std::string path;
   all_or_none(world, [&] {

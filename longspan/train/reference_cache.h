@@ -1,4 +1,4 @@
-// Reference log-probabilities computed once, ahead of training.
+// Reference log-probabilities that are computed once, before training.
 #pragma once
 
 #include <functional>
@@ -15,27 +15,26 @@ namespace longspan {
 
 struct Config;
 
-/// What the reference is asked for: the examples of a run, and how.
+/// Inputs of the computation.
 struct ReferenceJob {
   const Config& config;
   const Mesh& mesh;
   const SequenceParallel& attention;
   at::Device device;
-  const ExampleSet& examples;   // of training and evaluation, whose numbers are their places
-  std::function<bool()> stops;  // is this process told to stop?
+  const ExampleSet& examples;   // of training and evaluation, numbered consecutively
+  std::function<bool()> stops;  // true if this process is told to stop
   bool idle_rows = false;       // as in ObjectiveContext
 };
 
-/// A line of the file: one example's log-probabilities, with a checksum of them.
+/// Returns a line of the file: one example's log-probabilities and their checksum.
 std::string reference_line(const std::string& key, size_t example,
                            const std::vector<double>& logps);
 
-/// Computes the reference's log-probabilities of all documents of all examples. Writes them to
-/// output_dir/reference_logps_<key>.jsonl as it goes, a line an example; the key is reference_key.
-/// Takes what the file holds already, but for lines that are not as they were written: it computes
-/// these again, and a warning says so. Data-parallel groups share the examples out. Makes the
-/// reference only where something is missing, and frees it before it returns. nullopt: interrupted.
-/// Collective over the world.
+/// Returns the reference's log-probabilities of all documents of all examples. Appends them, one
+/// line per example, to output_dir/reference_logps_<key>.jsonl, where the key is reference_key.
+/// Reuses intact lines of this file; computes the others again, with a warning. Data-parallel
+/// groups divide the examples. Makes the reference only if values are missing, and frees it before
+/// it returns. nullopt: interrupted. Collective over the world.
 std::optional<ReferenceTable> precompute_reference(
     const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
     Console& console);

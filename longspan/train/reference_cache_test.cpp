@@ -63,7 +63,7 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
     change(changed);
     return differs(changed, both);
   };
-  // The base model is in bf16 as a whole under LoRA, and its norms in fp32 otherwise.
+  // With LoRA the base model is entirely in bf16; otherwise its norms are in fp32.
   CHECK(changed_by([](Config& c) { c.finetuning_type = "lora"; }));
   CHECK(changed_by([](Config& c) { c.bf16 = true; }));
   CHECK(changed_by([](Config& c) { c.bf16 = true, c.finetuning_type = "lora"; }));
@@ -76,7 +76,7 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   const std::string adapter = folder_with(place, "adapter", "adapter_config.json", "{}");
   CHECK(changed_by([&](Config& c) { c.ref_model = other, c.ref_model_adapters = adapter; }));
   CHECK(changed_by([&](Config& c) { c.adapter_name_or_path = adapter + "," + adapter; }));
-  // Two signs turned: a difference in the highest bits alone.
+  // Two flipped signs: a difference only in the highest bits.
   const std::string weights = config.model_name_or_path + "/model.safetensors";
   const auto with_weights = [&](std::vector<float> numbers) {
     std::ofstream(weights, std::ios::binary)
@@ -85,7 +85,8 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   };
   CHECK(with_weights({1, 2, 3, 4}));
   CHECK(with_weights({1, -2, 3, -4}));
-  // Rows are what counts, not what cuts them; how they are computed rounds, no more.
+  // Only the rows count, not the settings that cut them; settings of the computation only change
+  // rounding.
   CHECK(!changed_by([](Config& c) { c.cutoff_len = 4096; }));
   CHECK(!changed_by([](Config& c) { c.disable_gradient_checkpointing = true; }));
 }
@@ -143,22 +144,22 @@ TEST_CASE("reference cache: lines that are not as written are computed again") {
   const std::string old = "{\"example\":3,\"logps\":[-1.0,-2.0]}\n";
   {
     std::ofstream file(path);
-    file << reference_line(key, 0, {-0.5, -2.5}) << changed << old  // an older version's
+    file << reference_line(key, 0, {-0.5, -2.5}) << changed << old  // by an older version
          << "{\"example\":2,\"logps\":[-1.0]}\n"       // no checksum, one of two documents
-         << "{\"example\":2,\"logps\":[-1.0,true]}\n"  // no checksum, no number
+         << "{\"example\":2,\"logps\":[-1.0,true]}\n"  // no checksum, not a number
          << "{\"example\":2,\"logps\":[-1.0,-2.0],\"xxh64\":null}\n"
-         << reference_line("another key", 3, {-1.0, -2.0})  // of another model or other rows
+         << reference_line("another key", 3, {-1.0, -2.0})  // another model or other rows
          << "{\"example\":4,\"logps\":[null,1e999]}\n"
          << reference_line(key, 5, {-1.0})                      // one of two documents
-         << reference_line(key, 700, {-1.0, -2.0})              // there is no such example
-         << reference_line(key, 6, {-1.0, -2.0}).substr(0, 9);  // as a killed run leaves it
+         << reference_line(key, 700, {-1.0, -2.0})              // no such example
+         << reference_line(key, 6, {-1.0, -2.0}).substr(0, 9);  // left by a killed run
   }
   testing::run_ranks(1, [&](const Mesh& mesh) {
     const auto attention = make_local(cpu_block_kernel());
     const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
     Console silent(/*silent=*/true);
     const auto no_model = []() -> std::unique_ptr<Reference> { throw UserError("asked for"); };
-    // What is missing is asked of the model.
+    // Missing examples require the model.
     CHECK_THROWS_WITH_AS(precompute_reference(job, no_model, silent), "asked for", UserError);
   });
   std::ifstream file(path);

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Texts and numbers, one after the other.
+/// Hashes texts and numbers in sequence.
 class Hash {
  public:
   void add(const void* data, size_t size) { hash_.add(static_cast<const char*>(data), size); }
@@ -60,13 +60,13 @@ std::string reference_key(const Config& config, const ExampleSet& examples) {
   Hash hash;
   hash.add(config.stage);
   hash.add(uint64_t{config.pure_bf16 ? 2u : config.bf16 ? 1u : 0u});
-  // Under LoRA the base model is kept in bf16 as a whole, else norms and biases are in fp32.
+  // With LoRA the base model is entirely in bf16; otherwise norms and biases are in fp32.
   hash.add(uint64_t{trains_adapter(config)});
-  // Scaled positions depend on the length that rows may have, whatever they have.
+  // Scaled positions depend on the maximum row length, not on the actual one.
   hash.add(config.rope_scaling);
   if (!config.rope_scaling.empty()) hash.add(static_cast<uint64_t>(config.cutoff_len));
   // The reference is ref_model with its adapters. Without ref_model it is the base model with all
-  // adapters merged but the last, which under LoRA is the one that is trained.
+  // adapters merged except the last, which with LoRA is the trained one.
   const bool named = !config.ref_model.empty();
   add_folder(hash, named ? config.ref_model : config.model_name_or_path);
   std::vector<std::string> adapters =

@@ -1,4 +1,4 @@
-// The key by which a run knows reference log-probabilities that were computed before.
+// The key that identifies precomputed reference log-probabilities.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@ namespace longspan {
 
 struct Config;
 
-/// A hash of all that decides them: the reference model's files and those of its adapters, stage,
-/// precision (which finetuning_type is part of), rope_scaling, and the examples' tokens, labels,
-/// columns and positions. It leaves out what only changes roundings: the number of processes,
-/// checkpointing, chunks, kernels.
+/// Returns a hash of everything that determines them: the files of the reference model and of its
+/// adapters, stage, precision (which depends on finetuning_type), rope_scaling, and the examples'
+/// tokens, labels, columns and positions. Excludes settings that only change rounding: the number
+/// of processes, checkpointing, chunks, kernels.
 std::string reference_key(const Config& config, const ExampleSet& examples);
 
 }  // namespace longspan

@@ -16,21 +16,22 @@ namespace longspan {
 
 class RowPass {
  public:
-  /// `balance`: null where the model has no experts. `seed`: of dropout. All outlive it.
+  /// `balance`: null if the model has no experts. `seed`: for dropout. All arguments must outlive
+  /// this object.
   RowPass(const ObjectiveContext& context, Objective& objective, ExpertBalance* balance,
           ModelUpdate& update, RowTraffic& traffic, int64_t seed);
 
-  /// Shows the objective and the experts' balance the rows of a step, as far as they must know all
-  /// of them before the first one's loss. Collective.
+  /// Passes the rows of a step to the objective and to the experts' balance, if they must see all
+  /// rows before the first loss. Collective.
   void look_at(const std::vector<Row>& rows, int64_t step);
-  /// Adds the gradients of row number `number` of the step to the parameters' own. Returns the
-  /// row's contribution to the step's loss, of which `total_weight` is the denominator. Collective
-  /// over the row's sequence group.
+  /// Runs forward and backward of row `number` of the step; adds to the parameters' gradients.
+  /// Returns the row's contribution to the step's loss, whose denominator is `total_weight`.
+  /// Collective over the row's sequence group.
   at::Tensor run(const Row& row, size_t number, int64_t step, double total_weight,
                  Averages& averages);
 
  private:
-  /// A seed of its own for each micro-batch, whatever the number of processes that share it.
+  /// Returns a separate seed for each micro-batch, independent of the number of processes.
   uint64_t dropout_seed(int64_t step, size_t row_number) const;
 
   const ObjectiveContext& context_;

@@ -28,11 +28,11 @@
 namespace longspan {
 namespace {
 
-/// Makes the folders the run's own, so that no other run writes there. On rank 0.
+/// On rank 0: claims the output folders, so that no other run writes there.
 std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& workers,
                                            const Launch& launch) {
   std::unique_ptr<OutputClaim> claim;
-  // Another machine's lock may take longer to see through than a collective waits.
+  // Another machine's lock may take longer to check than the timeout of a collective.
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
     if (workers.is_main())
       claim =
@@ -115,7 +115,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                reports.memory, disk},
               console);
     const RunEnd end = trainer.train();
-    // Everything is saved; nothing that comes while this process clears up changes that.
+    // Everything is saved; later events during cleanup do not change the result.
     host.all_saved(end);
     say_end(config, end, totals.progress, results, saving.checkpoints, host, console);
     result.progress = totals.progress;

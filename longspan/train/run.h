@@ -1,4 +1,4 @@
-// A run, start to end.
+// A run from start to end.
 #pragma once
 
 #include <functional>
@@ -18,24 +18,24 @@ struct Config;
 
 struct RunResult {
   RunEnd end = RunEnd::kDone;
-  Progress progress;     // of this start and those before it
+  Progress progress;     // including earlier starts of the run
   double loss = 0.0;     // mean over the steps so far
-  std::string saved_in;  // the folder of the trained model; empty: it was not saved
+  std::string saved_in;  // folder of the trained model; empty: not saved
 };
 
-/// What a program puts beside the library's own parts, or in their place.
+/// Parts that a program adds to a run, or replaces.
 struct RunParts {
-  PeakMeter* meter = nullptr;  ///< measures what the account says; null: nothing is measured
-  /// Makes what the steps of this process train on, of the run's training set, which outlives it.
-  /// Empty: epochs of the set.
+  PeakMeter* meter = nullptr;  ///< measures memory peaks for the report; null: no measurement
+  /// Makes the source of this process's training examples. `train` outlives the source. Empty
+  /// function: epochs over the training set.
   std::function<std::unique_ptr<ExampleSource>(const ExampleSet& train, const Mesh& mesh)>
       make_source;
 };
 
 /// Trains as the configuration says: reads data and model, trains, evaluates, saves. Every process
-/// of `plan` calls it. A process may call it again and again. Throws UserError on rank 0 for what
-/// the user can mend and FailedElsewhere on the others, so that it is said once; CommunicationError
-/// where the ranks do not find each other.
+/// of `plan` must call it; a process may call it repeatedly. Throws UserError on rank 0 for user
+/// errors and FailedElsewhere on the others, so that the message is printed once;
+/// CommunicationError if the ranks do not find each other.
 RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                        const RunParts& parts = {});
 

@@ -1,4 +1,4 @@
-// The checkpoints of a run: when the disk is full, too.
+// The checkpoints of a run, also when the disk is full.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,26 @@
 
 namespace longspan {
 
-/// Members that are collective throw as all_or_none.
+/// Collective members throw as all_or_none.
 class RunCheckpoints {
  public:
-  /// All outlive it.
+  /// All arguments must outlive this object.
   RunCheckpoints(const OutputSettings& config, Workers& workers, const RunModel& model,
                  RunSaving& saving, RunState& state, RunReports& reports);
 
-  /// Takes weights, optimizer, log and counts from a checkpoint, for a run of `total_steps`.
-  /// Returns what it had counted. Throws UserError. Collective.
+  /// Restores weights, optimizer, log and totals from a checkpoint, for a run of `total_steps`.
+  /// Returns the totals. Throws UserError. Collective.
   RunTotals resume(const ResumePoint& from, int64_t total_steps);
 
-  /// Saves checkpoint-N of the steps so far. On a full disk it saves none, says so, and training
-  /// goes on; what is on the disk is whole. Collective.
+  /// Saves checkpoint-N of the steps so far. If the disk is full, prints a warning and saves
+  /// nothing, and training continues; existing checkpoints stay intact. Collective.
   void save(const RunTotals& totals);
-  /// Has the disk room for the checkpoint that it was too full for? False where there is no such
-  /// checkpoint. Collective.
+  /// True if a checkpoint was left out for lack of space and now fits. Collective.
   bool can_catch_up(const RunTotals& totals) const;
-  /// Saves a checkpoint of the steps so far before the run ends, unless there is one: waits for
-  /// room. False: it was interrupted while it waited. Collective.
+  /// Saves a checkpoint of the steps so far before the run ends, unless there is one; waits for
+  /// disk space. Returns false if the wait was interrupted. Collective.
   bool save_last(const RunTotals& totals);
-  /// Can a run go on from them? Else they hold the model alone.
+  /// True if a run can resume from the checkpoints; otherwise they hold only the model.
   bool hold_state() const { return !config_.save_only_model; }
 
  private:
@@ -48,7 +47,7 @@ class RunCheckpoints {
   RunState& state_;
   RunReports& reports_;
   int64_t last_saved_step_ = -1;
-  bool is_owed_ = false;  // the disk was too full for the last one
+  bool is_owed_ = false;  // the last checkpoint did not fit on the disk
 };
 
 }  // namespace longspan

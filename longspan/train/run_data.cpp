@@ -26,7 +26,7 @@ namespace longspan {
 
 namespace {
 
-/// Do rows depend on the moment of the run?
+/// True if rows depend on the time of the run.
 bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
   const std::optional<std::string> own = tokenizer.chat_template();
   return config.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;

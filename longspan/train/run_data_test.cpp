@@ -18,7 +18,7 @@ Example of_one_document() {
   return example;
 }
 
-/// An example in which each token has a number.
+/// Returns an example with a number for each token.
 Example with_advantages(float first) {
   Example example = of_one_document();
   example.documents.front().columns["advantage"] = {at::arange(3, at::kFloat).add(first)};
@@ -54,7 +54,7 @@ TEST_CASE("fingerprint: a run does not go on with other numbers in a column") {
 }
 
 TEST_CASE("data: ranks whose rows differ in a column alone are found") {
-  // Rank 0 throws it as a UserError, the other as what failed elsewhere: whichever comes first.
+  // Rank 0 throws UserError, the other FailedElsewhere; either may come first.
   CHECK_THROWS_WITH(
       testing::run_ranks(2,
                          [](const Mesh& mesh) {

@@ -1,4 +1,4 @@
-// The evaluations of a run, on its set of them.
+// The evaluations of a run on its evaluation set.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@ namespace longspan {
 
 class RunEvaluation {
  public:
-  /// `model` has its objective. `batch_size`: examples of a row. All outlive it.
+  /// `model` must have its objective. `batch_size`: examples per row. All arguments must outlive
+  /// this object.
   RunEvaluation(RunModel& model, const ExampleSet& examples, int64_t batch_size, const Host& host)
       : model_(model), examples_(examples), batch_size_(batch_size), host_(host) {}
 
   bool has_examples() const { return !examples_.empty(); }
-  /// nullopt: it was left, since a rank was told to stop. Collective.
+  /// Returns nullopt if it was abandoned because a rank was told to stop. Collective.
   std::optional<EvaluationResult> run() {
     return evaluate(model_.objective(), model_.context(), examples_, batch_size_,
                     [this] { return host_.told_to_stop(); });

@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-/// Sizes and names of what is trained.
+/// Returns a hash of the sizes and names of the trained parameters.
 std::string fingerprint_of(const std::vector<HeldParameter>& parameters) {
   Xxh64 hash;
   for (const HeldParameter& parameter : parameters) {
@@ -35,7 +35,7 @@ std::string text_of(const ModelConfig& model) {
                      model.max_position_embeddings);
 }
 
-/// The keys, and what those of LoRA come to where an adapter was there before.
+/// Returns the keys, with the values of an existing adapter for LoRA's keys.
 Settings settings_of(const Config& config, const std::optional<LoraShape>& lora) {
   Settings settings = training_settings(config);
   if (!lora) return settings;

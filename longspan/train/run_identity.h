@@ -1,4 +1,4 @@
-// What makes two starts of the program the same run.
+// Identity of a run: what two starts of the program must share to be the same run.
 #pragma once
 
 #include "longspan/comm/mesh.h"
@@ -11,8 +11,8 @@ namespace longspan {
 
 struct Config;
 
-/// The identity of this start, but for the contents of files, which are read later. `model`: with
-/// rope_scaling, as it is trained.
+/// Returns the identity of this start without the contents of files, which are read later. `model`:
+/// as it is trained, with rope_scaling.
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data, const Moment& moment);
 

@@ -29,7 +29,7 @@ std::string RunLog::open(const Group& world, const DiskFacts& disk, const RunSta
             fmt::format("warning: {} The run goes on without TensorBoard's files.", error.what()));
       }
     }
-    // Whatever could be refused has been: from here on the folder is this run's.
+    // All checks have passed: from here on the folder belongs to this run.
     remove_reports(config_.output_dir, /*goes_on=*/start.resumed.has_value());
     if (!tensorboard_) return;
     log_.tell([&](const LogEntry& entry) {

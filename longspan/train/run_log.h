@@ -1,4 +1,4 @@
-// A run's log, and TensorBoard's files of the same entries.
+// A run's log, and TensorBoard files with the same entries.
 #pragma once
 
 #include <optional>
@@ -16,15 +16,15 @@ namespace longspan {
 
 class RunLog {
  public:
-  /// `config` and `console` outlive it.
+  /// `config` and `console` must outlive this object.
   RunLog(const OutputSettings& config, const RunConstants& constants, Console& console);
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
   TrainingLog& training_log() { return log_; }
 
-  /// Makes the folder's reports this run's, once the disk has room for what the run will write.
-  /// Returns the account of the disk, on rank 0. Collective. Throws as all_or_none.
+  /// Starts this run's reports in the folder, after checking that the disk has space for the run.
+  /// Returns the disk estimate, on rank 0. Collective. Throws as all_or_none.
   std::string open(const Group& world, const DiskFacts& disk, const RunStart& start);
 
  private:

@@ -14,8 +14,8 @@
 namespace longspan {
 namespace {
 
-/// Bytes that a rank may have, and leave some: for gaps between tensors, and for what the account
-/// does not know.
+/// Returns the bytes that a rank may use. Leaves a rest for gaps between tensors and for errors of
+/// the estimate.
 int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
   constexpr double kShare = 0.9;
   const int64_t here = std::max(1, plan.where.local_world_size);
@@ -40,7 +40,7 @@ RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& 
   if (auto said = said_kept_layers(config, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);
   } else {
-    // Others may have less memory.
+    // Other ranks may have less memory.
     int64_t least = bytes_of_rank(plan, account_of(memory.facts).beside_tensors);
     for (const std::string& bytes : workers.world().gather_text(fmt::format("{}", least))) {
       least = std::min<int64_t>(least, std::stoll(bytes));

@@ -1,4 +1,4 @@
-// What a run will need of memory, and what it does with memory that is left.
+// The memory that a run needs, and the use of free memory.
 #pragma once
 
 #include "longspan/plan/kept_layers.h"
@@ -15,7 +15,7 @@ struct RunMemory {
   KeptLayers kept;  // the same on all ranks
 };
 
-/// `parameters`: those that the run has made. Collective.
+/// `parameters`: as made by the run. Collective.
 RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& data,
                       const RunParameters& parameters, const Workers& workers);
 

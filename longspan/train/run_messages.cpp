@@ -18,7 +18,7 @@
 namespace longspan {
 namespace {
 
-/// After a stop, in a sentence.
+/// Returns a sentence on how to resume after a stop.
 std::string how_to_go_on(const OutputSettings& config) {
   if (config.save_only_model) return "It holds the model alone, as save_only_model asks.";
   if (goes_on_by_itself(config)) return "The same command goes on from there.";
@@ -41,7 +41,7 @@ void say_interrupted(const std::string& where_it_stands, bool trained_all,
                                  : "The last checkpoint is " + checkpoints.last() + "."));
 }
 
-/// Of the model's files and its adapters'.
+/// For the model's files and those of its adapters.
 std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& model) {
   std::map<LeftOut, int64_t> counts = left_out_tensors(config.model_name_or_path, model);
   for (const std::string& folder : split_names(config.adapter_name_or_path)) {

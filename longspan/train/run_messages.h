@@ -1,4 +1,4 @@
-// What a run says to people at its start and at its end.
+// Messages of a run at its start and its end.
 #pragma once
 
 #include <string>
@@ -28,17 +28,17 @@ struct StartFacts {
   const StepSchedule& schedule;
   const Progress& progress;
   MemoryReport& memory;
-  const std::string& disk;  // RunLog::open's account
+  const std::string& disk;  // estimate of RunLog::open
 };
 
-/// Says the summary, the remarks, the accounts of memory and disk, and which checkpoint the run
-/// resumes from. Starts to measure memory.
+/// Prints the summary, the remarks, the estimates of memory and disk, and the checkpoint that the
+/// run resumes from. Starts to measure memory.
 void say_start(const StartFacts& facts, Console& console);
 
 /// For a run whose host asks it to stop before the first step. Returns how the run ended.
 RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Console& console);
 
-/// `progress`: of the steps that are done.
+/// `progress`: of the completed steps.
 void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
              const RunResults& results, const Checkpoints& checkpoints, Host& host,
              Console& console);

@@ -19,7 +19,7 @@ const BlockKernel& block_kernel_of(const DeviceChoice& device) {
   return load_cuda().block_kernel(cpu_block_kernel(), cuda_block_kernel());
 }
 
-/// Null: activations stay on the device.
+/// Returns null if activations stay on the device.
 std::unique_ptr<ActivationOffload> activation_offload(const MemorySettings& config,
                                                       at::Device device) {
   switch (activations_offloaded_to(config)) {
@@ -65,7 +65,7 @@ ShardedParameters* RunModel::divided() const {
 }
 
 bool RunModel::prepare_training(const RunData& data, const Host& host, Console& console) {
-  // Who shares out experts computes those of other ranks' rows, too.
+  // With distributed experts, a rank also computes rows of other ranks.
   const bool idle_rows = (sharding_ && sharding_->stage >= 2) || experts_;
   const Stage& stage = stage_of(config_);
   if (stage.has_reference(config_) && !config_.precompute_ref_log_probs) {
@@ -111,7 +111,7 @@ RunParameters RunModel::account() const {
 }
 
 ModelSaver RunModel::saver(const RunData& data) const {
-  // Adapters and their optimizer are in fp32; so they are saved.
+  // Adapters and their optimizer are in fp32, and are saved so.
   const at::ScalarType dtype = trained_.lora ? (config_.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                              : trained_.options.compute_dtype;
   return ModelSaver({plan_.model, dtype, config_.model_name_or_path, trained_.lora, data.chat,

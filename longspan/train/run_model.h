@@ -1,5 +1,4 @@
-// What computes in a run: the trained model, its attention, its reference, its loss and its
-// optimizer.
+// The computing parts of a run: the trained model, its attention, reference, loss and optimizer.
 #pragma once
 
 #include <functional>
@@ -27,7 +26,7 @@ struct Config;
 
 class RunModel {
  public:
-  /// Reads the model. `config`, `plan` and `workers` outlive it. Collective. Throws as all_or_none.
+  /// Reads the model. All arguments must outlive this object. Collective. Throws as all_or_none.
   RunModel(const Config& config, const RunPlan& plan, Workers& workers);
   RunModel(const RunModel&) = delete;
   RunModel& operator=(const RunModel&) = delete;
@@ -35,21 +34,21 @@ class RunModel {
   const ModelConfig& config() const { return plan_.model; }
   const TrainedModel& trained() const { return trained_; }
   const std::vector<NamedTensor>& parameters() const { return decoder_->parameters(); }
-  /// What divides the parameters among the ranks, so that all ranks save the model together; null
-  /// where each has all of them between uses.
+  /// Returns the owner of sharded parameters, if all ranks must save the model together; null if
+  /// each has all parameters between uses.
   ShardedParameters* divided() const;
 
-  /// Makes the reference model, where the stage has one, the objective and the optimizer. Call it
-  /// once. False: the host asked the run to stop. Collective. Throws as all_or_none.
+  /// Makes the reference model (if the stage has one), the objective and the optimizer. Call once.
+  /// Returns false if the host asked the run to stop. Collective. Throws as all_or_none.
   bool prepare_training(const RunData& data, const Host& host, Console& console);
-  /// These are there after prepare_training.
+  /// Valid after prepare_training().
   const ObjectiveContext& context() const { return *context_; }
   Objective& objective() { return *objective_; }
   ModelUpdate& update() { return *update_; }
 
-  /// A counter of the bytes that attention and expert parallelism send.
+  /// Returns a counter of the bytes that attention and expert parallelism send.
   RowTraffic traffic() const;
-  /// The parameters of the run, for the account of memory.
+  /// Returns the parameters of the run, for the memory estimate.
   RunParameters account() const;
   ModelSaver saver(const RunData& data) const;
 

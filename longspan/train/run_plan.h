@@ -1,5 +1,4 @@
-// What each rank of a run decides before it has communicated with another or made a tensor. No
-// torch.
+// Decisions of each rank before it communicates or makes a tensor. No torch.
 #pragma once
 
 #include <string>
@@ -17,27 +16,28 @@ struct Config;
 
 struct RunPlan {
   Rendezvous where;
-  ModelConfig model;   // with rope_scaling, as it is trained
-  ModelSpec attended;  // as its attentions see it (train/attended_model.h)
+  ModelConfig model;   // as it is trained, with rope_scaling
+  ModelSpec attended;  // as seen by its attentions (train/attended_model.h)
   ParallelPlan parallel;
   DeviceChoice device;
   int num_threads = 1;  // of this process
-  int num_cores = 0;    // of its machine; 0: not known
-  std::string warning;  // mostly empty
+  int num_cores = 0;    // of its machine; 0: unknown
+  std::string warning;  // may be empty
 
-  /// What computes.
+  /// Returns the hardware of this rank.
   Computer computer() const { return {.cuda = device.cuda(), .num_threads = num_threads}; }
-  /// The number of this rank's GPU, of those of its machine. Where it computes on a CPU: 0.
+  /// Returns the index of this rank's GPU on its machine; 0 on a CPU.
   int own_gpu() const { return device.cuda() ? where.local_rank % device.num_gpus : 0; }
 };
 
 /// Reads the model's config.json and looks for GPUs. Throws UserError.
 RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where = {});
 
-/// The account of the run with rows of these lengths, by numbers alone. Throws UserError.
+/// Returns the run's memory estimate for these row lengths, without making tensors. Throws
+/// UserError.
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row);
 
-/// "CUDA", "CPU with 4 threads each (no GPU was found)".
+/// For example "CUDA" or "CPU with 4 threads each (no GPU was found)".
 std::string device_text(const RunPlan& plan);
 
 }  // namespace longspan

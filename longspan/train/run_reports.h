@@ -1,4 +1,4 @@
-// What a run measures, logs and shows.
+// Measurements, logs and console of a run.
 #pragma once
 
 #include "longspan/memory/peak_meter.h"
@@ -11,9 +11,9 @@
 
 namespace longspan {
 
-/// Rank 0 alone writes the log and says something.
+/// Only rank 0 writes the log and prints.
 struct RunReports {
-  /// `model` has its objective. `meter` as in run_training. Both outlive the reports.
+  /// `model` must have its objective. `meter` as in run_training. Both must outlive the reports.
   RunReports(const Config& config, const RunMemory& memory, const RunModel& model, PeakMeter* meter,
              Console& console);
   RunReports(const RunReports&) = delete;

@@ -16,11 +16,11 @@
 namespace longspan {
 namespace {
 
-/// About the bytes of a run's record: of all files but the log, and of a log line in both files
-/// that have it.
+/// Approximate bytes of a run's record: of all files except the log, and of a log entry in both
+/// files that contain it.
 constexpr int64_t kRecordBytes = 64 << 10, kEntryBytes = 2 << 10;
 
-/// Those that a token goes through.
+/// Counts only the experts that a token uses.
 int64_t num_parameters_without_embeddings(const std::vector<HeldParameter>& parameters,
                                           const ModelSpec& spec) {
   int64_t total = -idle_parameters_of(spec);
@@ -74,7 +74,7 @@ bool RunResults::save_model(const RunTotals& totals) {
 
 void RunResults::write_record(const std::string& folder, const RunRecord& record) {
   const UninterruptedScope uninterrupted;
-  log_.move_to(folder);  // also where it is there: what is said to be saved is on the disk
+  log_.move_to(folder);  // even if it is there already: returns after it is on disk
   log_.write_state(folder, record.progress);
   log_.write_train_results(record.progress, record.training);
   write_reports(folder, record.sent);

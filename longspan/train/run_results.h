@@ -1,4 +1,4 @@
-// What a run leaves behind when all its steps are done: the model, and the record of the run.
+// Results of a run after its last step: the model, and the record of the run.
 #pragma once
 
 #include <optional>
@@ -14,34 +14,34 @@
 
 namespace longspan {
 
-/// What the record holds beside the log.
+/// Contents of the record besides the log.
 struct RunRecord {
   Progress progress;
   TrainingResult training;
-  std::optional<EvaluationResult> evaluation;  // the last one, where the run ends with one
+  std::optional<EvaluationResult> evaluation;  // the last one, if the run ends with an evaluation
   SentBytes sent;
 };
 
 class RunResults {
  public:
-  /// All outlive it.
+  /// All arguments must outlive this object.
   RunResults(const OutputSettings& config, Workers& workers, const RunModel& model,
              RunSaving& saving, RunReports& reports);
 
-  /// What the run has trained, for the log and the record.
+  /// Returns the totals of training, for the log and the record.
   TrainingResult summed_up(const RunTotals& totals) const;
-  /// Saves the model, in fallback_output_dir where output_dir's disk is full, and waits for room.
-  /// False: it was interrupted while it waited. Collective. Throws as all_or_none.
+  /// Saves the model; if output_dir's disk is full, into fallback_output_dir, and waits for space.
+  /// Returns false if the wait was interrupted. Collective. Throws as all_or_none.
   bool save_model(const RunTotals& totals);
-  /// The same of logs and results. Call it after save_model, whose folder it prefers.
+  /// The same for logs and results. Call after save_model(), whose folder it prefers.
   bool save_record(const RunRecord& record);
-  /// Draws the curves and shows what the ranks have sent. On rank 0.
+  /// Plots the curves and prints the traffic between ranks. On rank 0.
   void show(const SentBytes& sent);
 
-  /// Where the model is after save_model: output_dir, or the run's folder in fallback_output_dir.
-  /// Empty where it was not saved.
+  /// Returns the model's folder after save_model(): output_dir, or the run's folder in
+  /// fallback_output_dir; empty if it was not saved.
   const std::string& model_in() const { return model_in_; }
-  /// Where logs and results are: the same folder, or the other one where that has no room.
+  /// Returns the folder of logs and results: the same, or the other one if that has no space.
   const std::string& record_in() const { return record_in_; }
 
  private:

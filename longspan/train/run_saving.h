@@ -1,4 +1,4 @@
-// What a run saves with.
+// The parts that save a run's state and results.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace longspan {
 
 class RunSaving {
  public:
-  /// All outlive it.
+  /// All arguments must outlive this object.
   RunSaving(const Config& config, Workers& workers, const RunModel& model, const RunData& data,
             const RunStart& start, const StepSchedule& schedule, Host& host, Console& console);
   RunSaving(const RunSaving&) = delete;
@@ -27,9 +27,9 @@ class RunSaving {
 
   const ModelSaver saver;
   Checkpoints checkpoints;
-  PatientSaver patient_saver;  // of what is saved last
+  PatientSaver patient_saver;  // for the final saves
 
-  /// What the run will write into output_dir once `steps_done` steps are done.
+  /// Returns the bytes that the run will write into output_dir after `steps_done` steps.
   DiskFacts disk(int64_t steps_done) const;
 
  private:

@@ -22,7 +22,7 @@ void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfi
                         const TrainedModel& trained, const RunData& data, const Moment& moment,
                         Notices& notices, Console& console, RunStart& start) {
   start.identity = identity_of(config, mesh, model, trained, data, moment);
-  // Where no state is kept, nobody will ask what the files were.
+  // Without saved states, no later run compares the files.
   if (!start.resumed && config.save_only_model) return;
   const RunIdentity then = start.resumed ? start.resumed->state.identity : RunIdentity();
   start.identity.contents = read_contents(config, mesh.world, notices, then.contents, console);

@@ -1,4 +1,4 @@
-// Where a run begins: which start of which run it is, and which checkpoint it resumes from.
+// The start of a run: its launch, its identity, and the checkpoint that it resumes from.
 #pragma once
 
 #include <optional>
@@ -21,21 +21,21 @@ struct Config;
 
 struct RunStart {
   Launch launch;
-  RunIdentity identity;                // contents on rank 0 alone
+  RunIdentity identity;                // contents only on rank 0
   std::optional<ResumePoint> resumed;  // nullopt: from the beginning
-  std::vector<std::string> changes;    // since the checkpoint was saved; a line each, on rank 0
+  std::vector<std::string> changes;    // since the checkpoint was saved; one per line, on rank 0
 
-  /// The checkpoint that the run resumes from; empty: it begins at the first step.
+  /// Returns the checkpoint that the run resumes from; empty for a new run.
   std::string folder() const { return resumed ? resumed->folder : ""; }
 };
 
-/// The moment of the run, which rank 0 names: the checkpoint's moment, or the present time. For a
-/// checkpoint of an earlier version, which has none, it is the time when it was saved. Collective.
+/// Returns the time of the run, chosen by rank 0: that of the checkpoint, or the present time. For
+/// a checkpoint of an earlier version, which has none: the time when it was saved. Collective.
 Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
 
-/// `start`: with its launch and the checkpoint, if any. `model`: with rope_scaling, as it is
-/// trained. `moment`: of the rows. Collective. Throws as all_or_none where the checkpoint is
-/// another run's.
+/// Completes `start`, which already has its launch and the checkpoint, if any. `model`: as it is
+/// trained, with rope_scaling. `moment`: of the rows. Collective. Throws as all_or_none if the
+/// checkpoint belongs to another run.
 void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data, const Moment& moment,
                         Notices& notices, Console& console, RunStart& start);

@@ -15,8 +15,8 @@
 namespace longspan {
 namespace {
 
-/// Matrices of adapters that are saved as one of a whole stack: those of part i of E are rows of A
-/// and every E-th column of B (checkpoint/stacked_adapters.h).
+/// Matrices of adapters that are saved as one matrix for a whole stack: those of part i of E are
+/// rows of A and every E-th column of B (checkpoint/stacked_adapters.h).
 std::map<std::string, StoredWeights> stacked_matrices(const SavedModel& saved) {
   std::map<std::string, StoredWeights> stored;
   const int64_t r = saved.lora->r;
@@ -31,7 +31,7 @@ std::map<std::string, StoredWeights> stacked_matrices(const SavedModel& saved) {
   return stored;
 }
 
-/// Where a model's file holds a parameter.
+/// Returns the place of a parameter in a model's files.
 StoredWeights place_in_files(const ModelConfig& config, const ParameterSpec& parameter) {
   StoredWeights place{
       name_in_files(config, parameter.stored_as), begin_in_stored(parameter), {}, {}};
@@ -42,10 +42,10 @@ StoredWeights place_in_files(const ModelConfig& config, const ParameterSpec& par
   return place;
 }
 
-/// Where a checkpoint's weights hold what is trained.
+/// Returns the places of the trained pieces in a checkpoint's weights.
 std::map<std::string, StoredWeights> stored_weights(const SavedModel& saved,
                                                     const std::vector<ParameterPiece>& pieces) {
-  if (saved.lora) return stacked_matrices(saved);  // others have their own names
+  if (saved.lora) return stacked_matrices(saved);  // other adapters have their own names
   std::map<std::string, StoredWeights> stored;
   for (const ParameterPiece& piece : pieces) {
     stored[piece.parameter] = place_in_files(saved.config, piece.spec);

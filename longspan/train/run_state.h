@@ -1,5 +1,5 @@
-// What a run holds beside its model, and must find again to go on from a checkpoint: the
-// optimizer's state, where its source of examples stands, and the averages since the last log line.
+// The state of a run besides its model that a checkpoint must restore: the optimizer's state, the
+// position in the example source, and the averages since the last log line.
 #pragma once
 
 #include <vector>
@@ -17,18 +17,18 @@ namespace longspan {
 
 class RunState {
  public:
-  /// All outlive it.
+  /// All arguments must outlive this object.
   RunState(const Mesh& mesh, const RunStart& start, const ModelSaver& saver, ModelUpdate& update,
            ExampleSource& source, Averages& averages);
 
-  /// The optimizer's state on this rank, with the weights themselves where `saver` rounds them.
+  /// Returns the optimizer's state on this rank, with the masters of weights that `saver` rounds.
   std::vector<StateSource> optimizer_state() const;
-  /// All of the rest, after the steps of `totals`. Collective.
+  /// Returns the rest of the state after the steps of `totals`. Collective.
   TrainingState collect(const RunTotals& totals);
 
-  /// Reads back what optimizer_state() and collect() gave. Throws UserError.
+  /// Restores the results of optimizer_state() and collect(). Throws UserError.
   void restore(const ResumePoint& from);
-  /// Puts the restored weights into use, once all ranks have them. Collective.
+  /// Propagates the restored weights, after all ranks have restored. Collective.
   void publish() { update_.publish(); }
 
  private:

@@ -21,7 +21,7 @@ std::vector<double> values_of(const ToHost& numbers) {
   return {data, data + numbers.here().numel()};
 }
 
-/// Sums over ranks of what their hosts know, back on the host.
+/// Sums values of the hosts over ranks; the result is on the host.
 std::vector<double> sums_over(const Group& group, const std::vector<double>& values,
                               at::Device device) {
   if (group.size() == 1) return values;
@@ -58,8 +58,8 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   const std::vector<Row> rows = rows_of(schedule_.plan().place(step));  // same on all SP members
   StepResult result;
   result.learning_rate = schedule_.learning_rate(step);
-  // The loss is a mean over the whole global batch. Its only denominator is known before anything
-  // is computed.
+  // The loss is a mean over the whole global batch. Its only denominator is known before any
+  // computation.
   const double total_weight = count(rows, result);
   const auto averages_before = averages_.sums();
   const std::vector<at::Tensor> contributions = train_on(rows, step, total_weight);
@@ -89,7 +89,7 @@ std::vector<Row> TrainingStep::rows_of(const StepPlace& place) {
   std::vector<Row> rows;
   for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
     const DrawnExamples drawn = source_.next(place.epoch, batch);
-    // The last micro-batch may leave nothing for this data-parallel group: it contributes zero.
+    // In the last micro-batch, this data-parallel group may have no rows: it contributes zero.
     if (drawn.examples.empty() && !context_.idle_rows) continue;
     rows.push_back(make_row(drawn, objective_.documents(), context_.attention, context_.device));
     context_.model.check_ids(rows.back().whole);
@@ -115,7 +115,7 @@ double TrainingStep::count(const std::vector<Row>& rows, StepResult& result) con
 std::vector<at::Tensor> TrainingStep::train_on(const std::vector<Row>& rows, int64_t step,
                                                double total_weight) {
   pass_.look_at(rows, step);
-  // What all members of a sequence group know is counted once.
+  // Values that all members of a sequence group know are counted once.
   Averages others;
   Averages& averages = context_.mesh.sequence.rank() == 0 ? averages_ : others;
   std::vector<at::Tensor> contributions;
@@ -123,13 +123,13 @@ std::vector<at::Tensor> TrainingStep::train_on(const std::vector<Row>& rows, int
     contributions.push_back(pass_.run(rows[i], i, step, total_weight, averages));
     if (context_.mesh.world.size() == 1 && host_.requested()) break;
   }
-  // A rank without a row takes part in what the others count.
+  // A rank without rows takes part in the others' count.
   if (balance_ && rows.empty()) balance_->count_step();
   return contributions;
 }
 
 void TrainingStep::sum_up(const std::vector<at::Tensor>& contributions, StepResult& result) {
-  // A signal that one rank has seen counts for all: they leave at the same step.
+  // A signal to one rank counts for all, so that they leave at the same step.
   const at::Tensor own_sums =
       sent_to(fp64({0.0, host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0}),
               context_.device);
@@ -145,9 +145,9 @@ void TrainingStep::sum_up(const std::vector<at::Tensor>& contributions, StepResu
   }
   context_.mesh.world.sum_(own_sums);
   const ToHost arriving(own_sums);
-  // Before the host waits, so that these numbers are there as well.
+  // Before the host waits, so that these numbers have arrived as well.
   if (balance_) balance_->add_to(averages_);
-  // The host waits for a GPU once in a step: for this norm, with which the sums are there too.
+  // The host waits for a GPU once per step: for this norm; the sums have arrived by then.
   std::optional<double> grad_norm;
   if (!context_.device.is_cpu()) grad_norm = update_.sum_gradients();
   const std::vector<double> sums = values_of(arriving);

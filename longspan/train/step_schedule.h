@@ -1,4 +1,4 @@
-// The steps of a run: how many there are, each one's learning rate, and what comes after which.
+// The steps of a run: their number, learning rates, and the actions after each.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,34 @@
 
 namespace longspan {
 
-/// What the configuration wants after a step.
+/// Actions that the configuration asks for after a step.
 struct DueAfterStep {
   bool log = false, evaluate = false, save = false;
-  /// The time to try again to save, where the last checkpoint found the disk full.
+  /// It is time to retry a checkpoint that did not fit on the disk.
   bool retry_save = false;
 };
 
 class StepSchedule {
  public:
-  /// The settings outlive it. `batches_per_epoch`: as StepPlan::make. Throws UserError as that and
-  /// steps_of do.
+  /// The settings must outlive this object. `batches_per_epoch`: as in StepPlan::make. Throws
+  /// UserError as StepPlan::make and steps_of do.
   StepSchedule(const MethodSettings& method, const OptimizationSettings& optimization,
                const OutputSettings& output, std::optional<int64_t> batches_per_epoch);
 
   const StepPlan& plan() const { return plan_; }
   int64_t num_warmup_steps() const { return num_warmup_steps_; }
-  /// Steps from one log line, evaluation and checkpoint to the next; 0: never.
+  /// Interval of log lines, evaluations and checkpoints in steps; 0: never.
   int64_t logging_steps() const { return logging_steps_; }
   int64_t eval_steps() const { return eval_steps_; }
   int64_t save_steps() const { return save_steps_; }
 
-  /// step: 0-based, as in all that follows.
+  /// step: 0-based, here and below.
   double learning_rate(int64_t step) const;
   DueAfterStep due_after(int64_t step) const;
   bool is_last(int64_t step) const { return step + 1 == plan_.total_steps; }
-  /// Does the run end with an evaluation, wherever it stands?
+  /// True if the run always ends with an evaluation.
   bool evaluates_at_end() const;
-  /// Checkpoints that are to come once `steps_done` steps are done.
+  /// Returns the number of checkpoints after `steps_done` steps.
   int64_t num_saves_after(int64_t steps_done) const;
 
  private:

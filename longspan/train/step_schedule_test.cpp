@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-/// Settings of 3 epochs of 4 batches: 6 steps of two batches each, two steps to an epoch.
+/// Settings of 3 epochs of 4 batches: 6 steps of two batches each, two steps per epoch.
 struct ScheduleCase {
   MethodSettings method;
   OptimizationSettings optimization;
@@ -20,7 +20,7 @@ struct ScheduleCase {
     output.logging_steps = 4;
   }
   StepSchedule schedule() const { return {method, optimization, output, 4}; }
-  /// The steps, counted from 1, after which `is_due` says yes.
+  /// Returns the steps, counted from 1, after which `is_due` is true.
   std::string steps(bool DueAfterStep::* is_due) const {
     const StepSchedule made = schedule();
     std::string steps;
@@ -46,9 +46,9 @@ TEST_CASE("step schedule: what is due by steps, by epochs and never") {
 
   test.output.logging_strategy = test.output.save_strategy = "steps";
   test.optimization.eval_strategy = "steps";
-  test.output.save_steps = 0.34;  // of 6, rounded up
+  test.output.save_steps = 0.34;  // of 6 steps, rounded up
   CHECK(test.steps(&DueAfterStep::log) == "1 4 ");
-  CHECK(test.steps(&DueAfterStep::evaluate) == "4 6 ");  // as often as the log, and at the end
+  CHECK(test.steps(&DueAfterStep::evaluate) == "4 6 ");  // at the log's interval, and at the end
   CHECK(test.steps(&DueAfterStep::save) == "3 6 ");
   CHECK(test.schedule().num_saves_after(3) == 1);
   test.optimization.eval_steps = 5;

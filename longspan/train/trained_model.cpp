@@ -28,7 +28,7 @@
 namespace longspan {
 namespace {
 
-/// A new adapter must be one that this machine can hold, whatever rank was typed.
+/// Throws UserError if a new adapter of this rank does not fit this machine's memory.
 void require_room_for_adapter(const Config& config, const ModelConfig& model) {
   int64_t num_bytes = 0;
   const ModelSpec& spec = model.spec;
@@ -45,7 +45,7 @@ void require_room_for_adapter(const Config& config, const ModelConfig& model) {
                   config.lora_rank, name_bytes(num_bytes), machine.text(), model.spec.hidden_size));
 }
 
-/// Throws UserError unless the configuration's keys fit the adapter that is there already.
+/// Throws UserError unless the configuration's keys match the existing adapter.
 void require_same_shape(const Config& config, const ModelSpec& model, const LoraShape& adapter) {
   const Config defaults;
   const auto refuse = [&](const char* key, const std::string& given, const std::string& has) {
@@ -68,7 +68,7 @@ void require_same_shape(const Config& config, const ModelSpec& model, const Lora
   }
 }
 
-/// Adds W += scale B A of each adapter to the weights as they are made, in fp32: in bf16 it would
+/// Adds W += scale B A of each adapter to the weights when they are made, in fp32, since bf16 would
 /// round twice.
 void merge_adapters(const std::vector<std::string>& folders, const ModelConfig& model,
                     std::vector<ParameterSource>& sources) {
@@ -91,7 +91,7 @@ void merge_adapters(const std::vector<std::string>& folders, const ModelConfig& 
   }
 }
 
-/// Makes the parameter as before, but in another dtype.
+/// Changes the dtype in which the parameter is made.
 void convert(ParameterSource& source, at::ScalarType dtype) {
   if (source.dtype == dtype) return;
   source.dtype = dtype;
@@ -145,7 +145,7 @@ std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& 
   return head;
 }
 
-/// Heads decide how the ranks share a row, tokens what is scored.
+/// The plan depends on the heads, the scores on the tokens.
 void require_same_heads(const Config& config, const ModelSpec& model, const ModelSpec& reference) {
   const auto heads = [](const ModelSpec& spec) {
     const auto attentions = attentions_of(spec);
@@ -311,8 +311,8 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
                                           SequenceParallel& attention,
                                           const std::optional<ShardingOptions>& sharding,
                                           at::Device device) {
-  // An adapter that began at zero leaves the base model as the start; so LLaMA-Factory takes it for
-  // any adapter.
+  // An adapter that began at zero leaves the base model as the initial model. LLaMA-Factory uses
+  // the base model for any adapter.
   if (config.ref_model.empty() && trained.lora) return base_model_reference(policy);
   const std::string folder =
       config.ref_model.empty() ? config.model_name_or_path : config.ref_model;
@@ -320,7 +320,8 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
       config.ref_model.empty() ? model : model_config_for(config, folder);
   require_same_heads(config, model.spec, reference_config.spec);
   const std::vector<std::string> adapters = split_names(config.ref_model_adapters);
-  // What the policy casts to bf16 at every use can be kept in it: the numbers are the same.
+  // Parameters that the policy casts to bf16 at every use can be held in bf16: the values are the
+  // same.
   const bool bf16 = trained.options.compute_dtype == at::kBFloat16;
   const bool all_bf16 = config.pure_bf16 || (bf16 && trained.lora);
   std::vector<ParameterSource> sources = parameter_sources(

@@ -158,7 +158,7 @@ bool Trainer::ends_with_evaluation() const {
 }
 
 RunEnd Trainer::finish() {
-  const std::string memory = reports_.memory.end(workers_.world());  // of training, not of saving
+  const std::string memory = reports_.memory.end(workers_.world());  // of training, without saving
   if (ends_with_evaluation() && !evaluate_now()) return stop();
   RunRecord record{.progress = totals_.progress,
                    .training = results_.summed_up(totals_),

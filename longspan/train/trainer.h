@@ -1,4 +1,4 @@
-// The main job: all steps, and what happens between them.
+// The training loop.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace longspan {
 
 class Trainer {
  public:
-  /// All outlive it.
+  /// All arguments must outlive this object.
   Trainer(Workers& workers, const StepSchedule& schedule, TrainingStep& step,
           RunEvaluation& evaluation, RunCheckpoints& checkpoints, RunResults& results,
           RunReports& reports);
@@ -27,30 +27,30 @@ class Trainer {
 
   const RunTotals& totals() const { return totals_; }
 
-  /// Goes on from a checkpoint. Throws UserError. Collective.
+  /// Resumes from a checkpoint. Throws UserError. Collective.
   void resume(const ResumePoint& from);
-  /// Runs all steps that are left, then the last evaluation, and saves the model, logs and
-  /// pictures. When the host asks for it, saves a checkpoint at the end of a step instead, and
-  /// returns. Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
+  /// Runs the remaining steps and the last evaluation, and saves the model, logs and plots. If the
+  /// host asks the run to stop, saves a checkpoint at the end of the step instead, and returns.
+  /// Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
   RunEnd train();
 
  private:
-  /// Evaluates and logs. False: it left the evaluation, since a rank was told to stop. Collective.
+  /// Evaluates and logs. Returns false if the evaluation was abandoned because a rank was told to
+  /// stop. Collective.
   bool evaluate_now();
-  /// Does the run end with an evaluation, wherever it stands?
+  /// True if the run always ends with an evaluation.
   bool evaluates_at_end() const;
-  /// Is there an evaluation between the last step and the end?
+  /// True if an evaluation remains between the last step and the end.
   bool ends_with_evaluation() const;
-  /// Logs, evaluates and saves a checkpoint, as far as each is due. Once the run is told to stop,
-  /// an evaluation would take the time that saving needs, so the resumed run does it. True: stop
+  /// Logs, evaluates and saves a checkpoint, as far as each is due. Skips the evaluation if the run
+  /// is told to stop, since saving needs the time; the resumed run does it. Returns true to stop
   /// now.
   bool after_step(int64_t step, const StepResult& result);
   void count(int64_t step, const StepResult& result);
   void log_step(const StepResult& result);
-  /// On rank 0: adds an entry to the log by `add`, and shows it as a line on the console.
-  /// Collective.
+  /// On rank 0: adds an entry to the log by `add`, and prints it on the console. Collective.
   void log(const std::function<void(TrainingLog&)>& add);
-  /// Evaluates for the last time, and saves the model, logs and pictures.
+  /// Runs the last evaluation, and saves the model, logs and plots.
   RunEnd finish();
   /// Saves a checkpoint of the steps so far, unless there is one.
   RunEnd stop();

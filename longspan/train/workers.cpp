@@ -31,18 +31,19 @@ Link link_of(const DeviceChoice& device) {
 constexpr const char* kLostSteps =
     "Steps since the last checkpoint are lost; resume_from_checkpoint=true goes on from it.";
 
-/// What the run's thread takes to end the process once it knows why: the others read from the store
-/// until then, where it serves it (Heartbeat::leave).
+/// Time that the run's thread may need to end the process once it knows the cause. Until then the
+/// others read from the store that it may serve (Heartbeat::leave).
 constexpr std::chrono::seconds kTimeToEnd{12};
 
-/// The failure, told to the others, and who is to blame for it.
+/// Tells the others of the failure; returns it with its cause.
 std::string blamed_by(Heartbeat& heartbeat, const std::string& failure) {
   const std::string others = heartbeat.diagnosis(failure);
   heartbeat.leave();
   return others.empty() ? failure : failure + " " + others;
 }
 
-/// All workers of this start, after each has found out that it can open what it needs.
+/// Returns the rendezvous of this start's workers. Each first checks that it can open the file
+/// descriptors that it needs.
 Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
   if (plan.device.cuda()) {
@@ -95,7 +96,7 @@ Workers::Workers(const ParallelSettings& config, const ModelSettings& model, con
     : host_(host),
       where_(joined(config, model, plan)),
       notices_(where_, timeout_of(config)),
-      // Before this rank meets the others, some of which may be past the meeting before it is.
+      // Set before this rank meets the others, some of which may be ahead of it.
       told_(host, notices_, where_.rank),
       mesh_(std::make_unique<Mesh>(
           make_mesh(where_, plan.parallel, link_of(plan.device), timeout_of(config)))),
@@ -113,7 +114,7 @@ Workers::Workers(const ParallelSettings& config, const ModelSettings& model, con
 }
 
 RunEnd Workers::run(const std::function<RunEnd()>& work) {
-  // Closing connections waits for what is under way on them, and so for ranks that are gone.
+  // Closing connections waits for their operations, and so for dead ranks.
   const auto leave_open = [&] { static_cast<void>(mesh_.release()); };
   try {
     heartbeat_.tell_of(mesh_->collectives);
@@ -123,7 +124,7 @@ RunEnd Workers::run(const std::function<RunEnd()>& work) {
     return end;
   } catch (const CommunicationError& error) {
     leave_open();
-    if (host_.requested()) {  // and so are the others, of which one was quicker
+    if (host_.requested()) {  // so are the others; one of them was faster
       host_.say("Interrupted; nothing more was saved.");
       return RunEnd::kInterrupted;
     }

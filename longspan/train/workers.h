@@ -1,4 +1,4 @@
-// The processes of a run, once they have met.
+// The connected processes of a run.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@
 
 namespace longspan {
 
-/// While this object lives, it tells the other ranks when a signal to stop reaches this rank before
-/// the first step.
+/// Tells the other ranks, for the lifetime of this object, when a stop signal reaches this rank
+/// before the first step.
 class ToldOfEarlyStops {
  public:
   ToldOfEarlyStops(Host& host, const Notices& notices, int rank);
@@ -28,9 +28,9 @@ class ToldOfEarlyStops {
   Host& host_;
 };
 
-/// While this object lives, it tells the other ranks when a library's own thread ends this process.
-/// The run's thread may have met a failure a moment before, and know more of it: what it says then,
-/// such a thread says too, whichever of them ends the process.
+/// Tells the other ranks, for the lifetime of this object, when a thread of a library ends this
+/// process. The run's thread may have met a failure just before and know more. The library's thread
+/// then prints that message, whichever thread ends the process.
 class ToldOfLostGpus {
  public:
   ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvous& where);
@@ -38,27 +38,28 @@ class ToldOfLostGpus {
   ToldOfLostGpus(const ToldOfLostGpus&) = delete;
   ToldOfLostGpus& operator=(const ToldOfLostGpus&) = delete;
 
-  /// The run's thread has met this failure of its own, and is about to ask who is to blame.
+  /// Called when the run's thread has met a failure, before it asks for the cause.
   void has_met(const std::string& failure);
-  /// The run's thread is about to say this and to end the process, a few seconds after this object.
+  /// Called when the run's thread is about to print `message` and end the process, up to a few
+  /// seconds after this object is destroyed.
   void will_say(const std::string& message);
 
  private:
   Host& host_;
   Heartbeat& heartbeat_;
-  bool is_last_ = false;  // what is said
+  bool is_last_ = false;  // will_say() was called
 };
 
 /// This rank's connections to the others.
 class Workers {
  public:
-  /// Waits for all ranks. `host` outlives it. Throws UserError, and CommunicationError where the
-  /// ranks do not find each other.
+  /// Waits for all ranks. `host` must outlive this object. Throws UserError, and CommunicationError
+  /// if the ranks do not find each other.
   Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
           Host& host);
 
-  /// Does the work of a rank. Where it fails because others are gone, finds out who is and throws
-  /// UserError with that; tells the others where it fails by itself. Returns kInterrupted where the
+  /// Runs the work of a rank. If it fails because other ranks are gone, finds out which and throws
+  /// UserError with the cause; if it fails by itself, tells the others. Returns kInterrupted if the
   /// others left because all were interrupted.
   RunEnd run(const std::function<RunEnd()>& work);
 

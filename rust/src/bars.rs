@@ -1,4 +1,4 @@
-//! Pictures of bars: a row for each thing compared, panels side by side that share the rows' names.
+//! Bar charts: a row for each compared item, with panels side by side that share the row names.
 
 use plotters::prelude::*;
 use serde::Deserialize;
@@ -19,11 +19,11 @@ struct Picture {
 struct Panel {
     title: String,
     x_label: String,
-    /// Parts of a bar, one behind the other.
+    /// Segments of a bar, stacked.
     parts: Vec<Part>,
-    /// Written behind the bar of each row.
+    /// Text after the bar of each row.
     notes: Vec<String>,
-    /// A stroke across the bar of each row.
+    /// A mark across the bar of each row.
     marks: Vec<Option<f64>>,
     mark_label: String,
 }
@@ -36,7 +36,7 @@ struct Part {
 
 const SCALE: i32 = OVERSAMPLING as i32;
 
-/// Negative, missing and absurd values are no bar.
+/// Negative, missing and absurd values give no bar.
 fn length(value: Option<&Option<f64>>) -> f64 {
     value.copied().flatten().filter(|v| *v > 0.0 && *v < 1e300).unwrap_or(0.0)
 }
@@ -52,7 +52,7 @@ impl Panel {
     }
 }
 
-/// What the panels of a picture share: where the rows are.
+/// Positions of the rows, shared by the panels of a chart.
 struct Rows {
     top: i32,
     bottom: i32,
@@ -75,7 +75,7 @@ fn text_width(area: &Area, text: &str, size: u32) -> std::result::Result<i32, Bo
     Ok(area.estimate_text_size(text, &text_style(size, false))?.0 as i32)
 }
 
-/// Samples and names of the parts and of the mark, in one line from `left` at height `y`.
+/// Draws samples and names of the segments and of the mark, in one line from `left` at height `y`.
 fn draw_legend(area: &Area, panel: &Panel, left: i32, y: i32) -> Drawn {
     let style = text_style(11, false);
     let mut x = left;
@@ -96,7 +96,7 @@ fn draw_legend(area: &Area, panel: &Panel, left: i32, y: i32) -> Drawn {
 
 fn draw_panel(area: &Area, panel: &Panel, left: i32, right: i32, rows: &Rows) -> Drawn {
     let small = text_style(11, false);
-    let mut room = 0; // for the longest note behind its bar
+    let mut room = 0;  // for the longest note after its bar
     for note in &panel.notes {
         room = room.max(text_width(area, note, 11)? + 8 * SCALE);
     }

@@ -1,5 +1,5 @@
-//! What one rendering of a chat template may spend. Templates come with models: they are programs of
-//! strangers. All bounds grow with the messages, so that a long conversation is no suspect.
+//! Limits of one rendering of a chat template. Templates come with models: they are foreign
+//! programs. All limits grow with the messages, so that long conversations pass.
 
 use std::cell::Cell;
 use std::fmt::{self, Write};
@@ -12,17 +12,17 @@ use crate::python;
 
 const MIB: u64 = 1 << 20;
 
-/// The deepest nesting that any reader of this archive takes.
+/// The deepest nesting that any reader of this archive accepts.
 pub const MAX_DEPTH: usize = 512;
 
-/// Bounds for messages of `input` bytes of JSON.
+/// Limits for messages of `input` bytes of JSON.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     /// Steps of the template's program.
     steps: u64,
-    /// Bytes of text that it writes.
+    /// Bytes of its output.
     text: u64,
-    /// Bytes of the heap that it holds at any time.
+    /// Bytes of heap that it holds at any time.
     memory: u64,
     /// Bytes that its operations read and make.
     work: u64,
@@ -68,7 +68,7 @@ pub fn start(bounds: Bounds) {
     })
 }
 
-/// A bound that a template passed, in words.
+/// A limit that a template exceeded, in words.
 #[derive(Debug)]
 pub struct Spent(String);
 impl fmt::Display for Spent {
@@ -93,7 +93,7 @@ fn take(cell: &Cell<u64>, bytes: usize) -> bool {
     left.is_some()
 }
 
-/// Spends steps of the program.
+/// Counts steps of the program.
 pub fn steps(count: usize) -> Result<(), Error> {
     LEFT.with(|left| match take(&left.steps, count) {
         true => Ok(()),
@@ -101,7 +101,7 @@ pub fn steps(count: usize) -> Result<(), Error> {
     })
 }
 
-/// Spends on text that is written.
+/// Counts bytes of output.
 pub fn text(bytes: usize) -> Result<(), Error> {
     LEFT.with(|left| match take(&left.text, bytes) {
         true => room(0),
@@ -109,7 +109,7 @@ pub fn text(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// Spends on bytes that an operation reads or makes.
+/// Counts bytes that an operation reads or makes.
 pub fn work(bytes: usize) -> Result<(), Error> {
     LEFT.with(|left| match take(&left.work, bytes) {
         true => Ok(()),
@@ -120,7 +120,7 @@ pub fn work(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// Whether the heap has room for `bytes` more, asked before they are allocated.
+/// Checks that the heap may grow by `bytes`, before they are allocated.
 pub fn room(bytes: usize) -> Result<(), Error> {
     LEFT.with(|left| {
         let free = left.memory_end.get().saturating_sub(held()).max(-1);
@@ -134,13 +134,13 @@ pub fn room(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// Work and room for a new value of `bytes`.
+/// Counts the work of a new value of `bytes`, and checks its memory.
 pub fn make(bytes: usize) -> Result<(), Error> {
     work(bytes)?;
     room(bytes)
 }
 
-/// Text that grows within the bounds.
+/// Text that grows within the limits.
 #[derive(Default)]
 struct Growing {
     text: String,
@@ -149,7 +149,7 @@ struct Growing {
 
 impl Write for Growing {
     fn write_str(&mut self, more: &str) -> fmt::Result {
-        // A string that grows has its old and its new buffer for a moment.
+        // A growing string briefly has its old and its new buffer.
         let needed = if self.text.capacity() - self.text.len() < more.len() {
             2 * self.text.len() + more.len()
         } else {
@@ -164,7 +164,7 @@ impl Write for Growing {
     }
 }
 
-/// The values' text one after the other.
+/// Returns the concatenated text of the values.
 pub fn joined(values: &[&Value]) -> Result<String, Error> {
     let mut out = Growing::default();
     for value in values {

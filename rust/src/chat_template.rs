@@ -1,4 +1,4 @@
-//! Chat templates as transformers renders them: its Jinja environment rebuilt on minijinja.
+//! Renders chat templates as transformers does: its Jinja environment rebuilt on minijinja.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub struct Rendered {
     pub generation: Vec<(usize, usize)>,
 }
 
-/// What raise_exception throws: the template's own words.
+/// The message of raise_exception: the template's own words.
 #[derive(Debug)]
 struct Raised(String);
 impl std::fmt::Display for Raised {
@@ -34,13 +34,13 @@ fn raise_exception(message: String) -> std::result::Result<Value, Error> {
     Err(python::error(message.clone()).with_source(Raised(message)))
 }
 
-/// Jinja: anything with a length and items, which includes strings and mappings.
+/// Jinja: true for everything with a length and items, including strings and mappings.
 fn is_sequence(value: &Value) -> bool {
     use ValueKind::*;
     matches!(value.kind(), Seq | String | Map | Undefined)
 }
 
-/// Jinja: whatever iter() takes; None is not iterable, a string is.
+/// Jinja: true for everything that iter() accepts; not for None, but for strings.
 fn is_iterable(value: &Value) -> bool {
     is_sequence(value) || value.kind() == ValueKind::Iterable
 }
@@ -52,7 +52,7 @@ const NAME: &str = "chat_template";
 struct Compiled {
     source: String,
     environment: Environment<'static>,
-    /// Borrows from `rewritten`, which is dropped after it and is never changed.
+    /// Borrows from `rewritten`, which is dropped after it and never changed.
     code: Instructions<'static>,
     has_generation: bool,
     _rewritten: String,
@@ -90,7 +90,7 @@ fn compile(source: &str) -> Result<Compiled> {
     let rewritten = template_scan::scan(source, BEGIN_MARK, END_MARK)?;
     let has_generation = rewritten.is_some();
     let rewritten = rewritten.unwrap_or_else(|| source.to_string());
-    // SAFETY: the text's place on the heap outlives the code that borrows it, in one struct.
+    // SAFETY: the text's heap allocation outlives the code that borrows it, in the same struct.
     let text: &'static str = unsafe { &*(rewritten.as_str() as *const str) };
     let code = template_code::compile(NAME, text).map_err(explain)?;
     Ok(Compiled {
@@ -104,7 +104,7 @@ fn compile(source: &str) -> Result<Compiled> {
 
 thread_local!(static LAST: RefCell<Option<Compiled>> = const { RefCell::new(None) });
 
-/// The template compiled; each thread keeps its last one, which is taken here and put back.
+/// Returns the compiled template. Each thread keeps its last one, which is taken here and put back.
 fn compiled(source: &str) -> Result<Compiled> {
     match LAST.take() {
         Some(kept) if kept.source == source => Ok(kept),
@@ -112,7 +112,8 @@ fn compiled(source: &str) -> Result<Compiled> {
     }
 }
 
-/// A message's reasoning comes under three names; templates read `reasoning_content` or `thinking`.
+/// A message's reasoning has three possible names; templates read `reasoning_content` or
+/// `thinking`.
 fn alias_reasoning(message: &mut Json) {
     let Json::Object(fields) = message else { return };
     let names = ["reasoning_content", "thinking", "reasoning"];
@@ -145,7 +146,7 @@ fn explain(error: Error) -> UserError {
     UserError(format!("Chat template{line}: {what}"))
 }
 
-/// The variable that gives the function of this name its moment.
+/// The variable with the time for the function of this name.
 const MOMENT: &str = "strftime_now";
 
 fn take_moment(variables: &mut Map<String, Json>) -> Result<Option<Moment>> {

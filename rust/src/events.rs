@@ -1,8 +1,8 @@
-//! Event files of TensorBoard: records of a protobuf message each, with masked CRC-32C.
+//! Event files of TensorBoard: records with a protobuf message each and masked CRC-32C.
 //!
-//! A record is: length (u64), CRC of the length, the message, CRC of the message; all little endian.
-//! The messages are those of tensorboard/compat/proto/{event,summary}.proto, as far as scalars need
-//! them.
+//! A record is: length (u64), CRC of the length, the message, CRC of the message; all little
+//! endian. The messages are those of tensorboard/compat/proto/{event,summary}.proto, as far as
+//! scalars need them.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -49,7 +49,7 @@ struct SessionLog {
     status: i32,
 }
 
-/// A reader drops what it holds of this step and later ones: they come again.
+/// Tells readers to drop their data of this step and later ones, which follow again.
 const SESSION_START: i32 = 1;
 const PREFIX: &str = "events.out.tfevents.";
 
@@ -67,7 +67,7 @@ fn record(event: &Event) -> Vec<u8> {
     bytes
 }
 
-/// Length of the first whole record and what it says; nothing where it is cut off or broken.
+/// Returns the length and the message of the first record; None if it is incomplete or broken.
 fn first_record(bytes: &[u8]) -> Option<(usize, Event)> {
     let length = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?) as usize;
     let message = bytes.get(12..)?.get(..length)?;
@@ -76,7 +76,7 @@ fn first_record(bytes: &[u8]) -> Option<(usize, Event)> {
     right.then(|| Event::decode(message).ok()).flatten().map(|event| (16 + length, event))
 }
 
-/// Where the first record of a later step than `last`, or a broken one, begins.
+/// Returns the offset of the first record of a step after `last`, or of the first broken record.
 fn end_of_step(bytes: &[u8], last: i64) -> usize {
     let mut end = 0;
     while let Some((length, event)) = first_record(&bytes[end..]) {
@@ -100,7 +100,7 @@ pub struct EventFile {
     path: PathBuf,
     file: File,
     written: u64,
-    /// What the disk had no room for yet.
+    /// Data that the disk had no space for.
     pending: Vec<u8>,
 }
 
@@ -121,7 +121,7 @@ fn failed(path: &Path, error: &std::io::Error) -> UserError {
     ))
 }
 
-/// The files of this suffix in the folder, which is made where it is missing.
+/// Returns the files with this suffix in the folder, which is created if missing.
 fn earlier(folder: &Path, suffix: &str) -> std::io::Result<Vec<PathBuf>> {
     fs::create_dir_all(folder)?;
     let mut paths = Vec::new();
@@ -135,7 +135,7 @@ fn earlier(folder: &Path, suffix: &str) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Takes away what a file says of steps later than `last`, or all of it where that is negative.
+/// Removes a file's records of steps after `last`, or the whole file if it is negative.
 fn cut(path: &Path, last: i64) -> std::io::Result<()> {
     if last < 0 {
         return files::remove(path);
@@ -145,8 +145,8 @@ fn cut(path: &Path, last: i64) -> std::io::Result<()> {
     file.set_len(end as u64)
 }
 
-/// Named after the second of now, or the first later one of which there is no file: readers take
-/// files by their names' order.
+/// Creates a file named after the present second, or after the next one without a file, since
+/// readers order files by name.
 fn new_file(folder: &Path, suffix: &str) -> std::io::Result<(PathBuf, File)> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "localhost" } else { host.trim() };
@@ -162,8 +162,8 @@ fn new_file(folder: &Path, suffix: &str) -> std::io::Result<(PathBuf, File)> {
 }
 
 impl EventFile {
-    /// A new file in the folder. Of files that end with `suffix` what is later than `last_step`
-    /// goes; all of them go where that is negative.
+    /// Creates a file in the folder. In files that end with `suffix`, removes records after
+    /// `last_step`, or all of them if it is negative.
     pub fn new(folder: &str, suffix: &str, last_step: i64) -> Result<Self> {
         let folder = Path::new(folder);
         for path in earlier(folder, suffix).map_err(|error| failed(folder, &error))? {
@@ -190,8 +190,8 @@ impl EventFile {
         Ok(EventFile { path, file, written: 0, pending })
     }
 
-    /// `scalars`: a JSON object of numbers, or of "nan" and the like, by tag. What cannot be
-    /// written now is written with what comes next.
+    /// `scalars`: a JSON object of numbers, or of "nan" and the like, by tag. Data that cannot be
+    /// written now are written with the next ones.
     pub fn add(&mut self, scalars: &str, step: i64) -> Result<()> {
         let scalars: Map<String, Json> =
             serde_json::from_str(scalars).expect("an object that this program wrote");
@@ -216,7 +216,7 @@ impl EventFile {
         Ok(self)
     }
 
-    /// Whole records or nothing: after half of one a reader would find no other.
+    /// Writes whole records or nothing, since readers stop at an incomplete record.
     pub fn flush(&mut self) -> Result<()> {
         if let Err(error) = self.file.write_all_at(&self.pending, self.written) {
             let _ = self.file.set_len(self.written);

@@ -1,6 +1,5 @@
-//! The door through which files come in and go out, as longspan/input is in C++: regular files only,
-//! so that no pipe, device or socket keeps the program waiting. Lint sees to it that nothing else
-//! opens files.
+//! Opens files for reading and writing, like longspan/input in C++: only regular files, so that no
+//! pipe, device or socket blocks the program. Lint checks that nothing else opens files.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result};
@@ -11,7 +10,7 @@ use crate::UserError;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// For files of which memory is the limit.
+/// For files that are limited only by memory.
 pub const ANY_SIZE: u64 = u64::MAX;
 
 fn require_regular(about: &Metadata) -> Result<()> {
@@ -26,15 +25,16 @@ fn require_regular(about: &Metadata) -> Result<()> {
     Err(Error::other(format!("it is a {given}; wanted is a regular file")))
 }
 
-/// Never waits: neither for what has taken the name after the first look, nor for a lease.
+/// Never blocks: neither on another file type that has replaced the file since the check, nor on a
+/// lease.
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File> {
-    // Looked at before: opening alone sets some devices going.
+    // Checked first, because opening alone starts some devices.
     match fs::metadata(path) {
         Ok(about) => require_regular(&about)?,
         Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
             return Err(Error::other("its symbolic links lead in a circle"));
         }
-        // To be made, perhaps.
+        // It may have to be created.
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
@@ -43,7 +43,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File> {
     Ok(file)
 }
 
-/// All bytes of a file that is open, of which there may be `most`.
+/// Returns the rest of an open file, at most `most` bytes.
 pub fn rest_of(file: &mut File, most: u64) -> Result<Vec<u8>> {
     let too_large = || {
         let most = most >> 20;
@@ -54,7 +54,7 @@ pub fn rest_of(file: &mut File, most: u64) -> Result<Vec<u8>> {
         return too_large();
     }
     let mut bytes = Vec::new();
-    // A file may grow while it is read, and the kernel's own say that they are empty.
+    // A file may grow while it is read, and files of the kernel report size 0.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return too_large();
@@ -73,7 +73,7 @@ fn cannot_read(path: &Path) -> impl Fn(Error) -> UserError + '_ {
     move |e| UserError(format!("Cannot read {}: {e}.", path.display()))
 }
 
-/// The file's text without a byte order mark; None where nothing has its name.
+/// Returns the file's text without a byte order mark; None if it does not exist.
 pub fn read_text_if_there(path: &Path, most: u64) -> crate::Result<Option<String>> {
     let mut file = match open(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
@@ -88,7 +88,7 @@ pub fn read_text_if_there(path: &Path, most: u64) -> crate::Result<Option<String
         .map_err(|_| UserError(format!("{} is not UTF-8 text.", path.display())))
 }
 
-/// The same of a file of any size that may hold broken UTF-8, and that is there.
+/// The same for an existing file of any size that may contain invalid UTF-8.
 pub fn read_broken_text(path: &Path) -> crate::Result<String> {
     let bytes = open(path, OpenOptions::new().read(true))
         .and_then(|mut file| rest_of(&mut file, ANY_SIZE))
@@ -96,22 +96,22 @@ pub fn read_broken_text(path: &Path) -> crate::Result<String> {
     Ok(String::from_utf8_lossy(&without_mark(bytes)).into_owned())
 }
 
-/// A file that is there, to be read and cut.
+/// Opens an existing file for reading and truncation.
 pub fn open_to_cut(path: &Path) -> Result<File> {
     open(path, OpenOptions::new().read(true).write(true))
 }
 
-/// A file that nothing else has the name of, also no link: AlreadyExists otherwise.
+/// Creates a file. Fails with AlreadyExists if anything has its name, including a link.
 pub fn create_new(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// An empty file, new or emptied.
+/// Creates or empties a file.
 pub fn create(path: &Path) -> Result<File> {
     open(path, OpenOptions::new().write(true).create(true).truncate(true))
 }
 
-/// Removes a file of any contents, and nothing else; of a link the link.
+/// Removes a regular file, or a link itself; nothing else.
 pub fn remove(path: &Path) -> Result<()> {
     let about = fs::symlink_metadata(path)?;
     if !about.is_symlink() {

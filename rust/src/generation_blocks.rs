@@ -1,7 +1,6 @@
-//! The marks that a rendering holds around what the model itself writes (see template_scan), and
-//! their way out of it.
+//! Marks in a rendering around the model's own output (see template_scan), and their removal.
 
-/// Begins a mark. A private-use character, as no text has it.
+/// Begins a mark: a private-use character, which does not occur in real text.
 const SIGN: char = '\u{f8f0}';
 
 /// Marks that occur in no text: a private-use character and a number that the texts lack.
@@ -24,7 +23,8 @@ impl Marks {
     }
 }
 
-/// Takes the marks out of a rendering; byte offsets of the marked spans, in the order they end.
+/// Removes the marks from a rendering. Returns the byte offsets of the marked spans, in the order
+/// of their ends.
 pub fn take_marks(rendered: &str, marks: &Marks) -> (String, Vec<(usize, usize)>) {
     let mut text = String::with_capacity(rendered.len());
     let mut spans = Vec::new();

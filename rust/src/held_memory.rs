@@ -1,5 +1,5 @@
-//! Counts the heap that each thread holds through this archive, so that what it does for a stranger
-//! can be bounded.
+//! Counts the heap memory that each thread holds through this archive, so that foreign inputs can
+//! be limited.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,11 +12,11 @@ static ALLOCATOR: Counting = Counting;
 thread_local!(static HELD: Cell<isize> = const { Cell::new(0) });
 
 fn count(bytes: isize) {
-    // A thread that ends has no counter any more; nobody asks for it then.
+    // An ending thread has no counter any more, and nothing asks for it.
     let _ = HELD.try_with(|held| held.set(held.get().wrapping_add(bytes)));
 }
 
-// SAFETY: every call goes to the system's allocator as it is; only numbers are kept beside it.
+// SAFETY: every call is passed to the system's allocator unchanged; only counts are added.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -36,8 +36,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that this thread allocated less those that it freed. What another thread frees stays
-/// counted here, so only differences over a short while mean something.
+/// Returns the bytes that this thread allocated minus those that it freed. Memory freed by another
+/// thread stays counted here, so only differences over a short time are meaningful.
 pub fn held() -> isize {
     HELD.with(Cell::get)
 }

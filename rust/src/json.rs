@@ -1,19 +1,20 @@
-//! JSON from outside: bounded before a tree is made of it.
+//! Parses foreign JSON with limits that are checked before a tree is built.
 
 use serde::de::DeserializeOwned;
 
 use crate::budget::MAX_DEPTH;
 
-/// Values of one text. Each takes tens of bytes of memory; the largest tokenizers have 3 million.
+/// Maximum number of values in a text. Each takes tens of bytes of memory; the largest tokenizers
+/// have 3 million.
 const MAX_VALUES: usize = 8_000_000;
 
-/// What is wrong with a text: where, as ", line 1, column 2" or nothing, and what.
+/// An error in a text: its place, as ", line 1, column 2" or empty, and the reason.
 pub struct Broken {
     pub place: String,
     pub what: String,
 }
 
-/// Refuses what nests too deep or holds too many values. Says where, in a text that may be no JSON.
+/// Refuses deep nesting and too many values, with the place. The text may be invalid JSON.
 fn check(text: &str) -> Result<(), Broken> {
     let (mut depth, mut values, mut line) = (0usize, 0usize, 1usize);
     let mut bytes = text.bytes();
@@ -50,7 +51,7 @@ fn check(text: &str) -> Result<(), Broken> {
     Ok(())
 }
 
-/// One JSON value.
+/// Parses one JSON value.
 pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Broken> {
     check(text)?;
     let mut reader = serde_json::Deserializer::from_str(text);

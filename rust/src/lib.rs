@@ -32,8 +32,8 @@ use line_editor::{Line, LineEditor};
 use progress::Progress;
 use tokenizer::HfTokenizer;
 
-/// A mistake that the user can mend; the message says what and how. Everything else panics and is
-/// caught at the border.
+/// A mistake that the user can fix; the message says what and how. Everything else panics and is
+/// caught at the C interface.
 pub struct UserError(pub String);
 pub type Result<T> = std::result::Result<T, UserError>;
 
@@ -55,7 +55,7 @@ pub struct Owned<T> {
 }
 
 impl View {
-    /// The caller keeps the memory alive during the call.
+    /// The caller must keep the memory alive during the call.
     unsafe fn bytes<'a>(self) -> &'a [u8] {
         slice(self.data, self.size)
     }
@@ -97,13 +97,13 @@ fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
     text.unwrap_or_else(|| "panic".into())
 }
 
-/// A panic is told where it is caught, not on the terminal.
+/// A panic is reported where it is caught, not on the terminal.
 fn keep_panics_silent() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
 }
 
-/// Runs what works on a file that may be anyone's: a panic over it is that file's mistake.
+/// Runs code on a foreign file: a panic is reported as an error of that file.
 fn of_a_stranger<T>(
     file: &dyn std::fmt::Display,
     body: impl FnOnce() -> Result<T>,
@@ -115,7 +115,7 @@ fn of_a_stranger<T>(
     })
 }
 
-/// Runs `body`; a failure or a panic becomes a status and a message.
+/// Runs `body`; converts an error or a panic to a status and a message.
 unsafe fn guard(error: *mut Owned<u8>, body: impl FnOnce() -> Result<()>) -> i32 {
     keep_panics_silent();
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -1,4 +1,4 @@
-//! Lines that a user types at a terminal, with editing keys and the lines of before.
+//! Reads lines from a terminal, with editing keys and a history.
 
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
@@ -12,7 +12,7 @@ pub enum Line {
     Text(String),
     /// Ctrl-C.
     Interrupted,
-    /// Ctrl-D, or the terminal is gone.
+    /// Ctrl-D, or the terminal was closed.
     End,
 }
 
@@ -24,7 +24,7 @@ impl LineEditor {
             .map_err(|e| UserError(format!("Cannot read from the terminal: {e}")))
     }
 
-    /// A pasted text of several lines is one line.
+    /// Pasted text of several lines is one line.
     pub fn read(&mut self, prompt: &str) -> Result<Line> {
         match self.0.readline(prompt) {
             Ok(text) => Ok(Line::Text(text)),

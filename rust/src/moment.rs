@@ -1,4 +1,4 @@
-//! The moment that templates write: it is handed in, and no clock is asked here.
+//! Formats the time for templates. The caller passes the time; this code never reads a clock.
 
 use std::fmt::Write;
 
@@ -8,14 +8,14 @@ use minijinja::Error;
 use crate::budget::make;
 use crate::python::error;
 
-/// Bytes of text that a byte of a format makes at most.
+/// Maximum output bytes per byte of a format.
 const APART: usize = 64;
 
-/// Date and time of a clock in local time, which knows no time zone.
+/// Local date and time without a time zone.
 pub type Moment = chrono::NaiveDateTime;
 
-/// Python's datetime.now() knows no time zone and counts microseconds. Fields that only chrono has
-/// are errors.
+/// Python's datetime.now() has no time zone, and microseconds. Fields that only chrono has are
+/// errors.
 fn as_python<'a>(item: Item<'a>, microseconds: &Item<'a>) -> Item<'a> {
     use Fixed::*;
     match item {
@@ -31,7 +31,7 @@ fn as_python<'a>(item: Item<'a>, microseconds: &Item<'a>) -> Item<'a> {
     }
 }
 
-/// strftime_now of transformers at `moment`, with the C locale's names as there.
+/// strftime_now of transformers at `moment`, with the names of the C locale.
 pub fn strftime(moment: Option<&Moment>, format: &str) -> Result<String, Error> {
     make(format.len().saturating_mul(APART))?;
     let moment = moment.ok_or_else(|| error("strftime_now: no moment is known"))?;

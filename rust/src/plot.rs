@@ -1,4 +1,4 @@
-//! Pictures of curves, drawn at three times the size and averaged down so that lines are smooth.
+//! Line plots, drawn at three times the size and averaged down so that lines are smooth.
 
 use std::sync::Once;
 
@@ -33,7 +33,7 @@ struct Curve {
 }
 
 pub(crate) const OVERSAMPLING: u32 = 3;
-/// Blue, orange, green, red, violet, brown, pink, grey: told apart also with weak colour vision.
+/// Blue, orange, green, red, violet, brown, pink, grey: distinguishable with weak colour vision.
 pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
     RGBColor(255, 127, 14),
@@ -56,7 +56,7 @@ fn fonts() {
 }
 
 impl Curve {
-    /// The points in pieces without gaps.
+    /// Returns the points in segments without gaps.
     fn pieces(&self) -> Vec<Vec<(f64, f64)>> {
         let mut pieces = vec![Vec::new()];
         for point in self.x.iter().zip(&self.y) {
@@ -70,7 +70,7 @@ impl Curve {
     }
 }
 
-/// Steps of 1, 2 or 5 times a power of ten, about `count` of them in the range.
+/// Returns a step of 1, 2 or 5 times a power of ten, with about `count` steps in the range.
 pub(crate) fn nice_step(low: f64, high: f64, count: f64) -> f64 {
     let rough = (high - low) / count;
     let power = 10f64.powf(rough.log10().floor());
@@ -82,21 +82,22 @@ pub(crate) fn nice_step(low: f64, high: f64, count: f64) -> f64 {
     }
 }
 
-/// The range of the values with a little air around.
+/// Returns the range of the values with a small margin.
 fn range(values: impl Iterator<Item = f64>, air: f64) -> (f64, f64) {
     let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
     if low > high {
         return (0.0, 1.0);
     }
-    // Values that are nearly equal for their size get a range in which numbers can be told apart.
+    // Values that are nearly equal relative to their size get a range with distinct tick labels.
     let size = low.abs().max(high.abs());
-    // Nor is it so narrow that its steps would be no numbers.
+    // The range is never so narrow that its steps would not be representable.
     let span = if high > low && high - low > (1e-9 * size).max(1e-250) { high - low } else { 0.1 * size.max(1e-9) };
     let middle = low / 2.0 + high / 2.0;
     (middle - (0.5 + air) * span, middle + (0.5 + air) * span)
 }
 
-/// As many decimals as the step needs; exponents for what is very small or very large.
+/// Formats with as many decimals as the step needs, and with exponents for very small or large
+/// values.
 pub(crate) fn tick_label(value: f64, step: f64) -> String {
     let value = if value.abs() < step * 1e-6 { 0.0 } else { value };
     if value == 0.0 {
@@ -110,7 +111,7 @@ pub(crate) fn tick_label(value: f64, step: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Multiples of `step` inside the range. There are never more than a picture has room for.
+/// Returns the multiples of `step` in the range; never more than fit in a plot.
 pub(crate) fn ticks(low: f64, high: f64, step: f64) -> Vec<f64> {
     let first = (low / step - 1e-9).ceil() as i64;
     (first..).take(1000).map(|i| i as f64 * step).take_while(|v| *v <= high + step * 1e-9).collect()
@@ -126,7 +127,7 @@ pub(crate) fn text_style(size: u32, bold: bool) -> TextStyle<'static> {
 }
 
 /// A line cut into slots of `length` pixels, of which every `count`th is drawn, beginning with
-/// `first`: dashed curves that lie on each other and on a plain one are all seen.
+/// `first`. Dashed curves that overlap each other and a plain one stay visible.
 #[derive(Clone, Copy)]
 struct Dash {
     length: f64,
@@ -172,8 +173,8 @@ fn draw_line(
     Ok(())
 }
 
-/// Colour, width and dash of a curve. A faint one has the colour of the curve after it,
-/// whose raw points it is.
+/// Returns colour, width and dash of a curve. A faint curve, which holds raw points, has the colour
+/// of the next one.
 fn curve_style(curves: &[Curve], index: usize) -> (ShapeStyle, Option<Dash>) {
     let curve = &curves[index];
     let place = curves[..index].iter().filter(|other| !other.faint).count();
@@ -225,7 +226,7 @@ fn draw_panel(area: &Area, panel: &Panel) -> Drawn {
     let (x0, x1) = range(points().map(|p| p.0), 0.02);
     let (y0, y1) = range(points().map(|p| p.1), 0.05);
 
-    // The frame: what is left after the title, the numbers and the axis labels.
+    // The frame: the space that title, numbers and axis labels leave.
     let small = text_style(12, false);
     let y_step = nice_step(y0, y1, 6.0);
     let y_ticks: Vec<(f64, String)> =

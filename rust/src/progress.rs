@@ -11,8 +11,8 @@ fn style(times: &str) -> ProgressStyle {
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar of `total` steps on stderr; `start` steps are done already and do not count for the
-    /// speed.
+    /// Creates a bar of `total` steps on stderr. `start` steps are already done and do not count
+    /// for the speed.
     pub fn new(total: u64, start: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
         bar.set_style(style("{elapsed} < {eta} left"));

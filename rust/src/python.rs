@@ -1,4 +1,4 @@
-//! Values as Python writes them: str(), json.dumps(), str.isspace().
+//! Formats values as Python does: str(), json.dumps(), str.isspace().
 
 use std::fmt::Write;
 
@@ -11,12 +11,12 @@ pub fn error(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
 
-/// str.isspace(): Unicode's white space and the four separators U+001C to U+001F.
+/// str.isspace(): Unicode white space and the four separators U+001C to U+001F.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// float.__repr__: the shortest digits that read back, with an exponent below 1e-4 and from 1e16.
+/// float.__repr__: the shortest digits that round-trip, with an exponent below 1e-4 and from 1e16.
 pub fn float_repr(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();
@@ -103,7 +103,7 @@ impl Dumper {
         Ok(())
     }
 
-    /// Spends on what was written since there were `before` bytes, and on room for as much again.
+    /// Counts the output since `before` bytes, and checks the memory for as much again.
     fn spend(&self, before: usize) -> Result<(), Error> {
         budget::work(self.out.len() - before)?;
         budget::room(self.out.len())
@@ -180,7 +180,8 @@ impl Dumper {
     }
 }
 
-/// The `tojson` filter of transformers: json.dumps with its arguments, ensure_ascii off by default.
+/// The `tojson` filter of transformers: json.dumps with its arguments, without ensure_ascii by
+/// default.
 pub fn tojson(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     type Given = (Option<bool>, Option<Value>, Option<Value>, Option<bool>, Kwargs);
     let args = args.into_values();

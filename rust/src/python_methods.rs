@@ -1,5 +1,5 @@
-//! Methods of Python's str and list that templates call, where minijinja-contrib's pycompat has
-//! none or differs from Python (white space, line ends).
+//! Methods of Python's str and list for templates, where minijinja-contrib's pycompat has none or
+//! differs from Python (white space, line ends).
 
 use minijinja::value::{from_args, Kwargs, Value, ValueKind};
 use minijinja::{Error, State};
@@ -133,7 +133,7 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
     })
 }
 
-/// A method that minijinja does not know.
+/// Calls a method that minijinja does not have.
 pub fn call(
     state: &mut State,
     value: &Value,

@@ -1,6 +1,6 @@
-//! A compiled template with guards in its program: every operator that can make or read much goes
-//! through a filter of our own (see template_guards), all text goes through the formatter, and values
-//! that get a name are looked at. So a rendering cannot leave its bounds between two checks.
+//! Compiles templates with guards: every operator that may make or read much passes through one of
+//! our filters (see template_guards), all output passes through the formatter, and values that get
+//! a name are checked. So a rendering cannot exceed its limits between two checks.
 
 use std::collections::HashMap;
 
@@ -10,18 +10,18 @@ use minijinja::Error;
 
 use crate::template_scan::syntax;
 
-/// Filters that a program keeps by number, as minijinja has it.
+/// Filters that a program stores by index, as in minijinja.
 const MAX_LOCALS: usize = 50;
 const NO_LOCAL: u8 = !0;
 
-/// Names of the filters that stand for operators: none of them can be written in a template.
+/// Names of the filters that stand for operators; a template cannot spell them.
 pub const STEPS: &str = "!steps";
 pub const KEPT: &str = "!kept";
 pub const LISTED: &str = "!listed";
 pub const SLICED: &str = "!sliced";
 pub const INDEXED: &str = "!indexed";
 
-/// What an instruction begins and another one, later in the text, ends.
+/// A construct that one instruction begins and a later one ends.
 #[derive(Clone, Copy, PartialEq)]
 enum Block {
     Loop,
@@ -30,10 +30,10 @@ enum Block {
     AutoEscape,
 }
 
-/// The blocks that are open before each instruction: `continue` and `break` inside of `with`,
-/// `filter`, `set` and `autoescape` leave them by a jump alone, as minijinja compiles it.
+/// The blocks that are open before each instruction. `continue` and `break` inside `with`,
+/// `filter`, `set` and `autoescape` leave them by a mere jump, as minijinja compiles it.
 struct OpenBlocks {
-    /// Each block has the one around it; the first stands for none.
+    /// Each block has its enclosing block; the first stands for none.
     blocks: Vec<(Block, usize)>,
     innermost: Vec<usize>,
 }
@@ -63,12 +63,12 @@ impl OpenBlocks {
         open
     }
 
-    /// The blocks around `at`, from the inside, that are not around `target`.
+    /// Returns the blocks around `at`, innermost first, that are not around `target`.
     fn left_by_jump(&self, at: u32, target: u32) -> Vec<Block> {
         let end = self.innermost[target as usize];
         let mut inner = self.innermost[at as usize];
         let mut left = Vec::new();
-        // A block that is around another was begun before it.
+        // An enclosing block was begun before its inner one.
         while inner > end {
             left.push(self.blocks[inner].0);
             inner = self.blocks[inner].1;
@@ -93,7 +93,7 @@ impl<'s> Program<'s> {
         self.code.push((Instruction::ApplyFilter(name, Some(num_args), local), at));
     }
 
-    /// Spends steps; the stack stays as it is.
+    /// Counts steps; the stack stays unchanged.
     fn steps(&mut self, count: u32, at: u32) {
         self.code.push((Instruction::LoadConst(Value::from(count)), at));
         self.filter(STEPS, 1, at);
@@ -123,12 +123,12 @@ impl<'s> Program<'s> {
                 }
                 self.copy(instruction, at);
             }
-            // All jumps back come here: what is between them is spent at once.
+            // All backward jumps come here, so the steps of the loop body are counted at once.
             Iterate(end) => {
                 self.steps(end.saturating_sub(at), at);
                 self.copy(instruction, at);
             }
-            // Safe, so that an autoescape block leaves it alone as before.
+            // Marked safe, so that an autoescape block does not change it.
             EmitRaw(text) => {
                 self.code.push((LoadConst(Value::from_safe_string(text.to_string())), at));
                 self.code.push((Emit, at));
@@ -144,7 +144,7 @@ impl<'s> Program<'s> {
             Lte => self.filter("!<=", 2, at),
             In => self.filter("!in", 2, at),
             Slice => {
-                // Hands back its four arguments, the last first, as they were on the stack.
+                // Returns its four arguments, the last first, as they were on the stack.
                 self.filter(SLICED, 4, at);
                 self.code.push((UnpackList(4), at));
                 self.copy(instruction, at);
@@ -162,7 +162,7 @@ impl<'s> Program<'s> {
                 self.code.push((Swap, at));
                 self.copy(instruction, at);
             }
-            // An item of a loop is part of a value that is known.
+            // An item of a loop is part of a checked value.
             StoreLocal(_) if !matches!(before, Some(Iterate(_))) => {
                 self.filter(KEPT, 1, at);
                 self.copy(instruction, at);
@@ -177,7 +177,7 @@ impl<'s> Program<'s> {
     }
 }
 
-/// The end of the macro whose declaration begins with the instruction.
+/// Returns the end of the macro whose declaration begins with the instruction.
 fn macro_end(old: &Instructions, at: u32) -> Option<u32> {
     match old.get(at)? {
         Instruction::Jump(end) if *end > at => {
@@ -204,7 +204,7 @@ fn guarded<'s>(old: &Instructions<'s>, name: &'s str, source: &'s str) -> Instru
     let mut places = Vec::with_capacity(length as usize + 1);
     for at in 0..length {
         places.push(program.code.len() as u32);
-        // A macro's body, which the jump before it goes round.
+        // A macro's body, which the jump before it skips.
         if let Some(end) = at.checked_sub(1).and_then(|before| macro_end(old, before)) {
             program.steps(end.saturating_sub(at), at);
         }
@@ -230,7 +230,7 @@ fn guarded<'s>(old: &Instructions<'s>, name: &'s str, source: &'s str) -> Instru
     out
 }
 
-/// Parses and compiles a template that `scan` has passed.
+/// Parses and compiles a template that passed `scan`.
 pub fn compile<'s>(name: &'s str, source: &'s str) -> Result<Instructions<'s>, Error> {
     let tree = minijinja::machinery::parse(source, name, syntax())?;
     let mut generator = CodeGenerator::new(name, source);

@@ -1,5 +1,6 @@
-//! The operators, filters, tests and methods of chat templates within the bounds of a rendering:
-//! what they read is spent before they run, and what multiplies is refused before it is allocated.
+//! The operators, filters, tests and methods of chat templates with the limits of a rendering:
+//! their inputs are counted before they run, and multiplied results are refused before they are
+//! allocated.
 
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{filters, tests, AutoEscape, Environment, Error, Output, State};
@@ -9,11 +10,11 @@ use crate::python::error;
 use crate::template_code::{INDEXED, KEPT, LISTED, SLICED, STEPS};
 use crate::template_values::{chained, kept, listed, look};
 
-/// Bytes that text grows by at most when its case is changed, or it is quoted.
+/// Maximum growth factor of text that changes its case or is quoted.
 const LONGER: usize = 6;
-/// Bytes of a value for a character of its own.
+/// Bytes of a value that holds a single character.
 const APART: usize = 64;
-/// The widest that text is padded to.
+/// Maximum width of padded text.
 const MAX_WIDTH: usize = 1 << 20;
 
 enum Number {
@@ -102,7 +103,7 @@ fn concatenate(a: &Value, b: &Value) -> Result<Value, Error> {
     joined(&[a, b]).map(Value::from)
 }
 
-/// Before two values are compared.
+/// Called before two values are compared.
 fn look_at_both(a: &Value, b: &Value) -> Result<(), Error> {
     match (a.as_object(), b.as_object()) {
         (None, None) => work(a.as_str().map_or(0, str::len)),
@@ -112,7 +113,7 @@ fn look_at_both(a: &Value, b: &Value) -> Result<(), Error> {
     }
 }
 
-/// Before `value` is sought in `container`.
+/// Called before `value` is searched in `container`.
 fn look_for(value: &Value, container: &Value) -> Result<(), Error> {
     look(value)?;
     match container.kind() {
@@ -126,7 +127,7 @@ fn contains(state: &State, value: &Value, container: &Value) -> Result<bool, Err
     tests::is_in(state, value, container)
 }
 
-/// The largest number that is written in `text`.
+/// Returns the largest number written in `text`.
 fn largest_number(text: &str) -> usize {
     text.split(|c: char| !c.is_ascii_digit())
         .map(|digits| match digits.trim_start_matches('0') {
@@ -144,7 +145,7 @@ fn narrow(width: usize, what: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Widths in a format string, or in what it formats.
+/// Checks the widths in a format string, and in its arguments.
 fn narrow_format(format: &str, args: &[Value]) -> Result<(), Error> {
     narrow(largest_number(format), "format")?;
     let num_fields = format.matches(['%', '{']).count();
@@ -167,11 +168,11 @@ fn replaced(text: &str, from: &str, to: &str) -> Result<(), Error> {
     make(text.len().saturating_add(count.saturating_mul(to.len())))
 }
 
-/// What a call of a filter or method by this name may need beside its arguments.
+/// Counts the memory that a call of this filter or method may need besides its arguments.
 fn before(name: &str, args: &[Value]) -> Result<(), Error> {
     let mut bytes = 0usize;
     for value in args {
-        // Lengths and items of maps are known without looking at what is in them.
+        // Lengths and items of maps are known without visiting their contents.
         let shallow = value.as_object().is_some()
             && match name {
                 "length" | "count" => args.len() == 1,
@@ -221,7 +222,7 @@ fn before(name: &str, args: &[Value]) -> Result<(), Error> {
             work(bytes.saturating_mul(24))?;
         }
         "sum" => {
-            // Each step makes the sum anew.
+            // Each step makes a new sum.
             let of_numbers = args[0].try_iter().is_ok_and(|mut items| {
                 items.next().is_none_or(|item| item.as_object().is_none() && item.as_str().is_none())
             });
@@ -240,7 +241,7 @@ fn before(name: &str, args: &[Value]) -> Result<(), Error> {
     room(bytes.saturating_mul(times))
 }
 
-/// A method of Python's text, lists and dicts, with its bounds.
+/// Calls a method of Python's text, lists and dicts within the limits.
 pub fn method(
     state: &mut State,
     value: &Value,
@@ -256,7 +257,7 @@ pub fn method(
     Ok(made)
 }
 
-/// Adds a filter that keeps the bounds.
+/// Adds a filter that keeps the limits.
 pub fn add_filter(env: &mut Environment, name: &'static str, filter: Value) {
     env.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
         let args = args.into_values();
@@ -303,7 +304,7 @@ fn add_operators(env: &mut Environment) {
     }
     env.add_filter("!in", |state: &State, value: &Value, container: &Value| {
         match container.kind() {
-            // The test by this name takes them for empty, as Jinja's operator does not.
+            // The test of this name treats them as empty, unlike Jinja's operator.
             ValueKind::None | ValueKind::Bool | ValueKind::Number => {
                 Err(error("cannot perform a containment check on this value"))
             }
@@ -321,7 +322,7 @@ fn add_operators(env: &mut Environment) {
         listed(value)
     });
     env.add_filter(INDEXED, |value: Value| {
-        // A character is found by counting; an item of what is made anew by making all before it.
+        // Indexing a character counts characters; indexing a lazy value makes all items before it.
         work(value.as_str().map_or(0, str::len))?;
         listed(value)
     });
@@ -332,8 +333,8 @@ fn add_operators(env: &mut Environment) {
     });
 }
 
-/// Puts Jinja's filters, tests and operators with their bounds in place of minijinja's. `chain` and
-/// `debug`, which Jinja does not have, go.
+/// Replaces minijinja's filters, tests and operators by Jinja's with limits. Removes `chain` and
+/// `debug`, which Jinja lacks.
 pub fn install(env: &mut Environment) {
     env.remove_filter("chain");
     env.remove_global("debug");

@@ -1,7 +1,7 @@
-//! A look at a chat template's tokens before it is parsed. The parser, the compiler and their
-//! destructors recurse, and what is constant is computed while compiling: both are bounded here.
-//! And `{% generation %}` ... `{% endgeneration %}`, a tag that transformers adds to Jinja to mark
-//! what the model itself writes, becomes plain Jinja that prints two marks.
+//! Checks a chat template's tokens before it is parsed. The parser, the compiler and their
+//! destructors recurse, and constants are computed while compiling: both are limited here. Also
+//! rewrites `{% generation %}` ... `{% endgeneration %}`, a tag that transformers adds to Jinja to
+//! mark the model's own output, to plain Jinja that prints two marks.
 
 use minijinja::machinery::{tokenize, Span, Token};
 use minijinja::syntax::SyntaxConfig;
@@ -18,10 +18,10 @@ pub fn syntax() -> SyntaxConfig {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().expect("valid")
 }
 
-/// An expression that is open, or the inside of one of its brackets.
+/// An open expression, or the inside of one of its brackets.
 #[derive(Default)]
 struct Level {
-    /// Operators since the last comma: each may wrap what stands before it.
+    /// Operators since the last comma; each may wrap the expression before it.
     operators: usize,
     /// The deepest bracket closed since then, and the deepest item before.
     inner: usize,
@@ -38,21 +38,21 @@ impl Level {
     }
 }
 
-/// A block that is open.
+/// An open block.
 struct Block<'s> {
     keyword: &'s str,
-    /// An `elif` is one more.
+    /// Each `elif` adds one.
     levels: usize,
-    /// Its `else` has been: of a loop, that is behind the loop.
+    /// Its `else` has been seen; in a loop, this part runs after the loop.
     has_else: bool,
 }
 
-/// Why a `continue` or `break` has no loop to go to, if it has none.
+/// Returns why a `continue` or `break` has no enclosing loop; None if it has one.
 fn no_loop(blocks: &[Block]) -> Option<String> {
     for block in blocks.iter().rev() {
         match block.keyword {
             "for" if !block.has_else => return None,
-            // To transformers each is a function of its own.
+            // In transformers each is a function of its own.
             keyword @ ("generation" | "call" | "macro") => {
                 return Some(format!(
                     "in no loop inside of {{% {keyword} %}}, which it cannot leave. Put the whole \
@@ -65,7 +65,7 @@ fn no_loop(blocks: &[Block]) -> Option<String> {
     Some("in no loop. Put it into a {% for %}, or remove it.".into())
 }
 
-/// One tag, `{{ ... }}` or `{% ... %}`.
+/// A tag, `{{ ... }}` or `{% ... %}`.
 struct Tag<'s> {
     begin: Span,
     keyword: Option<(&'s str, Span)>,
@@ -76,7 +76,7 @@ struct Tag<'s> {
     deepest: usize,
     assigns: bool,
     multiplies: bool,
-    /// Bytes of constants, and what multiplication can make of one.
+    /// Bytes of constants, and the factor by which multiplication can grow one.
     constants: f64,
     factor: f64,
 }
@@ -152,16 +152,16 @@ impl<'s> Tag<'s> {
     }
 }
 
-/// Lines up to `at`, from 1.
+/// Returns the line of `at`, from 1.
 fn line_of(source: &str, at: usize) -> usize {
     1 + source.as_bytes()[..at.min(source.len())].iter().filter(|&&b| b == b'\n').count()
 }
 
-/// A `{% generation %}` tag in place of which `with` stands; the signs that control white space are
-/// kept.
+/// Returns the replacement of a `{% generation %}` tag by `with`; keeps the signs for white space
+/// control.
 ///
-/// A scope of its own (`with`) as in transformers, where the block is a macro. The marks sit between
-/// tags, so that white space control sees the same neighbours as before.
+/// A scope of its own (`with`), as in transformers, where the block is a macro. The marks sit
+/// between tags, so that white space control sees the same neighbours as before.
 fn replace_tag(source: &str, tag: &Tag, mark: &str, is_begin: bool) -> Option<(usize, usize, String)> {
     let bytes = source.as_bytes();
     let from = tag.begin.start_offset as usize;
@@ -187,16 +187,16 @@ fn replace_tag(source: &str, tag: &Tag, mark: &str, is_begin: bool) -> Option<(u
     Some((open, end, text))
 }
 
-/// The blocks that are open at a place of the template, and the template as far as it is rewritten.
+/// The blocks that are open at a place of the template, and the template rewritten so far.
 struct Scan<'s> {
     source: &'s str,
-    /// The variables that generation tags become.
+    /// The variables that replace generation tags.
     begin: &'s str,
     end: &'s str,
     blocks: Vec<Block<'s>>,
     block_depth: usize,
     rewritten: Option<String>,
-    /// Where the part of `source` ends that `rewritten` has.
+    /// The end of the part of `source` that `rewritten` contains.
     copied: usize,
 }
 
@@ -210,7 +210,7 @@ impl<'s> Scan<'s> {
         self.block_depth -= self.blocks.pop().map_or(0, |block| block.levels);
     }
 
-    /// An `elif` or `else` of the innermost block.
+    /// Handles an `elif` or `else` of the innermost block.
     fn branch(&mut self, keyword: &str) {
         if let Some(open) = self.blocks.last_mut() {
             open.has_else = keyword == "else";
@@ -230,7 +230,8 @@ impl<'s> Scan<'s> {
         }
     }
 
-    /// What the tag opens, closes or marks. Refuses one that makes too much or nests too deep.
+    /// Handles a tag that opens, closes or marks a block. Refuses one with too large constants or
+    /// too deep nesting.
     fn take(&mut self, tag: &Tag<'s>, is_block: bool) -> Result<()> {
         let source = self.source;
         let line = || line_of(source, tag.begin.start_offset as usize);
@@ -279,8 +280,8 @@ impl<'s> Scan<'s> {
     }
 }
 
-/// Refuses templates that are too large or too deep. The template with its generation tags
-/// rewritten, printing the variables `begin` and `end`; None when it has no such tag.
+/// Refuses templates that are too large or too deeply nested. Returns the template with its
+/// generation tags rewritten to print the variables `begin` and `end`; None if it has no such tag.
 pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
     if source.len() > MAX_SOURCE {
         return Err(UserError(format!(
@@ -292,7 +293,7 @@ pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
     let mut scan = Scan { source, begin, end, blocks, block_depth, rewritten, copied };
     let mut tag: Option<Tag> = None;
     for token in tokenize(source, false, syntax()) {
-        // What the lexer refuses, the parser refuses with a line.
+        // Errors of the lexer are left to the parser, which reports the line.
         let Ok((token, span)) = token else { break };
         match token {
             Token::VariableStart | Token::BlockStart => tag = Some(Tag::new(span)),
@@ -307,7 +308,7 @@ pub fn scan(source: &str, begin: &str, end: &str) -> Result<Option<String>> {
             }
         }
     }
-    // A tag that never ends is parsed too.
+    // An unclosed tag is parsed too.
     if tag.is_some_and(|tag| tag.deepest > MAX_DEPTH) {
         return Err(UserError(format!(
             "Chat template: its last tag is nested deeper than {MAX_DEPTH} levels."

@@ -1,5 +1,5 @@
-//! Values of a rendering: those that are given, which know their own size and depth, and a look at
-//! those that the template makes.
+//! Values of a rendering: inputs, which know their own size and depth, and checks of values that
+//! the template makes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use crate::budget::{self, spent, MAX_DEPTH};
 
-/// Bytes that a value counts beside its text.
+/// Bytes that a value counts besides its text.
 const VALUE: usize = 64;
 
 #[derive(Clone, Copy, Default)]
@@ -101,7 +101,7 @@ fn given(json: &Json) -> (Value, Extent) {
     }
 }
 
-/// What a template is given, as its values.
+/// Converts a template's input to values.
 pub fn from_json(json: &Json) -> Value {
     given(json).0
 }
@@ -153,13 +153,13 @@ fn look_below(value: &Value, above: usize) -> Result<usize, Error> {
     Ok(bytes)
 }
 
-/// Bytes of a value with all that is in it, as often as it is in it. They are spent as work. A value
-/// nested too deep is an error: copies, comparisons and destructors recurse.
+/// Returns the bytes of a value with all its contents, counting repetitions, and counts them as
+/// work. A too deeply nested value is an error, since copies, comparisons and destructors recurse.
 pub fn look(value: &Value) -> Result<usize, Error> {
     look_below(value, 0)
 }
 
-/// A list in place of what makes its items anew each time that it is read.
+/// Returns a list in place of a lazy value, which would make its items again at each read.
 pub fn listed(value: Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Iterable {
         return Ok(value);
@@ -174,7 +174,7 @@ pub fn listed(value: Value) -> Result<Value, Error> {
     Ok(Value::from(items))
 }
 
-/// A value that gets a name, and may be part of what is made later.
+/// Checks a value that gets a name, and may become part of later values.
 pub fn kept(value: Value) -> Result<Value, Error> {
     if value.as_object().is_none() {
         return Ok(value);
@@ -185,7 +185,7 @@ pub fn kept(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// The items of both lists, or of both tuples.
+/// Returns the items of both lists, or of both tuples.
 pub fn chained(a: &Value, b: &Value, times: usize) -> Result<Value, Error> {
     let (Some(first), Some(second)) = (a.len(), b.len()) else {
         return chained(&listed(a.clone())?, &listed(b.clone())?, times);

@@ -1,4 +1,4 @@
-//! Tokenizer of a Hugging Face folder, put together as transformers' AutoTokenizer does it.
+//! Loads the tokenizer of a Hugging Face folder as transformers' AutoTokenizer does.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -10,24 +10,24 @@ use crate::train::QWEN2_PATTERN;
 use crate::{files, json, of_a_stranger, tokenizer_checks, tokenizer_config, Result, UserError};
 
 pub struct HfTokenizer {
-    /// Its tokenizer.json.
+    /// Path of its tokenizer.json.
     path: PathBuf,
     tokenizer: Tokenizer,
     config: Map<String, Json>,
-    /// Keys of the config that nobody reads, with their values.
+    /// Unread keys of the config, with their values.
     not_read: Vec<String>,
     chat_template: Option<String>,
-    /// Where the tokenizer has none.
+    /// Used if the tokenizer has none.
     processor_template: Option<String>,
 }
 
-/// The classes of transformers that do not take tokenizer.json's pipeline but bring their own.
+/// Classes of transformers that replace tokenizer.json's pipeline by their own.
 #[derive(Clone, Copy, PartialEq)]
 enum Class {
     AsInFile,
     Qwen2,
     Llama,
-    /// Its pipeline is that of its files; only its default tokens are taken.
+    /// Keeps the pipeline of its files; only its default tokens are used.
     Gemma,
 }
 
@@ -35,7 +35,7 @@ const NAMED_TOKENS: [&str; 7] = [
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
 ];
 
-/// The largest file that is read whole; the largest vocabularies take 35 MB.
+/// Limit of a file that is read whole; the largest vocabularies take 35 MB.
 const MAX_FILE: u64 = 96 << 20;
 
 fn read_object(path: PathBuf) -> Result<Option<Map<String, Json>>> {
@@ -48,7 +48,7 @@ fn read_object(path: PathBuf) -> Result<Option<Map<String, Json>>> {
     }
 }
 
-/// A token given as "text" or as {"content": "text", ...}.
+/// Returns a token given as "text" or as {"content": "text", ...}.
 fn token_text(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
@@ -70,8 +70,8 @@ fn is_byte_level(file: &Map<String, Json>) -> bool {
         .any(|part| file.get(*part).is_some_and(|p| p.to_string().contains("\"ByteLevel\"")))
 }
 
-/// Which class AutoTokenizer takes: a qwen2 model always has Qwen2Tokenizer; a LlamaTokenizer over
-/// byte-level BPE is loaded as the file says.
+/// Returns the class that AutoTokenizer chooses: Qwen2Tokenizer for every qwen2 model; a
+/// LlamaTokenizer over byte-level BPE keeps the file's pipeline.
 fn class_of(model_type: &str, class: &str, file: &Map<String, Json>) -> Class {
     let is_bpe = file["model"]["type"] == "BPE" || file["model"].get("merges").is_some();
     match class.trim_end_matches("Fast") {
@@ -86,7 +86,7 @@ fn class_of(model_type: &str, class: &str, file: &Map<String, Json>) -> Class {
     }
 }
 
-/// Sets what the class brings; vocabulary, merges, added tokens and post-processor are the file's.
+/// Sets the class's pipeline; vocabulary, merges, added tokens and post-processor stay the file's.
 fn set_pipeline(file: &mut Map<String, Json>, class: Class, config: &Map<String, Json>) {
     let prefix_space = config.get("add_prefix_space").and_then(Json::as_bool);
     let (normalizer, pre_tokenizer, decoder, fuse_unk, byte_fallback) = match class {
@@ -147,7 +147,7 @@ fn set_pipeline(file: &mut Map<String, Json>, class: Class, config: &Map<String,
     }
 }
 
-/// Names that the class knows where the config does not say.
+/// Sets the class's default names for tokens that the config does not name.
 fn set_default_tokens(config: &mut Map<String, Json>, class: Class) {
     let defaults: &[(&str, &str)] = match class {
         Class::AsInFile => &[],
@@ -170,7 +170,7 @@ fn set_default_tokens(config: &mut Map<String, Json>, class: Class) {
     }
 }
 
-/// A class that builds its pipeline anew makes every token special that the config names.
+/// A class that builds its own pipeline makes every token of the config special.
 fn set_named_tokens_special(file: &mut Map<String, Json>, config: &Map<String, Json>) {
     let named: Vec<_> =
         NAMED_TOKENS.iter().filter_map(|name| token_text(config.get(*name)?)).collect();
@@ -182,7 +182,7 @@ fn set_named_tokens_special(file: &mut Map<String, Json>, config: &Map<String, J
     }
 }
 
-/// Tokens that the config names and tokenizer.json does not list are added, in transformers' order.
+/// Adds tokens of the config that tokenizer.json does not list, in transformers' order.
 fn add_missing_tokens(tokenizer: &mut Tokenizer, config: &Map<String, Json>) {
     let mut missing: Vec<AddedToken> = Vec::new();
     let known = tokenizer.get_added_vocabulary().get_vocab().clone();
@@ -216,12 +216,12 @@ fn add_missing_tokens(tokenizer: &mut Tokenizer, config: &Map<String, Json>) {
         }
     }
     if !missing.is_empty() {
-        // Fails only for tokens that the normalizer breaks; the rest of the vocabulary stands.
+        // Fails only for tokens that the normalizer breaks; the rest of the vocabulary is valid.
         let _ = tokenizer.add_tokens(missing);
     }
 }
 
-/// A template, or of named ones the default one.
+/// Returns a template, or the default one of several.
 fn default_template(json: &Json) -> Option<String> {
     let text = |json: &Json| json.as_str().map(str::to_string);
     match json {
@@ -234,7 +234,7 @@ fn default_template(json: &Json) -> Option<String> {
     }
 }
 
-/// As AutoTokenizer finds it: in a file of its own, else in the config.
+/// As AutoTokenizer finds it: in a separate file, else in the config.
 fn chat_template(folder: &Path, config: &Map<String, Json>) -> Result<Option<String>> {
     if let Some(text) = files::read_text_if_there(&folder.join("chat_template.jinja"), MAX_FILE)? {
         return Ok(Some(text));
@@ -242,7 +242,7 @@ fn chat_template(folder: &Path, config: &Map<String, Json>) -> Result<Option<Str
     Ok(config.get("chat_template").and_then(default_template))
 }
 
-/// The file that processors of transformers had before chat_template.jinja.
+/// The file of processors in transformers before chat_template.jinja.
 fn processor_template(folder: &Path) -> Result<Option<String>> {
     let path = folder.join("chat_template.json");
     let Some(file) = read_object(path.clone())? else { return Ok(None) };
@@ -271,7 +271,7 @@ impl HfTokenizer {
         }
         let mut config = read_object(folder.join("tokenizer_config.json"))?.unwrap_or_default();
         if !config.contains_key("added_tokens_decoder") {
-            // Before transformers 4.34 the special tokens had a file of their own.
+            // Before transformers 4.34 the special tokens had a separate file.
             config.extend(read_object(folder.join("special_tokens_map.json"))?.unwrap_or_default());
         }
         let string = |map: &Map<String, Json>, key: &str| {
@@ -279,7 +279,7 @@ impl HfTokenizer {
         };
         let mut model = read_object(folder.join("config.json"))?;
         if model.is_none() {
-            // An adapter's model is elsewhere.
+            // The model of an adapter is elsewhere.
             if let Some(adapter) = read_object(folder.join("adapter_config.json"))? {
                 let base = string(&adapter, "base_model_name_or_path");
                 model = read_object(Path::new(&base).join("config.json"))?;
@@ -294,7 +294,7 @@ impl HfTokenizer {
         let class = class_of(&model_type, &declared, &file);
         let not_read = tokenizer_config::not_read(&config, &declared);
         set_default_tokens(&mut config, class);
-        // Cutting and padding are the trainer's job.
+        // The trainer does truncation and padding.
         file.insert("truncation".into(), Json::Null);
         file.insert("padding".into(), Json::Null);
         let broken = |e| UserError(format!("{} is not a tokenizer: {e}", path.display()));
@@ -362,7 +362,7 @@ impl HfTokenizer {
         })
     }
 
-    /// id, begin, end of each token; the places are byte offsets into the text.
+    /// Returns id, begin and end of each token; begin and end are byte offsets into the text.
     pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         if u32::try_from(text.len()).is_err() {
             return Err(UserError(format!("A text of {} bytes is too long.", text.len())));

@@ -1,13 +1,13 @@
-//! What a tokenizer.json may not hold: it would make the tokenizers crate panic, allocate without
-//! bound, or give other ids each time. And a trial of what was loaded.
+//! Refuses contents of a tokenizer.json that would make the tokenizers crate panic, allocate
+//! without limit, or return different ids each time. Also tests a loaded tokenizer.
 
 use serde_json::{Map, Value as Json};
 use tokenizers::Tokenizer;
 
-/// Sequences inside sequences: each level is read several times over.
+/// Limit of nested sequences; each level is read several times.
 const MAX_SEQUENCES: usize = 8;
 
-/// Whether `charsmap`, in base64, is as long as its first four bytes say.
+/// True if `charsmap`, in base64, has the length in its first four bytes.
 fn has_whole_trie(charsmap: &str) -> bool {
     let mut bits = 0u64;
     for c in charsmap.bytes().take(8) {
@@ -21,7 +21,7 @@ fn has_whole_trie(charsmap: &str) -> bool {
         };
         bits = bits << 6 | u64::from(digit);
     }
-    // Six bytes, the first in front; the size is the first four, the lowest first.
+    // Six bytes, the first one highest; the size is the first four, little endian.
     let size = ((bits >> 16) as u32).swap_bytes() as usize;
     // 256 units hold one node's children.
     (1024..charsmap.len() / 4 * 3).contains(&size)
@@ -56,7 +56,7 @@ fn check_part(place: &str, part: &Json, sequences: usize) -> Result<(), String> 
     Ok(())
 }
 
-/// Of a whole file, before a class's own pipeline takes the place of what it says.
+/// Checks a whole file, before a class replaces its pipeline.
 pub fn check_dropout(file: &Map<String, Json>) -> Result<(), String> {
     let dropout = file.get("model").and_then(|model| model.get("dropout"));
     if dropout.filter(|dropout| !dropout.is_null()).is_some_and(|dropout| dropout.as_f64() != Some(0.0)) {
@@ -98,7 +98,7 @@ pub fn check(file: &Map<String, Json>) -> Result<(), String> {
     file.get("model").map_or(Ok(()), check_model)
 }
 
-/// Text of all kinds goes in and comes out again: a panic here is one at load.
+/// Encodes and decodes text of all kinds, so that a panic occurs at load.
 pub fn try_out(tokenizer: &Tokenizer) {
     for text in ["", " ", "The number 12, been\n\t and gone. ", "été Ünï\u{301} 日本語 🙂\u{200d}\0"] {
         for with_special in [false, true] {

@@ -1,4 +1,4 @@
-//! The keys of tokenizer_config.json: which are read, which change no token, and which are neither.
+//! The keys of tokenizer_config.json: read, without effect on tokens, or neither.
 
 use serde_json::{Map, Value as Json};
 
@@ -18,11 +18,11 @@ const READ: [&str; 10] = [
     "chat_template",
 ];
 
-/// No token of a text depends on them, where there is a tokenizer.json.
+/// Without effect on a text's tokens if there is a tokenizer.json.
 const HARMLESS: [&str; 36] = [
-    // tokenizer.json's post-processor says it (transformers 5 as well forgets the key).
+    // tokenizer.json's post-processor decides (transformers 5 ignores the key too).
     "add_eos_token",
-    // Cutting and padding are the trainer's.
+    // The trainer does truncation and padding.
     "max_len",
     "max_length",
     "model_max_length",
@@ -34,14 +34,14 @@ const HARMLESS: [&str; 36] = [
     "truncation",
     "truncation_side",
     "truncation_strategy",
-    // What a tokenizer returns beside tokens, and for whom.
+    // Other outputs of a tokenizer, and their users.
     "model_input_names",
     "processor_class",
     "return_token_type_ids",
     "response_schema",
     "response_template",
     "verbose",
-    // Where its files are or were.
+    // Present or earlier places of its files.
     "files_loaded",
     "init_inputs",
     "is_local",
@@ -51,21 +51,21 @@ const HARMLESS: [&str; 36] = [
     "special_tokens_map_file",
     "tokenizer_file",
     "vocab_file",
-    // Of decoding: transformers 5 leaves BPE's text as it is too.
+    // Only for decoding: transformers 5 leaves BPE's text unchanged too.
     "clean_up_tokenization_spaces",
     "errors",
-    // Used only by Python or sentencepiece tokenizers.
+    // Only for Python or sentencepiece tokenizers.
     "backend",
     "from_slow",
     "sp_model_kwargs",
     "spaces_between_special_tokens",
     "trust_remote_code",
     "use_fast",
-    // Of a template that was part of transformers 4's class for Llama.
+    // Only for a template in transformers 4's class for Llama.
     "use_default_system_prompt",
 ];
 
-/// Classes whose pipeline is that of tokenizer.json, and those that tokenizer.rs makes, without an
+/// Classes with the pipeline of tokenizer.json, and those that tokenizer.rs builds, without the
 /// ending Fast.
 const CLASSES: [&str; 6] = [
     "",
@@ -76,9 +76,9 @@ const CLASSES: [&str; 6] = [
     "TokenizersBackend",
 ];
 
-/// transformers replaces the pattern of these models' tokenizers where fix_mistral_regex says so.
+/// With fix_mistral_regex, transformers replaces the pattern of these models' tokenizers.
 const MISTRALS: [&str; 5] = ["mistral", "mistral3", "voxtral", "ministral", "pixtral"];
-/// And where the vocabulary is larger than this.
+/// And only for larger vocabularies than this.
 const FIXED_ABOVE: usize = 100_000;
 
 fn asks_for_nothing(value: &Json) -> bool {
@@ -92,8 +92,8 @@ fn asks_for_nothing(value: &Json) -> bool {
     }
 }
 
-/// Keys that are not known and ask for something, and a class that is not known, each with its
-/// value. `class`: tokenizer_class.
+/// Returns the unknown keys that ask for something, and an unknown class, each with its value.
+/// `class`: tokenizer_class.
 pub fn not_read(config: &Map<String, Json>, class: &str) -> Vec<String> {
     let names_token = |key: &str, value: &Json| {
         key.ends_with("_token") && (value.is_string() || value.is_object())
@@ -110,7 +110,7 @@ pub fn not_read(config: &Map<String, Json>, class: &str) -> Vec<String> {
     names
 }
 
-/// Refuses what would make other tokens of a text than tokenizer.json does.
+/// Refuses settings that would give other tokens than tokenizer.json.
 pub fn check(config: &Map<String, Json>, model_type: &str, vocab_size: usize) -> Result<()> {
     let is_fixed = config.get("fix_mistral_regex").is_some_and(|value| !asks_for_nothing(value));
     if is_fixed && vocab_size > FIXED_ABOVE && MISTRALS.contains(&model_type) {

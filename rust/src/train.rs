@@ -1,4 +1,4 @@
-//! Training a byte-level BPE tokenizer (Sennrich et al. 2016 on bytes, as GPT-2 and Qwen2 have it).
+//! Trains a byte-level BPE tokenizer (Sennrich et al. 2016 on bytes, as in GPT-2 and Qwen2).
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -17,7 +17,7 @@ use tokenizers::{
 
 use crate::{files, Result, UserError};
 
-/// How Qwen2's tokenizer cuts text into words.
+/// Qwen2's pattern for splitting text into words.
 pub const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + \
@@ -26,7 +26,7 @@ const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['
 
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// A text in pieces of about `size` bytes that end at line ends.
+/// Splits a text into parts of about `size` bytes that end at line ends.
 fn pieces(text: &str, size: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -107,7 +107,7 @@ pub fn byte_level_bpe(files: &[Cow<str>], vocab_size: usize, output_folder: &str
     Ok(())
 }
 
-/// Whole or absent: under a temporary name first.
+/// Writes a file atomically, through a temporary name.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     files::create(&temporary)

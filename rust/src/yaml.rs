@@ -1,5 +1,5 @@
-//! YAML to JSON text. The document is written out as it is read, so that integers of any size and
-//! the order of keys survive.
+//! Converts YAML to JSON text. The document is written as it is read, so that integers of any size
+//! and the order of keys survive.
 
 use std::fmt::Write;
 
@@ -106,7 +106,7 @@ pub fn to_json(yaml: &[u8], file_name: &str) -> Result<String> {
     }
     let mut budget = Budget::default();
     budget.max_depth = MAX_DEPTH;
-    // One more, so that it is our limit that is told.
+    // One more, so that our own limit is reported.
     budget.flow_nesting_limit = MAX_DEPTH + 1;
     let options = serde_saphyr::options! {
         budget: Some(budget),
@@ -139,7 +139,7 @@ fn no_text_key() -> String {
     "a key is wanted that is plain text".into()
 }
 
-/// What is wrong, to somebody who writes YAML.
+/// Describes an error to an author of YAML.
 fn in_words(error: &Error) -> String {
     match error {
         Error::AliasError { error, .. } => in_words(error),
@@ -178,7 +178,7 @@ fn in_words(error: &Error) -> String {
         }
         Error::DuplicateMappingKey { key: Some(key), .. } => format!("duplicate mapping key: {key}"),
         Error::DuplicateMappingKey { .. } => "duplicate mapping key".into(),
-        // Nothing but keys is asked to be of one kind.
+        // Only keys are required to be of one kind.
         Error::Unexpected { expected, .. } if expected.contains("string") => no_text_key(),
         Error::NullIntoString { .. }
         | Error::TaggedScalarCannotDeserializeIntoString { .. }
@@ -196,15 +196,15 @@ fn in_words(error: &Error) -> String {
         | Error::UnexpectedMappingEnd { .. } => "a bracket is closed that was never opened".into(),
         Error::UnsupportedTag { tag, .. } => format!("unknown tag {tag}; remove it"),
         other => match other.to_string() {
-            // The scanner looks ahead, and may be the first to see it.
+            // The scanner looks ahead, and may report it first.
             message if message.contains("ecursion limit") => too_deep(),
             message => without_advice(&message),
         },
     }
 }
 
-/// The place is said by us already; the library says it once more after the message, and may end it
-/// with advice to programmers.
+/// Our message has the place already. The library repeats it after its message, and may add advice
+/// for programmers.
 fn without_advice(message: &str) -> String {
     let message = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     let ends = [" at line ", ", set ", "; use ", "; increase ", ". If you ", " (strict mode"];

@@ -1,4 +1,5 @@
-// What a folder of a run, a model or a checkpoint says besides tensors; what ranks tell each other.
+// Readers of a run's, a model's or a checkpoint's folder besides tensors, and of messages between
+// ranks.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -35,7 +36,7 @@ FUZZ_READER(model_config) {
   for (const char* type : {"linear", "yarn", "llama3"}) stretched(config, type, 100'000, "config");
 }
 
-/// One file under each name by which places are told apart.
+/// One file under each name that identifies a kind of path.
 FUZZ_READER(model_place) {
   constexpr const char* kNames[] = {
       "config.json",       "model.safetensors",   "model.safetensors.index.json",
@@ -66,7 +67,7 @@ FUZZ_READER(adapter_positions) {
   same_positions(config, base);
 }
 
-/// The files that saving changes: what of them was there before is the model's.
+/// The files that saving edits: their existing contents come from the model.
 FUZZ_READER(chat_files) {
   constexpr const char* kNames[] = {"tokenizer_config.json", "special_tokens_map.json",
                                     "generation_config.json", "config.json"};
@@ -118,7 +119,7 @@ FUZZ_READER(trainer_state) {
   log.write_checkpoint(folder.path(), Progress());
 }
 
-/// Logs of two runs beside each other, and their picture.
+/// Logs of two runs, and their plot.
 FUZZ_READER(trainer_logs) {
   const bool draws = choose(input, 2) == 1;
   const std::vector<std::string> parts = fuzz::pieces(input, 2);
@@ -130,7 +131,7 @@ FUZZ_READER(trainer_logs) {
   compare_command().run(words);
 }
 
-/// Signs of life of three ranks, as the store holds them.
+/// Heartbeats of three ranks, as the store holds them.
 FUZZ_READER(beats) {
   std::vector<std::optional<Beat>> earlier, later;
   for (const std::string& part : fuzz::pieces(input, 3)) {

@@ -1,4 +1,4 @@
-// Configurations: files, words of the command line, DeepSpeed's file.
+// Readers of configurations: files, command lines, DeepSpeed's file.
 #include "cli/generation_arguments.h"
 #include "cli/options.h"
 #include "longspan/config/config.h"
@@ -21,7 +21,7 @@ using fuzz::Folder;
 constexpr std::string_view kWhole =
     "model_name_or_path: model\nstage: sft\ndo_train: true\ndataset: d\noutput_dir: out\n";
 
-/// What a run counts with a configuration that was taken.
+/// Computes the numbers of a run from an accepted configuration.
 void count_steps(const Config& config) {
   const StepPlan plan = StepPlan::make(1000, config.gradient_accumulation_steps,
                                        config.num_train_epochs, config.max_steps);
@@ -44,7 +44,7 @@ FUZZ_READER(config) {
   }
 }
 
-/// A configuration, and what its numbers make of a data set of some rows.
+/// A configuration, and its numbers for a data set of some rows.
 FUZZ_READER(run_rows) {
   const Folder folder;
   folder.write("dataset_info.json", R"({"d": {"file_name": "rows.jsonl"}})");

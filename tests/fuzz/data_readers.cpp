@@ -1,4 +1,4 @@
-// Data sets: dataset_info.json, files of rows in every layout, what columns hold, prompts.
+// Readers of data sets: dataset_info.json, row files in every layout, contents of columns, prompts.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -54,7 +54,7 @@ struct Way {
   const char* entry;
 };
 
-/// Every column that can be named.
+/// Entries that name every possible column.
 constexpr Way kWays[] = {
     {"sft", R"("columns": {"prompt": "p", "query": "q", "response": "r", "system": "s",
                            "history": "h"})"},
@@ -74,7 +74,7 @@ constexpr Way kWays[] = {
     {"dpo", R"("ranking": true, "formatting": "openai",
               "columns": {"messages": "m", "chosen": "c", "rejected": "n", "tools": "t"})"}};
 
-/// The rows of a run, as one of kWays reads them.
+/// Returns a configuration that reads the rows by one of kWays.
 Config config_of(const Way& way, const Folder& folder, const std::string& ending,
                  std::string_view rows) {
   folder.write("rows." + ending, rows);

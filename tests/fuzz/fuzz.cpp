@@ -1,5 +1,5 @@
-// libFuzzer's two functions: the environment variable LONGSPAN_FUZZ_READER names the reader that
-// gets the bytes. Without it the names of all readers are printed.
+// libFuzzer's two functions. The environment variable LONGSPAN_FUZZ_READER selects the reader that
+// gets the bytes. Without it, prints the names of all readers.
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -139,7 +139,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
     if (wanted != nullptr) std::fprintf(stderr, "there is no reader %s\n", wanted);
     std::exit(wanted != nullptr);
   }
-  lasting_folder();  // its name lives longer than what is told of the end after it
+  lasting_folder();  // created first, so that its name outlives later exit handlers
   std::atexit([] {
     std::error_code error;
     std::filesystem::remove_all(lasting_folder(), error);
@@ -151,7 +151,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     longspan::fuzz::chosen->read({reinterpret_cast<const char*>(data), size});
   } catch (const longspan::UserError&) {
-    // What the program prints before it ends with status 1.
+    // A user error, which the program prints before it ends with status 1.
   }
   return 0;
 }

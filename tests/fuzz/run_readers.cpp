@@ -1,5 +1,5 @@
-// What a process learns of its run: variables of launchers, the state that another has left. Behind
-// them stand stores and stages, and so libtorch.
+// Readers of a process's inputs about its run: launcher variables, state left by another process.
+// They need stores and stages, and so libtorch.
 #include <cstdlib>
 
 #include "cli/launcher.h"
@@ -13,7 +13,7 @@ namespace {
 
 using fuzz::Folder;
 
-/// Lines NAME=VALUE; names that no launcher sets are left out.
+/// Lines NAME=VALUE; names that no launcher sets are ignored.
 FUZZ_READER(launcher_variables) {
   constexpr const char* kNames[] = {"RANK",
                                     "WORLD_SIZE",

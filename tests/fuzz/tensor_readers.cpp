@@ -1,5 +1,5 @@
-// Files of tensors: weights, adapters, states of optimizers; and a model that is loaded whole to
-// answer. These need libtorch.
+// Readers of tensor files: weights, adapters, optimizer states; and a whole model that is loaded
+// for generation. They need libtorch.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -26,8 +26,8 @@ namespace fs = std::filesystem;
 using fuzz::choose;
 using fuzz::Folder;
 
-/// A safetensors file. Way 0: the bytes as they are; 1: the bytes are a header, before which its
-/// length is put and behind it as many zeros as its first line says.
+/// Returns a safetensors file. Way 0: the bytes unchanged. Way 1: the bytes are a header; its
+/// length is prepended, and as many zeros as its first line says are appended.
 std::string safetensors_file(std::string_view input) {
   if (choose(input, 2) == 0) return std::string(input);
   const size_t end = std::min(input.find('\n'), input.size());
@@ -46,7 +46,7 @@ const ModelConfig& small_model() {
   return config;
 }
 
-/// A model's folder with everything in it.
+/// A model's folder with all files.
 const std::string& small_model_folder() {
   static const std::string folder = [] {
     std::string made = fuzz::lasting_folder() + "/model";
@@ -57,7 +57,7 @@ const std::string& small_model_folder() {
   return folder;
 }
 
-/// Reads every number, so that a mapping that is too short is noticed.
+/// Reads every element, so that a too short mapping is noticed.
 void add_up(const at::Tensor& tensor) {
   fuzz::require(tensor.numel() < 1'000'000, "a small file has few numbers");
   if (tensor.numel() > 0) tensor.to(at::kDouble).sum();
@@ -76,7 +76,7 @@ FUZZ_READER(weights) {
   load_parameters(folder.path(), small_model(), at::kFloat);
 }
 
-/// model.safetensors.index.json beside the file that it should name.
+/// model.safetensors.index.json next to the file that it should name.
 FUZZ_READER(weights_index) {
   const Folder folder;
   fs::copy_file(small_model_folder() + "/model.safetensors",
@@ -86,7 +86,7 @@ FUZZ_READER(weights_index) {
   load_parameters(folder.path(), small_model(), at::kFloat);
 }
 
-/// config.json of another model beside the weights: sizes that the weights do not have.
+/// config.json of another model next to the weights, with sizes that the weights do not have.
 FUZZ_READER(config_beside_weights) {
   const Folder folder;
   fs::copy_file(small_model_folder() + "/model.safetensors", folder.path() + "/model.safetensors");
@@ -124,7 +124,7 @@ FUZZ_READER(adapter_weights) {
   for (const NamedTensor& matrix : adapter.parameters) add_up(matrix.tensor);
 }
 
-/// Of gpt-oss's family: a layer with experts, which files stack.
+/// For gpt-oss's family: a layer with experts, which files stack.
 ModelConfig small_experts(const char* quantization) {
   return parse_model_config(
       fmt::format(R"({{"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"],
@@ -136,7 +136,7 @@ ModelConfig small_experts(const char* quantization) {
       "config.json");
 }
 
-/// Matrices in MXFP4, or stacked ones of plain numbers where the file has those.
+/// Matrices in MXFP4, or stacked plain ones if the file has those.
 FUZZ_READER(mxfp4_weights) {
   static const ModelConfig config =
       small_experts(R"(, "quantization_config": {"quant_method": "mxfp4"})");
@@ -148,7 +148,7 @@ FUZZ_READER(mxfp4_weights) {
   }
 }
 
-/// Matrices in fp8, in blocks of 16 x 12, or plain ones where the file has those.
+/// Matrices in fp8, in blocks of 16 x 12, or plain ones if the file has those.
 FUZZ_READER(fp8_weights) {
   static const ModelConfig config = parse_model_config(
       R"({"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"],
@@ -166,14 +166,14 @@ FUZZ_READER(fp8_weights) {
   }
 }
 
-/// PEFT's adapters of whole parameters. Way 0: the weights; 1: their config.
+/// PEFT's adapters of whole parameters. Way 0: the weights; way 1: their config.
 FUZZ_READER(stacked_adapters) {
   constexpr const char* kConfig =
       R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [],
  "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]})";
   static const ModelConfig model = small_experts("");
   static const std::vector<NamedTensor> matrices = [] {
-    // The innermost wrapper is that of the first parameter.
+    // The innermost wrapper belongs to the first parameter.
     const std::string experts = "base_model.model.model.layers.0.mlp.experts.";
     return std::vector<NamedTensor>{
         {experts + "base_layer.lora_A.weight", at::ones({4, 32})},
@@ -200,7 +200,7 @@ FUZZ_READER(value_head) {
   load_value_head(folder.path(), small_model());
 }
 
-/// A part of an optimizer's state, from which a run of eight numbers is asked.
+/// A part of an optimizer's state, from which a range of eight elements is read.
 FUZZ_READER(state_parts) {
   const Folder folder;
   folder.write(state_part_name(1, 1), safetensors_file(input));
@@ -223,7 +223,7 @@ void load(const std::string& folder) {
   fuzz::require(assistant.options.max_new_tokens > 0, "an answer has some tokens");
 }
 
-/// One of the small files of a model that is to answer.
+/// One of the small files of a model for generation.
 FUZZ_READER(assistant) {
   constexpr const char* kNames[] = {"generation_config.json", "tokenizer_config.json",
                                     "special_tokens_map.json", "chat_template.jinja",
@@ -235,7 +235,7 @@ FUZZ_READER(assistant) {
   load(folder.path());
 }
 
-/// For a run in which nothing is left to compute.
+/// For a run with nothing left to compute.
 class NoAttention : public SequenceParallel {
  public:
   int rank() const override { return 0; }
@@ -248,7 +248,7 @@ class NoAttention : public SequenceParallel {
   }
 };
 
-/// Log-probabilities that an earlier run has kept; what is missing is not computed.
+/// Log-probabilities kept by an earlier run; missing ones are not computed.
 FUZZ_READER(reference_cache) {
   const Folder folder;
   std::vector<Example> examples(2);

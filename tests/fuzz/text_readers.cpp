@@ -1,4 +1,5 @@
-// Tokenizers, chat templates and what they make of conversations, terminals, TensorBoard's files.
+// Readers of tokenizers, chat templates and rendered conversations, terminal text, TensorBoard's
+// files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -70,7 +71,7 @@ FUZZ_READER(json) {
   fuzz::require(ok, "what is taken is JSON");
 }
 
-/// tokenizer.json, and then a text for it.
+/// tokenizer.json, followed by a text for it.
 FUZZ_READER(tokenizer) {
   const std::vector<std::string> parts = fuzz::pieces(input, 2);
   const Folder folder;
@@ -79,7 +80,7 @@ FUZZ_READER(tokenizer) {
   use(Tokenizer::load(folder.path()), parts[1].empty() ? "yes and no, äß 漢字 12" : parts[1]);
 }
 
-/// The small files beside tokenizer.json: how tokens are called, chat templates.
+/// The small files next to tokenizer.json: token names, chat templates.
 FUZZ_READER(tokenizer_config) {
   static const std::string file = [] {
     std::ifstream stream(fuzz::small_tokenizer_folder() + "/tokenizer.json");
@@ -108,7 +109,7 @@ FUZZ_READER(encoded_text) {
   tokenizer.id_of(text);
 }
 
-/// Numbers of four bytes as token ids.
+/// Four-byte numbers as token ids.
 FUZZ_READER(decoded_ids) {
   std::vector<int32_t> ids;
   for (; input.size() >= 4; input.remove_prefix(4)) {
@@ -159,7 +160,7 @@ FUZZ_READER(terminal_text) {
   fuzz::require(shown(clean) == clean, "cleaning twice changes nothing");
 }
 
-/// A file that an earlier run has left.
+/// A file left by an earlier run.
 FUZZ_READER(event_files) {
   const int64_t last_step = choose(input, 4) - 1;
   const Folder folder;

@@ -1,7 +1,7 @@
-// What a process gives to its GPU: kernels, copies, and where the host waits. Loaded by CUDA into
-// any program:
+// Records a process's GPU work: kernels, copies, and the host's waits. CUDA loads it into any
+// program:
 //   CUDA_INJECTION64_PATH=liblaunches.so LAUNCHES=records.tsv program ...
-// Writes a line for each record, with times in ns of CUPTI's clock; launches.py makes tables of
+// Writes one line per record, with times in ns of CUPTI's clock; launches.py makes tables from
 // them.
 #include <cupti.h>
 
@@ -82,7 +82,7 @@ extern "C" int InitializeInjection() {
                           CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_SYNCHRONIZATION}) {
     cuptiActivityEnable(kind);
   }
-  // The program may end by _exit, which asks nobody.
+  // The program may end by _exit, which runs no handlers.
   std::thread([] {
     for (;;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));

@@ -30,7 +30,7 @@ struct Counts {
   std::vector<int64_t> launches_at_waits;
 
   static Counts& get() {
-    static auto* const counts = new Counts;  // also for what runs while the process ends
+    static auto* const counts = new Counts;  // also for code that runs at exit
     return *counts;
   }
 };

@@ -1,20 +1,19 @@
-// What the stand-ins of CUDA's libraries share: how many GPUs there are, what of their memory is
-// taken, and what was counted. Nothing here computes. Memory of a GPU is a range of addresses that
-// nobody may touch: what is copied there is dropped, and what comes from there is zero, but for a
-// few bytes (values.h).
+// Shared parts of the stand-ins for CUDA's libraries: number of GPUs, allocated memory, and
+// counters. Nothing here computes. GPU memory is a range of inaccessible addresses: copies to it
+// are dropped, and copies from it give zeros, except for a few bytes (values.h).
 //
-// Of the environment:
-//   NULL_CUDA_DEVICES     how many GPUs (1)
+// Environment:
+//   NULL_CUDA_DEVICES     number of GPUs (1)
 //   NULL_CUDA_CAPABILITY  90 (an H100) or 80 (an A100)
 //   NULL_CUDA_MEMORY      MiB of each GPU (81920)
-//   NULL_CUDA_MODULES     `refused`: the driver loads no code, as where it is too old for NVRTC's
-//   NULL_CUDA_COUNTS      BYTES:COUNT:TIMES, what comes to the host in a message of so many bytes
-//                         of which nothing is known: a count (int64), so many times, and zeros
-//   NULL_CUDA_REPORT      a folder, where each process keeps a file of JSON with its counts
-//   NULL_NCCL_FAIL        RANK:NUMBER, the collective of a rank that NCCL refuses
-//   NULL_NCCL_BREAK       RANK:NUMBER, the same, but its error comes later, from the network
-//   NULL_NCCL_HANG        the same, but its GPU never gets past it, nor does anything tell
-// RANK -1 is all ranks.
+//   NULL_CUDA_MODULES     `refused`: the driver loads no code, as if it were too old for NVRTC's
+//   NULL_CUDA_COUNTS      BYTES:COUNT:TIMES, the contents of an unknown message of BYTES bytes
+//                         to the host: COUNT (int64), TIMES times, then zeros
+//   NULL_CUDA_REPORT      a folder in which each process keeps a JSON file with its counters
+//   NULL_NCCL_FAIL        RANK:NUMBER, a rank's collective that NCCL refuses
+//   NULL_NCCL_BREAK       RANK:NUMBER, the same, but the error comes later, from the network
+//   NULL_NCCL_HANG        RANK:NUMBER, the same, but the GPU hangs in it without an error
+// RANK -1 means all ranks.
 #pragma once
 
 #include <cstddef>
@@ -31,50 +30,50 @@ struct Settings {
   int num_multiprocessors = 132;
   bool refuses_modules = false;
   struct Counts {
-    size_t bytes = 0;  // of the message; 0: there is none
+    size_t bytes = 0;  // of the message; 0: none
     int64_t count = 0, times = 0;
   } counts = {};
 };
 
 const Settings& settings();
 
-/// What is counted, each by names.
+/// Kinds of counters; each counts by name.
 enum class Counted {
-  kLaunches,         // kernels, by their names
-  kWaits,            // waits of the host for a GPU, by the function
-  kBytes,            // copied, by direction
-  kCalls,            // of libraries, by the function
+  kLaunches,         // kernels, by name
+  kWaits,            // waits of the host for a GPU, by function
+  kBytes,            // copied bytes, by direction
+  kCalls,            // library calls, by function
   kCollectives,      // by kind
-  kCollectiveBytes,  // that a rank gives to a collective or sends, by kind
+  kCollectiveBytes,  // bytes that a rank passes to a collective or sends, by kind
 };
 
 void count(Counted what, std::string_view name, int64_t amount = 1);
-/// A wait of the host. The report has the launches before each.
+/// Counts a wait of the host. The report has the launches before each.
 void count_wait(std::string_view name);
 
-/// From now on nothing ends that a GPU has begun: events do not come, and who waits, waits forever.
+/// From here on no GPU work ends: events never complete, and waits never return.
 void hang();
 bool hangs();
 
-/// Writes the counts until now. Each wait does it, too: a process may end without a word.
+/// Writes the counters. Each wait does so too, since a process may end abruptly.
 void report();
 
-/// A line on stderr, of what is wrong with a call.
+/// Prints a line on stderr about an invalid call.
 void complain(const std::string& text);
 
-// Devices. The current one is a thread's own.
+// Devices. The current one is per thread.
 int current_device();
 bool choose_device(int device);
 
 // Memory. Sizes are in bytes, addresses numbers.
 
-/// Memory with an address; 0 where the GPU has not as much left.
+/// Memory with an address; 0 if the GPU has not enough left.
 uintptr_t allocate(int device, size_t size);
 bool free_memory(uintptr_t address);
 /// Addresses without memory.
 uintptr_t reserve_addresses(size_t size, size_t alignment);
 bool free_addresses(uintptr_t address, size_t size);
-/// Memory without an address, by its number; 0 where the GPU has not as much left.
+/// Memory without an address, by its number; 0 if the GPU has not enough left.
 uint64_t create_memory(int device, size_t size);
 bool release_memory(uint64_t memory);
 bool retain_memory(uintptr_t address, uint64_t* memory);
@@ -82,22 +81,22 @@ bool map_memory(uintptr_t address, size_t size, uint64_t memory);
 bool unmap_memory(uintptr_t address, size_t size);
 int64_t free_bytes(int device);
 
-/// The GPU that has memory at this address; -1 where none has.
+/// Returns the GPU that has memory at this address; -1 if none has.
 int device_of(const void* address);
-/// Has that GPU memory at all of these addresses?
+/// True if that GPU has memory at all of these addresses.
 bool is_memory(const void* address, size_t size);
-/// Where the memory at an address begins and how large it is.
+/// Sets the beginning and the size of the memory at an address.
 bool extent_of(uintptr_t address, uintptr_t* begin, size_t* size);
 
-/// Host memory that GPUs know.
+/// Host memory registered with the GPUs.
 void* allocate_pinned(size_t size);
 bool free_pinned(void* address);
 void register_pinned(void* address, size_t size);
 bool unregister_pinned(void* address);
 bool is_pinned(const void* address);
 
-/// Copies between host and GPUs, by their addresses; false where a GPU has no memory there.
-/// `direction` becomes the name of what was counted.
+/// Copies between host and GPUs, by their addresses; false if a GPU has no memory there. Sets
+/// `direction` to the name of the counter.
 bool copy(void* to, const void* from, size_t size, const char** direction = nullptr);
 
 }  // namespace null_cuda

@@ -1,4 +1,4 @@
-// cuBLAS: gemms look whether their matrices lie in the memory of a GPU, and are counted.
+// cuBLAS: gemms check that their matrices lie in the memory of a GPU, and are counted.
 #define CUBLASAPI
 #include <cublas_v2.h>
 
@@ -18,7 +18,8 @@ struct Handle {
 
 Handle& of(cublasHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
 
-/// What a gemm is counted as, where its handle and its compute type may let it round fp32 numbers.
+/// Returns the counter's name for a gemm, with a suffix if its handle and compute type may round
+/// fp32 to TF32.
 std::string counted_as(const char* name, cublasHandle_t handle, cudaDataType a_type,
                        cublasComputeType_t compute = CUBLAS_COMPUTE_32F) {
   const bool rounds = a_type == CUDA_R_32F && (of(handle).math_mode == CUBLAS_TF32_TENSOR_OP_MATH ||
@@ -132,7 +133,7 @@ cublasStatus_t cublasStrsm_v2(cublasHandle_t, cublasSideMode_t, cublasFillMode_t
   count(Counted::kLaunches, "cublasStrsm");
   return CUBLAS_STATUS_SUCCESS;
 }
-// Where the matrices are is known to the GPU alone.
+// Only the GPU knows the addresses of the matrices.
 cublasStatus_t cublasStrsmBatched(cublasHandle_t, cublasSideMode_t, cublasFillMode_t,
                                   cublasOperation_t, cublasDiagType_t, int, int, const float*,
                                   const float* const[], int, float* const[], int, int) {

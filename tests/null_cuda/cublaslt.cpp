@@ -1,4 +1,4 @@
-// cuBLASLt: one algorithm that takes everything.
+// cuBLASLt: one algorithm that accepts everything.
 #include <cublasLt.h>
 
 #include <cstring>
@@ -10,7 +10,7 @@ using namespace null_cuda;
 
 namespace {
 
-/// A layout's words.
+/// The words of a layout.
 enum Word { kType, kRows, kColumns, kStep, kNumber, kBatchStep };
 
 Matrix matrix_of(const void* address, cublasLtMatrixLayout_t layout) {

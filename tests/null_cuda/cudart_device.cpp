@@ -1,4 +1,4 @@
-// GPUs, errors and functions of the driver, of the CUDA runtime.
+// CUDA runtime: GPUs, errors and functions of the driver.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -117,7 +117,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
   return cudaSuccess;
 }
 
-// As the driver says it (libcuda.so.1), of which an attribute has the same number.
+// As the driver reports it (libcuda.so.1); attributes have the same numbers there.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   static auto* const get =
       reinterpret_cast<int (*)(int*, int, int)>(dlsym(RTLD_DEFAULT, "cuDeviceGetAttribute"));
@@ -165,7 +165,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function,
                                              unsigned /*version*/, unsigned long long /*flags*/,
                                              cudaDriverEntryPointQueryResult* result) {
-  // A function that has changed is there in its newest form alone, which has a number.
+  // The driver has only the newest form of a changed function, whose name has a number.
   *function = nullptr;
   for (const char* suffix : {"", "_v2", "_v3", "_v4"}) {
     if (*function == nullptr)

@@ -1,5 +1,5 @@
-// Kernels of the CUDA runtime: programs register them by the address of a function, and start them.
-// A start is checked as a GPU would check it, and counted.
+// CUDA runtime: kernels. Programs register them by the address of a function, and start them. A
+// start is checked as a GPU would check it, and counted.
 #include <cuda_runtime_api.h>
 #include <cxxabi.h>
 
@@ -19,7 +19,7 @@ constexpr int kSharedBytes90 = 227 << 10, kSharedBytes80 = 163 << 10, kSharedByt
 
 struct Kernel {
   const char* symbol = nullptr;
-  std::string name;  // readable, once it was started
+  std::string name;  // readable, set at the first start
   int shared_bytes = kSharedBytesOfAll;
 };
 

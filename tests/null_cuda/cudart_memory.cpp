@@ -1,4 +1,4 @@
-// Memory and copies of the CUDA runtime.
+// CUDA runtime: memory and copies.
 #include <cuda_runtime_api.h>
 
 #include "core.h"
@@ -21,7 +21,7 @@ cudaError_t copied(void* to, const void* from, size_t size, cudaMemcpyKind kind,
              " bytes leaves the memory of its GPU, or goes in another direction than it says");
     return failed(cudaErrorInvalidValue);
   }
-  // A copy to memory of the host that GPUs do not know ends before its function does.
+  // A copy to host memory that is not registered with GPUs ends before its function returns.
   if (waits) {
     count_wait("cudaMemcpy");
   } else if (from_gpu && !to_gpu && !is_pinned(to)) {

@@ -1,4 +1,4 @@
-// Streams and events of the CUDA runtime. Nothing is ever under way, unless a GPU hangs.
+// CUDA runtime: streams and events. No work is ever pending, unless a GPU hangs.
 #include <cuda_runtime_api.h>
 
 #include "core.h"
@@ -21,7 +21,8 @@ cudaError_t made_event(cudaEvent_t* event) {
   return cudaSuccess;
 }
 
-/// An event and the stream that it is recorded on are of the same GPU; 0 to 2 are every GPU's own.
+/// True if an event and the stream that it is recorded on belong to the same GPU. Streams 0 to 2
+/// are default streams of the current GPU.
 bool belong_together(cudaEvent_t event, cudaStream_t stream) {
   const int of_event = reinterpret_cast<Handle*>(event)->device;
   const auto number = reinterpret_cast<uintptr_t>(stream);

@@ -1,4 +1,4 @@
-// cuDNN: it is there, and refuses to begin, as on a GPU that it does not know.
+// cuDNN: present, but fails to initialize, as on a GPU that it does not support.
 #include <cudnn.h>
 
 extern "C" {

@@ -1,5 +1,5 @@
-// The NVIDIA driver (libcuda.so.1): what c10's allocator asks of it for segments that grow, and
-// what starts kernels that were compiled by NVRTC.
+// The NVIDIA driver (libcuda.so.1): functions for expandable segments of c10's allocator, and for
+// starting kernels compiled by NVRTC.
 #include <cuda.h>
 
 #include <cstdio>
@@ -21,11 +21,11 @@ CUresult is(bool well) { return well ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; 
 
 bool known(int device) { return device >= 0 && device < settings().num_devices; }
 
-/// A context is the number of its GPU and one; a GPU has one.
+/// A context is the number of its GPU plus one; a GPU has one.
 CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(uintptr_t(device) + 1); }
 thread_local std::vector<CUcontext> contexts;
 
-/// Names of kernels; a handle is a place of the list.
+/// Names of kernels; a handle points into the list.
 struct Functions {
   std::mutex mutex;
   std::list<std::string> names;
@@ -48,7 +48,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
 }
 CUresult cuGetErrorName(CUresult error, const char** text) { return cuGetErrorString(error, text); }
 
-// NVRTC looks for a table of what is not documented, and goes on without.
+// NVRTC looks for an undocumented table, and continues without it.
 CUresult cuGetExportTable(const void** table, const CUuuid* /*id*/) {
   *table = nullptr;
   return CUDA_ERROR_NOT_FOUND;

@@ -1,4 +1,4 @@
-// What cuBLAS and cuBLASLt look at before a gemm.
+// Checks of cuBLAS and cuBLASLt before a gemm.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,8 @@
 
 namespace null_cuda {
 
-/// Columns of `rows` numbers, `step` numbers apart. Several of them are `batch_step` apart.
+/// Columns of `rows` elements with a distance of `step` elements. Several matrices are `batch_step`
+/// apart.
 struct Matrix {
   const void* address = nullptr;
   cudaDataType type = CUDA_R_32F;
@@ -35,11 +36,11 @@ inline int64_t bytes_of(cudaDataType type) {
   }
 }
 
-/// Behind the name of a gemm that rounds fp32 numbers to TF32.
+/// Suffix of the name of a gemm that rounds fp32 to TF32.
 inline constexpr const char* kInTf32 = " in TF32";
 
-/// Counts it; false, after a complaint, where a matrix is not where a GPU has memory, or columns
-/// overlap.
+/// Counts a gemm. Prints an error and returns false if a matrix is outside GPU memory, or if
+/// columns overlap.
 inline bool start_gemm(const std::string& name, std::initializer_list<Matrix> matrices) {
   count(Counted::kLaunches, name);
   for (const Matrix& matrix : matrices) {

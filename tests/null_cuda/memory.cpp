@@ -13,18 +13,18 @@
 namespace null_cuda {
 namespace {
 
-constexpr int64_t kContextBytes = int64_t{512} << 20;  // what a context takes of an H100
+constexpr int64_t kContextBytes = int64_t{512} << 20;  // memory of a context on an H100
 
 struct Range {
   size_t size = 0;
   int device = 0;
-  uint64_t memory = 0;  // of create_memory; 0: of allocate
+  uint64_t memory = 0;  // from create_memory; 0: from allocate
 };
 
 struct Created {
   size_t size = 0;
   int device = 0;
-  int uses = 1;  // by who has made it, and by each mapping
+  int uses = 1;  // references: its creator, and each mapping
 };
 
 struct Memory {
@@ -49,7 +49,7 @@ struct Memory {
     return true;
   }
 
-  /// The range that holds this address.
+  /// Returns the range that contains this address.
   std::map<uintptr_t, Range>::iterator find(uintptr_t address) {
     auto range = ranges.upper_bound(address);
     if (range == ranges.begin()) return ranges.end();

@@ -1,6 +1,6 @@
-// NCCL: collectives move nothing but what GPUs keep (values.h). Each looks whether its
-// tensors lie in the memory of the communicator's GPU, and whether the ranks of the communicator
-// begin the same ones.
+// NCCL: collectives move only the values that GPUs keep (values.h). Each checks that its tensors
+// lie in the memory of the communicator's GPU, and that the ranks of the communicator start the
+// same collectives.
 #include <nccl.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ struct ncclComm {
   Shared* shared = nullptr;
   uint64_t num_collectives = 0;
   uint64_t sent[kMostRanks] = {}, received[kMostRanks] = {};
-  ncclResult_t later = ncclSuccess;  // what the network reports
+  ncclResult_t later = ncclSuccess;  // error that the network reports later
 };
 
 namespace {
@@ -59,7 +59,7 @@ int64_t bytes_of(ncclDataType_t type) {
   }
 }
 
-/// Has this process come to the collective that the variable names, RANK:NUMBER?
+/// True if this process has reached the collective in the variable, RANK:NUMBER.
 bool named_by(const char* variable, uint64_t number) {
   const char* const asked = std::getenv(variable);
   const char* const own = std::getenv("RANK");
@@ -73,7 +73,7 @@ bool in_memory(const ncclComm& comm, const void* address, uint64_t size) {
   return size == 0 || (device_of(address) == comm.device && is_memory(address, size));
 }
 
-/// A message's checks, whatever it is: `reads` and `writes` are bytes.
+/// Runs the checks of a message of any kind: `reads` and `writes` are bytes.
 ncclResult_t begin(ncclComm& comm, int kind, const void* from, uint64_t reads, const void* to,
                    uint64_t writes) {
   static uint64_t num_begun = 0;
@@ -128,7 +128,7 @@ void add_parts(const unsigned char* parts, int num_ranks, size_t size, bool larg
 
 uintptr_t number_of(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-/// Gives this rank's part of a collective. Returns what takes all of them.
+/// Stores this rank's part of a collective. Returns a function that takes all parts.
 std::function<std::vector<unsigned char>()> exchanged(ncclComm& comm, const void* from,
                                                       size_t size) {
   std::vector<unsigned char> own(size);
@@ -144,7 +144,8 @@ std::function<std::vector<unsigned char>()> exchanged(ncclComm& comm, const void
   };
 }
 
-/// Sums what GPUs keep, once a host asks for it. What a rank's GPU does not keep counts as zero.
+/// Sums kept values, once a host asks for them. Values that a rank's GPU does not keep count as
+/// zero.
 void sum_kept(ncclComm& comm, const void* from, void* to, size_t size, ncclDataType_t type,
               ncclRedOp_t how) {
   if (size == 0 || size > kMostKept) return forget(number_of(to), size);
@@ -164,7 +165,7 @@ void sum_kept(ncclComm& comm, const void* from, void* to, size_t size, ncclDataT
               });
 }
 
-/// Gathers what GPUs keep, once a host asks for it.
+/// Gathers kept values, once a host asks for them.
 void gather_kept(ncclComm& comm, const void* from, void* to, size_t size) {
   if (size == 0 || size > kMostSent) return forget(number_of(to), size * comm.num_ranks);
   keep_result(number_of(to), size * comm.num_ranks,
@@ -233,7 +234,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t /*comm*/) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   count(Counted::kCalls, "ncclCommDestroy");
   report();
-  delete comm;  // the memory of all ranks stays: a host may yet ask for a sum
+  delete comm;  // the ranks' shared memory stays: a host may still ask for a sum
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t /*comm*/) {  // threads may still ask for its errors

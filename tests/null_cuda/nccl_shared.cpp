@@ -15,7 +15,7 @@ namespace {
 class Locked {
  public:
   explicit Locked(Shared* shared) : mutex_(&shared->mutex) {
-    // A rank that has died with it leaves nothing half done that anybody reads.
+    // A rank that died with the lock leaves no inconsistent data that others read.
     if (pthread_mutex_lock(mutex_) == EOWNERDEAD) pthread_mutex_consistent(mutex_);
   }
   ~Locked() { pthread_mutex_unlock(mutex_); }
@@ -26,7 +26,7 @@ class Locked {
   pthread_mutex_t* mutex_;
 };
 
-/// Asks again and again, a minute long.
+/// Polls the question for up to a minute.
 bool comes_true(Shared* shared, const std::function<bool()>& question) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (std::chrono::steady_clock::now() < deadline) {
@@ -111,7 +111,7 @@ bool take_parts(Shared* shared, uint64_t number, int num_ranks, size_t size, uns
 std::string tell(Shared* shared, Channel& channel, const Message& message) {
   const Locked locked(shared);
   Message& other = channel.messages[message.number % kMessages];
-  if (other.number > message.number) return "";  // the others are too far ahead to be compared
+  if (other.number > message.number) return "";  // the others are too far ahead to compare
   if (other.number < message.number) {
     other = message;
     return "";

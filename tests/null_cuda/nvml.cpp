@@ -1,5 +1,5 @@
-// The driver's library of what GPUs are made of (libnvidia-ml.so.1), whose header no package
-// brings: GPUs are there, and are joined by nothing.
+// NVML (libnvidia-ml.so.1), the driver's library for GPU properties, whose header no package
+// contains: GPUs are present, without links between them.
 namespace {
 enum Result { kSuccess = 0, kNotSupported = 3 };
 }

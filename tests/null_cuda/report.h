@@ -1,11 +1,11 @@
-// What the report asks of the memory.
+// Queries of the report about memory.
 #pragma once
 
 #include <cstdint>
 
 namespace null_cuda {
 
-/// The most bytes of a GPU that were taken at once.
+/// Returns the peak of a GPU's allocated bytes.
 int64_t peak_bytes(int device);
 
 }  // namespace null_cuda

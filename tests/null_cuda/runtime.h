@@ -1,4 +1,4 @@
-// What the files of the CUDA runtime share.
+// Shared parts of the CUDA runtime's files.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,10 +7,10 @@
 
 namespace null_cuda {
 
-/// Keeps the error for cudaGetLastError, and returns it.
+/// Stores the error for cudaGetLastError, and returns it.
 cudaError_t failed(cudaError_t error);
 
-/// A C++ name as people write it.
+/// Returns the demangled C++ name.
 std::string readable(const char* symbol);
 
 }  // namespace null_cuda

@@ -56,7 +56,7 @@ struct Values {
       const uintptr_t end = std::min(address + size, known->first + value.bytes.size());
       std::memcpy(static_cast<unsigned char*>(bytes) + (begin - address),
                   value.bytes.data() + (begin - known->first), end - begin);
-      // Memory may have other numbers later, of which nothing is known.
+      // Large values are returned once, since later unknown writes may replace them.
       const bool once = for_host && value.bytes.size() > kMostKept;
       known = once ? at.erase(known) : std::next(known);
     }

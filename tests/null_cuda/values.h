@@ -1,7 +1,7 @@
-// The numbers that memory of a GPU keeps. What the host sends in at most kMostKept bytes, as flags
-// and counts, comes back as it was. What it sends in at most kMostSent bytes is there for a
-// collective, as the texts that ranks tell each other, and what the collective makes of it comes
-// back once. All else is zero.
+// The values that GPU memory keeps. Copies of at most kMostKept bytes from the host, such as flags
+// and counts, can be read back. Copies of at most kMostSent bytes are kept for collectives, such as
+// texts between ranks; the result of the collective can be read back once. Everything else reads as
+// zero.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,15 @@ inline constexpr size_t kMostKept = 64;
 
 inline constexpr size_t kMostSent = size_t{64} << 10;
 
-/// What is at these addresses now. Of more than kMostSent bytes nothing is known.
+/// Sets the values at these addresses. More than kMostSent bytes are not kept.
 void keep(uintptr_t address, const void* bytes, size_t size);
 void forget(uintptr_t address, size_t size);
-/// Writes what the host may know of these addresses, and zeros elsewhere.
+/// Writes the values that the host may read from these addresses, and zeros elsewhere.
 void fetch(uintptr_t address, void* bytes, size_t size);
-/// Writes all that is known of them.
+/// Writes all known values.
 void fetch_for_collective(uintptr_t address, void* bytes, size_t size);
-/// What a collective makes there, which is known once somebody fetches it: `finish` writes it.
+/// Registers the result of a collective at these addresses; it becomes known when it is first
+/// fetched: `finish` writes it.
 void keep_result(uintptr_t address, size_t size, std::function<void(unsigned char*)> finish);
 
 }  // namespace null_cuda

@@ -1,11 +1,11 @@
-// Prints what a configuration's rows become: a JSON line for each example of the training rows, so
-// that the Python tests can compare them: {"documents": [{"input_ids", "labels"}, ...],
-// "positions", "desirable", "description"}, and the first document's input_ids and labels beside
-// them. What packing did goes to stderr. data_probe config.json [key=value ...]
+// Prints the examples of a configuration for comparisons in Python tests: a JSON line for each
+// example of the training rows: {"documents": [{"input_ids", "labels"}, ...], "positions",
+// "desirable", "description"}, and the first document's input_ids and labels again at the top
+// level. The report of packing goes to stderr. Usage: data_probe config.json [key=value ...]
 //
-// Without arguments: reads a configuration's file name a line from stdin, and prints those lines
-// and an empty one for each, or {"error": ...} and an empty one. A tokenizer whose files have not
-// changed is loaded once.
+// Without arguments: reads the name of a configuration file from each line of stdin, and prints
+// those lines followed by an empty one, or {"error": ...} and an empty one. A tokenizer whose files
+// have not changed is loaded once.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -53,7 +53,7 @@ void print_examples(const Config& config, const Tokenizer& tokenizer) {
   if (encoded.packing) fmt::print(stderr, "{}\n", encoded.packing->text());
 }
 
-/// Changes whenever one of the tokenizer's files does.
+/// Returns a text that changes whenever one of the tokenizer's files does.
 std::string stamp_of(const std::string& folder) {
   std::string stamp;
   for (const char* name : Tokenizer::kFiles) {

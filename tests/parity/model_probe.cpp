@@ -1,11 +1,11 @@
-// Lets the Python tests reach the models: model_probe <model folder> <job.json>
-// <result.safetensors>; model_probe count <config.json> ... prints of each file how many numbers
-// its model has, those of buffers apart.
+// Runs models for the Python tests: model_probe <model folder> <job.json> <result.safetensors>.
+// model_probe count <config.json> ... prints the number of parameter elements for each file, and
+// separately the elements of buffers.
 //
-// The job: tokens, labels (already shifted, -100 where none), documents (lengths), checkpointing,
+// The job: tokens, labels (already shifted, -100 if none), documents (lengths), checkpointing,
 // parameter_dtype and compute_dtype (float32, bfloat16, float64), outputs (any of logits, logprobs,
-// loss, gradients, logprob_gradients, auxiliary_gradients, which asks for a coefficient), save_to
-// (a folder to write the model to) and save_shard_bytes.
+// loss, gradients, logprob_gradients, auxiliary_gradients, which requires a coefficient), save_to
+// (a folder for the model) and save_shard_bytes.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -56,7 +56,8 @@ void add_gradients(Decoder& model, std::vector<NamedTensor>& results) {
   }
 }
 
-/// Of the loss with the auxiliary one, whose value without its coefficient is aux_loss.
+/// Adds the gradients of the loss plus the auxiliary loss; aux_loss is the latter without its
+/// coefficient.
 void add_auxiliary_gradients(Decoder& model, const ModelSpec& spec, const Batch& batch,
                              int64_t num_labels, double coefficient,
                              std::vector<NamedTensor>& results) {

@@ -1,9 +1,9 @@
-// Lets the Python tests reach the optimizers: optim_probe <job.json> <result.safetensors>.
+// Runs optimizers for the Python tests: optim_probe <job.json> <result.safetensors>.
 //
-// The job: weights (a safetensors file), gradients (one such file for each step), optimizer
-// (a value of optim), learning_rate, beta1, beta2, epsilon, weight_decay, and roles of those
-// parameters that are not matrices of linear layers. The result: weights, moments, and the values
-// of 8-bit numbers.
+// The job: weights (a safetensors file), gradients (one such file per step), optimizer (a value of
+// optim), learning_rate, beta1, beta2, epsilon, weight_decay, and the roles of parameters that are
+// not matrices of linear layers. The result: weights, moments, and the values of the 8-bit data
+// type.
 #include <ATen/ATen.h>
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// Runs the text services for the Python tests: a JSON request a line on stdin, a JSON answer a line
-// on stdout. Answers {"error": message} where a UserError is thrown.
+// Runs the text services for the Python tests: one JSON request per line on stdin, one JSON answer
+// per line on stdout, or {"error": message} for a UserError.
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,8 @@
-// A simulated accelerator, for tests of code for devices on machines that have none: ATen's device
-// type PrivateUse1, in the process that calls install(). Its kernels are ATen's of the CPU. What
-// goes wrong on a GPU now and then goes wrong here every time, and says what it is
-// (findings.h): waits between streams that are missing, memory that is freed too early, what the
-// host must not touch.
+// A simulated accelerator, for tests of device code on machines without one: ATen's device type
+// PrivateUse1, in the process that calls install(). Its kernels are ATen's CPU kernels. Errors that
+// a GPU shows only sometimes occur here every time, with a message (findings.h): missing waits
+// between streams, memory that is freed too early, host accesses to memory that the host must not
+// touch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +20,17 @@ namespace longspan::testing::accelerator {
 inline constexpr at::DeviceType kDeviceType = at::kPrivateUse1;
 inline constexpr const char* kDeviceName = "simulated";
 
-/// Registers the device with torch, once in a process, however often it is called: before the first
-/// backward pass, which counts the devices that there are. Takes SIGSEGV (catch_touches).
+/// Registers the device with torch; later calls are no-ops. Must be called before the first
+/// backward pass, which counts the devices. Handles SIGSEGV (catch_touches).
 void install();
 
-/// How many tensors a kernel takes and makes is up to the kernel.
+/// Tensors that a kernel takes or makes, of any number.
 using Tensors = std::vector<at::Tensor>;
 
-/// Launches a kernel of our own on the current stream: `compute` gets the tensors as tensors of the
-/// CPU, and what it returns becomes tensors of the device. It reads all of `inputs`, and reads and
-/// writes all of `outputs`, which it gets behind them. Throws FaultError: tensors are not on the
-/// current device, and what Machine::launch throws.
+/// Launches a kernel of our own on the current stream. `compute` gets the tensors as CPU tensors,
+/// `outputs` after `inputs`; its results become tensors of the device. The launch reads all of
+/// `inputs`, and reads and writes all of `outputs`. Throws FaultError if a tensor is not on the
+/// current device, and the errors of Machine::launch.
 Tensors run_kernel(std::string_view name, const Tensors& inputs, const Tensors& outputs,
                    const std::function<Tensors(const Tensors&)>& compute);
 

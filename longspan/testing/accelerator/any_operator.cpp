@@ -1,5 +1,5 @@
-// An operator of ATen on the device: what its schema says about its tensors is what the launch
-// reads and writes.
+// Runs an ATen operator on the device. Its schema determines which tensors the launch reads and
+// writes.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,7 +22,7 @@
 namespace longspan::testing::accelerator {
 namespace {
 
-/// Operators whose results have shapes or numbers that CUDA's host waits for.
+/// Operators for whose result shapes or values CUDA's host waits.
 constexpr std::array<std::string_view, 11> kWaitedFor{"aten::nonzero",
                                                       "aten::masked_select",
                                                       "aten::_unique",
@@ -39,7 +39,7 @@ bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-/// Does it only look at its tensors otherwise, and compute nothing?
+/// True if the operator only makes views and computes nothing.
 bool makes_views(const c10::FunctionSchema& schema) {
   return std::ranges::any_of(schema.returns(), [](const c10::Argument& result) {
     return result.alias_info() != nullptr && !result.alias_info()->isWrite();
@@ -103,7 +103,7 @@ class Call {
     }
     device_ = x.device();
     uses_.push_back(use_of(x, is_written));
-    // One without numbers may get a shape here, which needs memory that can grow.
+    // An empty tensor may be resized by the operator, so it needs memory that can grow.
     at::Tensor of_kernel = is_written && x.numel() == 0
                                ? at::empty(x.sizes(), x.options().device(at::kCPU))
                                : side_.of(x);
@@ -140,7 +140,7 @@ class Call {
     op_.callBoxed(stack_);
   }
 
-  /// An operator may give another shape to what it writes.
+  /// Keeps the new shape of an output that the operator has resized.
   void keep_new_shape(const at::Tensor& given, const at::Tensor& of_kernel,
                       const std::optional<Launched>& launched) const {
     if (given.sizes() == of_kernel.sizes() && side_.is_view(of_kernel)) return;
@@ -182,7 +182,7 @@ class Call {
   const std::string name_;
   torch::jit::Stack& stack_;
   const size_t num_arguments_;
-  std::vector<c10::IValue> arguments_;  // as they were given
+  std::vector<c10::IValue> arguments_;  // as given
   std::vector<at::Tensor> on_host_;
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;  // as given, and for the kernel
   std::vector<Use> uses_;

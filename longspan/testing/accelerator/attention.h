@@ -5,7 +5,7 @@
 
 namespace longspan::testing::accelerator {
 
-/// The kernel of the CPU, of which each call for a round of blocks is a launch.
+/// Returns the CPU's kernel; each round of blocks is a launch.
 const BlockKernel& block_kernel();
 
 }  // namespace longspan::testing::accelerator

@@ -1,5 +1,5 @@
-// Happens-before between the host and the streams of devices, by vector clocks: every stream counts
-// its launches, and a clock says up to which launch of each stream one is certain to come later
+// Happens-before between the host and the streams of devices, by vector clocks. Every stream counts
+// its launches. A clock holds, for each stream, the last launch that is certain to be earlier
 // (Mattern, Virtual Time and Global States of Distributed Systems, 1989).
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace longspan::testing::accelerator {
 
-/// Up to which launch of each stream everything has ended. Streams are numbered from 0 over all
-/// devices.
+/// For each stream, the launch up to which everything has ended. Streams are numbered from 0 over
+/// all devices.
 class Clock {
  public:
   bool covers(int stream, uint64_t launch) const { return of(stream) >= launch; }
@@ -22,16 +22,17 @@ class Clock {
     return at < launches_.size() ? launches_[at] : 0;
   }
   void set(int stream, uint64_t launch);
-  /// From here on it is later than `other` too.
+  /// Makes the clock later than `other` too.
   void join(const Clock& other);
 
  private:
   std::vector<uint64_t> launches_;
 };
 
-/// What a launch does to some bytes of an allocation. `launch` counts those of its stream.
+/// An access of a launch to some bytes of an allocation. `launch` counts the launches of its
+/// stream.
 struct Access {
-  std::string_view by;  // the operator's name, which lives as long as the process
+  std::string_view by;  // the operator's name, which is never freed
   int stream = 0;
   uint64_t launch = 0;
   size_t begin = 0, end = 0;
@@ -41,21 +42,23 @@ struct Access {
 /// The accesses to one allocation that later ones may conflict with.
 class AccessHistory {
  public:
-  /// An access to the same bytes that `next` must come after and, at this clock, need not: one of
-  /// the two writes, and they are of two streams.
+  /// Returns an access that conflicts with `next`: to the same bytes, by another stream, not
+  /// ordered before it at this clock, and at least one of the two writes.
   std::optional<Access> conflict_of(const Access& next, const Clock& clock) const;
-  /// The first: memory that others may have had before, as far as its stream had come.
+  /// Sets the first access: the allocation. The memory may have belonged to others before, up to
+  /// this point of its stream.
   void begin(const Access& allocation) { accesses_ = {allocation}; }
-  /// Adds an access, and forgets those that it stands for: who comes after it comes after them.
+  /// Adds an access, and forgets those that it makes redundant: anything after it is also after
+  /// them.
   void add(const Access& access);
-  /// An access by a stream other than these that has not ended at this clock.
+  /// Returns an access by a stream other than these that has not ended at this clock.
   std::optional<Access> unfinished(const Clock& clock, const std::vector<int>& apart_from) const;
-  /// Has anything written to any of these bytes?
+  /// True if any of these bytes was written.
   bool was_written(size_t begin, size_t end) const;
 
  private:
   std::vector<Access> accesses_;
-  std::vector<std::pair<size_t, size_t>> written_;  // sorted, apart from each other
+  std::vector<std::pair<size_t, size_t>> written_;  // sorted and disjoint
 };
 
 }  // namespace longspan::testing::accelerator

@@ -1,5 +1,5 @@
-// What the product computes on a device: the same numbers as on the CPU, without a race, and with
-// as many launches and waits of the host as are known.
+// The decoder on a device: the same numbers as on the CPU, no races, and the known number of
+// launches and host waits.
 #include "longspan/models/decoder.h"
 
 #include <ATen/ATen.h>
@@ -45,7 +45,7 @@ std::vector<NamedTensor> moved(const std::vector<NamedTensor>& parameters, at::D
   return there;
 }
 
-/// The loss and all gradients of one row, on the host.
+/// Returns loss and gradients of one row, on the host.
 std::map<std::string, at::Tensor> results_on(at::Device where, at::ScalarType dtype,
                                              DecoderOptions options, bool offloads = false) {
   const ModelSpec spec = small_model(/*tied=*/true, /*biases=*/true);
@@ -75,8 +75,8 @@ void check_same_bits(const std::map<std::string, at::Tensor>& actual,
   }
 }
 
-// A CPU has loops of its own where a device has ATen's operators; the plain version of the layers
-// is ATen's operators on both.
+// The CPU has its own loops where a device has ATen operators; the plain version uses ATen
+// operators on both.
 TEST_CASE("accelerator: a decoder of plain layers has the CPU's bits") {
   install();
   const DecoderOptions options{.plain_layers = true};
@@ -167,7 +167,7 @@ TEST_CASE("accelerator: launches and waits of the host in a step of a small deco
   for (const bool checkpointing : {false, true}) {
     CAPTURE(checkpointing);
     const Counters two = counted(2, checkpointing), four = counted(4, checkpointing);
-    // By ATen's operators alone, without kernels for rows.
+    // With ATen operators alone, without row kernels.
     CHECK((four.launches - two.launches) / 2 <= (checkpointing ? 220 : 175));
   }
   check_planted({{"an extra .item() in a step", Fault::kHostWaits,
@@ -198,12 +198,12 @@ TEST_CASE("accelerator: feed-forwards that are kept have the same bits, and fewe
   }
   check_same_bits(results[1], results[0]);
   check_same_bits(results[2], results[0]);
-  // Two gemms and their copies between them.
+  // Two gemms and the copies between them.
   CHECK(launches[0] - launches[1] >= 2);
   CHECK(launches[1] - launches[2] >= 2);
 }
 
-/// A decoder with adapters of all linear layers, whose inputs are dropped.
+/// A decoder with adapters with dropout on all linear layers.
 struct Adapted {
   ModelSpec spec = small_model(/*tied=*/true, /*biases=*/false);
   std::vector<NamedTensor> parameters;
@@ -226,7 +226,7 @@ struct Adapted {
     options.lora_dropout = 0.3;
   }
 
-  /// Loss and gradients, and how often the second of two steps has launched something.
+  /// Returns loss and gradients, and the number of launches in the second of two steps.
   std::pair<std::map<std::string, at::Tensor>, int64_t> step(at::Device where, at::ScalarType dtype,
                                                              const Batch& batch) const {
     const auto attention = make_local(where.is_cpu() ? cpu_block_kernel() : block_kernel());
@@ -263,14 +263,14 @@ TEST_CASE("accelerator: dropout of adapters is the CPU's, in as few launches wha
             Adapted(2).step(device(), at::kFloat, batch).second) /
            2;
   };
-  // 256 rows at a time would be five times as many.
+  // Chunks of 256 rows would need five times as many launches.
   CHECK(of_a_layer(many) == of_a_layer(few));
   const Dropout dropout{0.3, 17, at::arange(5000, on_device().dtype(at::kLong))};
   const at::Tensor x = at::ones({5000, 8}, on_device());
   Machine::get().restart_counters();
   dropout.apply(x);
   CHECK(Machine::get().counters().launches <= 42);
-  CHECK(of_a_layer(few) <= 1400);  // adapters of seven linear layers, by ATen's operators alone
+  CHECK(of_a_layer(few) <= 1400);  // adapters of seven linear layers, with ATen operators alone
 }
 
 TEST_CASE("accelerator: the copier goes there and back beside the computation") {

@@ -1,4 +1,4 @@
-// The device as torch knows it: its guard, allocators and hooks.
+// The device's guard, allocators and hooks for torch.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -18,7 +18,7 @@
 namespace longspan::testing::accelerator {
 namespace {
 
-/// As many streams as torch's pool of CUDA has; those of high priority have numbers of their own.
+/// As many as in torch's pool of CUDA streams; high-priority streams have separate numbers.
 constexpr int kPoolStreams = 32;
 
 int index_of(c10::Device device) { return device.has_index() ? device.index() : current_device(); }
@@ -96,8 +96,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
       Machine::get().put_after(number_of(stream), static_cast<Event*>(event)->clock);
     }
   }
-  // What has been asked for once is over when it is asked again, so that nobody asks for ever and
-  // both answers are met.
+  // An event is unfinished at the first query and finished at the second, so that polling ends and
+  // code meets both answers.
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
     auto& of = *static_cast<Event*>(event);
@@ -154,7 +154,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
     }
     return stats;
   }
-  /// As much as a large GPU has, or as many bytes as tests put into the environment.
+  /// The memory of a large GPU, or the number of bytes in the test's environment.
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     const char* const said = std::getenv("SIMULATED_MEMORY");
     const size_t total = said == nullptr ? size_t{80} << 30 : std::stoul(said);
@@ -205,7 +205,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     TORCH_CHECK(block != nullptr && block->device != kPinned, "no memory of a device");
     return {kDeviceType, static_cast<c10::DeviceIndex>(block->device)};
   }
-  // Random numbers are made by kernels of the CPU, with generators of the CPU.
+  // The CPU's kernels make random numbers, with generators of the CPU.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex /*device*/) const override {
     return at::detail::getDefaultCPUGenerator();
   }
@@ -219,14 +219,14 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 void install() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // torch keeps what it is given, as long as the process lives.
+    // torch keeps these objects forever.
     c10::register_privateuse1_backend(kDeviceName);
     static const c10::impl::DeviceGuardImplRegistrar guard(kDeviceType, new Guard);
     c10::SetAllocator(kDeviceType, new DeviceMemory);
     at::RegisterPrivateUse1HooksInterface(new Hooks);
     register_operators();
   });
-  catch_touches();  // again where others, such as a framework of tests, have taken the signal
+  catch_touches();  // again, since others such as a test framework may have set a handler
 }
 
 }  // namespace longspan::testing::accelerator

@@ -1,4 +1,4 @@
-// What is wrong with how a program uses the device.
+// Errors in a program's use of the device.
 #pragma once
 
 #include <stdexcept>
@@ -8,16 +8,16 @@
 namespace longspan::testing::accelerator {
 
 enum class Fault {
-  kRace,           // two launches touch the same bytes, one writes, and nothing orders them
-  kFreedInUse,     // memory may be given to others while a stream still uses it
-  kFreed,          // a launch uses memory that was freed before
-  kUninitialized,  // a launch reads what nothing has written
-  kWrongDevice,    // tensors of several devices, or of the host, or a kernel on another device
-  kPinnedFreed,    // pinned memory is freed while a copy that does not know it is under way
-  kHostTensor,     // a collective is given a tensor of the host
+  kRace,        // two launches touch the same bytes, at least one writes, and nothing orders them
+  kFreedInUse,  // memory may be reused while a stream still uses it
+  kFreed,       // a launch uses freed memory
+  kUninitialized,  // a launch reads memory that nothing has written
+  kWrongDevice,    // tensors of several devices or of the host, or a kernel on another device
+  kPinnedFreed,    // pinned memory is freed during a copy that its allocator does not know
+  kHostTensor,     // a collective gets a host tensor
   kCollectives,    // the ranks of a group do not start the same collectives
-  kNotContiguous,  // a collective is given a tensor that is not dense
-  kHostWaits,      // the host waits more often than a piece of code is known to
+  kNotContiguous,  // a collective gets a tensor that is not dense
+  kHostWaits,      // the host waits more often than allowed for a piece of code
 };
 
 const char* name_of(Fault fault);
@@ -31,14 +31,14 @@ struct FaultError : std::runtime_error {
 /// Throws a FaultError.
 [[noreturn]] void report(Fault fault, const std::string& text);
 
-/// For where nothing can be thrown, as in a destructor: the next launch throws it, or the end of
-/// the process prints it and makes its status kFaultStatus.
+/// For code that must not throw, such as destructors: the next launch throws the error. If there is
+/// none, the end of the process prints it and sets the status kFaultStatus.
 void report_later(Fault fault, const std::string& text);
-/// Throws what was reported so.
+/// Throws an error from report_later().
 void throw_reported();
 
-/// The exit status of a process that the host's own access to memory of the device has ended, or
-/// that ends with a fault that nothing has thrown.
+/// Exit status of a process that the host's own access to device memory has ended, or that ends
+/// with an error that was not thrown.
 inline constexpr int kFaultStatus = 86;
 
 }  // namespace longspan::testing::accelerator

@@ -13,7 +13,7 @@ namespace {
 
 at::ScalarType dtype_of(int is_bf16) { return is_bf16 != 0 ? at::kBFloat16 : at::kFloat; }
 
-/// Of rows in groups, what a launch reads.
+/// The inputs of a launch over grouped rows.
 class Groups {
  public:
   Groups(const cuda::RowGroups& groups, Arguments& given)
@@ -26,19 +26,19 @@ class Groups {
 
   int64_t num_rows() const { return begin(num_groups_); }
 
-  /// Numbers of rows; those from 0 on where there are none.
+  /// Returns row indices; 0, 1, ... if there are none.
   at::Tensor numbers(const long long* numbers) const {
     if (numbers != nullptr) return given_.read(numbers, {num_rows()}, at::kLong);
     return at::arange(num_rows());
   }
-  /// The rows that are picked, in fp32.
+  /// Returns the selected rows in fp32.
   at::Tensor picked(const void* x, const long long* from, int num_columns) const {
     const at::Tensor numbers_S = numbers(from);
     const int64_t last = numbers_S.numel() > 0 ? numbers_S.max().item<int64_t>() : -1;
     const at::Tensor rows = given_.read(x, {last + 1, num_columns}, at::kBFloat16);
     return rows.index_select(0, numbers_S).to(at::kFloat);
   }
-  /// A tensor of each group that has rows; undefined ones of the others.
+  /// Returns a tensor for each group with rows; undefined for the others.
   std::vector<at::Tensor> matrices(const long long* addresses, at::IntArrayRef sizes, int is_bf16,
                                    bool writes) const {
     const at::Tensor at_E = given_.read(addresses, {num_groups_}, at::kLong);
@@ -51,7 +51,7 @@ class Groups {
     }
     return all;
   }
-  /// Calls use(group, begin, count) for those that have rows.
+  /// Calls use(group, begin, count) for each group with rows.
   template <typename Use>
   void for_each(Use&& use) const {
     for (int64_t e = 0; e < num_groups_; ++e) {
@@ -96,7 +96,7 @@ Compute rows(bool transposed, const cuda::GroupedRows& a, Arguments& given) {
   return [=] { y.index_copy_(0, to, sum.to(at::kBFloat16)); };
 }
 
-/// What is added to each group's gradient.
+/// Adds a sum to each group's gradient.
 Compute add_to(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& sums) {
   return [=] {
     for (size_t e = 0; e < gradients.size(); ++e) {

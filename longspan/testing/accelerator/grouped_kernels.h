@@ -1,4 +1,4 @@
-// The kernels of rows in groups (cuda/rows/grouped_gemm.cu, grouped_rows.cu) on the simulated
+// The kernels over grouped rows (cuda/rows/grouped_gemm.cu, grouped_rows.cu) on the simulated
 // accelerator.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace longspan::testing::accelerator {
 
-/// Null where none of them has this name. What the device alone knows, how many rows each group has
-/// and where matrices are, is read when the kernel is started.
+/// Returns null if no such kernel exists. Data that only the device knows (the rows of each group,
+/// the addresses of matrices) are read when the kernel starts.
 Compute grouped_kernel(std::string_view name, const void* argument, Arguments& given);
 
 }  // namespace longspan::testing::accelerator

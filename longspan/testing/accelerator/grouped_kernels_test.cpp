@@ -1,5 +1,5 @@
-// Experts that are worked on at once, as a GPU starts their kernels: what each reads and writes,
-// also through a table of where it is, and that the host waits for nothing.
+// Kernels for all experts at once, as a GPU starts them: their reads and writes, also through a
+// table of addresses, and that the host never waits.
 #include "longspan/testing/accelerator/grouped_kernels.h"
 
 #include <ATen/ATen.h>
@@ -116,8 +116,8 @@ TEST_CASE(
   REQUIRE(made.size() == expected.size());
   for (size_t i = 0; i < made.size(); ++i) {
     CAPTURE(i);
-    // A number goes through some eight roundings to bf16 in each of the two, of up to 2^-9 of it
-    // and of signs that do not depend on each other: sqrt(2 * 8) 2^-9.
+    // Each element has some eight bf16 roundings in each of the two results, up to 2^-9 of it each,
+    // with independent signs: sqrt(2 * 8) 2^-9.
     const at::Tensor exact = expected[i].to(at::kDouble);
     CHECK((made[i].cpu().to(at::kDouble) - exact).norm().item<double>() <=
           0x1p-7 * exact.norm().item<double>());
@@ -141,7 +141,7 @@ TEST_CASE("grouped kernels: what they find through a table takes part in races")
   wait(side, main_stream());
   at::Tensor sum;
   on(side, [&] { sum = there.forward(); });
-  // A weight that a kernel still reads, of an expert with rows; and of the one without.
+  // A weight that a kernel still reads, of an expert with rows; and that of the expert without.
   const auto change = [&](int64_t expert) {
     there.experts[static_cast<size_t>(expert)].up_proj.weight.detach().fill_(1);
   };

@@ -1,4 +1,4 @@
-// How often the host may wait for a device in a piece of code.
+// Limits the host's waits for a device in a piece of code.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 
 namespace longspan::testing::accelerator {
 
-/// Throws FaultError, which says what for: the host has waited more often in `work`. Counters go
-/// on.
+/// Throws FaultError, with the causes, if the host waits more than `most` times in `work`. Does not
+/// reset the counters.
 inline void waits_at_most(int64_t most, const std::function<void()>& work) {
   const Counters before = Machine::get().counters();
   work();

@@ -1,4 +1,4 @@
-// A piece of a test that ends its process.
+// Runs a piece of a test that ends its process.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,12 @@
 namespace longspan::testing::accelerator {
 
 struct ChildEnd {
-  int status = 0;      // of exit; negative: the signal that ended it
-  std::string errors;  // what it wrote to stderr
+  int status = 0;      // exit status; negative: the signal that ended it
+  std::string errors;  // its output on stderr
 };
 
-/// Runs `body` in a copy of this process, which has this thread alone: no tensors may be computed.
+/// Runs `body` in a fork of this process, which has only this thread: it must not compute on
+/// tensors.
 ChildEnd in_child(const std::function<void()>& body);
 
 }  // namespace longspan::testing::accelerator

@@ -1,4 +1,4 @@
-// What a kernel of the simulated accelerator is given.
+// The arguments of a kernel of the simulated accelerator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace longspan::testing::accelerator {
 
-/// What a kernel does, once its launch has begun.
+/// The work of a kernel after its launch has begun.
 using Compute = std::function<void()>;
 
 template <typename Argument>
@@ -18,8 +18,8 @@ const Argument& as(const void* argument) {
   return *static_cast<const Argument*>(argument);
 }
 
-/// What a launch is given: addresses of the device become tensors of the CPU over the memory behind
-/// them, and each is noted as read or written.
+/// Arguments of a launch: makes CPU tensors over the memory behind device addresses, and records
+/// each as read or written.
 class Arguments {
  public:
   at::Tensor read(const void* front, at::IntArrayRef sizes, at::ScalarType dtype,
@@ -34,7 +34,7 @@ class Arguments {
     read(front, sizes, dtype);
     return write(front, sizes, dtype);
   }
-  /// Undefined where there is none.
+  /// Undefined if the address is null.
   at::Tensor read_if_any(const void* front, at::IntArrayRef sizes, at::ScalarType dtype) {
     return front == nullptr ? at::Tensor() : read(front, sizes, dtype);
   }

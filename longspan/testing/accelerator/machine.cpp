@@ -229,7 +229,7 @@ void Machine::goes_on(const Launched& launched, const std::vector<Use>& uses,
 }
 
 void Machine::finish(GoesOn& work) {
-  std::function<void()> over;  // what it holds is freed when nobody waits for it any more
+  std::function<void()> over;  // its captures are freed after the lock is released
   std::call_once(work.once, [&] {
     try {
       work.finish();
@@ -260,7 +260,7 @@ void Machine::finish_before(const Clock& clock) {
   }
 }
 
-// An error stays until something is computed that comes after it.
+// An error is kept for the next dependent computation.
 void Machine::finish_users(const Allocation& block) {
   std::vector<std::shared_ptr<GoesOn>> users;
   {

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kDeviceWindow = size_t{1} << 40, kPinnedWindow = size_t{1} << 38;
 constexpr size_t kUnit = 512;
 constexpr int kPoison = 0xff;
-/// Freed memory from this size on goes back to the system, and is filled again when it is given.
+/// Freed memory of this size or more returns to the system, and is filled again when it is reused.
 constexpr size_t kLarge = size_t{1} << 20;
 
 size_t rounded(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }

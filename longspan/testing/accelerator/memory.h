@@ -17,16 +17,16 @@
 
 namespace longspan::testing::accelerator {
 
-inline constexpr int kPinned = -1;  // in place of a device's number
+inline constexpr int kPinned = -1;  // instead of a device's number
 
-/// An allocation, or memory that was one.
+/// An allocation, or a freed one.
 struct Allocation {
   char* front = nullptr;
   size_t size = 0;       // of the memory
-  size_t requested = 0;  // bytes that were asked for
+  size_t requested = 0;  // requested bytes
   int device = 0;        // or kPinned
-  int stream = 0;        // the one that it was made on, of whose pool it is
-  uint64_t number = 0;   // allocations are counted over all devices
+  int stream = 0;        // the stream that it was made on; it returns to that stream's pool
+  uint64_t number = 0;   // allocations are numbered over all devices
   bool live = true;
   std::string made_after;  // the launch before it in its thread
   std::array<void*, 12> made_at{};
@@ -34,30 +34,29 @@ struct Allocation {
   AccessHistory history;
   std::vector<int> told_of;  // streams of record_stream
 
-  /// As in "allocation 7 (64 bytes, made on device 0 after mul.out)".
+  /// For example "allocation 7 (64 bytes, made on device 0 after mul.out)".
   std::string text() const;
 };
 
-/// Gives and takes memory as torch's caching allocators do: freed memory goes to the pool of the
-/// stream that it was made on, and the next allocation on that stream may have it at once. Not safe
-/// for threads.
+/// Allocates as torch's caching allocators do: freed memory goes to the pool of the stream that it
+/// was made on, and the next allocation on that stream may reuse it at once. Not thread-safe.
 class Memory {
  public:
   Memory();
 
-  /// Every byte is 0xff, so that numbers of any floating type are NaN and integers -1. `device`: or
-  /// kPinned.
+  /// Fills the memory with 0xff, so that floating-point values are NaN and integers -1. `device`:
+  /// or kPinned.
   Allocation& allocate(size_t size, int device, int stream);
-  /// Fills it with 0xff. Who still has its address gets these.
+  /// Fills the memory with 0xff, which stale addresses then read.
   void free(Allocation& block);
-  /// Whose memory this address of the front is, or was last. Null: nobody's.
+  /// Returns the present or last allocation at this front address; null if there was none.
   Allocation* find(const void* front) const;
 
   const Window& window_of(const Allocation& block) const {
     return block.device == kPinned ? pinned_ : device_;
   }
   const Window& window_of_pinned() const { return pinned_; }
-  /// Is it of a device, whoever has it?
+  /// True for device memory, allocated or not.
   bool is_of_device(const void* front) const { return device_.holds(front); }
   bool is_pinned(const void* front) const { return pinned_.holds(front); }
 
@@ -75,7 +74,7 @@ class Memory {
   std::map<const char*, std::unique_ptr<Allocation>> by_address_;  // of the front
 };
 
-/// The name of the launch before this in this thread; empty: none.
+/// The name of this thread's previous launch; empty: none.
 std::string& last_launch();
 
 }  // namespace longspan::testing::accelerator

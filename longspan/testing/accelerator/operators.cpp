@@ -1,4 +1,5 @@
-// What is not the CPU's: memory, copies between host and device, numbers for the host.
+// Operators that the CPU's kernels cannot replace: memory, copies between host and device, numbers
+// for the host.
 #include "longspan/testing/accelerator/operators.h"
 
 #include <ATen/ATen.h>
@@ -40,7 +41,7 @@ at::Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
                          c10::dtype_or_default(dtype), device_or_current(device));
 }
 
-/// Makes the storage so large, with what it holds.
+/// Grows the storage and keeps its contents.
 void grow(const at::Tensor& x, size_t num_bytes) {
   c10::StorageImpl* const storage = x.storage().unsafeGetStorageImpl();
   if (storage->nbytes() >= num_bytes) return;
@@ -88,7 +89,7 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
   return self;
 }
 
-/// On the device, or between two.
+/// Copies on a device, or between two.
 void copy_on_device(const at::Tensor& from, const at::Tensor& to) {
   Machine& machine = Machine::get();
   const c10::DeviceGuard guard(from.device());
@@ -101,8 +102,8 @@ void copy_on_device(const at::Tensor& from, const at::Tensor& to) {
   side.of(to).copy_(side.of(from));
 }
 
-/// As CUDA does it: a copy runs beside the host if that asks for it and its memory is pinned, and
-/// the numbers can travel as they are; otherwise the host waits for the stream.
+/// As in CUDA: a copy runs concurrently with the host if non_blocking is set, its host memory is
+/// pinned, and no conversion is needed; otherwise the host waits for the stream.
 void copy_across(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   Machine& machine = Machine::get();
   const bool to_host = to.is_cpu();
@@ -157,8 +158,8 @@ at::Scalar local_scalar(const at::Tensor& self) {
   return side.of(self).item();
 }
 
-/// Of bf16 matrices in fp32: ATen's of the CPU has none. What adds to fp32 numbers is missing here,
-/// as in the first versions of torch that multiply so.
+/// bf16 matrices with an fp32 result, which ATen has no CPU kernel for. The variant that adds to an
+/// fp32 tensor is missing, as in the first versions of torch with this operator.
 at::Tensor mm_dtype(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   const c10::DeviceGuard guard(a.device());
   return run_kernel("mm", {a, b}, {}, [&](const Tensors& x) -> Tensors {
@@ -189,7 +190,7 @@ void register_operators() {
   static torch::Library any(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
   any.fallback(torch::CppFunction::makeFromBoxedFunction<run_on_device>());
   static torch::Library aten(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
-  // What has a kernel here is recorded whether a run dispatches it or not: there is little of it.
+  // Operators with a kernel here are always recorded, since they are few.
   const auto add = [](const char* name, auto kernel) {
     aten.impl(name, kernel);
     if (records_operators()) record_operator(std::string("aten::") + name);

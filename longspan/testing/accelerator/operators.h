@@ -11,12 +11,11 @@ class OperatorHandle;
 
 namespace longspan::testing::accelerator {
 
-/// Registers a kernel for every operator of ATen that has none for the device, and what is not the
-/// CPU's: memory, copies, numbers for the host.
+/// Registers a kernel for every ATen operator that has none for the device, and those that the
+/// CPU's cannot replace: memory, copies, numbers for the host.
 void register_operators();
 
-/// Any operator: computed by the CPU's kernel over the device's memory, as one launch. Throws
-/// FaultError.
+/// Runs any operator by the CPU's kernel on the device's memory, as one launch. Throws FaultError.
 void run_on_device(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace longspan::testing::accelerator

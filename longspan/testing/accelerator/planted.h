@@ -1,4 +1,4 @@
-// Faults that are planted on purpose.
+// Deliberate faults.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -12,14 +12,14 @@
 
 namespace longspan::testing::accelerator {
 
-/// `run(true)` has the fault, `run(false)` has not.
+/// run(true) has the fault, run(false) does not.
 struct Planted {
   std::string name;
   Fault fault;
   std::function<void(bool faulty)> run;
 };
 
-/// Each is found every time, by its name, and the same without it is not.
+/// Checks that each fault is found every time, by its name, and that the correct version passes.
 inline void check_planted(const std::vector<Planted>& planted) {
   for (const Planted& one : planted) {
     CAPTURE(one.name);
@@ -37,7 +37,7 @@ inline void check_planted(const std::vector<Planted>& planted) {
       REQUIRE(found.has_value());
       CAPTURE(text);
       CHECK(*found == one.fault);
-      guard().synchronizeDevice(0);  // what a fault has left open is not the next one's
+      guard().synchronizeDevice(0);  // clears leftovers of the fault
       guard().synchronizeDevice(1);
     }
   }

@@ -1,5 +1,4 @@
-// Faults that are planted on purpose: each is found, by its name, and the same without the fault is
-// not.
+// Deliberate faults: each is found by its name, and the correct version passes.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -191,10 +190,10 @@ TEST_CASE("accelerator: each planted fault is found, and nothing else is") {
   check_planted(planted());
 }
 
-/// What the host does to memory, and what the process says before it ends.
+/// A host access to memory, and the message before the process ends.
 struct Touch {
   std::string name;
-  std::function<void*()> prepare;  // where; `at` keeps what it needs
+  std::function<void*()> prepare;  // returns the address; `at` keeps the memory alive
   bool writes;
   const char* says;
 };
@@ -246,8 +245,8 @@ TEST_CASE("accelerator: a host that touches what it must not ends, and says why"
     CHECK(end.errors.find("allocation ") != std::string::npos);
     guard().synchronizeDevice(0);
   }
-  // Once the host has waited, pinned memory is its own; and it may read at any time what a copy
-  // takes.
+  // After the host has waited, it may use the pinned memory. It may always read memory that a copy
+  // reads.
   for (const bool to_host : {true, false}) {
     auto* const at = static_cast<volatile float*>(copy(to_host));
     if (to_host) guard().synchronizeDevice(0);
@@ -273,7 +272,7 @@ TEST_CASE("accelerator: numbers of fresh and of freed memory are NaN") {
     freed.reset();
     CHECK(std::isnan(first_of(view)));
   }
-  // Rows that nobody has written show in the result.
+  // Unwritten rows show in the result.
   const at::Tensor rows = at::empty({4, 8}, on_device());
   rows.narrow(0, 0, 3).fill_(1);
   CHECK(std::isnan(rows.sum().item<double>()));
@@ -296,7 +295,7 @@ TEST_CASE("accelerator: waits of the host, launches and bytes are counted") {
   CHECK(item.host_syncs_of.at("item") == 1);
   CHECK(counted([&] { static_cast<void>(x.ne(0).nonzero()); }).host_syncs == 1);
   CHECK(counted([&] { host.copy_(x, /*non_blocking=*/true); }).host_syncs == 0);
-  // Memory that is not pinned makes the host wait, whatever is asked for.
+  // Memory that is not pinned makes the host wait, even with non_blocking.
   const Counters to_host = counted([&] {
     at::empty({kSize}).copy_(x, /*non_blocking=*/true);
     x.copy_(at::zeros({kSize / 2}).repeat({2}), /*non_blocking=*/true);

@@ -52,11 +52,11 @@ class StreamWork : public c10d::Work {
   bool blocks_host_, was_asked_ = false;
 };
 
-/// What is sent and received in one launch.
+/// The messages of one launch.
 struct Collective {
   std::string name;
   Tensors inputs, outputs;
-  /// Starts it with the tensors of the CPU that stand for these.
+  /// Starts it with the corresponding CPU tensors.
   std::function<Carried(Tensors& inputs, Tensors& outputs)> start;
 };
 
@@ -67,7 +67,7 @@ class StreamGroup : public c10d::Backend {
         carrier_(std::move(carrier)),
         store_(c10::make_intrusive<c10d::PrefixStore>("order", std::move(store))),
         device_(current_device()) {
-    // Of a stream that nobody else has.
+    // A stream of its own.
     static std::atomic<int64_t> next{1000};
     stream_ = Machine::get().stream(device_, next++);
   }
@@ -75,7 +75,7 @@ class StreamGroup : public c10d::Backend {
   ~StreamGroup() override {
     try {
       shutdown();
-    } catch (const std::exception&) {  // a peer is gone, of which whoever needed it has heard
+    } catch (const std::exception&) {  // a dead peer, which is reported elsewhere
     }
   }
 
@@ -198,7 +198,7 @@ class StreamGroup : public c10d::Backend {
     }
   }
 
-  /// `alike`: the shapes are the same on all ranks.
+  /// `alike`: shapes must be equal on all ranks.
   void require_order(const char* name, const at::Tensor& x, bool alike) {
     require_fit(name, x);
     const std::string mine =

@@ -1,4 +1,4 @@
-// Process groups of the simulated accelerator: Gloo's, by NCCL's rules.
+// Process groups of the simulated accelerator: Gloo with the rules of NCCL.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,17 +11,17 @@ class Store;
 
 namespace longspan::testing::accelerator {
 
-/// A group whose messages a group of the CPU carries. As NCCL's:
-/// - It takes dense tensors of the device that was current when it was made, and of no other.
-/// - A collective runs on a stream of the group, after what the current stream was given before.
-///   Work::wait() makes the current stream wait, and not the host; a barrier's makes both.
-/// - Messages between startCoalescing and endCoalescing go together; where there is none,
-///   endCoalescing returns null. A message has no tag: two ranks match theirs in their order.
-/// - Tensors live as long as the work needs them.
+/// Makes a group whose messages a CPU group carries. As in NCCL:
+/// - It takes only dense tensors of the device that was current when it was made.
+/// - A collective runs on a stream of the group, after all earlier work of the current stream.
+///   Work::wait() makes the current stream wait, not the host; a barrier's wait blocks both.
+/// - Messages between startCoalescing and endCoalescing are sent together; without messages,
+///   endCoalescing returns null. Messages have no tags: two ranks match them in order.
+/// - Tensors live until the work has ended.
 ///
-/// All ranks must start the same collectives in the same order, which the store is asked about: the
-/// one that comes second throws FaultError, where NCCL waits for ever or mixes numbers up. Gloo's
-/// errors come out of what waits for the work. `carrier`: of this rank, over the same store.
+/// All ranks must start the same collectives in the same order. The store is used to check this:
+/// the second rank throws FaultError, where NCCL would hang or mix up data. Errors of Gloo are
+/// thrown by the waits for the work. `carrier`: this rank's group, over the same store.
 c10::intrusive_ptr<c10d::Backend> make_group(c10::intrusive_ptr<c10d::Backend> carrier,
                                              c10::intrusive_ptr<c10d::Store> store);
 

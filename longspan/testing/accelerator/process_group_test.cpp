@@ -1,5 +1,5 @@
-// Groups of the simulated accelerator: what they carry arrives, and what would go wrong with NCCL
-// is found.
+// Groups of the simulated accelerator: messages arrive, and errors that NCCL would not report are
+// found.
 #include "longspan/testing/accelerator/process_group.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kNumbers = 1024;
 
-/// Ranks as threads, each on the device of its number. The first fault of a rank is returned; the
+/// Runs ranks as threads, each on the device of its number. Returns the first fault of a rank; the
 /// others then lose their peer.
 std::optional<FaultError> run_ranks(int num_ranks,
                                     const std::function<void(c10d::Backend&, int rank)>& body) {
@@ -98,7 +98,7 @@ TEST_CASE("accelerator: collectives bring what they should, and the host waits f
       group.broadcast(from_last, options)->wait();
       check("broadcast", from_last[0], at::full({3}, num_ranks - 1.0));
 
-      // Two messages to the next rank, which are matched in their order.
+      // Two messages to the next rank, matched in order.
       std::vector<at::Tensor> first{mine}, second{mine * 2}, got{at::empty({2}, of_rank(rank))},
           got_second{at::empty({2}, of_rank(rank))};
       const int next = (rank + 1) % num_ranks, last = (rank + num_ranks - 1) % num_ranks;
@@ -124,15 +124,15 @@ TEST_CASE("accelerator: collectives bring what they should, and the host waits f
     sum[0].mul_(2);
     if (rank != 0) return;
     const Counters counters = Machine::get().counters();
-    const auto barrier = counters.host_syncs_of.find("barrier");  // the other rank's, before this
+    const auto barrier = counters.host_syncs_of.find("barrier");  // maybe the other rank's
     waits = counters.host_syncs - (barrier == counters.host_syncs_of.end() ? 0 : barrier->second);
   });
   CHECK(!fault.has_value());
   CHECK(waits == 0);
 }
 
-// The current stream comes after the collective, so that its pool may have the memory; the carrier,
-// which waits for the late rank, has not sent it yet.
+// The current stream waits for the collective, so its pool may reuse the memory, while the carrier
+// waits for the late rank and has not sent it yet.
 TEST_CASE("accelerator: what is freed behind a wait arrives all the same") {
   constexpr int64_t kMany = int64_t{1} << 20;
   bool right[2] = {};
@@ -141,7 +141,7 @@ TEST_CASE("accelerator: what is freed behind a wait arrives all the same") {
                all = at::empty({2 * kMany}, of_rank(rank));
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     group._allgather_base(all, x)->wait();
-    // As who shares parameters out does it: the tensor stays, and its memory goes.
+    // As sharded parameters do it: the tensor stays, and its memory is freed.
     x.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, x.device()));
     right[rank] = all.cpu().equal(at::cat({at::full({kMany}, 1.0F), at::full({kMany}, 2.0F)}));
   });
@@ -150,7 +150,7 @@ TEST_CASE("accelerator: what is freed behind a wait arrives all the same") {
   CHECK(right[1]);
 }
 
-/// `run(group, rank, true)` has the fault on rank 0, `run(group, rank, false)` has not.
+/// run(group, rank, true) has the fault on rank 0, run(group, rank, false) does not.
 struct PlantedCollective {
   std::string name;
   Fault fault;

@@ -1,9 +1,9 @@
 // The simulated accelerator as the program's GPUs: a shared object with the name of the one for
-// CUDA, beside a copy of the program. Of the environment: SIMULATED_DEVICES says how many of them
-// there are (else 1), and SIMULATED_REPORT names a folder, where each process keeps a file of JSON
-// with what it has counted when its host last waited. SIMULATED_HANG=RANK:WAITS has the host of a
-// rank wait for ever when it waits for a device for that time, as in a driver that hangs.
-// SIMULATED_ROWS=composed has no kernels over rows, as where NVRTC is missing.
+// CUDA, next to a copy of the program. Environment: SIMULATED_DEVICES is the number of devices
+// (default 1). SIMULATED_REPORT names a folder in which each process keeps a JSON file with its
+// counters at the host's last wait. SIMULATED_HANG=RANK:WAITS makes the host of a rank hang at the
+// WAITS-th wait for a device, as in a hanging driver. SIMULATED_ROWS=composed disables the row
+// kernels, as if NVRTC were missing.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -16,7 +16,7 @@ const char* path_of_record() {
   return path;
 }
 
-/// At once, and not at the process's end: tests end processes without one.
+/// Written at once, since tests may kill processes.
 void append(const std::string& line) {
   const int file = open(path_of_record(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const bool whole =

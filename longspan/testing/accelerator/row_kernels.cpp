@@ -1,4 +1,4 @@
-// T: rows, D: their numbers, N: heads, H: head dim, F: pairs, V: vocabulary.
+// T: rows, D: elements of a row, N: heads, H: head dim, F: pairs, V: vocabulary.
 #include "longspan/testing/accelerator/row_kernels.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ namespace {
 at::ScalarType dtype_of(char letter) { return letter == 'b' ? at::kBFloat16 : at::kFloat; }
 at::ScalarType weight_dtype(bool is_bf16) { return is_bf16 ? at::kBFloat16 : at::kFloat; }
 
-/// `what` is rms, scale or both; `types` those of h and y, as in "fb".
+/// `what`: rms, scale or both; `types`: those of h and y, as in "fb".
 Compute norm_forward(std::string_view what, std::string_view types, const cuda::NormForward& a,
                      Arguments& given) {
   const at::ScalarType of_y = dtype_of(types.back());
@@ -47,7 +47,7 @@ Compute norm_forward(std::string_view what, std::string_view types, const cuda::
   };
 }
 
-/// `blocks`: which sum up weight gradients, each its own.
+/// `blocks`: number of blocks, each with its own sum of weight gradients.
 Compute norm_backward(bool sums, std::string_view types, unsigned blocks,
                       const cuda::NormBackward& a, Arguments& given) {
   const at::ScalarType of_h = dtype_of(types.front());
@@ -103,7 +103,7 @@ Compute rotate(RotaryPairs pairs, at::ScalarType dtype, const cuda::Rotate& a, A
 
 at::Tensor as_rows(const at::Tensor& x_TNH) { return x_TNH.contiguous().view({-1, x_TNH.size(2)}); }
 
-/// The norm is rounded before it is rotated, as on a CPU.
+/// The norm is rounded before the rotation, as on the CPU.
 Compute norm_rotate(at::ScalarType dtype, const cuda::NormRotate& a, Arguments& given) {
   const std::array<int64_t, 3> shape = heads_of(a);
   const at::Tensor x = given.read(a.x, shape, dtype, strides_of(a.at_x));
@@ -192,7 +192,7 @@ Compute drop_out(at::ScalarType dtype, const cuda::DropOut& a, Arguments& given)
   const at::Tensor x = given.read(a.x, shape, dtype);
   const at::Tensor keys = given.read(a.keys, {a.num_rows}, at::kLong);
   const at::Tensor y = given.write(a.y, shape, dtype);
-  // The limit is this part of all hashes (kernels/dropout).
+  // The limit is p as a fraction of all hashes (kernels/dropout).
   const Dropout dropout{std::ldexp(static_cast<double>(a.limit), -53), a.seed, keys};
   if (std::abs(a.scale * (1.0 - dropout.p) - 1.0) > 1e-6) {
     throw std::logic_error("dropout's scale is not that of its limit");
@@ -200,14 +200,14 @@ Compute drop_out(at::ScalarType dtype, const cuda::DropOut& a, Arguments& given)
   return [=] { y.copy_(dropout.apply(x)); };
 }
 
-/// Takes `beginning` off the front of the name, where it is there.
+/// Removes the prefix `beginning` from the name; returns false if it has another.
 bool is_next(std::string_view& name, std::string_view beginning) {
   if (!name.starts_with(beginning)) return false;
   name.remove_prefix(beginning.size());
   return true;
 }
 
-/// By the names that kernels/cuda_rows starts kernels by.
+/// By the kernel names of kernels/cuda_rows.
 Compute kernel_of(std::string_view name, const cuda::Launch& launch, const void* argument,
                   Arguments& given) {
   name = name.substr(0, name.rfind("_v"));

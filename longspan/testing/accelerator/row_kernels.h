@@ -1,12 +1,12 @@
-// The kernels of cuda/rows on the simulated accelerator: what a GPU starts by name and with a
-// struct of addresses, computed by the loops of a CPU.
+// The kernels of cuda/rows on the simulated accelerator: a GPU starts them by name with a struct of
+// addresses; here the CPU's loops compute them.
 #pragma once
 
 #include "longspan/cuda/kernels.h"
 
 namespace longspan::testing::accelerator {
 
-/// Those of one device, as long as the process lives.
+/// Returns the kernels of one device, which are never freed.
 cuda::Kernels& row_kernels(int device);
 
 }  // namespace longspan::testing::accelerator

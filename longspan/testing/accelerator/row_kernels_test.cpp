@@ -1,5 +1,5 @@
 // The passes over rows as a GPU starts them: each is one launch (the gradient of a weight another),
-// reads and writes what it is given, and computes what the loops of the CPU do.
+// accesses only its arguments, and computes the same as the CPU's loops.
 #include "longspan/testing/accelerator/row_kernels.h"
 
 #include <ATen/ATen.h>
@@ -28,7 +28,7 @@ at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
   return at::randn(sizes, at::device(at::kCPU).dtype(at::kFloat)).to(dtype);
 }
 
-/// What a pass gives for copies of these tensors, here or on the device.
+/// Returns a pass's results for copies of these tensors on the CPU or the device.
 using Pass = std::function<Tensors(Tensors)>;
 
 Tensors results(const Pass& pass, const Tensors& given, at::Device where) {
@@ -39,7 +39,7 @@ Tensors results(const Pass& pass, const Tensors& given, at::Device where) {
   return made;
 }
 
-/// Launches of this name, over all types and vectors.
+/// Returns the number of launches with this prefix, over all types and vector sizes.
 int64_t launches_of(std::string_view beginning) {
   int64_t sum = 0;
   for (const auto& [name, count] : Machine::get().counters().launches_of) {
@@ -169,7 +169,7 @@ TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
         {logits, labels, numbers, numbers});
 }
 
-/// The norm of heads and their rotation: whole heads, and the first numbers of longer ones.
+/// The norm and rotation of whole heads, and of the first elements of longer heads.
 TEST_CASE("row kernels: heads are normed and rotated as on the CPU, in one launch") {
   install();
   const cuda::WithKernels lent(row_kernels(0));
@@ -232,7 +232,7 @@ TEST_CASE("row kernels: what the gradients of a weight are added to is kept") {
 TEST_CASE("row kernels: a gate that has none is composed in parts, of so many bytes a number") {
   install();
   const cuda::WithoutKernels without;
-  constexpr int64_t kWide = kComposedGateNumbers / 2 + 1;  // a row at a time
+  constexpr int64_t kWide = kComposedGateNumbers / 2 + 1;  // one row at a time
   static_assert(composed_gate_rows(kWide) == 1);
   const at::Tensor gate = random({2, kWide}, at::kBFloat16), up = random({2, kWide}, at::kBFloat16),
                    dact = random({2, kWide}, at::kBFloat16);
@@ -276,8 +276,8 @@ TEST_CASE("row kernels: what they read and write takes part in races") {
   CHECK((fault_of([&] { on(side, [&] { swiglu_out(out, gate, up); }); }) == Fault::kRace));
   wait(side, main_stream());
   CHECK((fault_of([&] { on(side, [&] { swiglu_out(out, gate, up); }); }) == std::nullopt));
-  CHECK((fault_of([&] { gate.fill_(2); }) == Fault::kRace));  // which the kernel still reads
-  CHECK((fault_of([&] { out.add_(1); }) == Fault::kRace));    // which it still writes
+  CHECK((fault_of([&] { gate.fill_(2); }) == Fault::kRace));  // the kernel still reads it
+  CHECK((fault_of([&] { out.add_(1); }) == Fault::kRace));    // the kernel still writes it
   wait(main_stream(), side);
   CHECK((fault_of([&] { out.add_(1); }) == std::nullopt));
   const at::Tensor unwritten = at::empty_like(gate);

@@ -1,4 +1,4 @@
-// States that are divided or elsewhere, and the copies that they take.
+// Sharded and offloaded states, and their copies.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <doctest/doctest.h>
@@ -33,7 +33,7 @@ TEST_CASE("accelerator: copies of one direction do not wait for those of the oth
   const Copy out = copier.start(on_host, x);
   copier.start(y, other).wait();
   CHECK(y.sum().cpu().item<float>() == 600);
-  // Nobody has waited for the copy to the host, which was started first and reads this.
+  // Nothing has waited for the first copy, to the host, which reads x.
   const Copy again = copier.start(on_host, x);
   copier.start(y, other).wait();
   CHECK_THROWS_AS(x.add_(1), FaultError);
@@ -123,7 +123,7 @@ TEST_CASE("accelerator: parameters on the host are cast once, until they change"
     return sums;
   };
   CHECK(use() == std::vector<double>{225, -375});
-  // Two bytes for each of the 384 numbers that two parameters of 150 are padded to.
+  // Two bytes for each of the 384 elements to which two parameters of 150 are padded.
   CHECK(host_bytes().live - before == 2 * 384);
   CHECK(flat.host_bytes() == 6 * 384);
   flat.pieces()[1].values.fill_(4);
@@ -151,14 +151,14 @@ TEST_CASE("accelerator: the computation waits for no sum of gradients before it 
                                      .whole_dtype = at::kFloat,
                                      .trained = true,
                                      .scattered_at_once = true});
-    // Chunks of 16 numbers a rank: 12 of them, two under way at a time.
+    // 12 chunks of 16 elements per rank, two in flight at a time.
     flat.open_gradients();
     const at::Tensor gradient = flat.parameters()[0].grad();
     gradient.fill_(rank + 1.0);
     flat.start_reduction(/*chunk_bytes=*/2 * 16 * 4, side);
     bool was_busy = false;
     try {
-      gradient.fill_(7);  // which the chunks are still made of, as far as this stream knows
+      gradient.fill_(7);  // the chunks still read it, as far as this stream knows
     } catch (const FaultError&) {
       was_busy = true;
     }

@@ -1,4 +1,4 @@
-// Streams in as few words as tests want.
+// Shorthands for streams in tests.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ inline at::Device device(int index = 0) {
   return {kDeviceType, static_cast<at::DeviceIndex>(index)};
 }
 
-/// The default stream, and others that were not used yet in this test.
+/// The default stream, and streams that this test has not used yet.
 inline c10::Stream main_stream() { return guard().getDefaultStream(device()); }
 inline c10::Stream another_stream() { return guard().getStreamFromGlobalPool(device()); }
 
@@ -29,7 +29,7 @@ auto on(c10::Stream stream, Work&& work) {
   return std::forward<Work>(work)();
 }
 
-/// What `later` is given from here on comes after what `earlier` was given before.
+/// Makes all later work of `later` wait for the earlier work of `earlier`.
 inline void wait(c10::Stream later, c10::Stream earlier) {
   c10::Event event(kDeviceType);
   event.record(earlier);

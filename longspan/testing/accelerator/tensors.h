@@ -1,4 +1,4 @@
-// Tensors of the device as kernels see them.
+// Device tensors as kernels see them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,17 +9,17 @@
 
 namespace longspan::testing::accelerator {
 
-/// The bytes from a tensor's first number to its last.
+/// Returns the bytes from a tensor's first element to its last.
 Use use_of(const at::Tensor& x, bool writes);
 
-/// Tensors of the CPU over the memory of tensors of a device, which must outlive them, and back.
+/// Makes CPU tensors over the memory of device tensors, which must outlive them, and maps back.
 class KernelSide {
  public:
-  /// Undefined tensors stay as they are, and those of the CPU, but pinned ones.
+  /// Returns undefined tensors and unpinned CPU tensors unchanged.
   at::Tensor of(const at::Tensor& x);
-  /// Is this tensor over the memory of one that was given?
+  /// True if the tensor is over the memory of a given one.
   bool is_view(const at::Tensor& x) const;
-  /// The tensor of the device that is this view of one that was given.
+  /// Returns the device tensor that corresponds to this view.
   at::Tensor view_of(const at::Tensor& x) const;
 
  private:
@@ -30,7 +30,7 @@ class KernelSide {
   std::map<const c10::StorageImpl*, const Pair*> by_kernel_;
 };
 
-/// A new tensor of the device with the numbers of one of the CPU, for what a launch returns.
+/// Returns a new device tensor with the values of a CPU tensor, for the result of a launch.
 at::Tensor adopted(const at::Tensor& x, at::Device device, const Launched& launched);
 
 at::Tensor empty_on_device(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype,

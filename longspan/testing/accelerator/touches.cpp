@@ -1,4 +1,5 @@
-// What the host itself may not touch: memory of a device ever, pinned memory until it has waited.
+// Memory that the host must not access: device memory at any time, pinned memory until the host has
+// waited.
 #include <execinfo.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -24,7 +25,7 @@ struct sigaction before;
 
 void on_fault(int signal, siginfo_t* info, void* context) {
 #if defined(__x86_64__)
-  constexpr greg_t kIsWrite = 2;  // of the error code of a page fault
+  constexpr greg_t kIsWrite = 2;  // bit in the error code of a page fault
   const bool writes =
       (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kIsWrite) != 0;
 #else
@@ -57,7 +58,7 @@ void Machine::hold_pinned(const Launched& launched, const Use& use, bool known) 
   Allocation* const block = memory_.find(use.front);
   auto* begin = const_cast<char*>(static_cast<const char*>(use.front));
   char* end = begin + use.size;
-  // Pages that hold other bytes of the allocation stay open.
+  // Pages that hold other bytes of the allocation stay accessible.
   begin = page_up(begin);
   end = end >= block->front + block->requested ? page_up(end) : page_down(end);
   if (begin >= end) begin = end;
@@ -76,7 +77,7 @@ void Machine::release_pinned() {
   for (const Held& held : over) protect_pinned(held.begin, held.end);
 }
 
-// As all that is under way there allows.
+// With the protection that all copies in progress there allow.
 void Machine::protect_pinned(const char* begin, const char* end) const {
   const Window& window = memory_.window_of_pinned();
   if (begin >= end) return;
@@ -94,7 +95,7 @@ void Machine::protect_pinned(const char* begin, const char* end) const {
 
 bool Machine::tell_of_touch(const void* address, bool writes) const noexcept {
   if (!memory_.is_of_device(address) && !memory_.is_pinned(address)) return false;
-  // The process ends in any case, and this thread may hold the lock.
+  // Without the lock, which this thread may hold; the process ends in any case.
   const Allocation* const block = memory_.find(address);
   std::string why;
   if (memory_.is_of_device(address)) {

@@ -1,4 +1,4 @@
-// Small tensors between host and device: the host waits for none of them before it reads one.
+// Small transfers between host and device: the host waits only when it reads one.
 #include "longspan/memory/transfer.h"
 
 #include <ATen/ATen.h>
@@ -59,7 +59,7 @@ TEST_CASE("accelerator: numbers on their way to the host are waited for once, an
   CHECK(waits() == 0);
   CHECK(second.here().item<double>() == 6);
   CHECK(waits() == 1);
-  CHECK(first.here().equal(at::arange(6, at::kDouble) + 1));  // was there before the second
+  CHECK(first.here().equal(at::arange(6, at::kDouble) + 1));  // it has arrived before the second
   CHECK(first.here().size(0) == 6);
   CHECK(waits() == 1);
 }

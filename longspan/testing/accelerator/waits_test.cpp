@@ -1,4 +1,4 @@
-// For what the host does not wait, and that the numbers are the CPU's all the same.
+// Code that must not make the host wait, with the numbers of the CPU.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -45,7 +45,7 @@ TEST_CASE("accelerator: a bf16 embedding's gradient is the CPU's, and nobody cou
   CHECK(at::equal(gradient_on(device()), gradient_on(at::kCPU)));
 }
 
-/// Blocks of a row are put, and asked for in reverse, as a backward does. How far off they are.
+/// Puts blocks of a row and gets them in reverse, as a backward does. Returns the error.
 at::Tensor one_row(ActivationOffload& store, int64_t num_tokens) {
   std::vector<std::shared_ptr<SavedTensors>> blocks;
   for (int64_t i = 0; i < 6; ++i) {
@@ -75,7 +75,7 @@ TEST_CASE("accelerator: activations leave and come back without a wait, in memor
   waits_at_most(0, [&] {
     for (const int64_t num_tokens : {300, 200, 300, 290}) off = off + one_row(store, num_tokens);
   });
-  // A block or two and what is computed of one.
+  // One or two blocks, and the computation on one.
   CHECK(Machine::get().bytes(0).most - before < 5 * 300 * kTokenBytes);
   CHECK(bytes_on_host() == kBlocks * 300 * kTokenBytes);  // those of the first row
   restart_host_peak();
@@ -94,7 +94,7 @@ TEST_CASE("accelerator: what is thrown away on its way leaves no memory in use")
     const auto second = store.put({at::ones({300}, on_device())});
     second->read_previous_ahead();
   }
-  // The next allocations may be what was thrown away, which is a race if a copy still uses it.
+  // The next allocations may reuse the dropped memory, which is a race if a copy still uses it.
   for (int i = 0; i < 6; ++i) CHECK_NOTHROW(at::zeros({300}, on_device()).add_(1));
 }
 

@@ -1,4 +1,4 @@
-// Memory under two addresses.
+// Memory mapped at two addresses.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@ namespace longspan::testing::accelerator {
 
 inline constexpr size_t kPage = 4096;
 
-/// One memory, mapped twice: tensors hold addresses of the front, kernels those of the back, which
-/// may always be read and written. Takes address space only; pages come when they are touched.
+/// One memory, mapped twice: tensors hold addresses of the front, kernels use the back, which is
+/// always readable and writable. Reserves only address space; pages are allocated on first access.
 class Window {
  public:
   /// `protection`: of the front (mprotect(2)). Throws std::runtime_error.
   Window(const char* name, size_t size, int protection);
-  // Lives as long as the process.
+  // Never freed.
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
@@ -24,13 +24,13 @@ class Window {
     const auto* const at = static_cast<const char*>(address);
     return at >= front_ && at < front_ + size_;
   }
-  /// The kernels' address of what is in the front.
+  /// Returns the kernels' address for an address of the front.
   char* back_of(const void* front) const {
     return back_ + (static_cast<const char*>(front) - front_);
   }
-  /// `begin`, `size`: of whole pages.
+  /// `begin`, `size`: whole pages.
   void protect(const char* begin, size_t size, int protection) const;
-  /// Gives whole pages back to the system.
+  /// Returns whole pages to the system.
   void release(const char* begin, size_t size) const;
 
  private:
