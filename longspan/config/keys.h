@@ -22,7 +22,7 @@ using Field =
                  std::optional<double> Config::*, std::optional<bool> Config::*, int Config::*,
                  std::optional<int> Config::*>;
 
-/// What a resumed run does where a key's value has changed since the start. Contents of folders are
+/// The action of a resumed run for a key whose value has changed since the start. Contents of folders are
 /// compared separately, so their names are kFree.
 enum class OnResume {
   kRefused,  // refuses: with the new value, the weights so far would mean something else

@@ -61,6 +61,7 @@ def test_parts_that_train(first_run):
     assert "GPU 0" in text or "name, driver_version" in text
     assert "- passed: zero_stage 3, all offloads: losses of 5 steps beside one process" in text, text
     assert "| tiny | 256 | " in text and "- passed: no run takes more than its account" in text, text
+    assert "- not run: nvidia-smi beside the account: nvidia-smi shows less" in text, text  # it shows 0
     assert text.endswith("\n0 failed\n"), text
 
 
