@@ -22,8 +22,8 @@ using Field =
                  std::optional<double> Config::*, std::optional<bool> Config::*, int Config::*,
                  std::optional<int> Config::*>;
 
-/// The action of a resumed run for a key whose value has changed since the start. Contents of folders are
-/// compared separately, so their names are kFree.
+/// The action of a resumed run for a key whose value has changed since the start. Contents of
+/// folders are compared separately, so their names are kFree.
 enum class OnResume {
   kRefused,  // refuses: with the new value, the weights so far would mean something else
   kNamed,    // continues with the new value, and reports both

@@ -196,7 +196,8 @@ def memory(options, report):
     report.say()
     report.check("no run takes more than its account", not failed, ", ".join(failed))
     if blind:
-        report.left_out("nvidia-smi beside the account", f"nvidia-smi shows less than torch's allocator has given: {', '.join(blind)}")
+        why = "nvidia-smi shows less than torch's allocator has given: "
+        report.left_out("nvidia-smi beside the account", why + ", ".join(blind))
 
 
 def profile(options, report):
