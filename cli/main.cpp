@@ -17,12 +17,12 @@
 #include "cli/process/lost_gpus.h"
 #include "cli/process/threads_without_memory.h"
 #include "cli/torch_runtime.h"
-#include "longspan/comm/communication_error.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/cpu/capability.h"
 #include "longspan/input/input_file.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/out_of_memory.h"
+#include "longspan/rendezvous/communication_error.h"
 #include "longspan/text/print.h"
 
 namespace longspan {

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "longspan/comm/cuda.h"
+#include "longspan/account/memory_model.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/liveness/host.h"
-#include "longspan/plan/memory_model.h"
 #include "longspan/text/print.h"
 #include "longspan/train/run.h"
 #include "longspan/train/run_plan.h"

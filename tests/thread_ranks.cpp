@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "cli/process/resources.h"
-#include "longspan/comm/cuda.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/data/example_source.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/host.h"

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "longspan/comm/cuda.h"
 #include "longspan/cuda/compiler.h"
 #include "longspan/cuda/cubin_cache.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/text/print.h"
 
 namespace longspan::cuda {

@@ -10,8 +10,8 @@
 #include <numeric>
 #include <set>
 
-#include "longspan/data/token_order.h"
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
+#include "longspan/rows/token_order.h"
 #include "longspan/testing/method_plans.h"
 
 namespace longspan {

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 
 namespace longspan {
 

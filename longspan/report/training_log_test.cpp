@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "doctest/doctest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/report/console.h"
 #include "longspan/testing/temporary_folder.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/config/choices.h"
 #include "longspan/report/console.h"
+#include "longspan/settings/choices.h"
 #include "longspan/stages/row.h"
 #include "longspan/train/model_update.h"
 

@@ -15,13 +15,13 @@
 #include <sstream>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/checkpoint/checksum.h"
+#include "longspan/base/number_text.h"
+#include "longspan/base/user_error.h"
 #include "longspan/comm/differentiable.h"
 #include "longspan/config/config.h"
-#include "longspan/config/number_text.h"
-#include "longspan/config/user_error.h"
 #include "longspan/data/loader.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/files/checksum.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/output_folders.h"
 

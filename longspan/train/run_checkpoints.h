@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "longspan/config/output_settings.h"
 #include "longspan/saving/resume.h"
+#include "longspan/settings/output_settings.h"
 #include "longspan/train/run_model.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_saving.h"

@@ -1,8 +1,8 @@
 // The memory that a run needs, and the use of free memory.
 #pragma once
 
-#include "longspan/plan/kept_layers.h"
-#include "longspan/plan/run_account.h"
+#include "longspan/account/kept_layers.h"
+#include "longspan/account/run_account.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/workers.h"
 

@@ -4,15 +4,15 @@
 
 #include <map>
 
+#include "longspan/base/names.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/folder_tensors.h"
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
-#include "longspan/config/names.h"
 #include "longspan/report/remarks.h"
 #include "longspan/report/summary.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/output_room.h"
+#include "longspan/settings/choices.h"
 #include "longspan/spec/file_tensors.h"
 
 namespace longspan {

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "longspan/config/output_settings.h"
 #include "longspan/liveness/host.h"
 #include "longspan/report/console.h"
 #include "longspan/report/memory_report.h"
 #include "longspan/saving/checkpoints.h"
+#include "longspan/settings/output_settings.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/run_plan.h"
 #include "longspan/train/run_results.h"

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/comm/cuda.h"
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/choices.h"
 #include "longspan/train/reference_cache.h"
 
 namespace longspan {

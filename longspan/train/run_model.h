@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "longspan/account/run_account.h"
 #include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/models/decoder.h"
-#include "longspan/plan/run_account.h"
 #include "longspan/report/console.h"
 #include "longspan/report/row_traffic.h"
 #include "longspan/saving/saving.h"

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "longspan/comm/rendezvous.h"
+#include "longspan/account/run_account.h"
+#include "longspan/cuda/device_choice.h"
 #include "longspan/models/model_config.h"
-#include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
-#include "longspan/plan/run_account.h"
+#include "longspan/rendezvous/rendezvous.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {

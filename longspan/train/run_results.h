@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "longspan/config/output_settings.h"
 #include "longspan/report/training_log.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/settings/output_settings.h"
 #include "longspan/train/run_model.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_saving.h"

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "longspan/account/disk_model.h"
 #include "longspan/liveness/host.h"
-#include "longspan/plan/disk_model.h"
 #include "longspan/report/console.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_room.h"

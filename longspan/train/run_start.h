@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/comm/notices.h"
+#include "longspan/liveness/notices.h"
 #include "longspan/report/console.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/resume.h"

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <optional>
 
-#include "longspan/config/choices.h"
 #include "longspan/memory/transfer.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 namespace {

@@ -9,18 +9,18 @@
 #include <map>
 #include <set>
 
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/model_folder.h"
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
-#include "longspan/config/names.h"
-#include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
 #include "longspan/kernels/dropout.h"
 #include "longspan/memory/machine_memory.h"
-#include "longspan/plan/disk_model.h"
 #include "longspan/plan/plan_checks.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/choices.h"
+#include "longspan/text/bytes.h"
 #include "longspan/text/counted.h"
 #include "longspan/train/attended_model.h"
 #include "longspan/train/expert_balance.h"

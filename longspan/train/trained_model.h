@@ -5,12 +5,12 @@
 #include <optional>
 #include <vector>
 
+#include "longspan/account/held_parameters.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
 #include "longspan/optim/sharded_parameters.h"
-#include "longspan/plan/held_parameters.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/stages/reference.h"
 

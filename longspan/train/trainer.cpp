@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "longspan/comm/communication_error.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/rendezvous/communication_error.h"
 
 namespace longspan {
 namespace {

@@ -1,0 +1,116 @@
+// Memory of one rank, by formula. No torch.
+//
+// Memory has two roles: device (where we compute) and host (where we offload). The formulas count
+// the tensors that exist at the peak of a step, not the overhead of allocators.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longspan/memory/measured_peak.h"
+#include "longspan/plan/attention_memory.h"
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+/// Inputs of the memory estimate. Bytes of an element: 4 for fp32, 2 for bf16.
+struct MemoryFacts {
+  // Model
+  int64_t hidden_size = 0, vocab_size = 0;
+  struct Layers {
+    LayerCost cost;
+    int64_t count = 0;            // number of such layers
+    AttentionMemory shared = {};  // memory that the mixer needs because ranks share the row
+    /// Number of these layers whose feed-forward tensors checkpointing keeps. If the last layer is
+    /// of this kind and the number is not 0, the last layer is one of them.
+    int64_t kept = 0;
+  };
+  std::vector<Layers> layers;
+  bool scales_embedding = false;
+  size_t last_layer = 0;      // index of the last layer's kind in `layers`
+  int64_t angle_numbers = 0;  // elements of a token's rotations, in fp32
+  // Parameters, as if this process held them alone
+  int64_t parameter_bytes = 0;          // all
+  int64_t trained_parameter_bytes = 0;  // of trained parameters
+  int64_t num_trained = 0;
+  /// Parameters that are used together: the embedding's, each layer's, the head's.
+  struct Unit {
+    int64_t gathered = 0;   // bytes gathered for each use
+    int64_t sent = 0;       // bytes of this rank's share that are copied to be sent
+    int64_t gradients = 0;  // bytes of their gradients
+  };
+  struct Units {
+    Unit embedding = {}, head = {};  // if the head is the embedding, both are counted in head
+    std::vector<Unit> layers = {};   // empty: unknown
+    bool head_is_embedding = false;
+  } units;
+  /// A step has several rows, so gradients of earlier rows exist.
+  bool accumulates = true;
+  int64_t update_bytes = 0;        // temporary bytes of the gradient reduction and the update
+  int64_t largest_unit_bytes = 0;  // parameters of the largest layer, embedding or head
+  int64_t largest_unit_gradient_bytes = 0;                 // gradients of the unit with the most
+  int64_t reference_on_device = 0, reference_on_host = 0;  // the reference model on one rank
+  // Distribution of states
+  int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one sharded copy
+  /// Ranks that distribute experts, and ranks that hold one sharded copy of a rank's experts; the
+  /// experts' part of the trained elements and bytes. 1 and 0: each rank has all experts.
+  int64_t expert_parallel_size = 1, expert_shard_size = 1;
+  int64_t num_trained_of_experts = 0, trained_expert_bytes = 0;
+  bool offload_optimizer = false, offload_params = false;
+  /// Parameter bytes per rank between uses; -1: derive from zero_stage.
+  int64_t held_on_device = -1, held_on_host = 0;
+  double optimizer_bytes = 8;  // mean per trained element: two fp32 moments
+  int64_t master_bytes = 0;    // per trained element: a copy in higher precision
+  // The row
+  int64_t num_tokens = 0;     // tokens of the longest row
+  int64_t num_labels = 0;     // labels of that row
+  int64_t sequence_size = 1;  // ranks that share the row
+  bool keeps_places = false;  // positions restart in documents, so places are stored too
+  // Computation
+  int64_t residual_bytes = 4, compute_bytes = 4;
+  bool widens_attention = false;  // bf16 on a CPU: attention's backward is in fp32
+  bool checkpointing = true, offload_activations = false, in_file = false;
+  bool reads_ahead = false;  // prefetches the next block during a block's attention backward
+  int64_t mlp_tiles = 0;
+  bool drops_inputs = false;  // adapters have dropout (lora_dropout)
+  /// Matrices are held in higher precision than they are used in; those in use have a cast copy.
+  bool casts_blocks = false, casts_head = false;
+  /// Matrices have bf16 gradients; those in use accumulate in fp32 over the chunks of a row.
+  bool sums_blocks_apart = false, sums_head_apart = false;
+  /// A GPU computes all experts of a layer at once, if their cost allows it (GroupedCost).
+  bool experts_at_once = false;
+  int64_t expert_adapter_rank = 0;  // 0: experts have no adapters
+  bool cuda = false;                // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
+  int64_t num_groups = 0;           // communication groups of this process (plan/rank_groups.h)
+  int64_t attention_threads = 0;    // threads of a CPU's flash attention
+};
+
+/// Bytes of one rank.
+struct MemoryAccount {
+  struct Line {
+    std::string name;
+    int64_t device = 0, host = 0;
+    std::string note;  // bytes per token, or how it is sharded
+  };
+  std::vector<Line> lines;
+  int64_t device = 0, host = 0;           // sum of all tensors
+  int64_t beside_tensors = 0;             // on the device: memory of the driver and libraries
+  double activation_bytes_per_token = 0;  // device bytes per token of one rank
+};
+
+MemoryAccount account_of(const MemoryFacts& facts);
+
+/// Device bytes per token: saved by all layers, and temporary at the fullest moment.
+struct TokenBytes {
+  double saved = 0, working = 0;
+  double kept = 0;     // of feed-forwards, under checkpointing; not in `saved`
+  double on_host = 0;  // saved on the host
+};
+TokenBytes token_bytes(const MemoryFacts& facts);
+
+/// Returns a small table; `by_rank` adds the measured peaks to the sum.
+std::string table_of(const MemoryAccount& account);
+std::string table_of(const MemoryAccount& account, const std::vector<MeasuredPeak>& by_rank);
+
+}  // namespace longspan
