@@ -33,7 +33,7 @@ std::string describe_failure(const std::exception& error) {
   if (!is_out_of_memory(error)) return what.empty() ? "an error without a message" : what;
   what.resize(std::min(what.size(), what.find('\n')));
   return fmt::format(
-      "out of memory ({}). What takes less: {}.{}", what, kMemoryRemedies,
+      "out of memory ({}). Settings that take less memory: {}.{}", what, kMemoryRemedies,
       dynamic_cast<const std::system_error*>(&error) == nullptr
           ? ""
           : " Or a thread could not be started: raise the limit of threads (ulimit -u, the "

@@ -19,13 +19,11 @@ class Heartbeat {
   /// Ends this process at once, with the message as its error. The thread calls it in these cases,
   /// if the rest of the process has not noticed the case itself some seconds later:
   ///   - another rank has been silent for timeout_seconds;
-  ///   - another rank is known to have ended. Rank 0 has, where it served the store and its port
-  ///   refuses
-  ///     connections;
+  ///   - another rank is known to have ended. Rank 0 has, if it served the store and its port
+  ///     refuses connections;
   ///   - the store has been silent for timeout_seconds while this rank made no progress;
-  ///   - a living rank has kept others waiting in a collective for longer (liveness/standstill).
-  ///   Then the
-  ///     thread calls it on all ranks.
+  ///   - a living rank has kept others waiting in a collective for longer: then on all ranks
+  ///     (liveness/standstill).
   using EndProcess = std::function<void(const std::string& message)>;
 
   /// Called repeatedly by the thread after a rank has announced that it was told to end

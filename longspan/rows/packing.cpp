@@ -41,7 +41,7 @@ Packing Packing::from_documents(const std::vector<Document>& documents) {
   packing.segments_.reserve(documents.size());
   for (const auto& [length, segments] : documents) {
     if (!segments.empty() && !is_tree(segments, length)) {
-      throw std::logic_error("the segments of a document are no tree inside of it");
+      throw std::logic_error("the segments of a document must form a tree within its length");
     }
     packing.boundaries_.push_back(packing.boundaries_.back() + length);
     packing.segments_.push_back(segments);

@@ -42,7 +42,8 @@ class Packing {
   static Packing single(int64_t num_tokens);
   /// Documents of these positive lengths, in order, without branches.
   static Packing from_lengths(const std::vector<int64_t>& lengths);
-  /// Throws std::logic_error where a document's segments are not such a tree inside of it.
+  /// Throws std::logic_error if a document's segments do not form a tree (Document) within its
+  /// length.
   static Packing from_documents(const std::vector<Document>& documents);
 
   int64_t num_documents() const { return static_cast<int64_t>(boundaries_.size()) - 1; }
@@ -52,8 +53,8 @@ class Packing {
   int64_t length(int64_t document) const { return end(document) - begin(document); }
   /// The tree of a document; empty: it has no branches.
   const std::vector<Segment>& segments(int64_t document) const { return segments_[document]; }
-  /// Returns the pair that a document with branches is. All computation asks for it. Throws
-  /// std::logic_error for other trees, which nothing computes yet.
+  /// Returns the document's branches as a pair; nullopt: it has none. Every algorithm reads branches
+  /// by this function. Throws std::logic_error for other trees, which no algorithm computes yet.
   std::optional<Fork> fork(int64_t document) const;
   /// True if a document has branches, pairs or others.
   bool has_forks() const { return has_forks_; }

@@ -99,7 +99,8 @@ TEST_CASE("packing: segments that are no tree are refused") {
   for (const Tree& segments : wrong) {
     CAPTURE(&segments - wrong);
     CHECK_THROWS_WITH_AS(Packing::from_documents({{9, segments}}),
-                         "the segments of a document are no tree inside of it", std::logic_error);
+                         "the segments of a document must form a tree within its length",
+                         std::logic_error);
   }
 }
 

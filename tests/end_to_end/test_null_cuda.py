@@ -217,7 +217,7 @@ def test_a_gpu_that_is_too_small(start):
     running, _ = start(variables={"NULL_CUDA_MEMORY": str((CONTEXT >> 20) + 24)})
     ended = running.wait(60)
     assert ended.status == 1 and ended.text.count("error:") == 1, ended.text
-    assert "out of memory" in ended.text and "What takes less:" in ended.text
+    assert "out of memory" in ended.text and "Settings that take less memory:" in ended.text
 
 
 TOKENS = 16384
