@@ -53,8 +53,9 @@ class Packing {
   int64_t length(int64_t document) const { return end(document) - begin(document); }
   /// The tree of a document; empty: it has no branches.
   const std::vector<Segment>& segments(int64_t document) const { return segments_[document]; }
-  /// Returns the document's branches as a pair; nullopt: it has none. Every algorithm reads branches
-  /// by this function. Throws std::logic_error for other trees, which no algorithm computes yet.
+  /// Returns the document's branches as a pair; nullopt: it has none. Every algorithm reads
+  /// branches by this function. Throws std::logic_error for other trees, which no algorithm
+  /// computes yet.
   std::optional<Fork> fork(int64_t document) const;
   /// True if a document has branches, pairs or others.
   bool has_forks() const { return has_forks_; }
