@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "longspan/plan/memory_model.h"
+#include "longspan/memory/measured_peak.h"
 
 namespace longspan {
 

@@ -12,7 +12,7 @@
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
-#include "longspan/train/model_update.h"
+#include "longspan/session/model_update.h"
 
 namespace longspan {
 namespace {

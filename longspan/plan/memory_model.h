@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "longspan/memory/measured_peak.h"
 #include "longspan/plan/attention_memory.h"
 #include "longspan/spec/model_spec.h"
 
@@ -108,13 +109,6 @@ struct TokenBytes {
 };
 TokenBytes token_bytes(const MemoryFacts& facts);
 
-/// Measured peaks of one rank, in bytes.
-struct MeasuredPeak {
-  int64_t device = 0;    // tensors in the device role
-  int64_t host = 0;      // tensors in the host role
-  int64_t resident = 0;  // the whole process (VmHWM); 0 if unknown
-  int64_t reserved = 0;  // GPU memory of torch's allocator: tensors and gaps between them
-};
 /// Returns a small table; `by_rank` adds the measured peaks to the sum.
 std::string table_of(const MemoryAccount& account);
 std::string table_of(const MemoryAccount& account, const std::vector<MeasuredPeak>& by_rank);

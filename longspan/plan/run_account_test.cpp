@@ -12,7 +12,7 @@
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
-#include "longspan/train/trained_model.h"
+#include "longspan/session/trained_model.h"
 
 namespace longspan {
 namespace {

@@ -14,7 +14,7 @@
 #include "longspan/liveness/host.h"
 #include "longspan/optim/update_rule.h"
 #include "longspan/plan/disk_model.h"
-#include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/saving/saving.h"
 
 namespace longspan {
@@ -51,8 +51,8 @@ std::string warning_of_fallback(const OutputSettings& config);
 class PatientSaver {
  public:
   /// All arguments must outlive this object.
-  PatientSaver(const Group& world, Notices& notices, const Host& host, Console& console)
-      : world_(world), notices_(notices), host_(host), console_(console) {}
+  PatientSaver(const Group& world, Notices& notices, const Host& host, Events& events)
+      : world_(world), notices_(notices), host_(host), events_(events) {}
 
   struct Saved {
     std::string name;       // e.g. "the model"
@@ -77,7 +77,7 @@ class PatientSaver {
   const Group& world_;
   Notices& notices_;
   const Host& host_;
-  Console& console_;
+  Events& events_;
 };
 
 }  // namespace longspan

@@ -9,7 +9,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/comm/notices.h"
 #include "longspan/config/output_settings.h"
-#include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/training_state.h"
 
@@ -36,6 +36,6 @@ struct ResumePoint {
 /// are.
 std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const Group& world,
                                              Notices& notices, const Launch& launch,
-                                             Console& console);
+                                             Events& events);
 
 }  // namespace longspan

@@ -5,7 +5,7 @@
 #include "longspan/models/model_config.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/trained_model.h"
+#include "longspan/session/trained_model.h"
 
 namespace longspan {
 

@@ -4,7 +4,7 @@
 #include "longspan/plan/kept_layers.h"
 #include "longspan/plan/run_account.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/workers.h"
+#include "longspan/session/workers.h"
 
 namespace longspan {
 

@@ -15,7 +15,7 @@
 #include "longspan/config/optimization_settings.h"
 #include "longspan/optim/block_quantization.h"
 #include "longspan/spec/parameter_spec.h"
-#include "longspan/train/model_update.h"
+#include "longspan/session/model_update.h"
 
 namespace longspan {
 namespace {

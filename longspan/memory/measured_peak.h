@@ -1,0 +1,16 @@
+// Measured peak memory of one rank. No torch.
+#pragma once
+
+#include <cstdint>
+
+namespace longspan {
+
+/// In bytes.
+struct MeasuredPeak {
+  int64_t device = 0;    // tensors in the device role
+  int64_t host = 0;      // tensors in the host role
+  int64_t resident = 0;  // the whole process (VmHWM); 0 if unknown
+  int64_t reserved = 0;  // GPU memory of torch's allocator: tensors and gaps between them
+};
+
+}  // namespace longspan
