@@ -6,8 +6,8 @@
 //
 // A line of rows.jsonl is a row: {"ids": [5, 17, ...], "weights": [0.0, 1.0, ...]}. The configuration
 // has model_name_or_path and settings such as learning_rate, bf16 or finetuning_type.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/tensor.h>
 
 #include <exception>
 #include <fstream>
@@ -45,10 +45,11 @@ void train(const std::string& config_file, const std::string& rows_file,
     const double total =
         session.sum_over_groups(std::accumulate(weights.begin(), weights.end(), 0.0));
 
-    const RowLosses losses = session.forward_backward(rows, {.of_row = [&](const LossInput& input) {
+    const LossOfCaller weighted{.of_row = [&](const LossInput& input) {
       const at::Tensor all_T = input.row.local.columns.at("weight").values;
       return -(all_T.index_select(0, input.places_L) * input.logprobs_L).sum() / total;
-    }});
+    }};
+    const RowLosses losses = session.forward_backward(rows, weighted);
     const double loss = session.sum_up(losses).loss();
     const double norm = session.reduce();
     session.clip(norm, config.max_grad_norm);

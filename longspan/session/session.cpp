@@ -90,10 +90,9 @@ struct SessionOwn {
 };
 
 struct Session::Impl {
-  Impl(std::unique_ptr<SessionOwn> parts, const Config& settings, const RunPlan& the_plan,
-       Workers& the_workers, Events& the_events, const ModelParts* model)
-      : own(std::move(parts)),
-        config(settings),
+  Impl(const Config& settings, const RunPlan& the_plan, Workers& the_workers, Events& the_events,
+       const ModelParts* model)
+      : config(settings),
         plan(the_plan),
         workers(the_workers),
         events(the_events),
@@ -160,19 +159,23 @@ struct Session::Impl {
 
 Session::Session(const Config& config, const SessionParts& parts) {
   auto own = std::make_unique<SessionOwn>(config, parts);
-  SessionOwn& made = *own;
-  made.workers.guarded([&] {
-    made.workers.meet();
-    impl_ = std::make_unique<Impl>(std::move(own), made.config, made.plan, made.workers,
-                                   made.events, parts.model);
-    prepare();
-    return RunEnd::kDone;
-  });
+  try {
+    own->workers.guarded([&] {
+      own->workers.meet();
+      impl_ = std::make_unique<Impl>(own->config, own->plan, own->workers, own->events, parts.model);
+      prepare();
+      return RunEnd::kDone;
+    });
+  } catch (...) {
+    impl_.reset();  // before the parts that it refers to
+    throw;
+  }
+  impl_->own = std::move(own);
 }
 
 Session::Session(const Config& config, const RunPlan& plan, Workers& workers, Events& events,
                  const ModelParts* model)
-    : impl_(std::make_unique<Impl>(nullptr, config, plan, workers, events, model)) {}
+    : impl_(std::make_unique<Impl>(config, plan, workers, events, model)) {}
 
 Session::~Session() {
   const std::unique_ptr<SessionOwn> own = std::move(impl_->own);

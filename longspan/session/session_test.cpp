@@ -195,7 +195,8 @@ TEST_CASE("session: a checkpoint continues with the same bits, on any number of 
 TEST_CASE("session: answers are those of the saved model, also where parameters are sharded") {
   const testing::TemporaryFolder place;
   const std::vector<std::vector<int32_t>> prompts{{1, 2, 3}, {5}, {8, 9, 10, 11}};
-  const GenerationOptions options{.max_new_tokens = 6};
+  GenerationOptions options;
+  options.max_new_tokens = 6;
   std::vector<std::vector<int32_t>> expected;
   on_ranks(1, config_for(1), [&](Session& session) {
     trained_step(session, nullptr);
@@ -233,7 +234,9 @@ TEST_CASE("session: evaluation and log-probabilities agree with the loss") {
     const double weight = session.count(rows).weight;
     CHECK(static_cast<double>(logprobs_L.numel()) == weight);
     std::vector<Example> examples;
-    for (Sample& sample : samples_of(0)) examples.push_back({.documents = {std::move(sample)}});
+    for (const Sample& sample : samples_of(0)) {
+      examples.emplace_back().documents.push_back(sample);
+    }
     const ExamplesInMemory set(std::move(examples));
     const auto result = session.evaluate(set, /*batch_size=*/2);
     REQUIRE(result);

@@ -135,10 +135,10 @@ std::string reference_line(const std::string& key, size_t example,
          "\n";
 }
 
-std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job) {
-  Session& session = job.session;
-  const Events& events = session.events();
-  const Mesh& mesh = session.mesh();
+std::optional<ReferenceTable> precompute_reference(
+    const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
+    const Events& events) {
+  const Mesh& mesh = job.mesh;
   const Group& world = mesh.world;
   const bool is_main = world.rank() == 0;
   // Rank 0 reads the file and sends it, since machines need not share a disk.
@@ -165,7 +165,7 @@ std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job) {
     write_file_atomically(path, found);
   });
   key = world.gather_text(key)[0];
-  found = text_of_rank_0(world, found, session.device());
+  found = text_of_rank_0(world, found, job.device);
   ReferenceTable table;
   const auto take = [&](const std::string& lines) {
     std::istringstream stream(lines);
@@ -186,7 +186,7 @@ std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job) {
 
   std::unique_ptr<Reference> reference;
   all_or_none(world, [&] {
-    if (!missing.empty()) reference = session.make_reference();
+    if (!missing.empty()) reference = make_reference();
   });
   const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size,
                       mesh.data.rank(), mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
@@ -200,8 +200,8 @@ std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job) {
     std::vector<std::pair<int64_t, double>> broken;
     std::vector<int64_t> places;
     for (const int64_t i : loader.rows(/*epoch=*/0, batch)) places.push_back(missing[i]);
-    if (!places.empty() || session.idle_rows()) {
-      const Row row = make_row(draw(job.examples, places), which, session.attention(), session.device());
+    if (!places.empty() || job.idle_rows) {
+      const Row row = make_row(draw(job.examples, places), which, job.attention, job.device);
       const at::Tensor logps_D = reference->document_logprobs(row, over_row).cpu().contiguous();
       const double* logps = logps_D.const_data_ptr<double>();
       for (size_t example = 0; example < places.size(); ++example) {

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "longspan/session/session.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/report/events.h"
 #include "longspan/stages/reference.h"
 
 namespace longspan {
@@ -17,9 +18,12 @@ struct Config;
 /// Inputs of the computation.
 struct ReferenceJob {
   const Config& config;
-  Session& session;             // before Session::prepare
+  const Mesh& mesh;
+  const SequenceParallel& attention;
+  at::Device device;
   const ExampleSet& examples;   // of training and evaluation, numbered consecutively
   std::function<bool()> stops;  // true if this process is told to stop
+  bool idle_rows = false;       // as in ObjectiveContext
 };
 
 /// Returns a line of the file: one example's log-probabilities and their checksum.
@@ -31,6 +35,8 @@ std::string reference_line(const std::string& key, size_t example,
 /// Reuses intact lines of this file; computes the others again, with a warning. Data-parallel
 /// groups divide the examples. Makes the reference only if values are missing, and frees it before
 /// it returns. nullopt: interrupted. Collective over the world.
-std::optional<ReferenceTable> precompute_reference(const ReferenceJob& job);
+std::optional<ReferenceTable> precompute_reference(
+    const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
+    const Events& events);
 
 }  // namespace longspan

@@ -74,8 +74,10 @@ bool prepare(Session& session, const Config& config, const RunData& data, const 
   }
   const JoinedExamples examples(*data.train, *data.eval);
   const auto stops = [&] { return host.requested() || host.told_to_stop(); };
+  const ReferenceJob job{config,   session.mesh(), session.attention(), session.device(),
+                         examples, stops,          session.idle_rows()};
   std::optional<ReferenceTable> table =
-      precompute_reference({config, session, examples, stops});
+      precompute_reference(job, [&] { return session.make_reference(); }, session.events());
   if (!table) return false;
   session.prepare(reference_table(std::move(*table)));
   return true;
