@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/comm/cuda.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/cuda/kernels.h"
 #include "longspan/kernels/fused_rows.h"
 #include "longspan/kernels/gemm.h"

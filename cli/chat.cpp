@@ -13,7 +13,7 @@
 
 #include "cli/commands.h"
 #include "cli/generation_arguments.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/text/decode_stream.h"
 #include "longspan/text/line_editor.h"
 #include "longspan/text/print.h"

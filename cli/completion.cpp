@@ -6,10 +6,10 @@
 
 #include "cli/commands.h"
 #include "cli/generation_arguments.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/text/nearest.h"
 #include "longspan/text/print.h"
 
 namespace longspan {

@@ -12,7 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/generation_arguments.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/generation/prompt_file.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"

@@ -7,11 +7,11 @@
 #include <charconv>
 #include <functional>
 
-#include "longspan/config/names.h"
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/turns.h"
 #include "longspan/models/dtype_words.h"
+#include "longspan/text/nearest.h"
 
 namespace longspan {
 

@@ -20,11 +20,11 @@
 #include "cli/process/resources.h"
 #include "cli/quiet_torchrun.h"
 #include "cli/torch_runtime.h"
+#include "longspan/base/user_error.h"
 #include "longspan/comm/descriptors.h"
-#include "longspan/comm/endpoint.h"
-#include "longspan/comm/meeting_place.h"
-#include "longspan/comm/within.h"
-#include "longspan/config/user_error.h"
+#include "longspan/rendezvous/endpoint.h"
+#include "longspan/rendezvous/meeting_place.h"
+#include "longspan/rendezvous/within.h"
 
 namespace longspan {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "longspan/config/parallel_settings.h"
-#include "longspan/plan/device_choice.h"
+#include "longspan/cuda/device_choice.h"
+#include "longspan/settings/parallel_settings.h"
 
 namespace longspan {
 

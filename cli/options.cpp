@@ -6,8 +6,8 @@
 #include <charconv>
 #include <filesystem>
 
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/text/nearest.h"
 
 namespace longspan {
 

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/keys.h"
-#include "longspan/config/user_error.h"
 #include "longspan/text/print.h"
 
 namespace longspan {

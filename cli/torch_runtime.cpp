@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/input/input_file.h"
 
 namespace longspan {

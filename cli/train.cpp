@@ -19,24 +19,24 @@
 #include "cli/process/launcher_environment.h"
 #include "cli/process/lost_gpus.h"
 #include "cli/process/resources.h"
-#include "longspan/comm/communication_error.h"
-#include "longspan/comm/cuda.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
+#include "longspan/cuda/cuda.h"
+#include "longspan/cuda/device_choice.h"
 #include "longspan/data/dataset.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/peak_meter.h"
 #include "longspan/models/model_config.h"
-#include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/plan_request.h"
+#include "longspan/registers/stage.h"
+#include "longspan/rendezvous/communication_error.h"
 #include "longspan/report/console.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_claim.h"
-#include "longspan/stages/stage.h"
 #include "longspan/session/attended_model.h"
-#include "longspan/train/run.h"
 #include "longspan/session/trained_model.h"
+#include "longspan/train/run.h"
 
 namespace longspan {
 
@@ -114,9 +114,8 @@ int train(const Config& config, const Rendezvous& where) {
     PeakMeter meter(device_of(plan.device, plan.own_gpu()));
     Console console(!config.disable_tqdm);
     if (where.has_peers()) quiet_c10d();
-    const RunResult result =
-        run_training(config, plan, interrupts,
-                     {.meter = &meter, .events = &console, .make_source = {}});
+    const RunResult result = run_training(config, plan, interrupts,
+                                          {.meter = &meter, .events = &console, .make_source = {}});
     return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;
   } catch (const FailedElsewhere&) {
     interrupts.run_ended(1);

@@ -7,7 +7,7 @@ option(LONGSPAN_CUDA "Build the CUDA half where the environment allows it" ON)
 # Said when configuring (`make` shows it) and by the program where a GPU is missed: `longspan env`.
 function(skip_cuda reason)
   message(NOTICE "CUDA: the CUDA half is skipped, the program will run on the CPU only: ${reason}")
-  set_source_files_properties(longspan/comm/cuda.cpp PROPERTIES
+  set_source_files_properties(longspan/cuda/cuda.cpp PROPERTIES
     COMPILE_DEFINITIONS "LONGSPAN_CUDA_SKIPPED=\"${reason}\"")
 endfunction()
 
@@ -41,7 +41,7 @@ foreach(part "CUDA_RUNTIME_DIR;nvidia-cuda-runtime" "CUDA_CRT_DIR;nvidia-cuda-cr
   endif()
 endforeach()
 message(STATUS "CUDA: ${TORCH_CUDA_VERSION} by pip's headers")
-set_source_files_properties(longspan/comm/cuda.cpp PROPERTIES COMPILE_DEFINITIONS "LONGSPAN_CUDA_SKIPPED=\"\"")
+set_source_files_properties(longspan/cuda/cuda.cpp PROPERTIES COMPILE_DEFINITIONS "LONGSPAN_CUDA_SKIPPED=\"\"")
 
 add_library(longspan_cuda SHARED cuda/entry.cpp)
 target_include_directories(longspan_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})

@@ -1,5 +1,5 @@
 # `pip install .`: the program goes to the environment's bin/, the CUDA half to lib/ beside it, where the program
-# looks for it (longspan/comm/cuda.cpp); both find torch where it is.
+# looks for it (longspan/cuda/cuda.cpp); both find torch where it is.
 add_custom_target(package DEPENDS longspan)
 if(TARGET longspan_cuda)
   add_dependencies(package longspan_cuda)

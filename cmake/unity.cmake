@@ -4,7 +4,7 @@
 # tests of such rooms.
 set(DESCRIPTION "^extern const [A-Za-z]+ k[A-Za-z0-9_]+{")
 set(ALONE "^cli/[a-z_]+\\.cpp|^longspan/models/|^longspan/stages/"
-  "^longspan/(config|kernels|layers|optim|plan|sequence_parallel|text)/.*_test\\.cpp")
+  "^longspan/(account|base|config|cuda|kernels|layers|optim|plan|registers|sequence_parallel|settings|text)/.*_test\\.cpp")
 
 function(unite_sources target)
   if(NOT LONGSPAN_UNITY)

@@ -2,7 +2,7 @@
 // rows (longspan/cuda). The attention kernel needs no CUDA at compile time and is in
 // longspan/attention/cuda_kernel.cpp. Built against the headers of pip's packages, without a CUDA
 // toolkit.
-#include "longspan/comm/cuda.h"
+#include "longspan/cuda/cuda.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>

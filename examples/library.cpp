@@ -1,11 +1,11 @@
-// A training loop of one's own, with a loss that `longspan train` does not have: each token of a row
-// has a weight. Trains one row a step, prints the losses, and saves the model.
+// A training loop of one's own, with a loss that `longspan train` does not have: each token of a
+// row has a weight. Trains one row a step, prints the losses, and saves the model.
 //
 //   cmake --build build --target example_library
 //   build/example_library config.yaml rows.jsonl FOLDER
 //
-// A line of rows.jsonl is a row: {"ids": [5, 17, ...], "weights": [0.0, 1.0, ...]}. The configuration
-// has model_name_or_path and settings such as learning_rate, bf16 or finetuning_type.
+// A line of rows.jsonl is a row: {"ids": [5, 17, ...], "weights": [0.0, 1.0, ...]}. The
+// configuration has model_name_or_path and settings such as learning_rate, bf16 or finetuning_type.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -15,8 +15,11 @@
 #include <numeric>
 #include <string>
 
-#include "longspan/comm/cuda.h"
+#include "longspan/account/memory_model.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
+#include "longspan/cuda/cuda.h"
+#include "longspan/liveness/host.h"
 #include "longspan/report/console.h"
 #include "longspan/session/session.h"
 #include "longspan/text/print.h"
@@ -27,9 +30,9 @@ void train(const std::string& config_file, const std::string& rows_file,
            const std::string& folder) {
   const Config config = load_session_config(config_file, {});
   Console console;  // prints the session's events
-  Session session(config, {.machine = {.look_for_gpus = look_for_gpus,
-                                       .num_threads = at::get_num_threads()},
-                           .events = &console});
+  Session session(
+      config, {.machine = {.look_for_gpus = look_for_gpus, .num_threads = at::get_num_threads()},
+               .events = &console});
   std::ifstream lines(rows_file);
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json json = nlohmann::json::parse(line);

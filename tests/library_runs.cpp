@@ -1,5 +1,5 @@
-// The library without the program `longspan`, for tests: plans a run, prints its memory estimate, then
-// trains twice in this process, with two learning rates. `once` trains one after the other and
+// The library without the program `longspan`, for tests: plans a run, prints its memory estimate,
+// then trains twice in this process, with two learning rates. `once` trains one after the other and
 // prints the events; `at-once` trains on two threads without a listener.
 //
 //   build/library_runs once|at-once config.yaml FOLDER RATE FOLDER RATE
@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "longspan/comm/cuda.h"
+#include "longspan/account/memory_model.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/liveness/host.h"
-#include "longspan/plan/memory_model.h"
 #include "longspan/report/console.h"
 #include "longspan/session/run_plan.h"
 #include "longspan/text/print.h"

@@ -23,17 +23,17 @@
 #include <vector>
 
 #include "cli/process/resources.h"
-#include "longspan/comm/cuda.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/data/example_source.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/host.h"
 #include "longspan/report/console.h"
+#include "longspan/session/run_plan.h"
 #include "longspan/testing/thread_groups.h"
 #include "longspan/text/print.h"
 #include "longspan/train/run.h"
-#include "longspan/session/run_plan.h"
 
 namespace {
 
@@ -66,12 +66,14 @@ class Stream final : public longspan::ExampleSource {
 };
 
 longspan::RunParts with_stream(const longspan::Config& config) {
-  return {.meter = nullptr, .events = nullptr, .make_source = [&config](const longspan::ExampleSet& train, const longspan::Mesh& mesh) {
-    const longspan::Loader loader(train.size(), config.per_device_train_batch_size,
-                                  mesh.data.rank(), mesh.data.size(), !config.disable_shuffling,
-                                  config.seed);
-    return std::make_unique<Stream>(longspan::Epochs(train, loader));
-  }};
+  return {.meter = nullptr,
+          .events = nullptr,
+          .make_source = [&config](const longspan::ExampleSet& train, const longspan::Mesh& mesh) {
+            const longspan::Loader loader(train.size(), config.per_device_train_batch_size,
+                                          mesh.data.rank(), mesh.data.size(),
+                                          !config.disable_shuffling, config.seed);
+            return std::make_unique<Stream>(longspan::Epochs(train, loader));
+          }};
 }
 
 int train(const std::string& config_file, const longspan::Rendezvous& where, bool stream) {

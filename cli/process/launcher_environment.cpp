@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <optional>
 
-#include "longspan/comm/endpoint.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/rendezvous/endpoint.h"
 
 namespace longspan {
 namespace {

@@ -1,8 +1,8 @@
 // Reads the environment variables of launchers, clusters and users. No torch.
 #pragma once
 
-#include "longspan/comm/rendezvous.h"
-#include "longspan/config/output_settings.h"
+#include "longspan/rendezvous/rendezvous.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "cli/process/end_process.h"
-#include "longspan/comm/communication_error.h"
 #include "longspan/cuda/gpu_error.h"
+#include "longspan/rendezvous/communication_error.h"
 #include "longspan/text/print.h"
 
 namespace longspan {

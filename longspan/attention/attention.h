@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "longspan/data/packing.h"
+#include "longspan/rows/packing.h"
 #include "longspan/spec/attention_spec.h"
 
 namespace longspan {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "longspan/data/packing.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

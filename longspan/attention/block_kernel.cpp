@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "longspan/attention/merge.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 namespace {

@@ -11,7 +11,7 @@
 #include "longspan/attention/block_kernel.h"
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/saved_attention.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/testing/tolerance.h"
 
 namespace longspan {

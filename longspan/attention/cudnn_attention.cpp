@@ -73,8 +73,9 @@ struct Part {
 
 void give_up(const std::string& reason) {
   if (refused().exchange(true)) return;
-  keep_warning(fmt::format("warning: cuDNN refuses attention ({}). ATen's flash attention computes it instead.",
-            reason.substr(0, reason.find('\n'))));
+  keep_warning(fmt::format(
+      "warning: cuDNN refuses attention ({}). ATen's flash attention computes it instead.",
+      reason.substr(0, reason.find('\n'))));
 }
 
 bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector<Block>& blocks) {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/data/packing.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

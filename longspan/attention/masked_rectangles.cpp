@@ -10,7 +10,7 @@ std::vector<MaskedRectangle> masked_rectangles_of(const Packing& packing,
   std::vector<MaskedRectangle> masked;
   if (!packing.has_forks()) return masked;
   for (int64_t document = 0; document < packing.num_documents(); ++document) {
-    const auto& fork = packing.fork(document);
+    const std::optional<Fork> fork = packing.fork(document);
     if (!fork) continue;
     const int64_t begin = packing.begin(document), second = begin + fork->second;
     const MaskedRectangle rectangle{queries_before(second), queries_before(packing.end(document)),

@@ -1,4 +1,4 @@
-// Masked rectangles: the pairs of queries and keys that forks (data/packing.h) hide from attention.
+// Masked rectangles: the pairs of queries and keys that forks (rows/packing.h) hide from attention.
 // No torch.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "longspan/attention/block.h"
-#include "longspan/data/packing.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

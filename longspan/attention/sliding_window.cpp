@@ -51,11 +51,6 @@ void add_within(std::vector<Block>& parts, const Block& block, int64_t window, P
   }
 }
 
-const Fork* fork_of(const Packing& packing, int64_t document) {
-  const auto& fork = packing.fork(document);
-  return fork ? &*fork : nullptr;
-}
-
 int64_t document_of(const Packing& packing, int64_t token) {
   const auto& ends = packing.boundaries();
   return std::upper_bound(ends.begin(), ends.end(), token) - ends.begin() - 1;
@@ -87,11 +82,11 @@ Positions window_positions(const Positions& places, const Packing& packing) {
     for (int64_t i = 0; i < run.length;) {
       const int64_t place = run.position + i * run.step;
       const int64_t document = document_of(packing, place);
-      const Fork* fork = fork_of(packing, document);
+      const std::optional<Fork> fork = packing.fork(document);
       int64_t end = packing.end(document), shift = 0;
-      if (fork != nullptr && place >= packing.begin(document) + fork->second) {
+      if (fork && place >= packing.begin(document) + fork->second) {
         shift = fork->second - fork->first;
-      } else if (fork != nullptr) {
+      } else if (fork) {
         end = packing.begin(document) + fork->second;
       }
       const int64_t count = std::min(run.length - i, (end - place + run.step - 1) / run.step);
@@ -155,8 +150,8 @@ int64_t first_key_seen(int64_t begin, int64_t end, const Packing& packing,
     return first + std::max<int64_t>(0, position - *window + 1);
   };
   const int64_t place = begin - first;
-  const Fork* fork = fork_of(packing, document);
-  if (fork == nullptr) return seen_at(place);
+  const std::optional<Fork> fork = packing.fork(document);
+  if (!fork) return seen_at(place);
   if (place >= fork->second) {
     const int64_t position = place - (fork->second - fork->first);
     const int64_t seen = seen_at(position);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "longspan/attention/block.h"
-#include "longspan/data/packing.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

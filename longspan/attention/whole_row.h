@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "longspan/data/packing.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

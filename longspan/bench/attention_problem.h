@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "longspan/attention/saved_attention.h"
-#include "longspan/data/batch.h"
 #include "longspan/kernels/rope.h"
 #include "longspan/layers/layer.h"
+#include "longspan/rows/batch.h"
 
 namespace longspan {
 

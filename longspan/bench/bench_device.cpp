@@ -2,7 +2,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "longspan/comm/cuda.h"
+#include "longspan/cuda/cuda.h"
 
 namespace longspan {
 

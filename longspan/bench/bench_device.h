@@ -7,7 +7,7 @@
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/comm/group.h"
-#include "longspan/plan/device_choice.h"
+#include "longspan/cuda/device_choice.h"
 
 namespace longspan {
 

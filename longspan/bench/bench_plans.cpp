@@ -2,8 +2,8 @@
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
+#include "longspan/base/user_error.h"
 #include "longspan/bench/attention_bench.h"
-#include "longspan/config/user_error.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

@@ -12,13 +12,13 @@
 #include <set>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_matrices.h"
-#include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/plain_lora.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/checkpoint/stacked_adapters.h"
-#include "longspan/config/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/config/user_error.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/models/lora.h"
 #include "longspan/testing/small_model.h"

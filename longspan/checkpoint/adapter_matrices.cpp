@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/input/numbers.h"
 
 namespace longspan {

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
@@ -18,17 +18,17 @@ namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFile = "longspan_adapter.json";
 /// transformers 5 writes rope_parameters; versions 4 and 5 write the other keys.
 constexpr const char* kKeys[] = {"max_position_embeddings", "original_max_position_embeddings",
                                  "rope_parameters", "rope_scaling", "rope_theta"};
 
-Json positions_of(const ModelConfig& config) {
-  Json whole = parse_ordered_json(config.json, "config.json");
-  const Json& json = language_keys(whole);
-  Json positions = Json::object();
+OrderedJson positions_of(const ModelConfig& config) {
+  OrderedJson whole = parse_ordered_json(config.json, "config.json");
+  const OrderedJson& json = language_keys(whole);
+  OrderedJson positions = OrderedJson::object();
   for (const char* key : kKeys) {
     if (json.contains(key)) positions[key] = json.at(key);
   }
@@ -61,12 +61,12 @@ ModelConfig with_positions_of(const std::vector<std::string>& adapters, const Mo
     const fs::path path = model_file(*folder, kFile);
     const auto text = read_text_file_if_there(path.string(), "positions of the adapter");
     if (!text) continue;
-    const Json positions = parse_ordered_json(*text, path.string());
+    const OrderedJson positions = parse_ordered_json(*text, path.string());
     if (!positions.is_object()) {
       throw UserError(fmt::format("{} is not a JSON object.", path.string()));
     }
-    Json whole = parse_ordered_json(base.json, "config.json");
-    Json& json = language_keys(whole);
+    OrderedJson whole = parse_ordered_json(base.json, "config.json");
+    OrderedJson& json = language_keys(whole);
     for (const char* key : kKeys) json.erase(key);
     for (const auto& [key, value] : positions.items()) {
       if (std::ranges::find(kKeys, std::string_view(key)) == std::end(kKeys)) {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
@@ -19,7 +19,7 @@ namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// A JSON file that is rewritten only where it has changed.
 class JsonFile {
@@ -40,31 +40,31 @@ class JsonFile {
     write_file_atomically(path_.string(), values.dump(2) + "\n");
   }
 
-  Json values;
+  OrderedJson values;
 
  private:
   fs::path path_;
   bool exists_ = false;
-  Json before_ = Json::object();
+  OrderedJson before_ = OrderedJson::object();
 };
 
 /// Whether the key names the token. A token may be a string, or an object with its content.
-bool names(const Json& values, const char* key, const std::string& token) {
+bool names(const OrderedJson& values, const char* key, const std::string& token) {
   const auto found = values.find(key);
   if (found == values.end()) return false;
-  const Json& text = found->is_object() ? found->value("content", Json()) : *found;
+  const OrderedJson& text = found->is_object() ? found->value("content", OrderedJson()) : *found;
   return text == token;
 }
 
-void set_token(Json& values, const char* key, const std::optional<SavedChat::Token>& token) {
+void set_token(OrderedJson& values, const char* key, const std::optional<SavedChat::Token>& token) {
   if (token && !names(values, key, token->text)) values[key] = token->text;
 }
 
 /// Returns eos_token_id, which may be a number, a list or missing.
-std::vector<int64_t> ids_in(const Json& values) {
-  const Json given = values.value("eos_token_id", Json());
+std::vector<int64_t> ids_in(const OrderedJson& values) {
+  const OrderedJson given = values.value("eos_token_id", OrderedJson());
   std::vector<int64_t> ids;
-  for (const Json& id : given.is_array() ? given : Json::array({given})) {
+  for (const OrderedJson& id : given.is_array() ? given : OrderedJson::array({given})) {
     const std::optional<int64_t> whole = as_whole(id);
     if (whole) ids.push_back(*whole);
   }
@@ -93,7 +93,7 @@ void write_chat(const std::string& folder, const SavedChat& chat) {
 
   JsonFile config(place / "config.json");
   JsonFile generation(place / "generation_config.json");
-  Json& keys = language_keys(config.values);
+  OrderedJson& keys = language_keys(config.values);
   std::vector<int64_t> ends, before = ids_in(keys);
   if (generation.exists()) before = ids_in(generation.values);
   const auto end_with = [&](int64_t id) {
@@ -105,9 +105,10 @@ void write_chat(const std::string& folder, const SavedChat& chat) {
       ends, [&](int64_t id) { return std::ranges::find(before, id) != before.end(); });
   std::ranges::for_each(before, end_with);
   if (!ends.empty() && !(generation.exists() && all_known)) {
-    generation.values["eos_token_id"] = ends.size() == 1 ? Json(ends.front()) : Json(ends);
+    generation.values["eos_token_id"] =
+        ends.size() == 1 ? OrderedJson(ends.front()) : OrderedJson(ends);
   }
-  if (chat.pad && generation.values.value("pad_token_id", Json()).is_null()) {
+  if (chat.pad && generation.values.value("pad_token_id", OrderedJson()).is_null()) {
     generation.values["pad_token_id"] = chat.pad->id;
   }
   // A new generation_config.json replaces the generation keys of config.json.

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/fp8_blocks.h"
 #include "longspan/checkpoint/mxfp4.h"
 #include "longspan/checkpoint/weight_files.h"
-#include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/models/composite.h"
 #include "longspan/text/counted.h"

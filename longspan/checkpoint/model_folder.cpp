@@ -10,12 +10,12 @@
 #include <set>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/folder_tensors.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/checkpoint/stored_tensors.h"
-#include "longspan/checkpoint/written_names.h"
-#include "longspan/config/user_error.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/files/written_names.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "longspan/base/fnv1a.h"
 #include "longspan/checkpoint/model_folder.h"
-#include "longspan/spec/fnv1a.h"
 
 namespace longspan {
 namespace {

@@ -14,11 +14,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/memory/machine_memory.h"
-#include "longspan/plan/disk_model.h"
+#include "longspan/text/bytes.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/safetensors_header.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/parameters/named_tensor.h"
 
 namespace longspan {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

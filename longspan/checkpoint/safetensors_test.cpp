@@ -10,8 +10,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {

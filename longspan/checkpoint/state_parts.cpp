@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
 

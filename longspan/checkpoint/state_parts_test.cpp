@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/config/user_error.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/optim/adamw_8bit.h"
 #include "longspan/testing/parameter_specs.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/plan/rank_groups.h"
 
 namespace longspan {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 

@@ -13,9 +13,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "longspan/comm/backend.h"
-#include "longspan/comm/communication_error.h"
 #include "longspan/comm/link.h"
 #include "longspan/memory/transfer.h"
+#include "longspan/rendezvous/communication_error.h"
 
 namespace longspan {
 namespace {

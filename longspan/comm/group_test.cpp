@@ -6,10 +6,10 @@
 #include <chrono>
 #include <mutex>
 
-#include "longspan/comm/communication_error.h"
 #include "longspan/comm/differentiable.h"
 #include "longspan/comm/link.h"
 #include "longspan/memory/counting_allocator.h"
+#include "longspan/rendezvous/communication_error.h"
 #include "longspan/testing/ranks.h"
 
 namespace longspan {

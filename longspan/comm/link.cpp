@@ -7,8 +7,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "longspan/comm/backend.h"
-#include "longspan/comm/communication_error.h"
-#include "longspan/comm/cuda.h"
+#include "longspan/cuda/cuda.h"
+#include "longspan/rendezvous/communication_error.h"
+#include "longspan/rendezvous/store.h"
 
 namespace longspan {
 namespace {
@@ -16,6 +17,9 @@ namespace {
 /// NCCL ends a process after a collective's timeout, without saying which rank is gone. This grace
 /// lets the heartbeat, which can say it, come first; also where a host waits for other hosts.
 constexpr int64_t kNcclGraceSeconds = 60;
+
+/// kTimeToMeet for NCCL, which first inspects the links of all GPUs, for each group.
+constexpr std::chrono::seconds kTimeToMeetOnGpus{90};
 
 c10::DeviceType host() { return c10::DeviceType::CPU; }
 c10::DeviceType gpus() { return load_cuda().type; }

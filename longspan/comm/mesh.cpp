@@ -16,12 +16,13 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "longspan/base/user_error.h"
 #include "longspan/comm/backend.h"
-#include "longspan/comm/communication_error.h"
-#include "longspan/comm/endpoint.h"
 #include "longspan/comm/link.h"
-#include "longspan/config/user_error.h"
 #include "longspan/plan/rank_groups.h"
+#include "longspan/rendezvous/communication_error.h"
+#include "longspan/rendezvous/endpoint.h"
+#include "longspan/rendezvous/store.h"
 
 namespace longspan {
 namespace {

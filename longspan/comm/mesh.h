@@ -8,8 +8,8 @@
 
 #include "longspan/comm/collective_counts.h"
 #include "longspan/comm/group.h"
-#include "longspan/comm/rendezvous.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rendezvous/rendezvous.h"
 
 namespace longspan {
 

@@ -11,10 +11,11 @@
 #include <thread>
 #include <vector>
 
+#include "longspan/base/user_error.h"
 #include "longspan/comm/backend.h"
-#include "longspan/comm/communication_error.h"
-#include "longspan/comm/cuda.h"
-#include "longspan/config/user_error.h"
+#include "longspan/cuda/cuda.h"
+#include "longspan/rendezvous/communication_error.h"
+#include "longspan/rendezvous/store.h"
 #include "longspan/testing/ranks.h"
 
 namespace longspan {

@@ -12,13 +12,13 @@
 #include <variant>
 #include <vector>
 
-#include "longspan/config/choices.h"
+#include "longspan/base/names.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
-#include "longspan/config/names.h"
 #include "longspan/input/numbers.h"
-#include "longspan/optim/schedule.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/schedule.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 

@@ -4,15 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/data_settings.h"
-#include "longspan/config/export_settings.h"
-#include "longspan/config/memory_settings.h"
-#include "longspan/config/method_settings.h"
-#include "longspan/config/model_settings.h"
-#include "longspan/config/optimization_settings.h"
-#include "longspan/config/output_settings.h"
-#include "longspan/config/parallel_settings.h"
-#include "longspan/config/preference_settings.h"
+#include "longspan/settings/data_settings.h"
+#include "longspan/settings/export_settings.h"
+#include "longspan/settings/memory_settings.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/model_settings.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/output_settings.h"
+#include "longspan/settings/parallel_settings.h"
+#include "longspan/settings/preference_settings.h"
 
 namespace longspan {
 

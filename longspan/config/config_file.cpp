@@ -11,17 +11,17 @@
 #include <string_view>
 #include <utility>
 
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/checks.h"
 #include "longspan/config/config.h"
 #include "longspan/config/deepspeed.h"
 #include "longspan/config/keys.h"
-#include "longspan/config/names.h"
-#include "longspan/config/nearest.h"
 #include "longspan/config/other_formats.h"
 #include "longspan/config/overrides.h"
 #include "longspan/config/problem_place.h"
-#include "longspan/config/user_error.h"
 #include "longspan/input/json_text.h"
+#include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
 #include "longspan/text/yaml.h"
 

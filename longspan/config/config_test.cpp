@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/keys.h"
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/text/nearest.h"
 
 namespace longspan {
 

@@ -7,7 +7,7 @@
 
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 
 namespace longspan::key_tables {
 namespace {

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 namespace {

@@ -8,7 +8,7 @@
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/without_optional.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 
 namespace longspan {
 

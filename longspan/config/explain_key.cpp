@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "longspan/config/keys.h"
-#include "longspan/config/nearest.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/text/nearest.h"
 
 namespace longspan {
 

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "longspan/config/choices.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/data/turns.h"
 #include "longspan/spec/rotary_spec.h"
 

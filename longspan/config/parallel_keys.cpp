@@ -2,7 +2,7 @@
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/config/words_of_registers.h"
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
 
 namespace longspan::key_tables {
 

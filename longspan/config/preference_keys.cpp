@@ -1,7 +1,7 @@
 // Keys: preferences.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
-#include "longspan/objectives/pair_loss.h"
+#include "longspan/registers/pair_loss.h"
 
 namespace longspan::key_tables {
 

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <variant>
 
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 namespace {

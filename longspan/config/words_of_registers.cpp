@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "longspan/optim/update_rule.h"
-#include "longspan/plan/method.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/method.h"
+#include "longspan/registers/stage.h"
+#include "longspan/registers/update_rule.h"
 
 namespace longspan {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "longspan/attention/flash/flash_attention.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/cpu/vector_math.h"
 
 namespace longspan {

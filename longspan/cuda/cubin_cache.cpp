@@ -8,10 +8,10 @@
 #include <system_error>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/fnv1a.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/input/input_file.h"
-#include "longspan/spec/fnv1a.h"
 
 namespace longspan::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/testing/temporary_folder.h"
 

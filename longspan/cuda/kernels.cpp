@@ -9,10 +9,11 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "longspan/comm/cuda.h"
 #include "longspan/cuda/compiler.h"
 #include "longspan/cuda/cubin_cache.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/text/kept_warnings.h"
+#include "longspan/text/print.h"
 
 namespace longspan::cuda {
 namespace {

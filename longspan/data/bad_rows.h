@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/choices.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 

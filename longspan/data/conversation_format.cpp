@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/message_parts.h"
+#include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {

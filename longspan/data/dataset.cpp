@@ -6,9 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/choices.h"
-#include "longspan/config/data_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/conversation_format.h"
 #include "longspan/data/dataset_info.h"
@@ -16,7 +14,9 @@
 #include "longspan/data/row_file.h"
 #include "longspan/input/numbers.h"
 #include "longspan/memory/machine_memory.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/choices.h"
+#include "longspan/settings/data_settings.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

@@ -9,14 +9,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "longspan/config/names.h"
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/row_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {

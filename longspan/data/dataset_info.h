@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/row_kind.h"
+#include "longspan/registers/row_kind.h"
 
 namespace longspan {
 

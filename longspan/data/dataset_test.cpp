@@ -4,9 +4,9 @@
 
 #include <set>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {

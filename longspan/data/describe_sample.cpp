@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "longspan/data/batch.h"
-#include "longspan/data/example.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/rows/batch.h"
+#include "longspan/rows/example.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/shown.h"
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "longspan/config/choices.h"
-#include "longspan/config/data_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/stage_encoders.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/choices.h"
+#include "longspan/settings/data_settings.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

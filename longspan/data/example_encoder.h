@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "longspan/data/dataset.h"
-#include "longspan/data/example.h"
+#include "longspan/rows/example.h"
 #include "longspan/text/moment.h"
 #include "longspan/text/tokenizer.h"
 

@@ -10,7 +10,7 @@
 #include "longspan/config/config.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/parallel_rows.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {

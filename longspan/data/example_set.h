@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "longspan/data/example.h"
+#include "longspan/rows/example.h"
 
 namespace longspan {
 

@@ -1,6 +1,6 @@
 #include "longspan/data/example_source.h"
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 

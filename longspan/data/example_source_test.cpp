@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "longspan/config/data_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/turns.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/data_settings.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

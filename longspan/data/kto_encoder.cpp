@@ -1,10 +1,10 @@
 // kto: an answer with a verdict, and the same question with an answer to another one.
 #include <fmt/format.h>
 
-#include "longspan/config/choices.h"
-#include "longspan/config/data_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/settings/choices.h"
+#include "longspan/settings/data_settings.h"
 
 namespace longspan {
 

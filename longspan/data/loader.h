@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "longspan/data/batch.h"
+#include "longspan/rows/batch.h"
 
 namespace longspan {
 

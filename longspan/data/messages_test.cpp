@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "longspan/config/config.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {

@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/answer_spans.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/located_chat.h"

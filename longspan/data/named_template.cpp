@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/data_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/template_format.h"
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/data_settings.h"
 
 namespace longspan {
 

@@ -1,8 +1,8 @@
 // dpo, rm: two answers to the same question.
 #include <algorithm>
 
-#include "longspan/config/data_settings.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/settings/data_settings.h"
 
 namespace longspan {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/data_settings.h"
+#include "longspan/settings/data_settings.h"
 
 namespace longspan {
 

@@ -1,10 +1,10 @@
 // pt: plain text.
 #include <algorithm>
 
-#include "longspan/config/data_settings.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/data_settings.h"
 
 namespace longspan {
 

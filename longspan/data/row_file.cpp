@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 

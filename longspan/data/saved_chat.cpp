@@ -5,13 +5,13 @@
 
 #include <algorithm>
 
-#include "longspan/config/data_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/jinja_template.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/data/template_format.h"
 #include "longspan/data/turns.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/data_settings.h"
 
 namespace longspan {
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "longspan/config/data_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/parallel_rows.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/data_settings.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/call_formats.h"
 #include "longspan/data/turns.h"
 

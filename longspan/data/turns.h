@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "longspan/data/conversation.h"
-#include "longspan/data/ignore_label.h"
+#include "longspan/rows/ignore_label.h"
 #include "longspan/text/moment.h"
 #include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/data/batch.h"
 #include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/models/decoder.h"
 #include "longspan/optim/adamw.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/rows/batch.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/expert_cases.h"
 #include "longspan/testing/ranks.h"

@@ -7,12 +7,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
-#include "longspan/config/names.h"
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
@@ -22,6 +21,7 @@
 #include "longspan/models/lora.h"
 #include "longspan/models/own_head.h"
 #include "longspan/text/end_tokens.h"
+#include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {

@@ -62,6 +62,7 @@ at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_
   TORCH_CHECK(packing.num_documents() == std::ssize(sequences_),
               "cached attention: ", packing.num_documents(), " documents for ", sequences_.size(),
               " sequences");
+  TORCH_CHECK(!packing.has_forks(), "cached attention has no forks");
   TORCH_CHECK(next_layer_ < layers_.size(), "cached attention: more calls than layers");
   Layer& layer = layers_[next_layer_++];
   int64_t longest = 0;

@@ -6,12 +6,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/message_parts.h"
 #include "longspan/data/row_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/kernels/dropout.h"
 
 namespace longspan {

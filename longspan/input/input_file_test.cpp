@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 namespace {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <set>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 

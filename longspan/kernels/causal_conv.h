@@ -4,8 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "longspan/data/packing.h"
 #include "longspan/kernels/parameter_rows.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

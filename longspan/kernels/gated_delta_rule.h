@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "longspan/data/packing.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/cpu/capability.h"
 #include "longspan/cpu/gemm_tiles.h"
 #include "longspan/kernels/tiled_gemm.h"

@@ -5,10 +5,10 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/data/batch.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/models/decoder.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/batch.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"

@@ -15,9 +15,9 @@
 #include "longspan/kernels/linear.h"
 #include "longspan/kernels/rms_norm.h"
 #include "longspan/kernels/rope.h"
-#include "longspan/layers/activation_store.h"
 #include "longspan/layers/expert_load.h"
 #include "longspan/layers/output_norm.h"
+#include "longspan/memory/activation_store.h"
 
 namespace longspan {
 

@@ -16,7 +16,7 @@
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/attention/whole_row.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/layers/plain_steps.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/models/decoder.h"

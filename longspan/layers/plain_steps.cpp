@@ -5,7 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/kernels/storage_type.h"
 
 namespace longspan {

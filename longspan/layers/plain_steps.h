@@ -6,9 +6,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "longspan/data/packing.h"
 #include "longspan/kernels/linear.h"
 #include "longspan/kernels/rope.h"
+#include "longspan/rows/packing.h"
 #include "longspan/spec/attention_spec.h"
 #include "longspan/spec/norm_kind.h"
 

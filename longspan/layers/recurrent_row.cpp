@@ -39,7 +39,7 @@ at::Tensor over_stretches(const std::vector<at::Tensor>& inputs_T, const Packing
     begin = end;
   };
   for (int64_t d = 0; d < packing.num_documents(); ++d) {
-    const auto& fork = packing.fork(d);
+    const std::optional<Fork> fork = packing.fork(d);
     if (!fork) {
       plain.push_back(packing.length(d));
       continue;
@@ -56,6 +56,7 @@ at::Tensor over_stretches(const std::vector<at::Tensor>& inputs_T, const Packing
 
 at::Tensor over_remembered(const std::vector<at::Tensor>& inputs_T, const Packing& packing,
                            RecurrentMemory& memory, const Stretch& stretch) {
+  TORCH_CHECK(!packing.has_forks(), "remembered states have no forks");
   const c10::NoGradGuard no_grad;
   memory.begin_layer();
   std::vector<at::Tensor> outputs;

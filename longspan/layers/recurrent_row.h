@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "longspan/attention/recurrent_memory.h"
-#include "longspan/data/packing.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

@@ -8,8 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/config/memory_remedies.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
@@ -32,11 +33,7 @@ std::string describe_failure(const std::exception& error) {
   if (!is_out_of_memory(error)) return what.empty() ? "an error without a message" : what;
   what.resize(std::min(what.size(), what.find('\n')));
   return fmt::format(
-      "out of memory ({}). What takes less: a larger sequence_parallel_size, zero_stage: 3, "
-      "offload_optimizer, offload_params, offload_activations, kept_mlp_layers: 0, tiled_mlp, "
-      "gradient checkpointing (disable_gradient_checkpointing: false), a smaller "
-      "per_device_train_batch_size or cutoff_len.{}",
-      what,
+      "out of memory ({}). What takes less: {}.{}", what, kMemoryRemedies,
       dynamic_cast<const std::system_error*>(&error) == nullptr
           ? ""
           : " Or a thread could not be started: raise the limit of threads (ulimit -u, the "

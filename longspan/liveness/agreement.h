@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "longspan/base/user_error.h"
 #include "longspan/comm/group.h"
-#include "longspan/comm/notices.h"
-#include "longspan/config/user_error.h"
+#include "longspan/liveness/notices.h"
 
 namespace longspan {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "doctest/doctest.h"
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/testing/ranks.h"
 
 namespace longspan {

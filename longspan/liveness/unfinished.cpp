@@ -11,9 +11,9 @@
 #include <system_error>
 #include <thread>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/checkpoint/written_names.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/files/written_names.h"
 
 namespace longspan {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "longspan/layers/activation_store.h"
+#include "longspan/memory/activation_store.h"
 
 namespace longspan {
 

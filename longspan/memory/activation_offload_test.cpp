@@ -7,7 +7,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/host_memory.h"
 #include "longspan/memory/spill_file.h"

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <new>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/memory/out_of_memory.h"
 
 namespace longspan {

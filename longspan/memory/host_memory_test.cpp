@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/memory/out_of_memory.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <sstream>
 
-#include "longspan/plan/disk_model.h"
+#include "longspan/text/bytes.h"
 
 namespace longspan {
 namespace {

@@ -1,11 +1,11 @@
-// Measured peak memory of one rank. No torch.
+// Peak memory of a rank as numbers. No torch.
 #pragma once
 
 #include <cstdint>
 
 namespace longspan {
 
-/// In bytes.
+/// Measured peaks of one rank, in bytes.
 struct MeasuredPeak {
   int64_t device = 0;    // tensors in the device role
   int64_t host = 0;      // tensors in the host role

@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
 
 namespace longspan {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/models/own_head.h"
 #include "longspan/models/parse_model_config.h"
 #include "longspan/models/rope_scaling.h"

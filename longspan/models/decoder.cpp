@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/kernels/embedding.h"
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/linear_cross_entropy.h"

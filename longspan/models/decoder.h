@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "longspan/attention/attention.h"
-#include "longspan/data/batch.h"
-#include "longspan/layers/activation_store.h"
 #include "longspan/layers/expert_exchange.h"
 #include "longspan/layers/expert_load.h"
+#include "longspan/memory/activation_store.h"
 #include "longspan/parameters/named_tensor.h"
 #include "longspan/parameters/parameter_hooks.h"
+#include "longspan/rows/batch.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {

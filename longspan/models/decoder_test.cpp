@@ -10,10 +10,10 @@
 #include <map>
 
 #include "longspan/attention/block_kernel.h"
-#include "longspan/config/user_error.h"
-#include "longspan/data/shared_prompt.h"
+#include "longspan/base/user_error.h"
 #include "longspan/kernels/linear_cross_entropy.h"
 #include "longspan/objectives/sft.h"
+#include "longspan/rows/shared_prompt.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/plain_model.h"
 #include "longspan/testing/tolerance.h"

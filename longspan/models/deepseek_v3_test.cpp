@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/spec/file_tensors.h"
 #include "longspan/spec/lora_spec.h"

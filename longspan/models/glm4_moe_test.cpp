@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/spec/file_tensors.h"
 #include "longspan/spec/lora_spec.h"

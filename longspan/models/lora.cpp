@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
+#include "longspan/base/fnv1a.h"
 #include "longspan/kernels/dropout.h"
-#include "longspan/spec/fnv1a.h"
 
 namespace longspan {
 std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraShape& shape,

@@ -11,8 +11,8 @@
 #include <set>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/comm/group.h"
-#include "longspan/config/user_error.h"
 #include "longspan/kernels/dropout.h"
 #include "longspan/layers/adapters.h"
 #include "longspan/layers/layer_weights.h"

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/testing/published_config.h"
 
 namespace longspan {

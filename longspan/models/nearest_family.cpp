@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "longspan/config/nearest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/models/family.h"
 #include "longspan/models/parse_model_config.h"
+#include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/kernels/rope.h"
 #include "longspan/spec/lora_spec.h"
 #include "longspan/testing/published_config.h"

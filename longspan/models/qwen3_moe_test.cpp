@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/spec/lora_spec.h"
 #include "longspan/testing/published_config.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <variant>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/models/parameter_count.h"
 #include "longspan/spec/file_tensors.h"
 #include "longspan/testing/published_config.h"

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/parse_model_config.h"

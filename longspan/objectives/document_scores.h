@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "longspan/data/batch.h"
 #include "longspan/models/decoder.h"
+#include "longspan/rows/batch.h"
 
 namespace longspan {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "longspan/objectives/pair_loss.h"
+#include "longspan/registers/pair_loss.h"
 
 namespace longspan {
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "longspan/data/batch.h"
 #include "longspan/models/decoder.h"
+#include "longspan/rows/batch.h"
 
 namespace longspan {
 

@@ -10,7 +10,7 @@
 #include "longspan/optim/adamw_8bit_device.h"
 #include "longspan/optim/block_quantization.h"
 #include "longspan/optim/optimizer_job.h"
-#include "longspan/optim/update_rule.h"
+#include "longspan/registers/update_rule.h"
 
 namespace longspan {
 namespace {

@@ -12,7 +12,7 @@
 #include "longspan/kernels/storage_type.h"
 #include "longspan/optim/adamw.h"
 #include "longspan/optim/optimizer_job.h"
-#include "longspan/optim/update_rule.h"
+#include "longspan/registers/update_rule.h"
 
 namespace longspan {
 namespace {

@@ -7,12 +7,12 @@
 #include <map>
 #include <mutex>
 
-#include "longspan/config/optimization_settings.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/session/model_update.h"
+#include "longspan/settings/optimization_settings.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
-#include "longspan/session/model_update.h"
 
 namespace longspan {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "longspan/config/optimization_settings.h"
 #include "longspan/optim/optimizer.h"
+#include "longspan/settings/optimization_settings.h"
 
 namespace longspan {
 

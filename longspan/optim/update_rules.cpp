@@ -1,5 +1,5 @@
-// The register of the optimizers. Each optimizer's description is in its own file.
-#include "longspan/optim/update_rule.h"
+// The register of the optimizers. Each optimizer's description is in its own file. No torch.
+#include "longspan/registers/update_rule.h"
 
 namespace longspan {
 

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/optimization_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/optim/optimizer_job.h"
 #include "longspan/optim/sharded_parameters.h"
-#include "longspan/optim/update_rule.h"
+#include "longspan/registers/update_rule.h"
+#include "longspan/session/model_update.h"
+#include "longspan/settings/optimization_settings.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
-#include "longspan/session/model_update.h"
 
 namespace longspan {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
 
 namespace longspan {
 namespace {

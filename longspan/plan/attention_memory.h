@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "longspan/data/packing.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/geometry.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

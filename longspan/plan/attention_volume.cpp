@@ -1,6 +1,6 @@
 #include "longspan/plan/attention_volume.h"
 
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
 
 namespace longspan {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "longspan/data/packing.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/packing.h"
 #include "longspan/spec/attention_spec.h"
 
 namespace longspan {

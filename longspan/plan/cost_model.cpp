@@ -6,8 +6,8 @@
 #include <set>
 
 #include "longspan/plan/geometry.h"
-#include "longspan/plan/method.h"
 #include "longspan/plan/pass_cost.h"
+#include "longspan/registers/method.h"
 
 namespace longspan {
 namespace {

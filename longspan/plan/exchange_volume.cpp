@@ -1,7 +1,7 @@
 #include "longspan/plan/exchange_volume.h"
 
 #include "longspan/plan/geometry.h"
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
 
 namespace longspan {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/sliding_window.h"
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
 
 namespace longspan {
 

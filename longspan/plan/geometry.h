@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "longspan/attention/block.h"
-#include "longspan/data/packing.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/head_split.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

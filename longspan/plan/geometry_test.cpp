@@ -10,8 +10,8 @@
 #include <numeric>
 #include <set>
 
-#include "longspan/data/token_order.h"
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
+#include "longspan/rows/token_order.h"
 #include "longspan/testing/method_plans.h"
 
 namespace longspan {
@@ -32,7 +32,7 @@ bool is_allowed(const Packing& padded, int64_t query, int64_t key) {
   };
   const int64_t document = document_of(query);
   if (key > query || document_of(key) != document) return false;
-  const auto& fork = padded.fork(document);
+  const std::optional<Fork> fork = padded.fork(document);
   const int64_t begin = padded.begin(document);
   return !fork || query < begin + fork->second || key < begin + fork->first ||
          key >= begin + fork->second;
@@ -172,7 +172,7 @@ std::vector<int64_t> positions_of(const Packing& padded) {
   std::vector<int64_t> positions(padded.num_tokens());
   std::iota(positions.begin(), positions.end(), 0);
   for (int64_t d = 0; d < padded.num_documents(); ++d) {
-    const auto& fork = padded.fork(d);
+    const std::optional<Fork> fork = padded.fork(d);
     if (!fork) continue;
     for (int64_t place = padded.begin(d) + fork->second; place < padded.end(d); ++place) {
       positions[place] -= fork->second - fork->first;

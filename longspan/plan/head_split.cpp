@@ -177,7 +177,7 @@ class CostLine {
   /// Cost of the first `length` queries of a document. Those of a second branch do not see the
   /// first branch.
   double cost_of_first(int64_t length, int64_t document) const {
-    const auto& fork = packing_.fork(document);
+    const std::optional<Fork> fork = packing_.fork(document);
     if (window_) {
       if (!fork || length <= fork->second) return in_window(length);
       return in_window(fork->second) + in_window(fork->first + length - fork->second) -
@@ -189,7 +189,7 @@ class CostLine {
 
   /// Returns the x for which cost_of_first(x) = cost.
   double queries_of(double cost, int64_t document) const {
-    const auto& fork = packing_.fork(document);
+    const std::optional<Fork> fork = packing_.fork(document);
     if (!fork || cost <= triangle(fork->second)) return (std::sqrt(8.0 * cost + 1.0) - 1.0) / 2.0;
     // x (x + 1) / 2 - (x - second) unseen = cost
     const double half = unseen(*fork) - 0.5;

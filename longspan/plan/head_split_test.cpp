@@ -131,8 +131,9 @@ TEST_CASE("head split: by cost, branches of forked documents weigh what they see
         Packing::from_documents({{4096, Fork{1, 4000}}}),
         Packing::from_documents({{1000, Fork{700, 900}}, {30}, {2500, Fork{500, 1500}}, {566}})}) {
     std::vector<double> seen;  // number of keys that each token sees
-    for (const auto& [length, fork] : packing.documents()) {
-      for (int64_t i = 0; i < length; ++i) {
+    for (int64_t d = 0; d < packing.num_documents(); ++d) {
+      const std::optional<Fork> fork = packing.fork(d);
+      for (int64_t i = 0; i < packing.length(d); ++i) {
         const bool second = fork && i >= fork->second;
         seen.push_back(static_cast<double>(i + 1 - (second ? fork->second - fork->first : 0)));
       }

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "longspan/plan/plan_checks.h"
-#include "longspan/sequence_parallel/padding.h"
-#include "longspan/sequence_parallel/share_of.h"
+#include "longspan/rows/padding.h"
+#include "longspan/rows/share_of.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

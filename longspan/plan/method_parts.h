@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/packing.h"
-#include "longspan/data/token_order.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/geometry.h"
-#include "longspan/plan/method.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/pass_cost.h"
+#include "longspan/registers/method.h"
+#include "longspan/rows/packing.h"
+#include "longspan/rows/token_order.h"
 
 namespace longspan {
 

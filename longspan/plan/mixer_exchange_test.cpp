@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include "longspan/plan/method.h"
 #include "longspan/plan/recurrent_volume.h"
+#include "longspan/registers/method.h"
 
 namespace longspan {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/recurrent_volume.h"
@@ -230,6 +230,28 @@ class Chooser {
 };
 
 }  // namespace
+
+std::string describe_method(const ParallelPlan& plan) {
+  std::string text(plan.method->name);
+  for (const MethodKey* key : plan.method->keys) text += key->words(plan);
+  return text;
+}
+
+bool can_split(const Method& method, int sequence_size, const AttentionSpec& spec) {
+  return method.refusal(sequence_size, spec).empty();
+}
+
+std::vector<const Method*> methods_that_split(int sequence_size, const AttentionSpec& spec) {
+  return methods_that([&](const Method& method) { return can_split(method, sequence_size, spec); });
+}
+
+const MethodKey* foreign_key(const PlanRequest& request, const Method& method) {
+  for (const MethodKey* key : all_method_keys()) {
+    const std::optional<int>& given = request.*key->given;
+    if (given && *given > key->idle && !takes(method, *key)) return key;
+  }
+  return nullptr;
+}
 
 AttentionSpec attention_of(const PlanRequest& request) {
   AttentionSpec spec = plain_attention(request.num_heads, request.num_kv_heads, request.head_dim);

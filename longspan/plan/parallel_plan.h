@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "longspan/data/packing.h"
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
+#include "longspan/rows/packing.h"
 #include "longspan/spec/attention_spec.h"
 #include "longspan/spec/recurrence_spec.h"
 
@@ -51,7 +51,7 @@ struct PlanRequest {
   int ranks_per_machine = 0;  // neighbours on a fast link; 0: all
   int sequence_size = 1;
   const Method* method = nullptr;  // null: chosen
-  /// Keys that some methods take (plan/method_key.h). Default of waves: HeadWaves::own.
+  /// Keys that some methods take (registers/method_key.h). Default of waves: HeadWaves::own.
   std::optional<int> ulysses_degree, ring_degree, window_size, head_waves;
   int zero_stage = 0;
   std::optional<int64_t> shard_size;  // default: world_size with a zero_stage, 1 without
@@ -68,6 +68,19 @@ struct PlanRequest {
   bool cuda = false;
   bool checkpointing = true;
 };
+
+/// Describes the plan, e.g. "usp, ulysses 4 x ring 2", with windows if there are any, and with
+/// waves unless they are the method's default.
+std::string describe_method(const ParallelPlan& plan);
+
+/// True if the method can split this layer's heads over `sequence_size` ranks.
+bool can_split(const Method& method, int sequence_size, const AttentionSpec& spec);
+
+/// Returns the methods that can.
+std::vector<const Method*> methods_that_split(int sequence_size, const AttentionSpec& spec);
+
+/// Returns the first key of the request that the method does not take; null if there is none.
+const MethodKey* foreign_key(const PlanRequest& request, const Method& method);
 
 /// Returns the attention of a request.
 AttentionSpec attention_of(const PlanRequest& request);

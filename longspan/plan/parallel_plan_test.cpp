@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/rank_groups.h"

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "longspan/data/packing.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/plan/method_parts.h"
 #include "longspan/text/counted.h"
 

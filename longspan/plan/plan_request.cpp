@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "longspan/config/choices.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 

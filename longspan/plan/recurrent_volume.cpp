@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "longspan/data/token_order.h"
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
+#include "longspan/rows/token_order.h"
 
 namespace longspan {
 namespace {

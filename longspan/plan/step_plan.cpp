@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/input/numbers.h"
 
 namespace longspan {

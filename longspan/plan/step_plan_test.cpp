@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "doctest/doctest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 

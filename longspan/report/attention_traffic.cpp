@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/plan/mixer_exchange.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"

@@ -30,18 +30,17 @@ Console::Console(bool shows_progress)
     : shows_progress_(shows_progress), stdout_is_terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 void Console::take(const Event& event) {
-  std::visit(Overloaded{[&](const Said& said) {
-                          if (said.of_any_rank) return print_err("{}\n", said.text);
-                          say(said.text);
-                        },
-                        [&](const Stepped& stepped) { show(stepped.progress, stepped.loss); },
-                        [&](const StepsEnded&) { bar_.reset(); },
-                        [&](const Logged& logged) { say(console_line(logged.entry)); },
-                        [&](const CheckpointSaved& saved) {
-                          say(fmt::format("Saved {}", saved.folder));
-                        },
-                        [](const ModelSaved&) {}, [](const MemoryMeasured&) {}},
-             event);
+  std::visit(
+      Overloaded{[&](const Said& said) {
+                   if (said.of_any_rank) return print_err("{}\n", said.text);
+                   say(said.text);
+                 },
+                 [&](const Stepped& stepped) { show(stepped.progress, stepped.loss); },
+                 [&](const StepsEnded&) { bar_.reset(); },
+                 [&](const Logged& logged) { say(console_line(logged.entry)); },
+                 [&](const CheckpointSaved& saved) { say(fmt::format("Saved {}", saved.folder)); },
+                 [](const ModelSaved&) {}, [](const MemoryMeasured&) {}},
+      event);
 }
 
 void Console::say(const std::string& line) {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/text/plot.h"
 
 namespace longspan {

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "longspan/config/data_settings.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/models/model_config.h"
+#include "longspan/settings/data_settings.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 

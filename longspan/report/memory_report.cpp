@@ -9,9 +9,9 @@
 #include <sstream>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/input/numbers.h"
-#include "longspan/plan/disk_model.h"
+#include "longspan/text/bytes.h"
 #include "longspan/text/counted.h"
 
 namespace longspan {

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/account/memory_model.h"
+#include "longspan/account/run_account.h"
 #include "longspan/comm/group.h"
 #include "longspan/data/example_set.h"
 #include "longspan/memory/machine_memory.h"
 #include "longspan/memory/peak_meter.h"
-#include "longspan/plan/memory_model.h"
-#include "longspan/plan/run_account.h"
 
 namespace longspan {
 

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "longspan/config/choices.h"
-#include "longspan/config/names.h"
+#include "longspan/base/names.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"
+#include "longspan/settings/choices.h"
 #include "longspan/spec/lora_spec.h"
 #include "longspan/text/counted.h"
 

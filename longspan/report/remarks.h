@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/method_settings.h"
 #include "longspan/models/model_config.h"
+#include "longspan/settings/method_settings.h"
 #include "longspan/spec/file_tensors.h"
 
 namespace longspan {

@@ -6,7 +6,7 @@
 
 #include "longspan/config/config.h"
 #include "longspan/data/example_set.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 

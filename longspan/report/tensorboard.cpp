@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "longspan/checkpoint/checksum.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/checksum.h"
 
 namespace longspan {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "longspan/config/output_settings.h"
 #include "longspan/report/training_log.h"
+#include "longspan/settings/output_settings.h"
 #include "longspan/text/event_file.h"
 
 namespace longspan {

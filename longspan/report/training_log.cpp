@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"

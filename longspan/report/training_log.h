@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 
 namespace longspan {
 
@@ -114,8 +114,8 @@ class TrainingLog {
   std::string folder_;
   RunConstants constants_;
   std::vector<LogEntry> history_;
-  std::string lines_;         // of trainer_log.jsonl
-  bool lags_behind_ = false;  // the file lacks some of them
+  std::string lines_;                                // of trainer_log.jsonl
+  bool lags_behind_ = false;                         // the file lacks some of them
   std::function<void(const std::string&)> warning_;  // empty after its first call
   LogEntry all_results_;
 };

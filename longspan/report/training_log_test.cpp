@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "doctest/doctest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/report/console.h"
 #include "longspan/testing/temporary_folder.h"
 
@@ -33,7 +33,8 @@ TEST_CASE("training log: what is written is read back whole") {
                           .num_computed_tokens = 300,
                           .elapsed_seconds = 30.0};
   log.add(progress, LoggedStep{.loss = loss, .grad_norm = 1.0 / 7.0, .learning_rate = 5e-5});
-  log.add(progress, EvaluationResult{.loss = 3.5, .seconds = 2.0, .num_samples = 5, .num_batches = 3});
+  log.add(progress,
+          EvaluationResult{.loss = 3.5, .seconds = 2.0, .num_samples = 5, .num_batches = 3});
 
   std::ifstream lines(place / "trainer_log.jsonl");
   std::string line;
@@ -146,7 +147,8 @@ TEST_CASE("training log: a line that the disk has no room for waits for the next
   std::filesystem::create_symlink("/dev/full", place / "trainer_log.jsonl");
   TrainingLog log(place.path, {});
   Progress progress{.step = 1, .total_steps = 8};
-  CHECK_NOTHROW(log.add(progress, LoggedStep{.loss = 1.0, .grad_norm = 1.0, .learning_rate = 1e-5}));
+  CHECK_NOTHROW(
+      log.add(progress, LoggedStep{.loss = 1.0, .grad_norm = 1.0, .learning_rate = 1e-5}));
   CHECK(log.lags_behind());
   progress.step = 2;
   log.add(progress, LoggedStep{.loss = 2.0, .grad_norm = 1.0, .learning_rate = 1e-5});

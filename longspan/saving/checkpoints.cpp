@@ -11,19 +11,19 @@
 #include <sstream>
 #include <thread>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/checkpoint/file_claim.h"
-#include "longspan/checkpoint/left_temporary.h"
-#include "longspan/checkpoint/seal.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/state_parts.h"
-#include "longspan/checkpoint/written_names.h"
-#include "longspan/config/output_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/files/file_claim.h"
+#include "longspan/files/left_temporary.h"
+#include "longspan/files/seal.h"
+#include "longspan/files/written_names.h"
 #include "longspan/input/input_file.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/unfinished.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/sharded_saving.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 namespace {

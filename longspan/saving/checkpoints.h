@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
-#include "longspan/comm/notices.h"
-#include "longspan/config/output_settings.h"
+#include "longspan/liveness/notices.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/optim/state_piece.h"
 #include "longspan/parameters/named_tensor.h"
 #include "longspan/saving/saving.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 

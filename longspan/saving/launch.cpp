@@ -4,8 +4,8 @@
 
 #include <random>
 
-#include "longspan/comm/launcher_store.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/rendezvous/launcher_store.h"
 #include "longspan/saving/checkpoints.h"
 
 namespace longspan {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "longspan/comm/group.h"
-#include "longspan/comm/rendezvous.h"
-#include "longspan/config/output_settings.h"
+#include "longspan/rendezvous/rendezvous.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 

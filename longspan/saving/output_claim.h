@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "longspan/checkpoint/folder_lock.h"
+#include "longspan/files/folder_lock.h"
 #include "longspan/liveness/unfinished.h"
 #include "longspan/saving/saving.h"
 

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "longspan/checkpoint/checksum.h"
+#include "longspan/files/checksum.h"
 
 namespace longspan {
 namespace {

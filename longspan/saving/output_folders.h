@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/output_settings.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 

@@ -15,18 +15,19 @@
 #include <thread>
 #include <vector>
 
-#include "longspan/checkpoint/atomic_file.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/model_folder.h"
-#include "longspan/config/choices.h"
-#include "longspan/config/output_settings.h"
-#include "longspan/config/user_error.h"
+#include "longspan/files/atomic_file.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/optim/update_rule.h"
+#include "longspan/registers/update_rule.h"
 #include "longspan/report/tensorboard.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/resume.h"
 #include "longspan/saving/saving.h"
+#include "longspan/settings/choices.h"
+#include "longspan/settings/output_settings.h"
+#include "longspan/text/bytes.h"
 
 namespace longspan {
 namespace {
@@ -240,8 +241,8 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
         const bool next = folder != left.back();
         if (all.size() > 1 && (says || !is_full)) {
           events_.say(fmt::format("warning: {} could not be saved in {}: {}{}", what.name, folder,
-                                   error.what(),
-                                   next ? fmt::format(" {} is tried.", left.back()) : ""));
+                                  error.what(),
+                                  next ? fmt::format(" {} is tried.", left.back()) : ""));
         }
       }
     }

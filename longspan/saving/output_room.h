@@ -8,14 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "longspan/account/disk_model.h"
 #include "longspan/comm/group.h"
-#include "longspan/comm/notices.h"
-#include "longspan/config/output_settings.h"
 #include "longspan/liveness/host.h"
-#include "longspan/optim/update_rule.h"
-#include "longspan/plan/disk_model.h"
+#include "longspan/liveness/notices.h"
+#include "longspan/registers/update_rule.h"
+#include "longspan/report/console.h"
 #include "longspan/report/events.h"
 #include "longspan/saving/saving.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 

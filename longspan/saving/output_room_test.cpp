@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/testing/temporary_folder.h"
 

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "longspan/comm/group.h"
-#include "longspan/comm/notices.h"
+#include "longspan/liveness/notices.h"
+#include "longspan/report/console.h"
 #include "longspan/report/events.h"
 #include "longspan/saving/run_contents.h"
 

@@ -7,13 +7,13 @@
 #include <sstream>
 #include <vector>
 
-#include "longspan/checkpoint/seal.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/state_parts.h"
-#include "longspan/config/choices.h"
-#include "longspan/config/user_error.h"
+#include "longspan/files/seal.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_folders.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 namespace {

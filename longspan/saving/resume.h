@@ -5,13 +5,14 @@
 #include <optional>
 #include <string>
 
-#include "longspan/checkpoint/file_claim.h"
 #include "longspan/comm/group.h"
-#include "longspan/comm/notices.h"
-#include "longspan/config/output_settings.h"
+#include "longspan/files/file_claim.h"
+#include "longspan/liveness/notices.h"
+#include "longspan/report/console.h"
 #include "longspan/report/events.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <optional>
 
-#include "longspan/checkpoint/seal.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
+#include "longspan/files/seal.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 

@@ -9,13 +9,13 @@
 #include <set>
 #include <stdexcept>
 
+#include "longspan/base/names.h"
 #include "longspan/checkpoint/weight_files.h"
-#include "longspan/checkpoint/written_names.h"
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
-#include "longspan/config/names.h"
 #include "longspan/data/dataset_info.h"
-#include "longspan/stages/stage.h"
+#include "longspan/files/written_names.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/choices.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "longspan/checkpoint/file_digest.h"
+#include "longspan/files/file_digest.h"
 
 namespace longspan {
 

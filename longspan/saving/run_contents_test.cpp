@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/saving/read_contents.h"
 #include "longspan/testing/ranks.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/saving/training_state.h"
 
 namespace longspan {

@@ -5,17 +5,16 @@
 #include <filesystem>
 #include <set>
 
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
-#include "longspan/checkpoint/atomic_file.h"
 #include "longspan/checkpoint/chat_files.h"
-#include "longspan/checkpoint/file_list.h"
-#include "longspan/checkpoint/left_temporary.h"
 #include "longspan/checkpoint/model_folder.h"
-#include "longspan/checkpoint/written_names.h"
-#include "longspan/config/choices.h"
-#include "longspan/config/names.h"
-#include "longspan/config/user_error.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/files/file_list.h"
+#include "longspan/files/left_temporary.h"
+#include "longspan/files/written_names.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/unfinished.h"
 #include "longspan/report/curves.h"
@@ -23,6 +22,7 @@
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/resume.h"
 #include "longspan/saving/sharded_saving.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 namespace {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
-#include "longspan/comm/notices.h"
-#include "longspan/config/model_settings.h"
-#include "longspan/config/output_settings.h"
-#include "longspan/config/preference_settings.h"
+#include "longspan/liveness/notices.h"
 #include "longspan/models/model_config.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/parameters/named_tensor.h"
+#include "longspan/settings/model_settings.h"
+#include "longspan/settings/output_settings.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/spec/held_parameter.h"
 #include "longspan/spec/lora_spec.h"
 #include "longspan/text/saved_chat.h"

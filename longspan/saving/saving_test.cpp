@@ -5,10 +5,10 @@
 #include <system_error>
 
 #include "doctest/doctest.h"
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/checkpoint/file_list.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/files/file_list.h"
 #include "longspan/liveness/unfinished.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/testing/temporary_folder.h"

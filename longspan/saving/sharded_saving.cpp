@@ -12,13 +12,13 @@
 #include <optional>
 #include <thread>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/chat_files.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/checkpoint/stored_tensors.h"
-#include "longspan/config/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/models/composite.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "longspan/comm/group.h"
-#include "longspan/comm/notices.h"
+#include "longspan/liveness/notices.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/saving/saving.h"
 

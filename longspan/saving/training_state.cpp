@@ -6,10 +6,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/checkpoint/seal.h"
-#include "longspan/config/number_text.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/number_text.h"
+#include "longspan/base/user_error.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/files/seal.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "doctest/doctest.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {

@@ -6,7 +6,7 @@
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/geometry.h"
-#include "longspan/sequence_parallel/padding.h"
+#include "longspan/rows/padding.h"
 #include "longspan/testing/method_checks.h"
 #include "longspan/testing/tolerance.h"
 

@@ -5,10 +5,10 @@
 
 #include <string>
 
-#include "longspan/data/batch.h"
-#include "longspan/data/example.h"
-#include "longspan/data/shared_prompt.h"
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
+#include "longspan/rows/batch.h"
+#include "longspan/rows/example.h"
+#include "longspan/rows/shared_prompt.h"
 #include "longspan/testing/method_plans.h"
 
 namespace longspan {

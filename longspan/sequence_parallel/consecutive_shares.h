@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "longspan/rows/share_of.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/sequence_parallel/share_of.h"
 
 namespace longspan {
 

@@ -9,9 +9,9 @@
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
+#include "longspan/rows/padding.h"
 #include "longspan/sequence_parallel/consecutive_shares.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
-#include "longspan/sequence_parallel/padding.h"
 
 namespace longspan {
 namespace {

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/method_plans.h"
 #include "longspan/testing/ranks.h"

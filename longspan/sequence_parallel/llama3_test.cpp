@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "longspan/sequence_parallel/padding.h"
+#include "longspan/rows/padding.h"
 #include "longspan/testing/method_checks.h"
 
 namespace longspan {

@@ -1,6 +1,6 @@
 // The register of the methods of sequence parallelism. Each method's description is in its own
-// file.
-#include "longspan/plan/method.h"
+// file. No torch.
+#include "longspan/registers/method.h"
 
 namespace longspan {
 

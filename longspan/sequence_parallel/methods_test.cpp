@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <set>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/plan/attention_volume.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/geometry.h"

@@ -82,7 +82,7 @@ struct Case {
     };
     for (int64_t d = 0; d < row.num_documents(); ++d) {
       const int64_t begin = row.begin(d), end = row.end(d);
-      const auto& fork = row.fork(d);
+      const std::optional<Fork> fork = row.fork(d);
       add(begin, fork ? begin + fork->second : end, true);
       lengths.push_back(fork ? fork->second : end - begin);
       if (!fork) continue;

@@ -7,8 +7,8 @@
 
 #include "longspan/attention/block.h"
 #include "longspan/attention/sliding_window.h"
-#include "longspan/data/token_order.h"
 #include "longspan/plan/geometry.h"
+#include "longspan/rows/token_order.h"
 
 namespace longspan {
 

@@ -10,8 +10,8 @@
 #include "longspan/attention/block_kernel.h"
 #include "longspan/comm/group.h"
 #include "longspan/comm/mesh.h"
-#include "longspan/data/batch.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/batch.h"
 
 namespace longspan {
 

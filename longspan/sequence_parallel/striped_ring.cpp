@@ -5,7 +5,7 @@
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
-#include "longspan/sequence_parallel/padding.h"
+#include "longspan/rows/padding.h"
 #include "longspan/sequence_parallel/ring_attention.h"
 
 namespace longspan {

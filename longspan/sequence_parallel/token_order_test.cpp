@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "longspan/sequence_parallel/padding.h"
+#include "longspan/rows/padding.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/ranks.h"
 

@@ -13,9 +13,9 @@
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
+#include "longspan/rows/share_of.h"
 #include "longspan/sequence_parallel/exchanged_attention.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/sequence_parallel/share_of.h"
 
 namespace longspan {
 

@@ -12,8 +12,8 @@
 
 #include "longspan/attention/whole_row.h"
 #include "longspan/comm/group.h"
-#include "longspan/data/packing.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/packing.h"
 #include "longspan/sequence_parallel/row_pieces.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "longspan/plan/method_parts.h"
-#include "longspan/sequence_parallel/padding.h"
-#include "longspan/sequence_parallel/share_of.h"
+#include "longspan/rows/padding.h"
+#include "longspan/rows/share_of.h"
 
 namespace longspan {
 

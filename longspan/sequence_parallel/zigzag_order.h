@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "longspan/attention/block.h"
-#include "longspan/data/token_order.h"
+#include "longspan/rows/token_order.h"
 #include "longspan/sequence_parallel/ring_layout.h"
 
 namespace longspan {

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/generation/cached_decoder.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/models/lora.h"
@@ -29,8 +29,7 @@ std::vector<NamedTensor> gathered(const AnsweringModel& model) {
   std::vector<NamedTensor> parameters;
   const auto copy = [&](const NamedTensor& parameter) {
     // Adapters are merged in fp32, so that each weight is rounded once.
-    const at::ScalarType dtype =
-        trained.lora ? at::kFloat : parameter.tensor.scalar_type();
+    const at::ScalarType dtype = trained.lora ? at::kFloat : parameter.tensor.scalar_type();
     if (keeps) {
       parameters.push_back({parameter.name, parameter.tensor.detach().to(at::kCPU, dtype,
                                                                          /*non_blocking=*/false,
@@ -109,11 +108,11 @@ std::vector<Answer> answers_of(const AnsweringModel& model,
     CachedDecoder decoder(model.model.spec, std::move(parameters),
                           std::min<int64_t>(num_at_a_time, std::ssize(prompts)),
                           model.model.max_position_embeddings);
-    longspan::generate(decoder, prompts, options,
-                       {.token = {},
-                        .answer = [&](int64_t prompt,
-                                      Answer answer) { answers[prompt] = std::move(answer); },
-                        .go_on = {}});
+    longspan::generate(
+        decoder, prompts, options,
+        {.token = {},
+         .answer = [&](int64_t prompt, Answer answer) { answers[prompt] = std::move(answer); },
+         .go_on = {}});
   });
   if (model.world.size() == 1) return answers;
   return answers_from(model.world.gather_text(text_of(answers))[0]);

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
-#include "longspan/comm/notices.h"
 #include "longspan/generation/generate.h"
+#include "longspan/liveness/notices.h"
 #include "longspan/models/model_config.h"
 #include "longspan/session/trained_model.h"
 

@@ -4,14 +4,14 @@
 #include <optional>
 #include <utility>
 
+#include "longspan/account/held_parameters.h"
+#include "longspan/base/names.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
-#include "longspan/config/names.h"
 #include "longspan/models/rope_scaling.h"
-#include "longspan/plan/held_parameters.h"
+#include "longspan/settings/choices.h"
 #include "longspan/spec/lora_spec.h"
 
 namespace longspan {

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include "longspan/config/preference_settings.h"
 #include "longspan/memory/counting_allocator.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/small_model.h"

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/load_balance.h"
 

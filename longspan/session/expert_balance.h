@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/optimization_settings.h"
 #include "longspan/layers/expert_load.h"
 #include "longspan/models/model_config.h"
 #include "longspan/report/averages.h"
+#include "longspan/settings/optimization_settings.h"
 #include "longspan/stages/objective.h"
 
 namespace longspan {

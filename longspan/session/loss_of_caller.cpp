@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/data/batch.h"
+#include "longspan/rows/batch.h"
 
 namespace longspan {
 namespace {

@@ -7,7 +7,7 @@
 #include "longspan/memory/host_memory.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/optimizer_job.h"
-#include "longspan/optim/update_rule.h"
+#include "longspan/registers/update_rule.h"
 #include "longspan/session/gradient_reduction.h"
 
 namespace longspan {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "longspan/comm/group.h"
-#include "longspan/config/optimization_settings.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/settings/optimization_settings.h"
 
 namespace longspan {
 

@@ -8,9 +8,9 @@
 
 #include "longspan/report/averages.h"
 #include "longspan/report/row_traffic.h"
-#include "longspan/stages/objective.h"
 #include "longspan/session/expert_balance.h"
 #include "longspan/session/model_update.h"
+#include "longspan/stages/objective.h"
 
 namespace longspan {
 

@@ -8,8 +8,8 @@
 #include "longspan/config/config.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
-#include "longspan/text/counted.h"
 #include "longspan/session/attended_model.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 

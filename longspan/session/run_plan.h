@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "longspan/comm/rendezvous.h"
+#include "longspan/account/run_account.h"
+#include "longspan/cuda/device_choice.h"
 #include "longspan/models/model_config.h"
-#include "longspan/plan/device_choice.h"
 #include "longspan/plan/parallel_plan.h"
-#include "longspan/plan/run_account.h"
+#include "longspan/rendezvous/rendezvous.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
@@ -30,8 +30,8 @@ struct RunPlan {
   int own_gpu() const { return device.cuda() ? where.local_rank % device.num_gpus : 0; }
 };
 
-/// Reads the model's config.json and looks for GPUs. `model`: in the place of the file's, where it is
-/// not null. Throws UserError.
+/// Reads the model's config.json and looks for GPUs. `model`: in the place of the file's, where it
+/// is not null. Throws UserError.
 RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where = {},
                  const ModelConfig* model = nullptr);
 

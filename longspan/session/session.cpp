@@ -4,72 +4,37 @@
 #include <c10/core/GradMode.h>
 
 #include <cstdint>
-#include <stdexcept>
 #include <utility>
 
-#include "longspan/attention/block_kernel.h"
-#include "longspan/comm/cuda.h"
-#include "longspan/config/choices.h"
+#include "longspan/account/run_account.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/activation_offload.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/models/decoder.h"
-#include "longspan/plan/run_account.h"
+#include "longspan/registers/stage.h"
 #include "longspan/report/averages.h"
 #include "longspan/report/row_traffic.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/saving.h"
 #include "longspan/session/answers.h"
+#include "longspan/session/backends.h"
 #include "longspan/session/evaluation.h"
 #include "longspan/session/expert_balance.h"
+#include "longspan/session/host_sums.h"
 #include "longspan/session/model_update.h"
 #include "longspan/session/row_pass.h"
 #include "longspan/session/saved_state.h"
 #include "longspan/session/trained_model.h"
 #include "longspan/session/workers.h"
+#include "longspan/settings/choices.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/reference.h"
-#include "longspan/stages/stage.h"
 
 namespace longspan {
-namespace {
-
-const BlockKernel& block_kernel_of(const DeviceChoice& device) {
-  if (!device.cuda()) return cpu_block_kernel();
-  return load_cuda().block_kernel(cpu_block_kernel(), cuda_block_kernel());
-}
-
-/// Returns null if activations stay on the device.
-std::unique_ptr<ActivationOffload> activation_offload(const MemorySettings& config,
-                                                      at::Device device) {
-  switch (activations_offloaded_to(config)) {
-    case OffloadedTo::kNowhere:
-      return nullptr;
-    case OffloadedTo::kMemory:
-      return std::make_unique<ActivationOffload>(device, "");
-    case OffloadedTo::kDisk:
-      return std::make_unique<ActivationOffload>(device, config.offload_folder);
-  }
-  throw std::logic_error("activations go nobody knows where");
-}
-
-at::Tensor fp64(const std::vector<double>& values) {
-  return at::tensor(values, at::TensorOptions().dtype(at::kDouble));
-}
-
-/// Sums values of the hosts over ranks; the result is on the host.
-std::vector<double> sums_over(const Group& group, const std::vector<double>& values) {
-  if (group.size() == 1) return values;
-  const at::Tensor sums = fp64(values);
-  group.sum_(sums);
-  const double* data = sums.const_data_ptr<double>();
-  return {data, data + sums.numel()};
-}
-
-}  // namespace
 
 /// The parts that a session makes for itself, where nobody else holds them.
 struct SessionOwn {
@@ -162,7 +127,8 @@ Session::Session(const Config& config, const SessionParts& parts) {
   try {
     own->workers.guarded([&] {
       own->workers.meet();
-      impl_ = std::make_unique<Impl>(own->config, own->plan, own->workers, own->events, parts.model);
+      impl_ =
+          std::make_unique<Impl>(own->config, own->plan, own->workers, own->events, parts.model);
       prepare();
       return RunEnd::kDone;
     });
@@ -184,9 +150,8 @@ Session::~Session() {
 }
 
 std::unique_ptr<Reference> Session::make_reference() {
-  return longspan::make_reference(impl_->config, impl_->trained, impl_->plan.model,
-                                  *impl_->decoder, *impl_->attention, impl_->sharding,
-                                  impl_->device, impl_->given);
+  return longspan::make_reference(impl_->config, impl_->trained, impl_->plan.model, *impl_->decoder,
+                                  *impl_->attention, impl_->sharding, impl_->device, impl_->given);
 }
 
 void Session::prepare(std::unique_ptr<Reference> table) {
@@ -256,7 +221,7 @@ BatchCounts Session::count(std::span<const Row> rows) const {
     counts[2] += static_cast<double>(row.examples.size());
     counts[3] += static_cast<double>(row.num_computed_tokens());
   }
-  counts = sums_over(mesh().data_hosts, counts);
+  counts = sums_over(mesh().data_hosts, counts, at::kCPU);
   return {.weight = counts[0],
           .num_tokens = static_cast<int64_t>(counts[1]),
           .num_samples = static_cast<int64_t>(counts[2]),
@@ -264,7 +229,7 @@ BatchCounts Session::count(std::span<const Row> rows) const {
 }
 
 double Session::sum_over_groups(double value) const {
-  return sums_over(mesh().data_hosts, {value})[0];
+  return sums_over(mesh().data_hosts, {value}, at::kCPU)[0];
 }
 
 void Session::begin_step(int64_t step) { impl_->step = step; }
@@ -284,7 +249,8 @@ SumsOfStep Session::sum_up(const RowLosses& losses, const std::vector<double>& f
   Impl& s = *impl_;
   std::vector<double> values{0.0};
   values.insert(values.end(), flags.begin(), flags.end());
-  const at::Tensor sums = sent_to(fp64(values), s.device);
+  const at::Tensor sums =
+      sent_to(at::tensor(values, at::TensorOptions().dtype(at::kDouble)), s.device);
   const at::Tensor loss = sums.select(0, 0);
   if (const at::Tensor of_experts = s.balance ? s.balance->loss() : at::Tensor();
       of_experts.defined()) {
@@ -319,8 +285,9 @@ void Session::drop() {
 
 std::optional<EvaluationResult> Session::evaluate(const ExampleSet& examples, int64_t batch_size,
                                                   const std::function<bool()>& stops) {
-  return longspan::evaluate(*impl_->objective, *impl_->context, examples, batch_size,
-                            stops ? stops : [] { return false; });
+  return longspan::evaluate(
+      *impl_->objective, *impl_->context, examples, batch_size,
+      stops ? stops : [] { return false; });
 }
 
 at::Tensor Session::label_logprobs(const Row& row) {
@@ -390,9 +357,7 @@ const SequenceParallel& Session::attention() const { return *impl_->attention; }
 at::Device Session::device() const { return impl_->device; }
 bool Session::idle_rows() const { return impl_->idle_rows(); }
 const TrainedModel& Session::trained() const { return impl_->trained; }
-const std::vector<NamedTensor>& Session::parameters() const {
-  return impl_->decoder->parameters();
-}
+const std::vector<NamedTensor>& Session::parameters() const { return impl_->decoder->parameters(); }
 int64_t Session::step() const { return impl_->step; }
 Averages& Session::averages() { return impl_->averages; }
 

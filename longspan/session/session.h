@@ -28,10 +28,10 @@
 #include <string>
 #include <vector>
 
+#include "longspan/cuda/device_choice.h"
 #include "longspan/generation/generate.h"
 #include "longspan/liveness/host.h"
 #include "longspan/memory/transfer.h"
-#include "longspan/plan/device_choice.h"
 #include "longspan/report/events.h"
 #include "longspan/session/loss_of_caller.h"
 #include "longspan/session/run_plan.h"
@@ -62,10 +62,10 @@ struct ModelParts {
 
 /// Surroundings of a session; each may be left out.
 struct SessionParts {
-  Machine machine = {};           // GPUs and threads; default: one CPU thread
-  Rendezvous where = {};          // default: alone
-  Host* host = nullptr;           // null: nothing stops the session
-  EventSink* events = nullptr;    // null: nobody listens
+  Machine machine = {};               // GPUs and threads; default: one CPU thread
+  Rendezvous where = {};              // default: alone
+  Host* host = nullptr;               // null: nothing stops the session
+  EventSink* events = nullptr;        // null: nobody listens
   const ModelParts* model = nullptr;  // null: model_name_or_path
 };
 
@@ -104,8 +104,8 @@ class Session {
   /// `config`: see load_session_config; copied. The parts must outlive the session. Throws
   /// UserError, and CommunicationError if the ranks do not find each other.
   explicit Session(const Config& config, const SessionParts& parts = {});
-  /// The same for ranks that have met. All arguments must outlive the session. Call prepare() before
-  /// anything else. Throws as all_or_none.
+  /// The same for ranks that have met. All arguments must outlive the session. Call prepare()
+  /// before anything else. Throws as all_or_none.
   Session(const Config& config, const RunPlan& plan, Workers& workers, Events& events,
           const ModelParts* model = nullptr);
   ~Session();
@@ -146,8 +146,8 @@ class Session {
   /// The same with a loss of the caller's.
   RowLosses forward_backward(std::span<const Row> rows, const LossOfCaller& loss,
                              const std::function<bool()>& stops = {});
-  /// Sums the step's loss and some flags (0 or 1) over all ranks, without a wait for a GPU. Adds the
-  /// loads of experts to averages(). Called once after forward_backward().
+  /// Sums the step's loss and some flags (0 or 1) over all ranks, without a wait for a GPU. Adds
+  /// the loads of experts to averages(). Called once after forward_backward().
   SumsOfStep sum_up(const RowLosses& losses, const std::vector<double>& flags = {});
   /// Sums the gradients over all ranks. Returns their norm.
   double reduce();

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/generation/cached_decoder.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
@@ -105,9 +105,9 @@ void on_ranks(int num_ranks, const Config& config, const std::function<void(Sess
 
 double trained_step(Session& session, const LossOfCaller* loss) {
   const std::vector<Row> rows{session.row(samples_of(session.step()))};
-  const RowLosses losses =
-      loss != nullptr ? session.forward_backward(rows, *loss)
-                      : session.forward_backward(rows, session.count(rows).weight);
+  const RowLosses losses = loss != nullptr
+                               ? session.forward_backward(rows, *loss)
+                               : session.forward_backward(rows, session.count(rows).weight);
   const double value = session.sum_up(losses).loss();
   session.clip(session.reduce(), 1.0);
   session.update(kRate);
@@ -139,14 +139,13 @@ TEST_CASE("session: a loss of the caller's is the same on one rank and on severa
     return -(all_T.index_select(0, input.places_L) * input.logprobs_L).sum() / 6.0;
   }};
   // Not a sum over labels: needs the whole row's sum before the square.
-  const LossOfCaller squared{.reads = LossOfCaller::Reads::kHiddenStates,
-                             .of_row =
-                                 [](const LossInput& input) {
-                                   return input
-                                       .sum_over_row(input.hidden_LD.to(at::kDouble).sum())
-                                       .square();
-                                 },
-                             .whole_row = true};
+  const LossOfCaller squared{
+      .reads = LossOfCaller::Reads::kHiddenStates,
+      .of_row =
+          [](const LossInput& input) {
+            return input.sum_over_row(input.hidden_LD.to(at::kDouble).sum()).square();
+          },
+      .whole_row = true};
   for (const LossOfCaller* loss : {&weighted, &squared}) {
     const std::vector<double> alone = losses_of(1, config_for(1), loss);
     CHECK(alone.front() != alone.back());
@@ -159,9 +158,8 @@ TEST_CASE("session: a loss of the caller's is the same on one rank and on severa
 
 TEST_CASE("session: the mean of -log p, written as a loss of the caller's, is that of stage sft") {
   const double num_labels = kTokens - 1 + kTokens / 2 - 1;
-  const LossOfCaller mean{.of_row = [&](const LossInput& input) {
-    return -input.logprobs_L.sum() / num_labels;
-  }};
+  const LossOfCaller mean{
+      .of_row = [&](const LossInput& input) { return -input.logprobs_L.sum() / num_labels; }};
   check_close(losses_of(1, config_for(1), &mean), losses_of(1, config_for(1), nullptr));
 }
 
@@ -208,8 +206,8 @@ TEST_CASE("session: answers are those of the saved model, also where parameters 
     CHECK_THROWS_WITH_AS(session.generate({{}}, options), doctest::Contains("prompt 0 has 0"),
                          UserError);
   });
-  CachedDecoder decoder(small_model().spec,
-                        load_parameters(place.path, small_model(), at::kFloat), 1, 64);
+  CachedDecoder decoder(small_model().spec, load_parameters(place.path, small_model(), at::kFloat),
+                        1, 64);
   std::vector<std::vector<int32_t>> saved(prompts.size());
   generate(decoder, prompts, options,
            {.token = {},

@@ -9,21 +9,21 @@
 #include <map>
 #include <set>
 
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/model_folder.h"
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
-#include "longspan/config/names.h"
-#include "longspan/config/user_error.h"
 #include "longspan/input/numbers.h"
 #include "longspan/kernels/dropout.h"
 #include "longspan/memory/machine_memory.h"
-#include "longspan/plan/disk_model.h"
 #include "longspan/plan/plan_checks.h"
-#include "longspan/stages/stage.h"
-#include "longspan/text/counted.h"
+#include "longspan/registers/stage.h"
 #include "longspan/session/attended_model.h"
 #include "longspan/session/expert_balance.h"
+#include "longspan/settings/choices.h"
+#include "longspan/text/bytes.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -116,10 +116,10 @@ std::vector<ParameterSource> sources_of(const std::vector<NamedTensor>& given,
                                   fmt::join(tensor.sizes(), " x "), fmt::join(spec.shape, " x ")));
     }
     const at::ScalarType stored = stored_dtype(spec, dtype);
-    sources.push_back({spec, stored, false, [tensor, stored] {
-                         return tensor.to(at::kCPU, stored, /*non_blocking=*/false, /*copy=*/true)
-                             .contiguous();
-                       }});
+    sources.push_back(
+        {spec, stored, false, [tensor, stored] {
+           return tensor.to(at::kCPU, stored, /*non_blocking=*/false, /*copy=*/true).contiguous();
+         }});
     tensors.erase(found);
   }
   if (!tensors.empty()) {
@@ -318,7 +318,8 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     }
   }
   if (stage.has_value_head) {
-    for (NamedTensor& parameter : value_head_of(config, model, given != nullptr)) added.push_back(parameter);
+    for (NamedTensor& parameter : value_head_of(config, model, given != nullptr))
+      added.push_back(parameter);
     for (const ParameterSpec& parameter : value_head_parameters(model.spec.hidden_size)) {
       trained.specs.add(parameter);
     }
@@ -360,9 +361,9 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
   const bool bf16 = trained.options.compute_dtype == at::kBFloat16;
   const bool all_bf16 = config.pure_bf16 || (bf16 && trained.lora);
   const at::ScalarType dtype = all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat;
-  std::vector<ParameterSource> sources =
-      own && given != nullptr ? sources_of(*given, model, dtype)
-                              : parameter_sources(folder, reference_config, dtype);
+  std::vector<ParameterSource> sources = own && given != nullptr
+                                             ? sources_of(*given, model, dtype)
+                                             : parameter_sources(folder, reference_config, dtype);
   merge_adapters(adapters, reference_config, sources);
   for (ParameterSource& source : sources) {
     if (is_buffer(source.spec.role)) continue;

@@ -5,12 +5,12 @@
 #include <optional>
 #include <vector>
 
+#include "longspan/account/held_parameters.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
 #include "longspan/optim/sharded_parameters.h"
-#include "longspan/plan/held_parameters.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/stages/reference.h"
 
@@ -42,9 +42,10 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 /// The parameters of a model in memory, in the place of model_name_or_path; null: that folder's.
 using GivenParameters = const std::vector<NamedTensor>*;
 
-/// Loads the weights of model_name_or_path (or takes those of `given`), the adapters (merged, trained further, or new) and the
-/// value head of a reward model (from the folder, or new), and selects the trained parameters. With
-/// zero_stage 3 no rank holds more than one whole parameter at a time. Throws UserError.
+/// Loads the weights of model_name_or_path (or takes those of `given`), the adapters (merged,
+/// trained further, or new) and the value head of a reward model (from the folder, or new), and
+/// selects the trained parameters. With zero_stage 3 no rank holds more than one whole parameter at
+/// a time. Throws UserError.
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
                                 const std::optional<ShardingOptions>& sharding, at::Device device,
                                 GivenParameters given = nullptr);

@@ -5,9 +5,9 @@
 
 #include <mutex>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"

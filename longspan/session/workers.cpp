@@ -5,14 +5,15 @@
 #include <chrono>
 #include <thread>
 
-#include "longspan/comm/beat.h"
-#include "longspan/comm/communication_error.h"
-#include "longspan/comm/cuda.h"
+#include "longspan/base/user_error.h"
 #include "longspan/comm/descriptors.h"
-#include "longspan/comm/within.h"
-#include "longspan/config/user_error.h"
+#include "longspan/cuda/cuda.h"
+#include "longspan/files/process_identity.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/out_of_memory.h"
+#include "longspan/rendezvous/communication_error.h"
+#include "longspan/rendezvous/within.h"
+#include "longspan/text/print.h"
 
 namespace longspan {
 namespace {

@@ -5,13 +5,13 @@
 #include <memory>
 #include <string>
 
-#include "longspan/comm/heartbeat.h"
 #include "longspan/comm/mesh.h"
-#include "longspan/comm/notices.h"
-#include "longspan/config/model_settings.h"
-#include "longspan/config/parallel_settings.h"
+#include "longspan/liveness/heartbeat.h"
 #include "longspan/liveness/host.h"
+#include "longspan/liveness/notices.h"
 #include "longspan/session/run_plan.h"
+#include "longspan/settings/model_settings.h"
+#include "longspan/settings/parallel_settings.h"
 
 namespace longspan {
 

@@ -1,4 +1,4 @@
-// Costs of the parts of a layer, for the memory estimate (plan/memory_model.h) and the time
+// Costs of the parts of a layer, for the memory estimate (account/memory_model.h) and the time
 // estimate (plan/cost_model.h). Numbers are elements per token in the compute dtype, unless said
 // otherwise. No torch.
 #pragma once

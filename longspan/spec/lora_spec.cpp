@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 

@@ -7,11 +7,11 @@
 #include <array>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/method_settings.h"
-#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/preference.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/stage_parts.h"
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/kto.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/stage_parts.h"
 

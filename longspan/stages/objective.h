@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/config/preference_settings.h"
 #include "longspan/models/decoder.h"
 #include "longspan/report/averages.h"
 #include "longspan/report/training_log.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/spec/parameter_spec.h"
 #include "longspan/stages/reference.h"
 #include "longspan/stages/row.h"

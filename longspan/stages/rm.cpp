@@ -2,9 +2,9 @@
 #include <ATen/ATen.h>
 
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/preference_settings.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/objectives/document_scores.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/spec/parameter_spec.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/stage_parts.h"

@@ -5,9 +5,9 @@
 
 #include <vector>
 
-#include "longspan/data/batch.h"
 #include "longspan/data/example_set.h"
-#include "longspan/data/shared_prompt.h"
+#include "longspan/rows/batch.h"
+#include "longspan/rows/shared_prompt.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
 namespace longspan {

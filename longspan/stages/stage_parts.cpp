@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "longspan/config/preference_settings.h"
-#include "longspan/data/example.h"
+#include "longspan/rows/example.h"
+#include "longspan/settings/preference_settings.h"
 
 namespace longspan {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 
 namespace longspan {
 

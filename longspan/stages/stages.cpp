@@ -1,5 +1,5 @@
-// The register of the stages of training. Each stage's description is in its own file.
-#include "longspan/stages/stage.h"
+// The register of the stages of training. Each stage's description is in its own file. No torch.
+#include "longspan/registers/stage.h"
 
 namespace longspan {
 

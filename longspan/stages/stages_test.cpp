@@ -1,5 +1,5 @@
 // Checks of the description of every stage in the register. The parity tests check the training.
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 
 #include <doctest/doctest.h>
 
@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/checks.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
-#include "longspan/config/user_error.h"
-#include "longspan/data/example.h"
+#include "longspan/rows/example.h"
 
 namespace longspan {
 namespace {

@@ -125,7 +125,7 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
     }
     at::Tensor unseen = at::ones({length, length}, at::kBool).triu(1);
     at::Tensor positions = at::arange(length, at::kLong);
-    if (const auto& fork = problem.packing.fork(d)) {
+    if (const std::optional<Fork> fork = problem.packing.fork(d)) {
       positions.narrow(0, fork->second, length - fork->second).sub_(fork->second - fork->first);
       unseen.narrow(0, fork->second, length - fork->second)
           .narrow(1, fork->first, fork->second - fork->first)

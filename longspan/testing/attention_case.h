@@ -10,8 +10,8 @@
 
 #include "longspan/attention/latent_keys.h"
 #include "longspan/comm/group.h"
-#include "longspan/data/packing.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/packing.h"
 
 namespace longspan::testing {
 

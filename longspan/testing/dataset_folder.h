@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {

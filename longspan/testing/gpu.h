@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "longspan/comm/cuda.h"
+#include "longspan/cuda/cuda.h"
 
 namespace longspan::testing {
 

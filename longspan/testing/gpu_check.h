@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "longspan/comm/cuda.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/cuda/kernels.h"
 #include "longspan/testing/emulated_kernels.h"
 

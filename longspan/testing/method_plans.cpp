@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "longspan/plan/method.h"
+#include "longspan/registers/method.h"
 
 namespace longspan::testing {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "longspan/data/batch.h"
 #include "longspan/parameters/named_tensor.h"
+#include "longspan/rows/batch.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan::testing {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/models/parse_model_config.h"
 
 namespace longspan::testing {

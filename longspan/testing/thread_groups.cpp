@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "longspan/comm/communication_error.h"
+#include "longspan/rendezvous/communication_error.h"
 
 namespace longspan::testing {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include "longspan/comm/communication_error.h"
+#include "longspan/rendezvous/communication_error.h"
 #include "longspan/testing/ranks.h"
 
 namespace longspan::testing {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace fs = std::filesystem;
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/text/chat_template.h"
 
 namespace longspan {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace fs = std::filesystem;

@@ -6,7 +6,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/text/chat_template.h"
 
 namespace longspan {

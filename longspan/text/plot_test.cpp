@@ -11,7 +11,7 @@
 #include <limits>
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace fs = std::filesystem;

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/text/shown.h"
 
 namespace longspan {

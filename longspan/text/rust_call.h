@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan_rs.h"
 
 namespace longspan {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace fs = std::filesystem;

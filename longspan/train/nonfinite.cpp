@@ -10,8 +10,8 @@
 #include <set>
 #include <sstream>
 
-#include "longspan/config/number_text.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/number_text.h"
+#include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/text/counted.h"

@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/config/choices.h"
+#include "longspan/report/console.h"
 #include "longspan/report/events.h"
-#include "longspan/stages/row.h"
 #include "longspan/session/model_update.h"
+#include "longspan/settings/choices.h"
+#include "longspan/stages/row.h"
 
 namespace longspan {
 

@@ -15,13 +15,13 @@
 #include <sstream>
 #include <utility>
 
-#include "longspan/checkpoint/atomic_file.h"
-#include "longspan/checkpoint/checksum.h"
+#include "longspan/base/number_text.h"
+#include "longspan/base/user_error.h"
 #include "longspan/comm/differentiable.h"
 #include "longspan/config/config.h"
-#include "longspan/config/number_text.h"
-#include "longspan/config/user_error.h"
 #include "longspan/data/loader.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/files/checksum.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
@@ -151,10 +151,10 @@ std::optional<ReferenceTable> precompute_reference(
     KeptLines kept = whole_lines(path, key, job.examples);
     found = std::move(kept.text);
     if (kept.num_broken > 0) {
-      events.say(
-          fmt::format("warning: {} of {} {} not as written; what {} said is computed again.",
-                      counted(kept.num_broken, "line"), path, kept.num_broken == 1 ? "is" : "are",
-                      kept.num_broken == 1 ? "it" : "they"));
+      events.say(fmt::format("warning: {} of {} {} not as written; what {} said is computed again.",
+                             counted(kept.num_broken, "line"), path,
+                             kept.num_broken == 1 ? "is" : "are",
+                             kept.num_broken == 1 ? "it" : "they"));
     }
     if (kept.num_without_checksum > 0) {
       events.say(fmt::format(
@@ -181,15 +181,15 @@ std::optional<ReferenceTable> precompute_reference(
     if (!table.contains(i)) missing.push_back(i);
   }
   events.say(fmt::format("Reference log-probabilities of {}, {} of them kept from before{}",
-                          counted(job.examples.size(), "example"), with_commas(std::ssize(table)),
-                          is_main ? fmt::format(" in {}", path) : ""));
+                         counted(job.examples.size(), "example"), with_commas(std::ssize(table)),
+                         is_main ? fmt::format(" in {}", path) : ""));
 
   std::unique_ptr<Reference> reference;
   all_or_none(world, [&] {
     if (!missing.empty()) reference = make_reference();
   });
-  const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size,
-                      mesh.data.rank(), mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
+  const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size, mesh.data.rank(),
+                      mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
   const Documents which = job.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   const SumOver over_row = [&](const at::Tensor& x) { return sum_over(x, mesh.sequence); };
   Progress progress{.total_steps = loader.num_batches()};

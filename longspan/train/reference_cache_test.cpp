@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/train/reference_key.h"

@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <set>
 
-#include "longspan/checkpoint/checksum.h"
-#include "longspan/config/choices.h"
+#include "longspan/base/names.h"
 #include "longspan/config/config.h"
-#include "longspan/config/names.h"
+#include "longspan/files/checksum.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/model_files.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/registers/stage.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/output_claim.h"
 #include "longspan/saving/output_folders.h"
@@ -16,7 +17,6 @@
 #include "longspan/session/trained_model.h"
 #include "longspan/session/workers.h"
 #include "longspan/stages/objective.h"
-#include "longspan/stages/stage.h"
 #include "longspan/train/reference_cache.h"
 #include "longspan/train/run_checkpoints.h"
 #include "longspan/train/run_data.h"

@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/output_folders.h"
 
 namespace longspan {
 
-RunCheckpoints::RunCheckpoints(const OutputSettings& config, Workers& workers,
-                               const Session& model, RunSaving& saving, RunState& state,
-                               RunReports& reports)
+RunCheckpoints::RunCheckpoints(const OutputSettings& config, Workers& workers, const Session& model,
+                               RunSaving& saving, RunState& state, RunReports& reports)
     : config_(config),
       workers_(workers),
       model_(model),

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <string>
 
-#include "longspan/config/output_settings.h"
 #include "longspan/saving/resume.h"
 #include "longspan/session/session.h"
+#include "longspan/session/workers.h"
+#include "longspan/settings/output_settings.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_saving.h"
 #include "longspan/train/run_state.h"
-#include "longspan/session/workers.h"
 
 namespace longspan {
 

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "longspan/config/choices.h"
+#include "longspan/base/fnv1a.h"
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
@@ -17,9 +17,9 @@
 #include "longspan/liveness/agreement.h"
 #include "longspan/models/own_head.h"
 #include "longspan/models/rope_scaling.h"
+#include "longspan/registers/stage.h"
 #include "longspan/report/data_hints.h"
-#include "longspan/spec/fnv1a.h"
-#include "longspan/stages/stage.h"
+#include "longspan/settings/choices.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -66,7 +66,7 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   data.chat = saved_chat(config, stage, tokenizer, moment);
   if (!train.examples.empty()) {
     events.say(fmt::format("The first training example:\n{}\n",
-                            describe_example(train.examples.front(), config.stage, tokenizer)));
+                           describe_example(train.examples.front(), config.stage, tokenizer)));
   }
   if (train.packing) events.say(train.packing->text());
   const auto warn = [&events](const std::string& text) {

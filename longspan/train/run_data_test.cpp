@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/testing/ranks.h"
 

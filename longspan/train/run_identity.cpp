@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "longspan/checkpoint/checksum.h"
 #include "longspan/config/config.h"
+#include "longspan/files/checksum.h"
 #include "longspan/input/numbers.h"
 
 namespace longspan {

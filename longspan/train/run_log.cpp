@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "longspan/config/choices.h"
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/output_room.h"
 #include "longspan/saving/saving.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 

@@ -4,12 +4,13 @@
 #include <optional>
 #include <string>
 
+#include "longspan/account/disk_model.h"
 #include "longspan/comm/group.h"
-#include "longspan/config/output_settings.h"
-#include "longspan/plan/disk_model.h"
+#include "longspan/report/console.h"
 #include "longspan/report/events.h"
 #include "longspan/report/tensorboard.h"
 #include "longspan/report/training_log.h"
+#include "longspan/settings/output_settings.h"
 #include "longspan/train/run_start.h"
 
 namespace longspan {

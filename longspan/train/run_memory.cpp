@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include "longspan/comm/cuda.h"
 #include "longspan/config/config.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/memory/device_memory.h"
 #include "longspan/memory/machine_memory.h"
 #include "longspan/report/memory_report.h"

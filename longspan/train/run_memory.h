@@ -1,10 +1,10 @@
 // The memory that a run needs, and the use of free memory.
 #pragma once
 
-#include "longspan/plan/kept_layers.h"
-#include "longspan/plan/run_account.h"
-#include "longspan/train/run_data.h"
+#include "longspan/account/kept_layers.h"
+#include "longspan/account/run_account.h"
 #include "longspan/session/workers.h"
+#include "longspan/train/run_data.h"
 
 namespace longspan {
 

@@ -4,15 +4,15 @@
 
 #include <map>
 
+#include "longspan/base/names.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/folder_tensors.h"
-#include "longspan/config/choices.h"
 #include "longspan/config/config.h"
-#include "longspan/config/names.h"
 #include "longspan/report/remarks.h"
 #include "longspan/report/summary.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/output_room.h"
+#include "longspan/settings/choices.h"
 #include "longspan/spec/file_tensors.h"
 
 namespace longspan {
@@ -57,15 +57,15 @@ std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& mod
 void say_start(const StartFacts& facts, Events& events) {
   const auto& [config, plan, data, start, trained, schedule, progress, memory, disk] = facts;
   events.say(summary_of({.config = config,
-                          .model = plan.model,
-                          .plan = plan.parallel,
-                          .steps = schedule.plan(),
-                          .train_examples = *data.train,
-                          .eval_examples = *data.eval,
-                          .num_parameters = trained.num_parameters(),
-                          .num_trained = trained.num_trained(),
-                          .num_warmup_steps = schedule.num_warmup_steps(),
-                          .device = device_text(plan)}));
+                         .model = plan.model,
+                         .plan = plan.parallel,
+                         .steps = schedule.plan(),
+                         .train_examples = *data.train,
+                         .eval_examples = *data.eval,
+                         .num_parameters = trained.num_parameters(),
+                         .num_trained = trained.num_trained(),
+                         .num_warmup_steps = schedule.num_warmup_steps(),
+                         .device = device_text(plan)}));
   for (const std::string& remark :
        remarks_at_start({.notes = config.notes,
                          .method = config,
@@ -111,13 +111,13 @@ void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
   switch (end) {
     case RunEnd::kDone:
       events.say(results.record_in() == results.model_in()
-                      ? fmt::format("Saved the model and logs in {}", results.model_in())
-                      : fmt::format("Saved the model in {}, and its logs and results in {}",
-                                    results.model_in(), results.record_in()));
+                     ? fmt::format("Saved the model and logs in {}", results.model_in())
+                     : fmt::format("Saved the model in {}, and its logs and results in {}",
+                                   results.model_in(), results.record_in()));
       return;
     case RunEnd::kStopped:
       events.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, host.why_stopped(),
-                              checkpoints.last(), how_to_go_on(config)));
+                             checkpoints.last(), how_to_go_on(config)));
       return;
     case RunEnd::kInterrupted:
       say_interrupted(where_it_stands, progress.step == progress.total_steps, results, checkpoints,

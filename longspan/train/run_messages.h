@@ -3,17 +3,17 @@
 
 #include <string>
 
-#include "longspan/config/output_settings.h"
 #include "longspan/liveness/host.h"
 #include "longspan/report/events.h"
 #include "longspan/report/memory_report.h"
 #include "longspan/saving/checkpoints.h"
-#include "longspan/train/run_data.h"
 #include "longspan/session/run_plan.h"
+#include "longspan/session/trained_model.h"
+#include "longspan/settings/output_settings.h"
+#include "longspan/train/run_data.h"
 #include "longspan/train/run_results.h"
 #include "longspan/train/run_start.h"
 #include "longspan/train/step_schedule.h"
-#include "longspan/session/trained_model.h"
 
 namespace longspan {
 
@@ -40,7 +40,6 @@ RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Events
 
 /// `progress`: of the completed steps.
 void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
-             const RunResults& results, const Checkpoints& checkpoints, Host& host,
-             Events& events);
+             const RunResults& results, const Checkpoints& checkpoints, Host& host, Events& events);
 
 }  // namespace longspan

@@ -2,7 +2,7 @@
 
 #include "longspan/config/config.h"
 #include "longspan/plan/step_plan.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 
 namespace longspan {
 

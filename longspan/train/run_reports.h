@@ -4,9 +4,9 @@
 #include "longspan/memory/peak_meter.h"
 #include "longspan/report/events.h"
 #include "longspan/report/memory_report.h"
+#include "longspan/session/session.h"
 #include "longspan/train/run_log.h"
 #include "longspan/train/run_memory.h"
-#include "longspan/session/session.h"
 
 namespace longspan {
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <vector>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/unfinished.h"
 #include "longspan/report/curves.h"

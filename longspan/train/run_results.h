@@ -4,14 +4,14 @@
 #include <optional>
 #include <string>
 
-#include "longspan/config/output_settings.h"
 #include "longspan/report/row_traffic.h"
 #include "longspan/report/training_log.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/session/session.h"
+#include "longspan/session/workers.h"
+#include "longspan/settings/output_settings.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_saving.h"
-#include "longspan/session/workers.h"
 
 namespace longspan {
 

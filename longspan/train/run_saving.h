@@ -3,17 +3,18 @@
 
 #include <cstdint>
 
+#include "longspan/account/disk_model.h"
 #include "longspan/liveness/host.h"
-#include "longspan/plan/disk_model.h"
+#include "longspan/report/console.h"
 #include "longspan/report/events.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_room.h"
 #include "longspan/saving/saving.h"
-#include "longspan/train/run_data.h"
 #include "longspan/session/session.h"
+#include "longspan/session/workers.h"
+#include "longspan/train/run_data.h"
 #include "longspan/train/run_start.h"
 #include "longspan/train/step_schedule.h"
-#include "longspan/session/workers.h"
 
 namespace longspan {
 

@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/comm/notices.h"
+#include "longspan/liveness/notices.h"
+#include "longspan/report/console.h"
 #include "longspan/report/events.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/resume.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/session/trained_model.h"
 #include "longspan/text/moment.h"
 #include "longspan/train/run_data.h"
-#include "longspan/session/trained_model.h"
 
 namespace longspan {
 

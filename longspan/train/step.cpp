@@ -1,14 +1,12 @@
 #include "longspan/train/step.h"
 
-#include <ATen/ops/tensor.h>
-
 #include <algorithm>
 #include <cmath>
 
-#include "longspan/config/choices.h"
-#include "longspan/memory/transfer.h"
 #include "longspan/report/averages.h"
+#include "longspan/session/host_sums.h"
 #include "longspan/session/model_update.h"
+#include "longspan/settings/choices.h"
 #include "longspan/stages/objective.h"
 
 namespace longspan {
@@ -33,14 +31,13 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   const std::vector<Row> rows = rows_of(schedule_.plan().place(step));  // same on all SP members
   // The loss is a mean over the whole global batch. Its only denominator is known before any
   // computation.
-  StepResult result{.counts = session_.count(rows),
-                    .learning_rate = schedule_.learning_rate(step)};
+  StepResult result{.counts = session_.count(rows), .learning_rate = schedule_.learning_rate(step)};
   const auto averages_before = session_.averages().sums();
-  const RowLosses losses = session_.forward_backward(rows, result.counts.weight,
-                                                     [this] { return host_.requested(); });
+  const RowLosses losses =
+      session_.forward_backward(rows, result.counts.weight, [this] { return host_.requested(); });
   // A signal to one rank counts for all, so that they leave at the same step.
-  const SumsOfStep sums = session_.sum_up(
-      losses, {host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0});
+  const SumsOfStep sums =
+      session_.sum_up(losses, {host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0});
   // The host waits for a GPU once per step: for the norm. The sums have arrived by then. On a CPU
   // they are here, and may save the reduction.
   const bool on_cpu = session_.context().device.is_cpu();
@@ -87,13 +84,8 @@ std::vector<double> TrainingStep::own_losses(const std::vector<Row>& rows, const
     own.push_back(losses.contributions[i].item<double>() * total_weight /
                   std::max(1.0, session_.objective().weight(rows[i])));
   }
-  if (losses.replicated || session_.mesh().sequence.size() == 1) return own;
-  const at::Tensor sums =
-      sent_to(at::tensor(own, at::TensorOptions().dtype(at::kDouble)), session_.context().device);
-  session_.mesh().sequence.sum_(sums);
-  const ToHost arriving(sums);
-  const double* data = arriving.here().const_data_ptr<double>();
-  return {data, data + sums.numel()};
+  return losses.replicated ? own
+                           : sums_over(session_.mesh().sequence, own, session_.context().device);
 }
 
 }  // namespace longspan

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "longspan/config/optimization_settings.h"
 #include "longspan/data/example_source.h"
 #include "longspan/liveness/host.h"
 #include "longspan/session/session.h"
+#include "longspan/settings/optimization_settings.h"
 #include "longspan/stages/row.h"
 #include "longspan/train/nonfinite.h"
 #include "longspan/train/step_schedule.h"

@@ -3,9 +3,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "longspan/config/choices.h"
-#include "longspan/optim/schedule.h"
-#include "longspan/plan/disk_model.h"
+#include "longspan/account/disk_model.h"
+#include "longspan/registers/schedule.h"
+#include "longspan/settings/choices.h"
 
 namespace longspan {
 

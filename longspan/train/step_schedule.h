@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <optional>
 
-#include "longspan/config/method_settings.h"
-#include "longspan/config/optimization_settings.h"
-#include "longspan/config/output_settings.h"
 #include "longspan/plan/step_plan.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "longspan/comm/communication_error.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/rendezvous/communication_error.h"
 #include "longspan/report/averages.h"
 #include "longspan/report/row_traffic.h"
 
@@ -27,9 +27,8 @@ double seconds_now() {
 Trainer::Trainer(Parts parts)
     : parts_(std::move(parts)), events_(parts_.session.events()), last_grad_norm_(kNone) {
   totals_.progress.total_steps = parts_.schedule.plan().total_steps;
-  parts_.reports.log.training_log().set_steps(parts_.schedule.logging_steps(),
-                                              parts_.schedule.eval_steps(),
-                                              parts_.schedule.save_steps());
+  parts_.reports.log.training_log().set_steps(
+      parts_.schedule.logging_steps(), parts_.schedule.eval_steps(), parts_.schedule.save_steps());
 }
 
 void Trainer::resume(const ResumePoint& from) {
@@ -66,9 +65,9 @@ RunEnd Trainer::stop() {
   if (!parts_.checkpoints.save_last(totals_)) return RunEnd::kInterrupted;
   events_.tell(StepsEnded{});
   if (totals_.evaluation_due) {
-    events_.say(
-        fmt::format("The evaluation after step {} was left out{}.", totals_.progress.step,
-                    parts_.checkpoints.hold_state() ? "; it comes first when the run goes on" : ""));
+    events_.say(fmt::format(
+        "The evaluation after step {} was left out{}.", totals_.progress.step,
+        parts_.checkpoints.hold_state() ? "; it comes first when the run goes on" : ""));
   }
   return RunEnd::kStopped;
 }
@@ -129,7 +128,7 @@ bool Trainer::after_step(int64_t step, const StepResult& result) {
 bool Trainer::evaluate_now() {
   const Progress& progress = totals_.progress;
   parts_.workers.heartbeat().stands_at(progress.step,
-                                 fmt::format("the evaluation after step {}", progress.step));
+                                       fmt::format("the evaluation after step {}", progress.step));
   totals_.evaluation_due = true;
   const std::optional<EvaluationResult> result = parts_.evaluate();
   if (!result) return false;
@@ -149,7 +148,8 @@ bool Trainer::ends_with_evaluation() const {
 }
 
 RunEnd Trainer::finish() {
-  const std::string memory = parts_.reports.memory.end(parts_.workers.world());  // of training, without saving
+  const std::string memory =
+      parts_.reports.memory.end(parts_.workers.world());  // of training, without saving
   if (ends_with_evaluation() && !evaluate_now()) return stop();
   RunRecord record{.progress = totals_.progress,
                    .training = parts_.results.summed_up(totals_),
@@ -159,7 +159,8 @@ RunEnd Trainer::finish() {
   parts_.workers.heartbeat().stands_at(record.progress.step, "the saving of the model");
   record.sent = parts_.session.traffic().report(parts_.workers.world());
   log(record.progress, record.training);
-  if (!parts_.results.save_model(totals_) || !parts_.results.save_record(record)) return RunEnd::kInterrupted;
+  if (!parts_.results.save_model(totals_) || !parts_.results.save_record(record))
+    return RunEnd::kInterrupted;
   if (!parts_.workers.is_main()) return RunEnd::kDone;
   parts_.results.show(record.sent);
   events_.say(memory);

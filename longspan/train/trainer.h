@@ -9,12 +9,12 @@
 #include "longspan/report/events.h"
 #include "longspan/saving/resume.h"
 #include "longspan/session/session.h"
+#include "longspan/session/workers.h"
 #include "longspan/train/run_checkpoints.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_results.h"
 #include "longspan/train/step.h"
 #include "longspan/train/step_schedule.h"
-#include "longspan/session/workers.h"
 
 namespace longspan {
 

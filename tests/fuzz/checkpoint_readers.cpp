@@ -5,19 +5,20 @@
 #include <filesystem>
 
 #include "cli/commands.h"
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/chat_files.h"
-#include "longspan/checkpoint/seal.h"
-#include "longspan/comm/beat.h"
-#include "longspan/config/user_error.h"
+#include "longspan/files/process_identity.h"
+#include "longspan/files/seal.h"
+#include "longspan/liveness/beat.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/parse_model_config.h"
 #include "longspan/models/rope_scaling.h"
 #include "longspan/report/training_log.h"
 #include "tests/fuzz/fuzz.h"
-#if __has_include("longspan/checkpoint/file_list.h")
-#include "longspan/checkpoint/file_list.h"
-#include "longspan/checkpoint/lock_owner.h"
+#if __has_include("longspan/files/file_list.h")
+#include "longspan/files/file_list.h"
+#include "longspan/files/lock_owner.h"
 #define LONGSPAN_LISTS_FILES
 #endif
 

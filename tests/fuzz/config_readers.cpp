@@ -8,7 +8,7 @@
 #include "longspan/data/dataset.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/plan/step_plan.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 #include "longspan/text/yaml.h"
 #include "tests/fuzz/fuzz.h"
 

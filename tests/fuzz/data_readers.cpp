@@ -13,7 +13,7 @@
 #include "longspan/data/row_file.h"
 #include "longspan/data/turns.h"
 #include "longspan/generation/prompt_file.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace longspan {

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 
 namespace longspan::fuzz {
 namespace {

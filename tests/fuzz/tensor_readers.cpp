@@ -5,12 +5,12 @@
 
 #include <filesystem>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/generation/assistant.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/parse_model_config.h"

@@ -16,12 +16,12 @@
 #include <string>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
-#include "longspan/config/user_error.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
-#include "longspan/stages/stage.h"
+#include "longspan/registers/stage.h"
 #include "longspan/text/tokenizer.h"
 
 namespace {

@@ -17,9 +17,9 @@
 #include <span>
 #include <string_view>
 
+#include "longspan/base/user_error.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/config/user_error.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/dtype_words.h"
 #include "longspan/models/parameter_count.h"

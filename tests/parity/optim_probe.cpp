@@ -12,10 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/checkpoint/safetensors.h"
-#include "longspan/config/optimization_settings.h"
 #include "longspan/optim/block_quantization.h"
-#include "longspan/spec/parameter_spec.h"
 #include "longspan/session/model_update.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/spec/parameter_spec.h"
 
 namespace longspan {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "longspan/config/user_error.h"
+#include "longspan/base/user_error.h"
 #include "longspan/text/chat_template.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/text/yaml.h"

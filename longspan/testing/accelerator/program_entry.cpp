@@ -16,7 +16,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "longspan/comm/backend.h"
-#include "longspan/comm/cuda.h"
+#include "longspan/cuda/cuda.h"
 #include "longspan/testing/accelerator/accelerator.h"
 #include "longspan/testing/accelerator/attention.h"
 #include "longspan/testing/accelerator/process_group.h"

@@ -4,8 +4,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include "longspan/data/batch.h"
 #include "longspan/report/averages.h"
+#include "longspan/rows/batch.h"
 #include "longspan/testing/accelerator/accelerator.h"
 #include "longspan/testing/accelerator/streams_for_tests.h"
 

@@ -1,0 +1,229 @@
+#include "longspan/account/held_parameters.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
+#include "longspan/config/config.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/registers/stage.h"
+#include "longspan/settings/choices.h"
+#include "longspan/text/counted.h"
+
+namespace longspan {
+namespace {
+
+/// Parameters in flat buffers, and shares of them, are padded to multiples of this many elements.
+constexpr int64_t kAlignment = 64;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Bytes per element at use.
+int64_t used_bytes(const Config& config, const HeldParameter& parameter, int num_ranks) {
+  const bool apart =
+      is_gathered(config, parameter, num_ranks) || (parameter.trained && config.offload_optimizer);
+  const bool cast = apart && is_copied_for_use(parameter.spec);
+  return cast && computes_in_bf16(config, config) ? 2 : parameter.element_bytes;
+}
+
+}  // namespace
+
+std::set<std::string> trained_by_freeze(const MethodSettings& config, const ModelSpec& model) {
+  const int64_t wanted = std::abs(config.freeze_trainable_layers), L = model.num_layers;
+  if (wanted > L) {
+    throw UserError(fmt::format("freeze_trainable_layers: {}, but the model has {}",
+                                counted(wanted, "layer"), L));
+  }
+  const int64_t first = config.freeze_trainable_layers > 0 ? L - wanted : 0;
+  std::set<std::string> found;
+  const std::vector<std::string> modules = split_names(config.freeze_trainable_modules),
+                                 extra = split_names(config.freeze_extra_modules);
+  const auto trains = [&](const ParameterSpec& parameter) {
+    if (!parameter.layer) {
+      for (const std::string& module : extra) {  // any substring of the name, as in LLaMA-Factory
+        if (parameter.name.find(module) == std::string::npos) continue;
+        found.insert(module);
+        return true;
+      }
+      return false;
+    }
+    bool named = false;
+    for (const std::string& module : modules) {
+      if (module != "all" && parameter.module != module) continue;
+      found.insert(module);
+      named = true;
+    }
+    return named && *parameter.layer >= first && *parameter.layer < first + wanted;
+  };
+  std::set<std::string> trained;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    if (trains(parameter)) trained.insert(parameter.name);
+  }
+  for (const std::vector<std::string>* list : {&modules, &extra}) {
+    for (const std::string& module : *list) {
+      if (found.contains(module)) continue;
+      throw UserError(
+          fmt::format("freeze_{}_modules: the model has no parameter with {} in its name {}",
+                      list == &modules ? "trainable" : "extra", module,
+                      list == &modules ? "in its layers (self_attn, mlp, input_layernorm, ...)"
+                                       : "outside of its layers (embed_tokens, norm, lm_head)"));
+    }
+  }
+  return trained;
+}
+
+namespace {
+
+/// Returns which of the model's own parameters finetuning_type trains.
+std::function<bool(const ParameterSpec&)> trained_by_type(const MethodSettings& config,
+                                                          const ModelSpec& model) {
+  switch (finetuning_type_of(config)) {
+    case FinetuningType::kFull:
+      return [](const ParameterSpec&) { return true; };
+    case FinetuningType::kFreeze:
+      return [unfrozen = trained_by_freeze(config, model)](const ParameterSpec& parameter) {
+        return unfrozen.contains(parameter.name);
+      };
+    case FinetuningType::kLora:
+      return [](const ParameterSpec&) { return false; };
+  }
+  throw std::logic_error("a finetuning_type that trains nobody knows what");
+}
+
+}  // namespace
+
+std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
+                                           const LoraShape& lora) {
+  const bool has_adapter = trains_adapter(config);
+  const int64_t own_bytes = config.pure_bf16 || (config.bf16 && has_adapter) ? 2 : 4;
+  const int64_t added_bytes = config.pure_bf16 ? 2 : 4;
+  const Stage& stage = stage_of(config);
+  const auto is_trained = trained_by_type(config, model);
+  std::vector<HeldParameter> held;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    // The head is unused when a value head is trained, and weight decay must not move it either.
+    const bool unused = !stage.uses_lm_head && parameter.role == ParameterRole::kHead;
+    if (is_buffer(parameter.role)) {
+      held.push_back({parameter, 4, false});
+      continue;
+    }
+    held.push_back({parameter, own_bytes, is_trained(parameter) && !unused});
+  }
+  if (has_adapter) {
+    for (const ParameterSpec& matrix : lora_parameters_of(model, lora)) {
+      held.push_back({matrix, added_bytes, true});
+    }
+  }
+  if (stage.has_value_head) {
+    for (const ParameterSpec& parameter : value_head_parameters(model.hidden_size)) {
+      held.push_back({parameter, added_bytes, true});
+    }
+  }
+  return held;
+}
+
+LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model) {
+  LoraShape shape;
+  shape.r = config.lora_rank;
+  shape.alpha = static_cast<double>(config.lora_alpha.value_or(2 * config.lora_rank));
+  shape.dropout = config.lora_dropout;
+  shape.rank_stabilized = config.use_rslora;
+  shape.modules = lora_modules_from(config.lora_target, model);
+  return shape;
+}
+
+LoraShape as_trained(LoraShape adapter, const MethodSettings& config) {
+  if (config.lora_dropout > 0) adapter.dropout = config.lora_dropout;
+  return adapter;
+}
+
+std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model) {
+  return held_parameters(config, model,
+                         trains_adapter(config) ? lora_shape_of(config, model) : LoraShape{});
+}
+
+std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model) {
+  const bool lora = trains_adapter(config);
+  if (config.ref_model.empty() && lora) return {};
+  const bool all_bf16 = config.pure_bf16 || (config.bf16 && lora);
+  std::vector<HeldParameter> held;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    const bool small = !is_buffer(parameter.role) &&
+                       (all_bf16 || (config.bf16 && parameter.use == ParameterUse::kCast));
+    held.push_back({parameter, small ? 2 : 4, false});
+  }
+  return held;
+}
+
+std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
+                                           int expert_parallel_size) {
+  std::erase_if(all, [&](const HeldParameter& parameter) {
+    const std::optional<ExpertNumber>& expert = parameter.spec.expert;
+    return expert && place_of(*expert, expert_parallel_size) != 0;
+  });
+  return all;
+}
+
+int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_size) {
+  if (!parameter.spec.expert || expert_parallel_size == 1) return num_ranks;
+  return expert_shard_size(num_ranks, expert_parallel_size);
+}
+
+bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks) {
+  return divides_values(config) && (num_ranks > 1 || config.offload_params) &&
+         parameter.spec.unit != kAlwaysThere;
+}
+
+std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> held,
+                                           int num_ranks, int expert_parallel_size) {
+  for (HeldParameter& parameter : held) {
+    parameter.element_bytes =
+        used_bytes(config, parameter, ranks_of(parameter, num_ranks, expert_parallel_size));
+  }
+  return held;
+}
+
+HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
+                        int expert_parallel_size, bool cuda) {
+  // Parameters of a flat buffer have the same unit and dtype, are all trained or none, and are
+  // sharded over the same number of ranks.
+  using Key = std::tuple<int, bool, int64_t, int64_t, bool, int, bool>;
+  std::map<Key, int64_t> numbers;
+  HeldBytes bytes;
+  for (const HeldParameter& parameter : held) {
+    const int ranks = ranks_of(parameter, num_ranks, expert_parallel_size);
+    const bool gathered = is_gathered(config, parameter, ranks);
+    if (!parameter.trained && !gathered) {
+      bytes.device += parameter.num_bytes();
+      continue;
+    }
+    numbers[{parameter.spec.unit, parameter.trained, parameter.element_bytes,
+             used_bytes(config, parameter, ranks), gathered, ranks,
+             expert_parallel_size > 1 && parameter.spec.expert}] +=
+        round_up(parameter.spec.num_elements(), kAlignment);
+  }
+  for (const auto& [key, size] : numbers) {
+    const auto& [unit, trained, master_bytes, whole_bytes, gathered, ranks, of_experts] = key;
+    const int64_t share = round_up((size + ranks - 1) / ranks, kAlignment);
+    const bool host_values = gathered && config.offload_params;
+    const bool masters_on_host = host_values || (trained && config.offload_optimizer);
+    const bool masters_are_whole = !gathered && !masters_on_host && master_bytes == whole_bytes;
+    if (!gathered) bytes.device += ranks * share * whole_bytes;
+    if (!masters_are_whole && !masters_on_host) bytes.device += share * master_bytes;
+    if (gathered && masters_on_host && !host_values) bytes.device += share * whole_bytes;
+    if (masters_on_host) bytes.host += share * master_bytes;
+    if (cuda && host_values && master_bytes != whole_bytes) bytes.host += share * whole_bytes;
+  }
+  return bytes;
+}
+
+}  // namespace longspan

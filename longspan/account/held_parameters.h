@@ -1,0 +1,64 @@
+// The parameters that a run holds, their bytes, and which are trained, from the model's spec and
+// the configuration alone. No torch.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "longspan/settings/memory_settings.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/spec/held_parameter.h"
+#include "longspan/spec/lora_spec.h"
+
+namespace longspan {
+
+struct Config;
+
+/// Returns the names of the parameters that finetuning_type: freeze trains, by LLaMA-Factory's
+/// rules. Throws UserError for more layers than there are, and for modules that the model does not
+/// have.
+std::set<std::string> trained_by_freeze(const MethodSettings& config, const ModelSpec& model);
+
+/// Returns the parameters of a run, in the dtypes in which they are held: first the model's in the
+/// order of parameters_of, then the adapter's. `lora`: the adapter, for finetuning_type: lora.
+/// Throws UserError.
+std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
+                                           const LoraShape& lora);
+
+/// Returns the adapter of the configuration when there is none yet. Throws UserError.
+LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model);
+
+/// Returns an existing adapter for further training: dropout comes from the configuration.
+LoraShape as_trained(LoraShape adapter, const MethodSettings& config);
+
+/// Returns the parameters that load_trained_model will make, if there is no adapter yet. Throws
+/// UserError.
+std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model);
+
+/// Returns the untrained parameters of the reference model; none if the trained model without its
+/// adapter is the reference. `model`: of ref_model, otherwise the trained one.
+std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model);
+
+/// Returns the parameters of one rank when experts are distributed over `expert_parallel_size`
+/// ranks.
+std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
+                                           int expert_parallel_size);
+
+/// Returns the parameters in the dtypes at use: ZeRO and offloading cast what they gather.
+/// `num_ranks`: ranks that share one copy; for distributed experts, expert_shard_size() of them.
+std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> held,
+                                           int num_ranks, int expert_parallel_size = 1);
+
+/// Returns the number of ranks that share one copy of the parameter.
+int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_size);
+/// True if ZeRO-3 gathers the parameter for each use. `num_ranks`: ranks that share it.
+bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks);
+
+/// Returns the bytes of values on one rank between uses, if values are sharded or offloaded
+/// (optim/flat_parameters.h). `cuda`: a GPU's host also holds the values that it sends, in the
+/// dtype at use.
+HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
+                        int expert_parallel_size = 1, bool cuda = false);
+
+}  // namespace longspan

@@ -1,0 +1,36 @@
+// Bytes per token of one kind of layers, from which the moments of a step are computed. No torch.
+// D: model dim.
+#pragma once
+
+#include <cstdint>
+
+#include "longspan/account/memory_model.h"
+
+namespace longspan {
+
+/// Sizes of one kind of layers. With an empty cost: only those of the row.
+struct LayerSizes {
+  LayerCost cost;
+  // Bytes per token, in the dtype of each tensor.
+  double D, queries, keys, kv, output, state;
+  double latents;  // of keys and values that are recomputed on ranks that receive latents
+  double feed_forward_saved, feed_forward_working;
+  double feed_forward_working_saved;  // if the tensors that it saves exist
+  double feed_forward_forward, feed_forward_own_saved;
+  double hidden;   // a hidden state in the compute dtype
+  double behind;   // D if the layer has norms after its sublayers
+  double dropped;  // an adapter's gradient of the widest input, before and after its dropout
+  double queries_wide, kv_wide, output_wide;  // attention's gradients while they accumulate
+  AttentionMemory shared;                     // memory that sharing the row adds
+  double labels;                              // share of tokens that have a label
+  int64_t num_tokens, num_labels;             // of this rank
+};
+
+/// True if a GPU computes all of the layer's experts at once.
+bool are_grouped(const MemoryFacts& facts, const LayerCost& cost);
+/// True if the layer's experts are distributed over ranks; all rows of a rank then pass at once.
+bool shares_out(const MemoryFacts& facts, const LayerCost& cost);
+
+LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionMemory& shared);
+
+}  // namespace longspan

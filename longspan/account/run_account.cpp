@@ -1,0 +1,256 @@
+#include "longspan/account/run_account.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "longspan/account/kept_layers.h"
+#include "longspan/account/step_moments.h"
+#include "longspan/config/config.h"
+#include "longspan/plan/cost_model.h"
+#include "longspan/plan/mixer_exchange.h"
+#include "longspan/plan/rank_groups.h"
+#include "longspan/registers/stage.h"
+#include "longspan/registers/update_rule.h"
+#include "longspan/settings/choices.h"
+
+namespace longspan {
+namespace {
+
+/// Returns the sum for the layer, embedding or head that has the most.
+int64_t largest_unit(const std::vector<HeldParameter>& parameters,
+                     const std::function<int64_t(const HeldParameter&)>& bytes_of) {
+  std::map<int64_t, int64_t> layers;
+  int64_t largest = 0;
+  for (const HeldParameter& parameter : parameters) {
+    int64_t own = 0;  // of parameters outside the layers
+    int64_t& unit = parameter.spec.layer ? layers[*parameter.spec.layer] : own;
+    unit += bytes_of(parameter);
+    largest = std::max(largest, unit);
+  }
+  return largest;
+}
+
+/// Returns the bytes of each unit: of parameters that are used together.
+MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
+                            const RunParameters& parameters, int64_t master_bytes) {
+  MemoryFacts::Units units;
+  units.head_is_embedding = model.tied_head;
+  units.layers.resize(static_cast<size_t>(model.num_layers));
+  for (const HeldParameter& parameter : parameters.used) {
+    const int unit = parameter.spec.unit;
+    if (unit == kAlwaysThere) continue;
+    MemoryFacts::Unit& of = unit == model.head_unit() ? units.head
+                            : unit == kEmbeddingUnit  ? units.embedding
+                                                      : units.layers.at(unit - 1);
+    const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
+    if (is_gathered(config, parameter, ranks)) {
+      of.gathered += parameter.num_bytes();
+      // If the share is sent in another form than it is held. With one rank, the sent copy is the
+      // one used.
+      const bool cast = parameter.trained && parameter.element_bytes < master_bytes;
+      if (ranks > 1 && (config.offload_params || (cast && !config.offload_optimizer))) {
+        of.sent += parameter.num_bytes() / ranks;
+      }
+    }
+    if (!parameter.trained) continue;
+    of.gradients +=
+        parameters.divided ? parameter.spec.num_elements() * master_bytes : parameter.num_bytes();
+  }
+  return units;
+}
+
+/// Smaller gradients are copied into buckets with others (session/gradient_reduction).
+constexpr int64_t kBucketBytes = int64_t{4} << 20;
+
+/// Returns the temporary bytes after the last backward of a step: of the gradient reduction and the
+/// update.
+int64_t update_bytes(const Config& config, const ParallelPlan& plan,
+                     const RunParameters& parameters, const MemoryFacts& facts,
+                     int64_t master_bytes, const Computer& computer) {
+  int64_t of_sums = 0, of_rule = 0, of_wholes = 0;
+  const UpdateRule& rule = update_rule_of(config);
+  const int64_t largest_numbers = facts.largest_unit_gradient_bytes / master_bytes;
+  for (const HeldParameter& parameter : parameters.used) {
+    if (!parameter.trained) continue;
+    if (!parameters.divided && plan.world_size > 1 && parameter.num_bytes() < kBucketBytes) {
+      of_sums += parameter.num_bytes();
+    }
+    if (config.offload_optimizer) continue;
+    of_rule = std::max(of_rule, rule.working_bytes(parameter, computer.cuda));
+    // Sharded matrices are gathered in bf16, one unit at a time.
+    if (parameters.divided && rule.wants_whole(parameter.spec)) {
+      of_wholes = 2 * 2 * largest_numbers;
+    }
+  }
+  // Gradients of whole parameters are copied into one buffer, a unit at a time, and reduced in
+  // chunks.
+  if (parameters.divided && facts.zero_stage < 2) {
+    of_sums = facts.largest_unit_gradient_bytes +
+              (facts.shard_size > 1 ? bytes_under_reduction(facts.largest_unit_gradient_bytes) : 0);
+  }
+  return std::max(of_sums, of_rule + of_wholes);
+}
+
+std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const ParallelPlan& plan,
+                                           const RowLengths& row, int64_t element_bytes) {
+  const Packing padded =
+      padded_row(plan, row.documents.empty() ? Packing::single(std::max<int64_t>(1, row.num_tokens))
+                                             : Packing::from_lengths(row.documents));
+  std::vector<MemoryFacts::Layers> layers;
+  const std::vector<int64_t> counts = layers_of_pattern(model);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    layers.push_back({cost_of(model.pattern[i], model.hidden_size), counts[i],
+                      mixer_memory(plan, model.pattern[i].mixer, padded, element_bytes)});
+  }
+  return layers;
+}
+
+}  // namespace
+
+RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
+                                     const ParallelPlan& plan, const ModelSpec* reference,
+                                     const Computer& computer) {
+  const int ranks = plan.shard_size, experts = plan.expert_parallel_size;
+  const std::vector<HeldParameter> held =
+      parameters_here(planned_parameters(config, model), experts);
+  RunParameters parameters{.used = used_parameters(config, held, ranks, experts),
+                           .divided = std::nullopt,
+                           .reference = {}};
+  if (zero_stage_of(config) > 0 || config.offload_optimizer || experts > 1) {
+    parameters.divided = divided_bytes(config, held, ranks, experts, computer.cuda);
+  }
+  if (!stage_of(config).has_reference(config) || config.precompute_ref_log_probs) {
+    return parameters;
+  }
+  const std::vector<HeldParameter> compared = parameters_here(
+      reference_parameters(config, reference == nullptr ? model : *reference), experts);
+  if (divides_values(config)) {
+    parameters.reference = divided_bytes(config, compared, ranks, experts, computer.cuda);
+  } else {
+    for (const HeldParameter& parameter : compared) {
+      parameters.reference.device += parameter.num_bytes();
+    }
+  }
+  return parameters;
+}
+
+MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
+                         const RunParameters& parameters, const RowLengths& row,
+                         const Computer& computer) {
+  const bool bf16 = computes_in_bf16(config, config);
+  const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
+  MemoryFacts facts;
+  facts.hidden_size = model.hidden_size;
+  facts.vocab_size = model.vocab_size;
+  facts.compute_bytes = bf16 ? 2 : 4;
+  facts.layers = layers_of(model, plan, row, facts.compute_bytes);
+  facts.last_layer = static_cast<size_t>((model.num_layers - 1) % std::ssize(model.pattern));
+  for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.dim;
+  const UpdateRule& rule = update_rule_of(config);
+  int64_t state_bytes = 0;
+  for (const HeldParameter& parameter : parameters.used) {
+    const int64_t bytes = parameter.num_bytes();
+    facts.parameter_bytes += bytes;
+    if (!parameter.trained) continue;
+    facts.trained_parameter_bytes += bytes;
+    facts.num_trained += parameter.spec.num_elements();
+    if (parameter.spec.expert && plan.expert_parallel_size > 1) {
+      facts.num_trained_of_experts += parameter.spec.num_elements();
+      facts.trained_expert_bytes += bytes;
+    }
+    // Values at use may have another dtype than their masters. Gradients and states follow the
+    // masters.
+    HeldParameter updated = parameter;
+    if (parameters.divided) updated.element_bytes = master_bytes;
+    state_bytes += rule.state_bytes(updated);
+  }
+  facts.largest_unit_bytes = largest_unit(parameters.used, [&](const HeldParameter& parameter) {
+    const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
+    return parameter.spec.expert && !is_gathered(config, parameter, ranks) ? 0
+                                                                           : parameter.num_bytes();
+  });
+  if (parameters.divided) {
+    facts.held_on_device = parameters.divided->device;
+    facts.held_on_host = parameters.divided->host;
+    facts.trained_parameter_bytes = facts.num_trained * master_bytes;
+    facts.trained_expert_bytes = facts.num_trained_of_experts * master_bytes;
+    facts.largest_unit_gradient_bytes =
+        largest_unit(parameters.used, [&](const HeldParameter& parameter) {
+          return parameter.trained ? parameter.spec.num_elements() * master_bytes : 0;
+        });
+  }
+  facts.reference_on_device = parameters.reference.device;
+  facts.reference_on_host = parameters.reference.host;
+  facts.optimizer_bytes =
+      static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
+  facts.units = units_of(config, model, plan, parameters, master_bytes);
+  facts.accumulates = config.gradient_accumulation_steps > 1;
+  facts.scales_embedding = model.embedding_scale != 1.0;
+  facts.zero_stage = zero_stage_of(config);
+  facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
+  facts.expert_parallel_size = plan.expert_parallel_size;
+  facts.expert_shard_size =
+      expert_shard_size(static_cast<int>(facts.shard_size), plan.expert_parallel_size);
+  facts.offload_optimizer = config.offload_optimizer;
+  facts.offload_params = config.offload_params;
+  facts.update_bytes = update_bytes(config, plan, parameters, facts, master_bytes, computer);
+  facts.num_tokens = row.num_tokens;
+  // A value head reads the last token of each document.
+  facts.num_labels =
+      stage_of(config).uses_lm_head
+          ? row.num_labels
+          : std::min(row.num_labels, std::max<int64_t>(1, std::ssize(row.documents)));
+  facts.keeps_places = row.keeps_places;
+  facts.sequence_size = plan.sequence_size;
+  for (const HeldParameter& parameter : parameters.used) {
+    const ParameterRole role = parameter.spec.role;
+    const int64_t bytes = parameter.element_bytes;
+    // A gradient accumulates in the dtype of its master.
+    const bool bf16_sum = parameter.trained && config.pure_bf16;
+    if (role == ParameterRole::kEmbedding) {
+      facts.residual_bytes = std::max(bytes, facts.compute_bytes);
+    }
+    if (model.is_head(role)) {
+      facts.casts_head = bytes > facts.compute_bytes && stage_of(config).uses_lm_head;
+      facts.sums_head_apart = bf16_sum && stage_of(config).uses_lm_head;
+    }
+    if (is_copied_for_use(parameter.spec) && !is_lora(role)) {  // adapters are small
+      facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;
+      facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
+    }
+  }
+  facts.cuda = computer.cuda;
+  for (const HeldParameter& parameter : parameters.used) {
+    if (!parameter.spec.expert || parameter.spec.role != ParameterRole::kLoraA) continue;
+    facts.expert_adapter_rank = parameter.spec.shape[0];
+  }
+  facts.experts_at_once = computer.cuda && bf16 &&
+                          facts.expert_adapter_rank % kGroupedNumbers == 0 &&
+                          (facts.expert_adapter_rank == 0 || config.lora_dropout == 0);
+  facts.num_groups = std::ssize(connected_groups(plan));
+  facts.widens_attention = bf16 && !computer.cuda;
+  facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
+  facts.checkpointing = !config.disable_gradient_checkpointing;
+  const OffloadedTo offloaded_to = activations_offloaded_to(config);
+  facts.offload_activations = offloaded_to != OffloadedTo::kNowhere;
+  facts.in_file = offloaded_to == OffloadedTo::kDisk;
+  facts.reads_ahead = facts.offload_activations && !facts.in_file && computer.cuda;
+  facts.mlp_tiles = config.tiled_mlp.value_or(0);
+  facts.drops_inputs = trains_adapter(config) && config.lora_dropout > 0;
+  // The number that fits is known only where the run is (train/run_memory.h).
+  if (const auto said = said_kept_layers(config, model, computer.cuda)) {
+    keep_layers(facts, model, said->count);
+  }
+  return facts;
+}
+
+MemoryAccount planned_account(const Config& config, const ModelSpec& model,
+                              const ParallelPlan& plan, const RowLengths& row,
+                              const Computer& computer, const ModelSpec* reference) {
+  return account_of(memory_facts(config, model, plan,
+                                 planned_run_parameters(config, model, plan, reference, computer),
+                                 row, computer));
+}
+
+}  // namespace longspan

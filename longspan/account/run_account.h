@@ -1,0 +1,54 @@
+// Estimates a run's memory from its configuration, the model's spec, the plan and the row lengths,
+// before any tensor exists. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "longspan/account/held_parameters.h"
+#include "longspan/account/memory_model.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+struct Config;
+
+/// The longest row of a run, in tokens.
+struct RowLengths {
+  int64_t num_tokens = 0, num_labels = 0;
+  bool keeps_places = false;            // positions restart in documents, so places are stored too
+  std::vector<int64_t> documents = {};  // document lengths; empty: possibly one document
+};
+
+/// A run's parameters on one rank.
+struct RunParameters {
+  std::vector<HeldParameter> used;   // in the dtypes at use
+  std::optional<HeldBytes> divided;  // bytes between uses, if sharded or offloaded
+  HeldBytes reference;               // the reference model's
+};
+
+/// The hardware of one rank.
+struct Computer {
+  bool cuda = false;
+  int64_t num_threads = 1;  // on a CPU
+};
+
+/// Returns the parameters that a run will make, if there is no adapter yet. `reference`: the model
+/// of ref_model; null: the trained one. Throws UserError as planned_parameters.
+RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
+                                     const ParallelPlan& plan, const ModelSpec* reference = nullptr,
+                                     const Computer& computer = {});
+
+/// Returns the facts of a run. `model`: as its attentions see it (session/attended_model.h).
+MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
+                         const RunParameters& parameters, const RowLengths& row,
+                         const Computer& computer);
+
+/// Returns the estimate for a run that has not made anything yet.
+MemoryAccount planned_account(const Config& config, const ModelSpec& model,
+                              const ParallelPlan& plan, const RowLengths& row,
+                              const Computer& computer, const ModelSpec* reference = nullptr);
+
+}  // namespace longspan

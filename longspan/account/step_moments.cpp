@@ -1,0 +1,211 @@
+#include "longspan/account/step_moments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "longspan/account/fullest_moment.h"
+#include "longspan/spec/device_sizes.h"
+
+namespace longspan {
+namespace {
+
+using Unit = MemoryFacts::Unit;
+
+/// Larger gradients are reduced over ranks in chunks of this size, two at a time
+/// (optim/flat_parameters).
+constexpr int64_t kReductionBytes = int64_t{64} << 20;
+
+int64_t share_of(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
+
+/// Returns the layers that keep their feed-forward's tensors: the last ones of each kind.
+std::vector<bool> layers_that_keep(const MemoryFacts& facts, int64_t num_layers) {
+  std::vector<int64_t> left;
+  for (const MemoryFacts::Layers& layers : facts.layers) left.push_back(layers.kept);
+  std::vector<bool> keeps(num_layers);
+  for (int64_t i = num_layers - 1; i >= 0; --i) {
+    int64_t& of_kind = left[i % std::ssize(left)];
+    keeps[i] = of_kind > 0;
+    if (of_kind > 0) --of_kind;
+  }
+  return keeps;
+}
+
+/// The moments of a step, in order. Activation bytes are those of all of a rank's tokens.
+class Step {
+ public:
+  Step(const MemoryFacts& facts, const GradientSums& sums)
+      : facts_(facts),
+        sums_(sums),
+        units_(facts.units),
+        num_layers_(std::ssize(facts.units.layers)),
+        tokens_(static_cast<double>(
+            share_of(facts.num_tokens, std::max<int64_t>(1, facts.sequence_size)))),
+        first_(first_trained()),
+        keeps_(layers_that_keep(facts, num_layers_)) {
+    for (int64_t i = 0; i < num_layers_; ++i) {
+      const size_t kind = static_cast<size_t>(i) % facts.layers.size();
+      const bool last = i + 1 == num_layers_, saves = i >= first_;
+      const double saved = facts.offload_activations ? 0.0 : saved_by_layer(facts, kind, last);
+      saved_.push_back(saves ? tokens_ * (saved + chosen_by_layer(facts, kind, last)) : 0.0);
+      kept_.push_back(saves && keeps_[i] ? tokens_ * kept_by_layer(facts, kind, last) : 0.0);
+    }
+  }
+
+  double fullest() {
+    forward();
+    head();
+    for (int64_t i = num_layers_ - 1; i >= first_; --i) backward(i);
+    if (trains_embedding()) embedding();
+    update();
+    return most_;
+  }
+
+ private:
+  void look(double bytes) { most_ = std::max(most_, bytes); }
+
+  double worked_with(const Moment& moment) const {
+    return moment.per_token * tokens_ + moment.fixed;
+  }
+
+  bool trains_embedding() const {
+    return (units_.head_is_embedding ? units_.head : units_.embedding).gradients > 0;
+  }
+  /// Returns the layer at which the backward ends: nothing below is trained.
+  int64_t first_trained() const {
+    if (trains_embedding()) return 0;
+    const auto trained =
+        std::ranges::find_if(units_.layers, [](const Unit& unit) { return unit.gradients > 0; });
+    return trained - units_.layers.begin();
+  }
+
+  const Unit& layer(int64_t i) const {
+    static const Unit kNone;
+    if (i == num_layers_) return units_.head;
+    return i < 0 || i > num_layers_ ? kNone : units_.layers[static_cast<size_t>(i)];
+  }
+
+  /// A unit in use, and the next one in transit.
+  double gathered(const Unit& unit, const Unit& next) const {
+    return static_cast<double>(unit.gathered + next.gathered + next.sent);
+  }
+
+  /// Returns the bytes of gradient sums when `not_made` bytes of gradients do not exist yet.
+  double sums_without(int64_t not_made) const {
+    const int64_t missing = facts_.accumulates ? 0 : not_made / std::max<int64_t>(1, sums_.ranks);
+    return static_cast<double>(std::max<int64_t>(0, sums_.device_bytes - missing));
+  }
+
+  double under_way(int64_t unit, int64_t before, int64_t before_that) const {
+    return sums_.at_once ? static_cast<double>(
+                               gradients_under_way(sums_, facts_.cuda, unit, before, before_that))
+                         : 0.0;
+  }
+
+  std::vector<Moment> moments(int64_t i, bool in_forward) const {
+    std::vector<Moment> some = layer_moments(facts_, static_cast<size_t>(i) % facts_.layers.size(),
+                                             {keeps_[i], i + 1 == num_layers_});
+    std::erase_if(some, [&](const Moment& moment) { return moment.in_forward != in_forward; });
+    return some;
+  }
+
+  /// Returns the bytes of the embedding's gradients of the previous row, whose reduction ends with
+  /// the first backward of this row.
+  int64_t of_row_before(int64_t otherwise) const {
+    if (!facts_.accumulates) return otherwise;
+    return (units_.head_is_embedding ? units_.head : units_.embedding).gradients;
+  }
+
+  void forward() {
+    // In a step of several rows, all gradients of the previous row exist.
+    const double sums = facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
+    const Unit& embedding = units_.head_is_embedding ? units_.head : units_.embedding;
+    look(sums + gathered(embedding, layer(0)) + under_way(0, of_row_before(0), 0));
+    for (int64_t i = 0; i < num_layers_; ++i) {
+      activations_ += saved_[i] + kept_[i];
+      for (const Moment& moment : moments(i, /*in_forward=*/true)) {
+        look(sums + gathered(layer(i), layer(i + 1)) + under_way(0, of_row_before(0), 0) +
+             activations_ + worked_with(moment));
+      }
+    }
+  }
+
+  void head() {
+    not_made_ = units_.embedding.gradients;
+    for (const Unit& unit : units_.layers) not_made_ += unit.gradients;
+    const Moment moment = head_moment(facts_);
+    // A sharded sum of a unit is allocated at the end of its backward; a gradient that accumulates
+    // separately is allocated after the last logits are freed.
+    const int64_t gradient = units_.head.gradients;
+    const int64_t own =
+        sums_.at_once ? gradient : std::min(gradient, static_cast<int64_t>(moment.before_gradient));
+    look(sums_without(not_made_ + own) + under_way(gradient, of_row_before(0), 0) +
+         gathered(units_.head, layer(num_layers_ - 1)) + activations_ + worked_with(moment));
+  }
+
+  void backward(int64_t i) {
+    not_made_ -= layer(i).gradients;
+    const double others =
+        sums_without(not_made_) + gathered(layer(i), layer(i - 1)) +
+        under_way(layer(i).gradients, layer(i + 1).gradients, layer(i + 2).gradients);
+    for (const Moment& moment : moments(i, /*in_forward=*/false)) {
+      look(others + activations_ - (moment.has_kept ? 0.0 : kept_[i]) + worked_with(moment));
+    }
+    activations_ -= saved_[i] + kept_[i];
+  }
+
+  void embedding() {
+    const int64_t own =
+        units_.head_is_embedding ? units_.head.gradients : units_.embedding.gradients;
+    look(sums_without(0) + under_way(own, layer(0).gradients, layer(1).gradients) +
+         worked_with(embedding_moment(facts_)));
+  }
+
+  void update() { look(sums_without(0) + static_cast<double>(facts_.update_bytes)); }
+
+  const MemoryFacts& facts_;
+  const GradientSums& sums_;
+  const MemoryFacts::Units& units_;
+  int64_t num_layers_;
+  double tokens_;
+  int64_t first_;  // the layer at which the backward ends
+  std::vector<bool> keeps_;
+  std::vector<double> saved_, kept_;  // per layer
+  double activations_ = 0, most_ = 0;
+  int64_t not_made_ = 0;
+};
+
+}  // namespace
+
+int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, int64_t before,
+                            int64_t before_that) {
+  if (!cuda) {
+    if (sums.ranks == 1) return unit + before;
+    // Large gradients are reduced in chunks; for small ones the received parts exist too. If the
+    // sums are on the host, two units and a share pass through the device. If they are on the
+    // device, they are counted elsewhere, except the shares of these two units, which are not
+    // allocated yet.
+    const int64_t share = share_of(unit, sums.ranks);
+    const int64_t at_once = unit + 2 * before + (sums.on_host ? share : -2 * share);
+    return std::min(std::max(unit, at_once), std::max(unit, before) + 4 * kReductionBytes);
+  }
+  // A GPU reduces a unit's gradients during the next unit's backward. They exist until they are
+  // reduced, and a copy to the host until it has ended.
+  const auto landing = [&](int64_t bytes) {
+    return sums.on_host && sums.ranks > 1 ? share_of(bytes, sums.ranks) : 0;
+  };
+  if (sums.ranks == 1) return unit + before + (sums.on_host ? before_that : 0);
+  return unit + before + bytes_under_reduction(before) + landing(before) + landing(before_that);
+}
+
+int64_t bytes_under_reduction(int64_t bytes) {
+  // As many bytes arrive as are sent. Large gradients are sent in copies of their chunks.
+  return bytes <= kReductionBytes ? bytes : 2 * std::min(bytes, 2 * kReductionBytes);
+}
+
+int64_t bytes_of_fullest_moment(const MemoryFacts& facts, const GradientSums& sums) {
+  if (facts.units.layers.empty() || facts.layers.empty()) return 0;
+  return std::llround(Step(facts, sums).fullest()) + device_sizes(facts.cuda).workspace_bytes;
+}
+
+}  // namespace longspan

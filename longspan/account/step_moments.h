@@ -1,0 +1,32 @@
+// Device memory at the moments of a training step, in addition to constant memory. Gradients are
+// allocated while activations are freed, so the two peaks do not coincide. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "longspan/account/memory_model.h"
+
+namespace longspan {
+
+/// How and where gradients are accumulated.
+struct GradientSums {
+  int64_t ranks = 1;         ///< ranks that shard the sums, each unit's at the end of its backward
+  bool at_once = false;      ///< the sums are sharded in the backward (ZeRO 2 and 3)
+  bool on_host = false;      ///< this rank's share of the sums lives on the host
+  int64_t device_bytes = 0;  ///< of all sums
+};
+
+/// Returns the bytes of gradients that exist in addition to their sums during a unit's backward.
+/// `unit`, `before`, `before_that`: gradient bytes of the unit and of the two units before it,
+/// which may still be in reduction.
+int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, int64_t before,
+                            int64_t before_that);
+
+/// Returns the GPU bytes that a reduction of gradients of `bytes` takes in addition to them.
+int64_t bytes_under_reduction(int64_t bytes);
+
+/// Returns the peak in bytes of gathered parameters, gradients, and saved, kept and temporary
+/// tensors; 0 if `facts` has no units.
+int64_t bytes_of_fullest_moment(const MemoryFacts& facts, const GradientSums& sums);
+
+}  // namespace longspan

@@ -1,0 +1,47 @@
+// Chooses the device of a run. No other code decides this. No torch.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "longspan/settings/model_settings.h"
+
+namespace longspan {
+
+/// GPUs of a machine.
+struct Gpus {
+  int count = 0;
+  std::string why_none;   // a clause, if count is 0
+  bool broken = false;    // there is a driver, but this torch cannot use it
+  std::string name = {};  // display name, if count is not 0
+};
+
+/// The machine of a program. The program passes it to the plan of a run.
+struct Machine {
+  std::function<Gpus()> look_for_gpus;  // cuda/cuda.h has one; not called for device: cpu
+  int num_threads = 1;                  // threads of this process, on a CPU
+  int num_cores = 0;                    // 0: unknown
+};
+
+enum class DeviceKind { kCpu, kCuda };
+
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::kCpu;
+  int num_gpus = 0;     // on this machine; 0 for a CPU
+  bool shared = false;  // several processes may share a GPU; they exchange through the host
+  std::string why_cpu;  // a clause: the key, or why there is no GPU; empty for CUDA
+  std::string gpu_name = {};
+
+  bool cuda() const { return kind == DeviceKind::kCuda; }
+};
+
+/// Chooses by the key `device`. `look` finds the GPUs of this machine. It is not called for device:
+/// cpu, so that no driver is loaded. Throws UserError with the remedy for device: cuda without a
+/// GPU, and, unless device: cpu is set, for a GPU that this build or driver cannot use.
+DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& look);
+
+/// Throws UserError if `num_processes` on this machine exceed its GPUs, on CUDA, unless they are
+/// shared.
+void require_gpus(const DeviceChoice& choice, int num_processes);
+
+}  // namespace longspan

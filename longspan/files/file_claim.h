@@ -1,0 +1,25 @@
+// A claim on a file, which keeps one run from removing a file that another run reads. No torch.
+#pragma once
+
+#include <string>
+
+#include "longspan/files/descriptor.h"
+
+namespace longspan {
+
+/// While the object lives, this process reads the file, or is about to remove it with everything
+/// that it stands for. A reader keeps others from removing it, where the disk supports locks
+/// (flock). Has no effect where the file cannot be opened.
+class FileClaim {
+ public:
+  enum class Kind { kRead, kRemove };
+  FileClaim(const std::string& path, Kind kind);
+  /// Whether another process's claim excludes this one.
+  bool refused() const { return refused_; }
+
+ private:
+  Descriptor file_;
+  bool refused_ = false;
+};
+
+}  // namespace longspan

@@ -1,0 +1,45 @@
+// checksums.json: a table of a folder's files with their checksums, and the table's own checksum. A
+// folder that matches its table is whole. No torch.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "longspan/files/checksum.h"
+
+namespace longspan {
+
+inline constexpr const char* kSealFile = "checksums.json";
+
+/// Checksums of a folder's files, by their paths in the folder.
+using ChecksumTable = std::map<std::string, FileChecksum>;
+
+/// Returns checksums of all files below `folder`. Leaves out the table itself, files of `known`,
+/// and removed files that are still open (is_held_name).
+ChecksumTable checksums_of(const std::string& folder, const ChecksumTable& known);
+
+/// Writes the table. It must be the last file written to the folder.
+void write_seal(const std::string& folder, const ChecksumTable& table);
+
+/// Returns what is wrong with the folder, in a few words; "" where the table and each file that it
+/// names are unchanged, and where the folder has no other weights or states. Checks share `part` of
+/// `num_parts` of the files, about equal in bytes. A table of an older version has no checksum of
+/// its own and is accepted, unless training_state.json says that it had one (kCoversItself).
+std::string broken_file(const std::string& folder, int part = 0, int num_parts = 1,
+                        ReadFrom from = ReadFrom::kAnywhere);
+
+/// The key of training_state.json that says that the folder's table has its own checksum.
+inline constexpr const char* kCoversItself = "checksums_cover_themselves";
+
+/// The table as text.
+std::string table_text(const ChecksumTable& table);
+struct Seal {
+  ChecksumTable table;
+  bool covers_itself = false;
+};
+/// Parses a table. Throws UserError for text that is no table, that has changed, or that names a
+/// file outside the folder.
+Seal seal_from(const std::string& text);
+inline ChecksumTable table_from(const std::string& text) { return seal_from(text).table; }
+
+}  // namespace longspan

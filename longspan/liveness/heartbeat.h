@@ -1,0 +1,80 @@
+// Heartbeats of all ranks, from which errors say which rank is gone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "longspan/comm/collective_counts.h"
+#include "longspan/rendezvous/rendezvous.h"
+
+namespace longspan {
+
+/// Posts this rank's beats. A thread of its own posts every few seconds this rank's host, process
+/// and step to the run's key-value store, through a connection of its own. No-op where there is one
+/// rank. Only members that say so are thread-safe.
+class Heartbeat {
+ public:
+  /// Ends this process at once, with the message as its error. The thread calls it in these cases,
+  /// if the rest of the process has not noticed the case itself some seconds later:
+  ///   - another rank has been silent for timeout_seconds;
+  ///   - another rank is known to have ended. Rank 0 has, where it served the store and its port
+  ///   refuses
+  ///     connections;
+  ///   - the store has been silent for timeout_seconds while this rank made no progress;
+  ///   - a living rank has kept others waiting in a collective for longer (liveness/standstill).
+  ///   Then the
+  ///     thread calls it on all ranks.
+  using EndProcess = std::function<void(const std::string& message)>;
+
+  /// Called repeatedly by the thread after a rank has announced that it was told to end
+  /// (liveness/notices).
+  using OnStopNotice = std::function<void(const std::string& why)>;
+
+  /// Called repeatedly by the thread after the launcher, which served the store, has ended: its
+  /// port refuses connections. Returns whether the run now saves and ends by itself, for which it
+  /// has timeout_seconds. If not, the thread calls EndProcess some seconds later.
+  using OnLauncherGone = std::function<bool()>;
+
+  Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,
+            OnStopNotice on_stop_notice, OnLauncherGone on_launcher_gone = {});
+  ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+  /// card() identifies this rank. meet() takes rank 0's card, since rank 0 may end before its first
+  /// beat.
+  std::string card() const;
+  void meet(const std::string& card_of_rank_0);
+
+  /// From now on, beats tell this rank's progress in its groups (Mesh::collectives).
+  void tell_of(std::shared_ptr<const CollectiveCounts> collectives);
+
+  /// Sets what beats tell of this rank's work: "step 7". `step` shows which rank is behind.
+  void stands_at(int64_t step, const std::string& doing);
+
+  /// Call after a failed collective. Returns sentences on the ranks that are gone, silent or
+  /// behind, with rank, host, process and step; "" where nothing is known, or where there is one
+  /// rank. Takes a few beats. Tells the other ranks that this rank leaves because of the failure.
+  /// Thread-safe. `own_failure`: a cause that only this rank knows; "": none. Where no other rank
+  /// is to blame, the others are told the cause, and the result is "".
+  std::string diagnosis(const std::string& own_failure = "");
+
+  /// Call after diagnosis(). Returns a rank's announcement so far (see OnStopNotice), or "".
+  std::string stop_notice() const;
+
+  /// Tells the other ranks that this rank is about to end by its own failure, which they may quote.
+  /// Thread-safe.
+  void failed(const std::string& reason);
+
+  /// Ends the thread. Where this rank serves the store, first waits until the others have read what
+  /// they need. The destructor calls it. Call it where the process ends without the destructor.
+  void leave();
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,17 @@
+// The error message for a lost key-value store, which would have told which rank is gone.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "longspan/liveness/beat.h"
+#include "longspan/rendezvous/rendezvous.h"
+
+namespace longspan {
+
+/// Returns why the store is lost: the process that serves it is gone, or the network to it. `head`:
+/// the last beat of rank 0. `refused`: the address refuses connections.
+std::string why_store_is_lost(const Rendezvous& where, const std::optional<Beat>& head,
+                              const std::string& own_machine, bool refused);
+
+}  // namespace longspan

@@ -1,0 +1,60 @@
+// Messages between ranks through the run's key-value store, beside the collectives.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "longspan/rendezvous/rendezvous.h"
+
+namespace longspan {
+
+/// Keys in the store that the heartbeat also reads and writes.
+inline constexpr const char* kNoticesPrefix = "/longspan/life";
+inline constexpr const char* kStopNotice = "stop";
+inline constexpr const char* kAlarm = "alarm";
+
+/// Returns the key under which a rank confirms the stop notice.
+std::string heard_of_stop(int rank);
+
+/// The store ends with the process that serves it. So on that rank, waits until every other rank
+/// has confirmed the stop notice or has left, for `patience` at most. No-op on other ranks.
+void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::duration<double> patience);
+
+/// Notices of one rank. No-op where there is one rank.
+class Notices {
+ public:
+  /// timeout_seconds is ddp_timeout. A rank waits only part of it for a silent store, and so has
+  /// time left for what the ranks do without the store.
+  explicit Notices(const Rendezvous& where, int64_t timeout_seconds = 1800);
+  ~Notices();
+  Notices(const Notices&) = delete;
+  Notices& operator=(const Notices&) = delete;
+
+  /// A barrier without a time limit of its own: a slow disk before it may take longer than a
+  /// collective waits. Returns early
+  ///   - after the heartbeat's alarm has lasted two seconds: the next collective then reports the
+  ///   cause;
+  ///   - where the store is gone or silent for long (StoreClient). The living ranks then meet in
+  ///   the next
+  ///     collective, which needs no store, and wait there no longer than its timeout.
+  /// A rank that leaves a silent store has a notice written once the store answers again, so that
+  /// ranks that still wait leave as well.
+  void wait_for_all();
+
+  /// From now on every rank has a heartbeat, or is about to have one. Thread-safe.
+  void all_have_met();
+
+  /// Announces that this rank was told to end before the first step. The others learn it from their
+  /// heartbeats. Retries where the store is silent. The rank that serves the store waits until the
+  /// others have confirmed. Each step takes timeout_seconds at most, or 6 seconds before
+  /// all_have_met(). Thread-safe.
+  void announce_stop(const std::string& why) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace longspan

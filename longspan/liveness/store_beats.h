@@ -1,0 +1,46 @@
+// Reads and writes beats in the run's key-value store.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/liveness/beat.h"
+
+namespace c10d {
+class Store;
+}  // namespace c10d
+
+namespace longspan {
+
+/// The key of the diagnosis that all ranks print.
+inline constexpr const char* kVerdict = "verdict";
+
+/// How long the rank that serves the store lets others read from it before it ends.
+inline constexpr std::chrono::duration<double> kLingers{4};
+/// The shortest such time, and the shortest time between two beats.
+inline constexpr std::chrono::duration<double> kLeastGap{0.2};
+
+/// Returns the key of a rank's beat.
+std::string key_of_beat(int rank);
+
+/// Posts a rank's beat. A failure of its own also becomes the verdict, unless there is one. The
+/// store may end with this rank, and others would blame missing ranks.
+void post_beat(c10d::Store& store, int rank, const Beat& beat);
+
+/// Returns the beats of these ranks; nullopt for a rank that has none yet.
+std::vector<std::optional<Beat>> beats_of(c10d::Store& store, const std::vector<int>& ranks);
+
+/// Returns the beats of all ranks of a run.
+std::vector<std::optional<Beat>> beats_of_all(c10d::Store& store, int world_size);
+
+/// Waits until the living ranks have read from the store, for kLingers at most. Rank 0 calls it
+/// before it ends, since the store ends with it. `seen`: earlier beats of all ranks. `look` returns
+/// their current beats, or an empty vector where the store does not answer.
+void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own_machine,
+            std::chrono::duration<double> interval,
+            const std::function<std::vector<std::optional<Beat>>()>& look);
+
+}  // namespace longspan

@@ -1,0 +1,72 @@
+// Document boundaries of a row. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace longspan {
+
+/// A part of a document with branches. Its tokens see earlier tokens of the segment itself, and all
+/// tokens of its parent, of the parent's parent and so on up to the root.
+struct Segment {
+  int64_t begin;   // counted from the document's first token; it ends where the next one begins
+  int64_t parent;  // the index of the segment that it continues; kNoParent: the root
+  bool operator==(const Segment&) const = default;
+};
+inline constexpr int64_t kNoParent = -1;
+
+/// A pair: a document `prompt | branch A | branch B`, by the places where its branches begin. B
+/// does not see A. 0 < first < second < length.
+struct Fork {
+  int64_t first, second;
+  bool operator==(const Fork&) const = default;
+  operator std::vector<Segment>() const { return {{0, kNoParent}, {first, 0}, {second, 0}}; }
+};
+
+struct Document {
+  int64_t length;
+  /// The tree of its branches, depth first: a segment follows its parent, or the last segment of an
+  /// earlier branch of its parent. A segment that others continue has two branches or more. Empty:
+  /// the document has no branches.
+  std::vector<Segment> segments = {};
+  bool operator==(const Document&) const = default;
+};
+
+/// The document boundaries of a packed row. A token attends to earlier tokens of its own document;
+/// in a document with branches, to those that its segment sees. A batch of several samples is one
+/// row with a document for each sample, so samples are never padded to the longest.
+class Packing {
+ public:
+  /// One document of `num_tokens` tokens.
+  static Packing single(int64_t num_tokens);
+  /// Documents of these positive lengths, in order, without branches.
+  static Packing from_lengths(const std::vector<int64_t>& lengths);
+  /// Throws std::logic_error where a document's segments are not such a tree inside of it.
+  static Packing from_documents(const std::vector<Document>& documents);
+
+  int64_t num_documents() const { return static_cast<int64_t>(boundaries_.size()) - 1; }
+  int64_t num_tokens() const { return boundaries_.back(); }
+  int64_t begin(int64_t document) const { return boundaries_[document]; }
+  int64_t end(int64_t document) const { return boundaries_[document + 1]; }
+  int64_t length(int64_t document) const { return end(document) - begin(document); }
+  /// The tree of a document; empty: it has no branches.
+  const std::vector<Segment>& segments(int64_t document) const { return segments_[document]; }
+  /// Returns the pair that a document with branches is. All computation asks for it. Throws
+  /// std::logic_error for other trees, which nothing computes yet.
+  std::optional<Fork> fork(int64_t document) const;
+  /// True if a document has branches, pairs or others.
+  bool has_forks() const { return has_forks_; }
+  /// Returns documents from which from_documents() makes an equal packing.
+  std::vector<Document> documents() const;
+  /// cu_seqlens: 0, end of the first document, ..., number of tokens.
+  const std::vector<int64_t>& boundaries() const { return boundaries_; }
+  bool operator==(const Packing&) const = default;
+
+ private:
+  std::vector<int64_t> boundaries_{0};
+  std::vector<std::vector<Segment>> segments_;  // of each document
+  bool has_forks_ = false;
+};
+
+}  // namespace longspan

@@ -1,0 +1,101 @@
+#include "longspan/rows/shared_prompt.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <utility>
+
+namespace longspan {
+namespace {
+
+std::vector<int64_t> list_of(const at::Tensor& x_T) {
+  const int64_t* data = x_T.const_data_ptr<int64_t>();
+  return {data, data + x_T.numel()};
+}
+
+using Values = std::vector<int64_t>;
+
+Example pair_of(Sample chosen, Sample rejected) {
+  Example pair;
+  pair.documents = {std::move(chosen), std::move(rejected)};
+  return pair;
+}
+
+}  // namespace
+
+TEST_CASE("collate_shared: branches begin with the prompt's last token, at its position") {
+  const Example pair =
+      pair_of({{5, 6, 7, 8, 9}, {-100, -100, -100, 8, 9}}, {{5, 6, 7, 4}, {-100, -100, -100, 4}});
+  const Batch row = collate_shared({&pair});
+  CHECK((row.packing == Packing::from_documents({{7, Fork{2, 5}}})));
+  CHECK(list_of(row.tokens_T) == Values{5, 6, 7, 8, 9, 7, 4});
+  CHECK(list_of(row.labels_T) == Values{-100, -100, 8, 9, -100, 4, -100});
+  CHECK(list_of(row.positions_T) == Values{0, 1, 2, 3, 4, 2, 3});
+  CHECK(list_of(row.documents_T) == Values{0, 0, 0, 0, 0, 1, 1});
+}
+
+TEST_CASE("collate_shared: answers that begin alike are not shared, their labels count twice") {
+  const Example pair =
+      pair_of({{5, 6, 8, 9}, {-100, -100, 8, 9}}, {{5, 6, 8, 4}, {-100, -100, 8, 4}});
+  const Batch row = collate_shared({&pair});
+  CHECK((row.packing == Packing::from_documents({{7, Fork{1, 4}}})));
+  CHECK(list_of(row.tokens_T) == Values{5, 6, 8, 9, 6, 8, 4});
+  CHECK(list_of(row.labels_T) == Values{-100, 8, 9, -100, 8, 4, -100});
+}
+
+TEST_CASE("collate_shared: pairs that share nothing stay apart; documents are numbered on") {
+  const Example one_token = pair_of({{5, 6}, {-100, 6}}, {{5, 7}, {-100, 7}});
+  const Example different = pair_of({{5, 6}, {-100, 6}}, {{4, 6}, {-100, 6}});
+  // Equal tokens that are trained in one of the two.
+  const Example labels = pair_of({{5, 6, 7}, {-100, 6, 7}}, {{5, 6, 7}, {-100, -100, 7}});
+  const Example shares = pair_of({{5, 6, 7}, {5, -100, 7}}, {{5, 6, 8}, {5, -100, 8}});
+  const Batch row = collate_shared({&one_token, &different, &labels, &shares});
+  CHECK((row.packing == Packing::from_documents({{2}, {2}, {2}, {2}, {3}, {3}, {5, Fork{1, 3}}})));
+  CHECK(list_of(row.documents_T) ==
+        Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7});
+}
+
+TEST_CASE("collate_shared: equal documents keep a branch each; no pairs give an empty row") {
+  const Example equal = pair_of({{5, 6, 7}, {-100, -100, -100}}, {{5, 6, 7}, {-100, -100, -100}});
+  const Batch row = collate_shared({&equal});
+  CHECK((row.packing == Packing::from_documents({{4, Fork{2, 3}}})));
+  CHECK(list_of(row.documents_T) == Values{0, 0, 0, 1});
+  CHECK(list_of(row.positions_T) == Values{0, 1, 2, 2});
+  CHECK(collate_shared({}).packing.num_documents() == 0);
+}
+
+TEST_CASE("collate_shared: columns fork with the tokens, which are shared where these are equal") {
+  const auto with = [](Sample sample, std::vector<float> column) {
+    sample.columns["score"] = {at::tensor(column), 0};
+    return sample;
+  };
+  const Sample chosen{{5, 6, 7, 8}, {-100, -100, -100, 8}};
+  const Sample rejected{{5, 6, 7, 4}, {-100, -100, -100, 4}};
+  const Example alike = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 2, 3, 5}));
+  const Batch row = collate_shared({&alike});
+  CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
+  CHECK(row.columns.at("score").values.equal(at::tensor({1.f, 2.f, 3.f, 4.f, 3.f, 5.f})));
+  // The last common token starts the branches, so one token less is shared.
+  const Example other = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 2, 9, 5}));
+  CHECK((collate_shared({&other}).packing == Packing::from_documents({{7, Fork{1, 4}}})));
+  const Example none = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {0, 2, 3, 5}));
+  CHECK((collate_shared({&none}).packing == Packing::from_lengths({4, 4})));
+  const Example missing = pair_of(with(chosen, {1, 2, 3, 4}), rejected);
+  CHECK_THROWS_AS(collate_shared({&missing}), std::logic_error);
+}
+
+TEST_CASE("collate_shared: positions of several axes fork with the tokens") {
+  Example pair =
+      pair_of({{5, 6, 7, 8}, {-100, -100, -100, 8}}, {{5, 6, 7, 4}, {-100, -100, -100, 4}});
+  for (Sample& sample : pair.documents) {
+    sample.positions_AT = at::arange(8, at::kLong).view({2, 4});
+  }
+  const Batch row = collate_shared({&pair});
+  CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
+  CHECK(list_of(row.positions_T.contiguous()) == Values{0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7});
+  pair.documents[1].positions_AT = at::Tensor();
+  CHECK((collate_shared({&pair}).packing == Packing::from_lengths({4, 4})));
+}
+
+}  // namespace longspan

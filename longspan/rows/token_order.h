@@ -1,0 +1,17 @@
+// The order of a rank's tokens. No torch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "longspan/rows/packing.h"
+
+namespace longspan {
+
+/// The tokens of one rank of a sequence-parallel group, in the order of the row.
+struct TokenOrder {
+  Packing packing;             // of the padded whole row
+  std::vector<int64_t> index;  // for each local token its index in the unpadded row; -1: padding
+};
+
+}  // namespace longspan
