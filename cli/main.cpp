@@ -23,6 +23,7 @@
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/out_of_memory.h"
 #include "longspan/rendezvous/communication_error.h"
+#include "longspan/text/kept_warnings.h"
 #include "longspan/text/print.h"
 
 namespace longspan {
@@ -66,7 +67,9 @@ int run(Arguments arguments) {
   if (wants_help) return help_command().run({name});
   if (name != "help" && name != "version") cpu_capability();  // throws for an error in its variable
   if (command->computes) require_compiled_torch();
-  return command->run(arguments);
+  const int status = command->run(arguments);
+  for (const std::string& warning : take_kept_warnings()) print_err("{}\n", warning);
+  return status;
 }
 
 /// Runs the arguments and returns the exit status.

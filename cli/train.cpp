@@ -31,11 +31,12 @@
 #include "longspan/plan/plan_request.h"
 #include "longspan/registers/stage.h"
 #include "longspan/rendezvous/communication_error.h"
+#include "longspan/report/console.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_claim.h"
-#include "longspan/train/attended_model.h"
+#include "longspan/session/attended_model.h"
+#include "longspan/session/trained_model.h"
 #include "longspan/train/run.h"
-#include "longspan/train/trained_model.h"
 
 namespace longspan {
 
@@ -104,12 +105,17 @@ int train(const Config& config, const Rendezvous& where) {
   choose_allocation();
   RunPlan plan;
   rank_0_first(where.rank, [&] { plan = plan_run(config, this_machine(), where); });
-  if (!plan.device.cuda()) use_tensor_pool();
+  if (plan.device.cuda()) {
+    use_gpu(plan.own_gpu(), {.deterministic = config.full_determinism, .tf32 = config.tf32});
+  } else {
+    use_tensor_pool();
+  }
   try {
     PeakMeter meter(device_of(plan.device, plan.own_gpu()));
+    Console console(!config.disable_tqdm);
     if (where.has_peers()) quiet_c10d();
-    const RunResult result =
-        run_training(config, plan, interrupts, {.meter = &meter, .make_source = {}});
+    const RunResult result = run_training(config, plan, interrupts,
+                                          {.meter = &meter, .events = &console, .make_source = {}});
     return end.status = result.end == RunEnd::kInterrupted ? kInterruptedStatus : 0;
   } catch (const FailedElsewhere&) {
     interrupts.run_ended(1);

@@ -1,66 +1,74 @@
-// The library without the program `longspan`: plans a run, prints what it will take of memory, then
-// trains twice in this process, with two learning rates.
+// A training loop of one's own, with a loss that `longspan train` does not have: each token of a
+// row has a weight. Trains one row a step, prints the losses, and saves the model.
 //
 //   cmake --build build --target example_library
-//   build/example_library config.yaml FOLDER RATE FOLDER RATE
+//   build/example_library config.yaml rows.jsonl FOLDER
+//
+// A line of rows.jsonl is a row: {"ids": [5, 17, ...], "weights": [0.0, 1.0, ...]}. The
+// configuration has model_name_or_path and settings such as learning_rate, bf16 or finetuning_type.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
-#include <vector>
 
 #include "longspan/account/memory_model.h"
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
 #include "longspan/liveness/host.h"
+#include "longspan/report/console.h"
+#include "longspan/session/session.h"
 #include "longspan/text/print.h"
-#include "longspan/train/run.h"
-#include "longspan/train/run_plan.h"
 
-namespace {
+using namespace longspan;
 
-using longspan::print_out;
+void train(const std::string& config_file, const std::string& rows_file,
+           const std::string& folder) {
+  const Config config = load_session_config(config_file, {});
+  Console console;  // prints the session's events
+  Session session(
+      config, {.machine = {.look_for_gpus = look_for_gpus, .num_threads = at::get_num_threads()},
+               .events = &console});
+  std::ifstream lines(rows_file);
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    Sample sample;
+    sample.input_ids = sample.labels = json.at("ids").get<std::vector<int32_t>>();
+    // The loss of a token is computed at the token before it, so its weight stands there.
+    auto weights = json.at("weights").get<std::vector<double>>();
+    weights.erase(weights.begin());
+    weights.push_back(0.0);
+    sample.columns["weight"] = {.values = at::tensor(weights, at::kDouble)};
+    const std::vector<Row> rows{session.row({sample})};
+    // The denominator is over the global batch: with data parallelism, over all groups' rows.
+    const double total =
+        session.sum_over_groups(std::accumulate(weights.begin(), weights.end(), 0.0));
 
-/// The library asks for GPUs only where the configuration leaves a choice.
-longspan::Machine this_machine() {
-  return {.look_for_gpus = longspan::look_for_gpus, .num_threads = at::get_num_threads()};
+    const LossOfCaller weighted{.of_row = [&](const LossInput& input) {
+      const at::Tensor all_T = input.row.local.columns.at("weight").values;
+      return -(all_T.index_select(0, input.places_L) * input.logprobs_L).sum() / total;
+    }};
+    const RowLosses losses = session.forward_backward(rows, weighted);
+    const double loss = session.sum_up(losses).loss();
+    const double norm = session.reduce();
+    session.clip(norm, config.max_grad_norm);
+    session.update(config.learning_rate);
+    print_out("step {}: loss {:.17g}, gradient norm {:.6g}\n", session.step(), loss, norm);
+  }
+  session.save(folder);
 }
-
-/// The plan and the account, before any data are read or any tensor is made.
-void show_plan(const longspan::Config& config) {
-  const longspan::RunPlan plan = longspan::plan_run(config, this_machine());
-  const int64_t num_tokens = config.per_device_train_batch_size * config.cutoff_len;
-  const longspan::RowLengths longest{.num_tokens = num_tokens, .num_labels = num_tokens};
-  print_out("{} layers on {}, rows of at most {} tokens\n", plan.model.spec.num_layers,
-            longspan::device_text(plan), num_tokens);
-  print_out("{}\n", table_of(longspan::account_of_run(config, plan, longest)));
-}
-
-void train(const std::string& file, const std::string& folder, const std::string& rate) {
-  const longspan::Config config =
-      longspan::load_config(file, {"output_dir=" + folder, "learning_rate=" + rate});
-  longspan::PlainHost host;  // nothing stops the run before its last step
-  const longspan::RunResult result =
-      longspan::run_training(config, longspan::plan_run(config, this_machine()), host);
-  print_out("{} steps with learning rate {}: mean loss {:.17g}, the model is in {}\n",
-            result.progress.step, rate, result.loss, result.saved_in);
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    if (words.size() != 5) {
-      throw longspan::UserError("usage: example_library config.yaml FOLDER RATE FOLDER RATE");
-    }
-    show_plan(longspan::load_config(words[0], {"output_dir=" + words[1]}));
-    train(words[0], words[1], words[2]);
-    train(words[0], words[3], words[4]);
+    if (argc != 4) throw std::runtime_error("usage: example_library config.yaml rows.jsonl FOLDER");
+    train(argv[1], argv[2], argv[3]);
     return 0;
   } catch (const std::exception& error) {
-    longspan::print_err("error: {}\n", error.what());
+    print_err("error: {}\n", error.what());
     return 1;
   }
 }

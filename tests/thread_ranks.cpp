@@ -29,10 +29,11 @@
 #include "longspan/data/example_source.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/host.h"
+#include "longspan/report/console.h"
+#include "longspan/session/run_plan.h"
 #include "longspan/testing/thread_groups.h"
 #include "longspan/text/print.h"
 #include "longspan/train/run.h"
-#include "longspan/train/run_plan.h"
 
 namespace {
 
@@ -40,7 +41,11 @@ using nlohmann::json;
 
 class EndingHost final : public longspan::Host {
  public:
-  [[noreturn]] void end_process(int status) override { _exit(status); }
+  void stopped_early(const std::string& /*why*/) override { _exit(0); }
+  void lost_others(const std::string& message) override {
+    longspan::print_err("error: {}\n", message);
+    _exit(1);
+  }
 };
 
 /// A source whose position is known only from its own state.
@@ -61,12 +66,14 @@ class Stream final : public longspan::ExampleSource {
 };
 
 longspan::RunParts with_stream(const longspan::Config& config) {
-  return {.make_source = [&config](const longspan::ExampleSet& train, const longspan::Mesh& mesh) {
-    const longspan::Loader loader(train.size(), config.per_device_train_batch_size,
-                                  mesh.data.rank(), mesh.data.size(), !config.disable_shuffling,
-                                  config.seed);
-    return std::make_unique<Stream>(longspan::Epochs(train, loader));
-  }};
+  return {.meter = nullptr,
+          .events = nullptr,
+          .make_source = [&config](const longspan::ExampleSet& train, const longspan::Mesh& mesh) {
+            const longspan::Loader loader(train.size(), config.per_device_train_batch_size,
+                                          mesh.data.rank(), mesh.data.size(),
+                                          !config.disable_shuffling, config.seed);
+            return std::make_unique<Stream>(longspan::Epochs(train, loader));
+          }};
 }
 
 int train(const std::string& config_file, const longspan::Rendezvous& where, bool stream) {
@@ -74,9 +81,16 @@ int train(const std::string& config_file, const longspan::Rendezvous& where, boo
     const longspan::Config config = longspan::load_config(config_file, {});
     const longspan::Machine machine{.look_for_gpus = longspan::look_for_gpus,
                                     .num_threads = at::get_num_threads()};
+    const longspan::RunPlan plan = longspan::plan_run(config, machine, where);
+    if (plan.device.cuda()) {
+      longspan::use_gpu(plan.own_gpu(),
+                        {.deterministic = config.full_determinism, .tf32 = config.tf32});
+    }
     EndingHost host;
-    longspan::run_training(config, longspan::plan_run(config, machine, where), host,
-                           stream ? with_stream(config) : longspan::RunParts{});
+    longspan::Console console(!config.disable_tqdm);
+    longspan::RunParts parts = stream ? with_stream(config) : longspan::RunParts{};
+    parts.events = &console;
+    longspan::run_training(config, plan, host, parts);
     return 0;
   } catch (const longspan::FailedElsewhere&) {
     return 1;  // another rank has printed why

@@ -44,7 +44,7 @@ TEST_CASE("end at once: who finds others gone once all is saved ends as if they 
     return ended_process([end] {
       auto& interrupts = *new InterruptWatch(/*speaks=*/false);
       interrupts.all_saved(end);
-      interrupts.claim_last_words();
+      interrupts.lost_others("rank 1 is gone");
       _exit(7);
     });
   };

@@ -136,13 +136,14 @@ bool InterruptWatch::launcher_gone() {
   return true;
 }
 
-void InterruptWatch::say_stopped_early(const std::string& why) {
-  say(fmt::format("Stopped before the first step ({}): nothing was trained, nothing is lost.",
-                  why));
+void InterruptWatch::stopped_early(const std::string& why) {
+  std::fflush(stdout);
+  stop_early(why);
 }
 
 void InterruptWatch::stop_early(const std::string& why) {
-  say_stopped_early(why);
+  say(fmt::format("Stopped before the first step ({}): nothing was trained, nothing is lost.",
+                  why));
   end_process_at_once(0);
 }
 
@@ -159,9 +160,11 @@ void InterruptWatch::before_loss_of_gpus(
   });
 }
 
-void InterruptWatch::claim_last_words() {
+void InterruptWatch::lost_others(const std::string& message) {
   end_if_all_is_saved();
-  longspan::claim_last_words();
+  claim_last_words();
+  print_err("error: {}\n", message);
+  end_process_at_once(1);
 }
 
 void InterruptWatch::end_if_all_is_saved() const {
@@ -169,8 +172,6 @@ void InterruptWatch::end_if_all_is_saved() const {
   const int status = end_status_;
   if (status == 0 || status == kInterruptedStatus) end_process_at_once(status);
 }
-
-void InterruptWatch::end_process(int status) { end_process_at_once(status); }
 
 void InterruptWatch::say(const std::string& how) {
   if (speaks_ && !said_.exchange(true)) print_err("\n{}\n", how);

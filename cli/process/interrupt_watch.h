@@ -59,13 +59,14 @@ class InterruptWatch final : public Host {
   /// The launcher has ended: acts like a SIGTERM in the training loop, unless a signal has come.
   /// Returns true if the loop has begun; no-op before that.
   bool launcher_gone() override;
-  /// Prints that a stop came before the first step, unless something was printed before.
-  void say_stopped_early(const std::string& why) override;
+  /// Prints that a stop came before the first step, unless something was printed before, and ends
+  /// the process.
+  void stopped_early(const std::string& why) override;
   /// Prints how the run ended, if this process speaks and has not printed anything before.
   void say(const std::string& how) override;
   void before_loss_of_gpus(std::function<std::string(const std::string& reason)> tell) override;
-  void claim_last_words() override;
-  [[noreturn]] void end_process(int status) override;
+  /// Prints the error and ends the process.
+  void lost_others(const std::string& message) override;
 
   /// Time for an interrupted loop to end, out of ten seconds for the whole run.
   static constexpr std::chrono::seconds kPatience{5};

@@ -60,7 +60,7 @@ MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const 
   return units;
 }
 
-/// Smaller gradients are copied into buckets with others (train/gradient_reduction).
+/// Smaller gradients are copied into buckets with others (session/gradient_reduction).
 constexpr int64_t kBucketBytes = int64_t{4} << 20;
 
 /// Returns the temporary bytes after the last backward of a step: of the gradient reduction and the

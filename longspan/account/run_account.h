@@ -41,7 +41,7 @@ RunParameters planned_run_parameters(const Config& config, const ModelSpec& mode
                                      const ParallelPlan& plan, const ModelSpec* reference = nullptr,
                                      const Computer& computer = {});
 
-/// Returns the facts of a run. `model`: as its attentions see it (train/attended_model.h).
+/// Returns the facts of a run. `model`: as its attentions see it (session/attended_model.h).
 MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
                          const RunParameters& parameters, const RowLengths& row,
                          const Computer& computer);

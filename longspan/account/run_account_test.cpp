@@ -9,10 +9,10 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/expert_parallel/expert_parallel.h"
+#include "longspan/session/trained_model.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
-#include "longspan/train/trained_model.h"
 
 namespace longspan {
 namespace {

@@ -6,6 +6,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/_cudnn_attention_backward.h>
 #include <ATen/ops/_cudnn_attention_forward.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,7 +14,7 @@
 #include <tuple>
 
 #include "longspan/cuda/driver.h"
-#include "longspan/text/print.h"
+#include "longspan/text/kept_warnings.h"
 
 namespace longspan::cudnn {
 namespace {
@@ -72,8 +73,9 @@ struct Part {
 
 void give_up(const std::string& reason) {
   if (refused().exchange(true)) return;
-  print_err("warning: cuDNN refuses attention ({}). ATen's flash attention computes it instead.\n",
-            reason.substr(0, reason.find('\n')));
+  keep_warning(fmt::format(
+      "warning: cuDNN refuses attention ({}). ATen's flash attention computes it instead.",
+      reason.substr(0, reason.find('\n'))));
 }
 
 bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector<Block>& blocks) {

@@ -18,7 +18,7 @@
 #include "longspan/attention/packed_calls.h"
 #include "longspan/cuda/driver.h"
 #include "longspan/cuda/shared_library.h"
-#include "longspan/text/print.h"
+#include "longspan/text/kept_warnings.h"
 
 namespace longspan::flash3 {
 namespace {
@@ -235,10 +235,10 @@ std::unique_ptr<const Kernel> load(const std::string& path) {
       reason = error.what();
     }
   }
-  print_err(
+  keep_warning(fmt::format(
       "warning: FlashAttention 3 in {} cannot be used: {}. ATen's flash attention computes in its "
-      "place.\n",
-      path, first_line(reason));
+      "place.",
+      path, first_line(reason)));
   return nullptr;
 }
 
@@ -256,10 +256,10 @@ const BlockKernel* kernel_for(const at::Tensor& q, const AttentionSpec& spec, bo
 
 void give_up(const std::string& reason) {
   if (refused().exchange(true)) return;
-  print_err(
+  keep_warning(fmt::format(
       "warning: FlashAttention 3 refuses attention ({}). ATen's flash attention computes it "
-      "instead.\n",
-      first_line(reason));
+      "instead.",
+      first_line(reason)));
 }
 
 }  // namespace longspan::flash3

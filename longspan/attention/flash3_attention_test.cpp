@@ -15,28 +15,13 @@
 #include "longspan/testing/kernel_check.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/testing/tolerance.h"
+#include "longspan/text/kept_warnings.h"
 
 namespace longspan {
 namespace {
 
 using testing::KernelCase;
 using testing::KernelShape;
-
-/// Returns the text that `body` writes to stderr.
-std::string warnings_of(const std::function<void()>& body) {
-  FILE* const file = ::tmpfile();
-  REQUIRE(file != nullptr);
-  const int own = ::dup(STDERR_FILENO);
-  ::dup2(::fileno(file), STDERR_FILENO);
-  body();
-  ::dup2(own, STDERR_FILENO);
-  ::close(own);
-  ::rewind(file);
-  std::string text;
-  for (int c = ::fgetc(file); c != EOF; c = ::fgetc(file)) text += static_cast<char>(c);
-  ::fclose(file);
-  return text;
-}
 
 /// The kernel in this build's folder of packages.
 const flash3::Kernel& installed_kernel() {
@@ -224,10 +209,15 @@ TEST_CASE("flash attention 3: it is found beside torch, and one warning says why
   const std::string path = packages.write("flash_attn_3/_C.abi3.so", "no library");
   CHECK(flash3::find_in(packages.path) == path);
 
-  CHECK(warnings_of([] { CHECK(flash3::load("") == nullptr); }).empty());
-  const std::string warning = warnings_of([&] { CHECK(flash3::load(path) == nullptr); });
+  take_kept_warnings();
+  CHECK(flash3::load("") == nullptr);
+  CHECK(take_kept_warnings().empty());
+  CHECK(flash3::load(path) == nullptr);
+  const std::vector<std::string> warnings = take_kept_warnings();
+  REQUIRE(warnings.size() == 1);
+  const std::string& warning = warnings[0];
   CHECK(warning.starts_with("warning: FlashAttention 3 in " + path + " cannot be used: "));
-  CHECK(warning.find("ATen's flash attention computes in its place.\n") != std::string::npos);
+  CHECK(warning.find("ATen's flash attention computes in its place.") != std::string::npos);
 }
 
 }  // namespace

@@ -130,8 +130,6 @@ void check_activations(const Config& config, const Demand& demand) {
 }
 
 void check_required(const Config& config, const Demand& demand) {
-  demand(!config.model_name_or_path.empty(),
-         "model_name_or_path is missing: give a Hugging Face model folder");
   demand(!config.dataset.empty(), "dataset is missing: give names from dataset_info.json");
   demand(!config.output_dir.empty(), "output_dir is missing: give a folder for the results");
   demand(config.do_train, "do_train must be true; `longspan train` trains");
@@ -201,9 +199,8 @@ void check_evaluation(const Config& config, const Demand& demand) {
          "eval_steps is given without eval_strategy: steps");
 }
 
-}  // namespace
-
-std::vector<std::string> check_config(const Config& config) {
+/// `in_run`: with the keys that only a run needs.
+std::vector<std::string> problems_of(const Config& config, bool in_run) {
   std::vector<std::string> problems;
   const auto demand = [&](bool holds, std::string_view problem) {
     if (!holds) problems.emplace_back(problem);
@@ -215,11 +212,23 @@ std::vector<std::string> check_config(const Config& config) {
   check_sharding(config, demand);
   check_experts(config, demand);
   check_activations(config, demand);
-  check_required(config, demand);
+  demand(!config.model_name_or_path.empty(),
+         "model_name_or_path is missing: give a Hugging Face model folder");
+  if (in_run) check_required(config, demand);
   check_steps(config, config.cutoff_len, demand);
   check_contradictions(config, demand);
-  check_evaluation(config, demand);
+  if (in_run) check_evaluation(config, demand);
   return problems;
+}
+
+}  // namespace
+
+std::vector<std::string> check_config(const Config& config) {
+  return problems_of(config, /*in_run=*/true);
+}
+
+std::vector<std::string> check_session_config(const Config& config) {
+  return problems_of(config, /*in_run=*/false);
 }
 
 std::vector<std::string> check_export_config(const Config& config) {

@@ -12,6 +12,9 @@ struct Config;
 /// keys, keys that exclude each other. One line each, with the remedy; empty where there is none.
 std::vector<std::string> check_config(const Config& config);
 
+/// The same for a Session, without the keys that only a run needs.
+std::vector<std::string> check_session_config(const Config& config);
+
 /// The same for `longspan export`.
 std::vector<std::string> check_export_config(const Config& config);
 

@@ -35,6 +35,10 @@ struct Config : ModelSettings,
 /// unsupported key, value of the wrong type or out of range.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides);
 
+/// The same for a Session, which needs no data set, output folder or do_train. An empty path: the
+/// overrides alone.
+Config load_session_config(const std::string& path, const std::vector<std::string>& overrides);
+
 /// The same for `longspan export`, which reads fewer keys and accepts training keys in the file.
 Config load_export_config(const std::string& path, const std::vector<std::string>& overrides);
 

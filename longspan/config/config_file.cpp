@@ -321,7 +321,7 @@ Config load(const std::string& path, const std::vector<std::string>& words,
     if (!problem.empty()) problems.push_back(fmt::format("{}: {}", where, problem));
   };
   const auto is_enough = [&] { return problems.size() >= kMostProblems; };
-  const json values = read_file(path);
+  const json values = path.empty() ? json::object() : read_file(path);
   const std::vector<Override> overrides = read_overrides(words);
   for (const auto& [name, value] : values.items()) names.push_back(name);
   if (const std::string format = other_format(names); !format.empty()) {
@@ -380,6 +380,13 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
   return load(path, overrides, [](Config& config) {
     std::vector<std::string> problems = apply_deepspeed(config);
     return problems.empty() ? check_config(config) : problems;
+  });
+}
+
+Config load_session_config(const std::string& path, const std::vector<std::string>& overrides) {
+  return load(path, overrides, [](Config& config) {
+    std::vector<std::string> problems = apply_deepspeed(config);
+    return problems.empty() ? check_session_config(config) : problems;
   });
 }
 

@@ -100,8 +100,15 @@ c10::Device device_of(const DeviceChoice& choice, int gpu) {
   return {load_cuda().type, static_cast<c10::DeviceIndex>(gpu)};
 }
 
+void use_gpu(int number) { load_cuda().set_device(number); }
+
+GpuNumbers gpu_numbers() {
+  const at::Context& context = at::globalContext();
+  return {.deterministic = context.deterministicAlgorithms(), .tf32 = context.allowTF32CuBLAS()};
+}
+
 void use_gpu(int number, const GpuNumbers& numbers) {
-  load_cuda().set_device(number);
+  use_gpu(number);
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(numbers.deterministic, /*warn_only=*/false);
   context.setAllowTF32CuBLAS(numbers.tf32);

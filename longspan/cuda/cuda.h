@@ -72,10 +72,17 @@ struct GpuNumbers {
   bool deterministic = false;
   /// Rounds inputs of fp32 gemms to TF32's ten bits. Without it they are never rounded.
   bool tf32 = false;
+
+  bool operator==(const GpuNumbers&) const = default;
 };
 
-/// Makes this GPU the current device of the process, which ATen and NCCL use for "cuda" without an
+/// Makes this GPU the current device of the thread, which ATen and NCCL use for "cuda" without an
 /// index.
+void use_gpu(int number);
+
+/// The same, and sets the numerics of all GPU work of the process. For programs: a session reads
+/// them (gpu_numbers) and changes nothing of the process.
 void use_gpu(int number, const GpuNumbers& numbers);
+GpuNumbers gpu_numbers();
 
 }  // namespace longspan

@@ -12,6 +12,7 @@
 #include "longspan/cuda/compiler.h"
 #include "longspan/cuda/cubin_cache.h"
 #include "longspan/cuda/cuda.h"
+#include "longspan/text/kept_warnings.h"
 #include "longspan/text/print.h"
 
 namespace longspan::cuda {
@@ -52,10 +53,10 @@ std::atomic<Kernels*> lent{nullptr};
 void warn_once(const std::string& reason) {
   static std::once_flag once;
   std::call_once(once, [&] {
-    print_err(
+    keep_warning(fmt::format(
         "warning: the kernels over rows cannot be used on this GPU: {}. PyTorch's operators "
-        "take their place, which is slower.\n",
-        reason);
+        "take their place, which is slower.",
+        reason));
   });
 }
 

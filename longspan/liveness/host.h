@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <stdexcept>
 #include <string>
 
 namespace longspan {
@@ -16,7 +15,7 @@ enum class RunEnd {
 };
 
 /// A run asks its host whether to go on, and reports its progress to it. The defaults never stop a
-/// run. PlainHost uses them, for a run of one process. `longspan train` has a host that reacts to
+/// run and never end the process; PlainHost uses them. `longspan train` has a host that reacts to
 /// signals.
 class Host {
  public:
@@ -55,29 +54,22 @@ class Host {
   /// and ends by itself.
   virtual bool launcher_gone() { return false; }
 
-  /// Tells the user how the run ended: say_stopped_early() for a stop before the first step, say()
-  /// for everything else.
-  virtual void say_stopped_early(const std::string& why) { static_cast<void>(why); }
+  /// Tells the user how the run ended.
   virtual void say(const std::string& how) { static_cast<void>(how); }
-
-  /// Called by a thread before it prints why the process ends and ends it. The first caller
-  /// returns; all later callers block in it.
-  virtual void claim_last_words() {}
-
-  /// Ends the process even if other threads wait forever for dead ranks. Called on any thread, only
-  /// in runs of several processes.
-  [[noreturn]] virtual void end_process(int status) = 0;
+  /// The run has ended before its first step, since another process was told to stop. A program
+  /// tells the user, and may end the process.
+  virtual void stopped_early(const std::string& why) { static_cast<void>(why); }
+  /// Called on another thread when ranks are gone and the run's own thread still waits for them. A
+  /// program prints the message and ends the process. If this returns, the run's thread throws once
+  /// its collective fails, which takes ddp_timeout at most.
+  virtual void lost_others(const std::string& message) { static_cast<void>(message); }
 
  protected:
   Host() = default;
   ~Host() = default;
 };
 
-class PlainHost final : public Host {
- public:
-  [[noreturn]] void end_process(int) override {
-    throw std::logic_error("PlainHost ends no process: several of them want a Host that does");
-  }
-};
+/// Never stops a run, and leaves the process alone.
+class PlainHost final : public Host {};
 
 }  // namespace longspan

@@ -9,10 +9,10 @@
 
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/session/model_update.h"
 #include "longspan/settings/optimization_settings.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/ranks.h"
-#include "longspan/train/model_update.h"
 
 namespace longspan {
 namespace {

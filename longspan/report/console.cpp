@@ -19,22 +19,38 @@ std::string message_of(const Progress& progress, double loss) {
                                                    : std::numeric_limits<double>::quiet_NaN());
 }
 
+template <typename... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+
 }  // namespace
 
-Console::Console(bool silent, bool shows_progress)
-    : silent_(silent),
-      shows_progress_(shows_progress),
-      stdout_is_terminal_(isatty(STDOUT_FILENO) == 1) {}
+Console::Console(bool shows_progress)
+    : shows_progress_(shows_progress), stdout_is_terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+void Console::take(const Event& event) {
+  std::visit(
+      Overloaded{[&](const Said& said) {
+                   if (said.of_any_rank) return print_err("{}\n", said.text);
+                   say(said.text);
+                 },
+                 [&](const Stepped& stepped) { show(stepped.progress, stepped.loss); },
+                 [&](const StepsEnded&) { bar_.reset(); },
+                 [&](const Logged& logged) { say(console_line(logged.entry)); },
+                 [&](const CheckpointSaved& saved) { say(fmt::format("Saved {}", saved.folder)); },
+                 [](const ModelSaved&) {}, [](const MemoryMeasured&) {}},
+      event);
+}
 
 void Console::say(const std::string& line) {
-  if (silent_) return;
   // If the bar is on the same terminal, a plain line would be overdrawn.
   if (bar_ && bar_->visible() && stdout_is_terminal_) return bar_->print_line(line);
   print_line(line);
 }
 
 void Console::show(const Progress& progress, double loss) {
-  if (silent_ || !shows_progress_) return;
+  if (!shows_progress_) return;
   const bool begins = !bar_;
   if (begins) bar_ = std::make_unique<ProgressBar>(progress.total_steps, progress.step);
   if (bar_->visible()) return bar_->update(progress.step, message_of(progress, loss));
@@ -44,8 +60,6 @@ void Console::show(const Progress& progress, double loss) {
   last_shown_ = now;
   say(progress_text(progress, loss));
 }
-
-void Console::finish() { bar_.reset(); }
 
 std::string progress_text(const Progress& progress, double loss) {
   return fmt::format("{}/{} | {} | {} left", progress.step, progress.total_steps,

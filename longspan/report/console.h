@@ -1,32 +1,31 @@
-// Prints log lines and progress during a run. No torch.
+// Prints the events of a run: lines, and progress between them. No torch.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <string>
 
-#include "longspan/report/training_log.h"
+#include "longspan/report/events.h"
 #include "longspan/text/progress_bar.h"
 
 namespace longspan {
 
 /// Shows step, loss, tokens/s and remaining time: on a terminal as a progress bar, otherwise as a
-/// plain line from time to time. A silent console (on ranks other than 0) prints nothing.
-class Console {
+/// plain line from time to time. Lines go to stdout, above the bar; warnings about a rank's own
+/// machine to stderr.
+class Console final : public EventSink {
  public:
   /// `shows_progress`: false for disable_tqdm.
-  explicit Console(bool silent, bool shows_progress = true);
+  explicit Console(bool shows_progress = true);
 
-  /// Prints a line on stdout, above the bar.
-  void say(const std::string& line);
-  /// Call after each step, and once before the first. A NaN loss is left out.
-  void show(const Progress& progress, double loss);
-  /// Call after the last step.
-  void finish();
+  void take(const Event& event) override;
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool silent_, shows_progress_, stdout_is_terminal_;
+  void say(const std::string& line);
+  void show(const Progress& progress, double loss);
+
+  bool shows_progress_, stdout_is_terminal_;
   std::unique_ptr<ProgressBar> bar_;  // only while steps remain
   Clock::time_point last_shown_{};
 };

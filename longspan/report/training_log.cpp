@@ -44,7 +44,7 @@ LogEntry speed(const std::string& split, double seconds, double num_samples, dou
           {split + "_steps_per_second", seconds > 0 ? num_steps / seconds : 0.0}};
 }
 
-LogEntry fields_of(const EvaluationResult& result) {
+LogEntry fields_of(const Progress& /*progress*/, const EvaluationResult& result) {
   LogEntry entry = {{"eval_loss", result.loss}};
   for (const auto& [name, mean] : result.means) entry.emplace_back("eval_" + name, mean);
   append(entry, speed("eval", result.seconds, static_cast<double>(result.num_samples),
@@ -68,6 +68,37 @@ LogEntry fields_of(const Progress& progress, const TrainingResult& result) {
   return entry;
 }
 
+LogEntry fields_of(const Progress& /*progress*/, const LoggedStep& step) {
+  LogEntry entry;
+  if (!std::isnan(step.loss)) entry.emplace_back("loss", step.loss);
+  if (!std::isnan(step.grad_norm)) entry.emplace_back("grad_norm", step.grad_norm);
+  entry.emplace_back("learning_rate", step.learning_rate);
+  for (const auto& [name, mean] : step.means) entry.emplace_back(name, mean);
+  if (step.num_skipped > 0) entry.emplace_back("skipped_steps", step.num_skipped);
+  return entry;
+}
+
+/// The numbers that trainer_log.jsonl has, under LLaMA-Factory's names.
+LogEntry line_fields_of(const LoggedStep& step, std::span<const DrawnMean> means) {
+  LogEntry fields;
+  if (!std::isnan(step.loss)) fields.emplace_back("loss", step.loss);
+  for (const auto& [name, mean] : step.means) {
+    const auto drawn = std::ranges::find(means, name, &DrawnMean::name);
+    if (drawn != means.end()) fields.emplace_back(drawn->log_name, mean);
+  }
+  if (step.num_skipped > 0) fields.emplace_back("skipped_steps", step.num_skipped);
+  fields.emplace_back("lr", step.learning_rate);
+  return fields;
+}
+
+LogEntry line_fields_of(const EvaluationResult& result, std::span<const DrawnMean> /*means*/) {
+  return {{"eval_loss", result.loss}};
+}
+
+LogEntry line_fields_of(const TrainingResult& /*result*/, std::span<const DrawnMean> /*means*/) {
+  return {};
+}
+
 /// A line of trainer_log.jsonl, with the keys that LLaMA-Factory's web page and scripts read.
 Json log_line(const Progress& progress, const LogEntry& measured) {
   Json line = {{"current_steps", progress.step}, {"total_steps", progress.total_steps}};
@@ -89,6 +120,13 @@ Json log_line(const Progress& progress, const LogEntry& measured) {
 
 }  // namespace
 
+LogEntry log_entry(const Progress& progress, const Measured& measured) {
+  LogEntry entry =
+      std::visit([&](const auto& values) { return fields_of(progress, values); }, measured);
+  append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
+  return entry;
+}
+
 double Progress::remaining_seconds() const {
   if (step == 0) return 0.0;
   return elapsed_seconds / static_cast<double>(step) * static_cast<double>(total_steps - step);
@@ -105,18 +143,15 @@ double Progress::computed_tokens_per_second() const {
 TrainingLog::TrainingLog(std::string folder, const RunConstants& constants)
     : folder_(std::move(folder)), constants_(constants) {}
 
-void TrainingLog::tell(std::function<void(const LogEntry&)> listener) {
-  listener_ = std::move(listener);
-}
-
 void TrainingLog::warn(std::function<void(const std::string&)> listener) {
   warning_ = std::move(listener);
 }
 
-void TrainingLog::add(LogEntry entry, const std::string& line) {
-  history_.push_back(std::move(entry));
-  if (listener_) listener_(history_.back());
-  append_line(line);
+void TrainingLog::add(const Progress& progress, const Measured& measured) {
+  history_.push_back(log_entry(progress, measured));
+  const LogEntry numbers = std::visit(
+      [&](const auto& values) { return line_fields_of(values, constants_.drawn); }, measured);
+  append_line(log_line(progress, numbers).dump() + "\n");
 }
 
 void TrainingLog::set_steps(int64_t logging, int64_t evaluation, int64_t saving) {
@@ -149,38 +184,6 @@ void TrainingLog::move_to(const std::string& folder) {
   lags_behind_ = true;  // until the file is written
   write_file_atomically(folder_ + "/" + kLogFile, lines_);
   lags_behind_ = false;
-}
-
-void TrainingLog::add_step(const Progress& progress, const LoggedStep& step) {
-  LogEntry entry, measured;
-  if (!std::isnan(step.loss)) entry.emplace_back("loss", step.loss);
-  if (!std::isnan(step.loss)) measured.emplace_back("loss", step.loss);
-  if (!std::isnan(step.grad_norm)) entry.emplace_back("grad_norm", step.grad_norm);
-  entry.emplace_back("learning_rate", step.learning_rate);
-  for (const auto& [name, mean] : step.means) {
-    entry.emplace_back(name, mean);
-    const auto drawn = std::ranges::find(constants_.drawn, name, &DrawnMean::name);
-    if (drawn != constants_.drawn.end()) measured.emplace_back(drawn->log_name, mean);
-  }
-  if (step.num_skipped > 0) {
-    entry.emplace_back("skipped_steps", step.num_skipped);
-    measured.emplace_back("skipped_steps", step.num_skipped);
-  }
-  append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
-  measured.emplace_back("lr", step.learning_rate);
-  add(std::move(entry), log_line(progress, measured).dump() + "\n");
-}
-
-void TrainingLog::add_evaluation(const Progress& progress, const EvaluationResult& result) {
-  LogEntry entry = fields_of(result);
-  append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
-  add(std::move(entry), log_line(progress, {{"eval_loss", result.loss}}).dump() + "\n");
-}
-
-void TrainingLog::add_end(const Progress& progress, const TrainingResult& result) {
-  LogEntry entry = fields_of(progress, result);
-  append(entry, {{"epoch", progress.epoch}, {"step", progress.step}});
-  add(std::move(entry), log_line(progress, {}).dump() + "\n");
 }
 
 void TrainingLog::write_state(const std::string& folder, const Progress& progress) const {
@@ -259,7 +262,7 @@ void TrainingLog::write_train_results(const Progress& progress, const TrainingRe
 
 void TrainingLog::write_eval_results(const Progress& progress, const EvaluationResult& result) {
   LogEntry entry = {{"epoch", progress.epoch}};
-  append(entry, fields_of(result));
+  append(entry, fields_of(progress, result));
   write_results("eval_results.json", entry);
 }
 

@@ -65,23 +65,26 @@ struct TrainingResult {
   double total_flos = 0.0;
 };
 
+/// The numbers of a log entry: of the steps since the last one, of an evaluation, or of the whole
+/// training.
+using Measured = std::variant<LoggedStep, EvaluationResult, TrainingResult>;
+
+/// Returns the entry with the keys of transformers' log_history.
+LogEntry log_entry(const Progress& progress, const Measured& measured);
+
 /// Writes into an existing folder. All members throw UserError if a file cannot be written, except
 /// that training does not stop for a line of trainer_log.jsonl: it is written with the next one.
 class TrainingLog {
  public:
   TrainingLog(std::string folder, const RunConstants& constants);
 
-  /// Sets a listener for all later entries of log_history.
-  void tell(std::function<void(const LogEntry& entry)> listener);
   /// Sets a listener that is called once, if a line of trainer_log.jsonl cannot be written.
   void warn(std::function<void(const std::string& text)> listener);
   /// Sets the intervals of log lines, evaluations and saves in trainer_state.json, in steps.
   void set_steps(int64_t logging, int64_t evaluation, int64_t saving);
 
-  /// Append to trainer_log.jsonl and to log_history.
-  void add_step(const Progress& progress, const LoggedStep& step);
-  void add_evaluation(const Progress& progress, const EvaluationResult& result);
-  void add_end(const Progress& progress, const TrainingResult& result);
+  /// Appends to trainer_log.jsonl and to log_history.
+  void add(const Progress& progress, const Measured& measured);
 
   /// Writes trainer_state.json into `folder` (output_dir or a checkpoint).
   void write_state(const std::string& folder, const Progress& progress) const;
@@ -105,17 +108,14 @@ class TrainingLog {
   std::pair<std::vector<double>, std::vector<double>> curve(const std::string& key) const;
 
  private:
-  /// Appends to the history, and `line` to trainer_log.jsonl.
-  void add(LogEntry entry, const std::string& line);
   void append_line(const std::string& line);
   void write_results(const std::string& name, const LogEntry& entry);
 
   std::string folder_;
   RunConstants constants_;
   std::vector<LogEntry> history_;
-  std::string lines_;         // of trainer_log.jsonl
-  bool lags_behind_ = false;  // the file lacks some of them
-  std::function<void(const LogEntry&)> listener_;
+  std::string lines_;                                // of trainer_log.jsonl
+  bool lags_behind_ = false;                         // the file lacks some of them
   std::function<void(const std::string&)> warning_;  // empty after its first call
   LogEntry all_results_;
 };

@@ -240,9 +240,9 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
         if (reason.empty()) reason = error.what();
         const bool next = folder != left.back();
         if (all.size() > 1 && (says || !is_full)) {
-          console_.say(fmt::format("warning: {} could not be saved in {}: {}{}", what.name, folder,
-                                   error.what(),
-                                   next ? fmt::format(" {} is tried.", left.back()) : ""));
+          events_.say(fmt::format("warning: {} could not be saved in {}: {}{}", what.name, folder,
+                                  error.what(),
+                                  next ? fmt::format(" {} is tried.", left.back()) : ""));
         }
       }
     }
@@ -255,7 +255,7 @@ std::string PatientSaver::save(const Saved& what, const std::vector<std::string>
         rooms.push_back(
             fmt::format("{} in {}", free ? name_bytes(*free) : "an unknown amount", folder));
       }
-      console_.say(fmt::format(
+      events_.say(fmt::format(
           "warning: {} could not be saved: {}\nNothing is lost: it is kept in memory, and the run "
           "waits for room. It takes about {}. Free: {}. It is saved as soon as there is room{}. "
           "Ctrl-C or SIGTERM gives it up; {}.",
@@ -290,7 +290,7 @@ bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::strin
     }
     if (world_.rank() == 0 && Clock::now() - said >= kSaidAgain) {
       said = Clock::now();
-      console_.say(
+      events_.say(
           fmt::format("{} still waits for room in {}.", what.name, fmt::join(folders, " or ")));
     }
     notices_.wait_for_all();

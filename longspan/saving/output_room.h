@@ -14,6 +14,7 @@
 #include "longspan/liveness/notices.h"
 #include "longspan/registers/update_rule.h"
 #include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/saving/saving.h"
 #include "longspan/settings/output_settings.h"
 
@@ -51,8 +52,8 @@ std::string warning_of_fallback(const OutputSettings& config);
 class PatientSaver {
  public:
   /// All arguments must outlive this object.
-  PatientSaver(const Group& world, Notices& notices, const Host& host, Console& console)
-      : world_(world), notices_(notices), host_(host), console_(console) {}
+  PatientSaver(const Group& world, Notices& notices, const Host& host, Events& events)
+      : world_(world), notices_(notices), host_(host), events_(events) {}
 
   struct Saved {
     std::string name;       // e.g. "the model"
@@ -77,7 +78,7 @@ class PatientSaver {
   const Group& world_;
   Notices& notices_;
   const Host& host_;
-  Console& console_;
+  Events& events_;
 };
 
 }  // namespace longspan

@@ -66,7 +66,7 @@ const RunFile* find_known(const RunContents& known, const RunFile& file) {
 }  // namespace
 
 RunContents read_contents(const Config& config, const Group& world, Notices& notices,
-                          const RunContents& known, Console& console) {
+                          const RunContents& known, Events& events) {
   const auto start = std::chrono::steady_clock::now();
   RunContents files;
   std::vector<const RunFile*> unread;
@@ -130,7 +130,7 @@ RunContents read_contents(const Config& config, const Group& world, Notices& not
     if (const auto read = digests.find(file.path); read != digests.end()) {
       file.digest = read->second;
     } else if (!file.digest && not_read.insert(file.path).second) {
-      console.say(
+      events.say(
           fmt::format("{} ({}) cannot be read by rank 0: whether it changes will not be known when "
                       "the run goes "
                       "on.",
@@ -139,7 +139,7 @@ RunContents read_contents(const Config& config, const Group& world, Notices& not
   }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
   if (passed.count() > kWorthTelling) {
-    console.say(fmt::format(
+    events.say(fmt::format(
         "Read {:.1f} GB of model and data files in {:.0f} s, to know them again when the run goes "
         "on. What has not changed until then is not read again.",
         static_cast<double>(num_bytes) / 1e9, passed.count()));

@@ -4,6 +4,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/liveness/notices.h"
 #include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/saving/run_contents.h"
 
 namespace longspan {
@@ -13,8 +14,8 @@ struct Config;
 /// Returns, on rank 0, files_of_run with stamps and digests; an empty list on the others. Does not
 /// read files whose path and stamp are in `known`. If another rank does not find a file at rank 0's
 /// path, or finds another size or time, rank 0 reads it. A file that rank 0 cannot read has no
-/// digest, and the console names it. Collective. Throws as all_or_none.
+/// digest, and an event names it. Collective. Throws as all_or_none.
 RunContents read_contents(const Config& config, const Group& world, Notices& notices,
-                          const RunContents& known, Console& console);
+                          const RunContents& known, Events& events);
 
 }  // namespace longspan

@@ -85,7 +85,7 @@ bool goes_on_in(const OutputSettings& config) {
 
 std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const Group& world,
                                              Notices& notices, const Launch& launch,
-                                             Console& console) {
+                                             Events& events) {
   std::string mine;
   all_or_none(world, [&] {
     if (world.rank() == 0) mine = candidates_of(config, launch);
@@ -102,7 +102,7 @@ std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const
     if (problem.empty()) problem = read_state(world, folder, point.state);
     if (problem.empty()) {
       if (names_a_folder(config) && folder != config.resume_from_checkpoint) {
-        console.say(
+        events.say(
             fmt::format("resume_from_checkpoint names {}. That is for the first start; this is a "
                         "restart of that run, which has saved {} since.",
                         config.resume_from_checkpoint, folder));
@@ -113,7 +113,7 @@ std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const
     if (folder == config.resume_from_checkpoint) {
       all_or_none(world, [&] { throw UserError(told + ". Name another checkpoint."); });
     }
-    console.say(fmt::format("warning: {}; the one before it is tried.", told));
+    events.say(fmt::format("warning: {}; the one before it is tried.", told));
     broken += fmt::format("\n  {}", told);
   }
   if (!broken.empty()) {

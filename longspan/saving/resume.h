@@ -9,6 +9,7 @@
 #include "longspan/files/file_claim.h"
 #include "longspan/liveness/notices.h"
 #include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/settings/output_settings.h"
@@ -36,6 +37,6 @@ struct ResumePoint {
 /// are.
 std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const Group& world,
                                              Notices& notices, const Launch& launch,
-                                             Console& console);
+                                             Events& events);
 
 }  // namespace longspan

@@ -26,7 +26,7 @@ TEST_CASE("resume: the checkpoint that is gone on from is kept from other runs w
   config.resume_from_checkpoint = folder;
   testing::run_ranks(1, [&](const Mesh& mesh) {
     Notices alone{Rendezvous{}};
-    Console silent(/*silent=*/true);
+    Events silent(/*rank=*/0, /*sink=*/nullptr);
     std::optional<ResumePoint> point = find_resume_point(config, mesh.world, alone, {}, silent);
     REQUIRE(point);
     CHECK(point->folder == folder);

@@ -62,8 +62,8 @@ RunContents read_by_three(const Config& config, const RunContents& known = {}) {
   RunContents read;
   testing::run_ranks(3, [&](const Mesh& mesh) {
     Notices notices(Rendezvous{});
-    Console console(/*silent=*/true);
-    RunContents mine = read_contents(config, mesh.world, notices, known, console);
+    Events events(/*rank=*/0, /*sink=*/nullptr);
+    RunContents mine = read_contents(config, mesh.world, notices, known, events);
     if (mesh.world.rank() == 0) read = std::move(mine);
   });
   return read;

@@ -90,8 +90,8 @@ std::vector<std::string> parameters_at_fault(const ModelUpdate& update, const Gr
 bool NonfiniteStep::in_loss() const { return !std::isfinite(loss); }
 
 NonfiniteSteps::NonfiniteSteps(OnNonfinite rule, const Mesh& mesh, const ModelUpdate& update,
-                               Console& console)
-    : rule_(rule), mesh_(mesh), update_(update), console_(console) {}
+                               Events& events)
+    : rule_(rule), mesh_(mesh), update_(update), events_(events) {}
 
 std::string NonfiniteSteps::source_of(const NonfiniteStep& step) const {
   const std::vector<RowLoss> rows = rows_at_fault(step, mesh_);
@@ -115,7 +115,7 @@ void NonfiniteSteps::leave_out(const NonfiniteStep& step, int64_t num_skipped) {
   const bool skips = rule_ == OnNonfinite::kSkip;
   if (skips && num_in_series_ <= kMostSkippedInARow) {
     if (mesh_.world.rank() == 0) {
-      console_.say(
+      events_.say(
           fmt::format("warning: {} The update is left out, as on_nonfinite: skip asks; {} "
                       "so far.",
                       what, num_skipped + 1));

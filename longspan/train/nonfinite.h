@@ -7,9 +7,10 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/report/console.h"
+#include "longspan/report/events.h"
+#include "longspan/session/model_update.h"
 #include "longspan/settings/choices.h"
 #include "longspan/stages/row.h"
-#include "longspan/train/model_update.h"
 
 namespace longspan {
 
@@ -25,8 +26,8 @@ struct NonfiniteStep {
 
 class NonfiniteSteps {
  public:
-  /// `mesh`, `update` and `console` must outlive this object.
-  NonfiniteSteps(OnNonfinite rule, const Mesh& mesh, const ModelUpdate& update, Console& console);
+  /// `mesh`, `update` and `events` must outlive this object.
+  NonfiniteSteps(OnNonfinite rule, const Mesh& mesh, const ModelUpdate& update, Events& events);
 
   /// Prints the source of the NaN or infinity. Then stops the run (throws as all_or_none), or with
   /// on_nonfinite: skip returns, so that the step has no update. `num_skipped`: earlier steps
@@ -43,7 +44,7 @@ class NonfiniteSteps {
   OnNonfinite rule_;
   const Mesh& mesh_;
   const ModelUpdate& update_;
-  Console& console_;
+  Events& events_;
   int64_t num_in_series_ = 0;  // consecutive steps that are not finite
 };
 

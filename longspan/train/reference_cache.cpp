@@ -137,8 +137,9 @@ std::string reference_line(const std::string& key, size_t example,
 
 std::optional<ReferenceTable> precompute_reference(
     const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
-    Console& console) {
-  const Group& world = job.mesh.world;
+    const Events& events) {
+  const Mesh& mesh = job.mesh;
+  const Group& world = mesh.world;
   const bool is_main = world.rank() == 0;
   // Rank 0 reads the file and sends it, since machines need not share a disk.
   std::string key, found;
@@ -150,13 +151,13 @@ std::optional<ReferenceTable> precompute_reference(
     KeptLines kept = whole_lines(path, key, job.examples);
     found = std::move(kept.text);
     if (kept.num_broken > 0) {
-      console.say(
-          fmt::format("warning: {} of {} {} not as written; what {} said is computed again.",
-                      counted(kept.num_broken, "line"), path, kept.num_broken == 1 ? "is" : "are",
-                      kept.num_broken == 1 ? "it" : "they"));
+      events.say(fmt::format("warning: {} of {} {} not as written; what {} said is computed again.",
+                             counted(kept.num_broken, "line"), path,
+                             kept.num_broken == 1 ? "is" : "are",
+                             kept.num_broken == 1 ? "it" : "they"));
     }
     if (kept.num_without_checksum > 0) {
-      console.say(fmt::format(
+      events.say(fmt::format(
           "{} of {} {} written by an older version: no checksums cover what is taken from there.",
           counted(kept.num_without_checksum, "line"), path,
           kept.num_without_checksum == 1 ? "was" : "were"));
@@ -179,22 +180,21 @@ std::optional<ReferenceTable> precompute_reference(
   for (int64_t i = 0; i < job.examples.size(); ++i) {
     if (!table.contains(i)) missing.push_back(i);
   }
-  console.say(fmt::format("Reference log-probabilities of {}, {} of them kept from before{}",
-                          counted(job.examples.size(), "example"), with_commas(std::ssize(table)),
-                          is_main ? fmt::format(" in {}", path) : ""));
+  events.say(fmt::format("Reference log-probabilities of {}, {} of them kept from before{}",
+                         counted(job.examples.size(), "example"), with_commas(std::ssize(table)),
+                         is_main ? fmt::format(" in {}", path) : ""));
 
   std::unique_ptr<Reference> reference;
   all_or_none(world, [&] {
     if (!missing.empty()) reference = make_reference();
   });
-  const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size,
-                      job.mesh.data.rank(), job.mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
+  const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size, mesh.data.rank(),
+                      mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
   const Documents which = job.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
-  const SumOver over_row = [&](const at::Tensor& x) { return sum_over(x, job.mesh.sequence); };
-  std::optional<ProgressBar> bar;
-  if (is_main && !missing.empty()) bar.emplace(loader.num_batches());
+  const SumOver over_row = [&](const at::Tensor& x) { return sum_over(x, mesh.sequence); };
+  Progress progress{.total_steps = loader.num_batches()};
+  if (!missing.empty()) events.tell(Stepped{progress, kNone});
   const auto start = std::chrono::steady_clock::now();
-  int64_t num_tokens = 0;
   for (int64_t batch = 0; batch < loader.num_batches(); ++batch) {
     std::string lines;
     std::vector<std::pair<int64_t, double>> broken;
@@ -210,12 +210,12 @@ std::optional<ReferenceTable> precompute_reference(
         for (size_t i = 0; i < size; ++i) {
           if (!std::isfinite(logps[i])) broken.emplace_back(number, logps[i]);
         }
-        if (job.mesh.sequence.rank() == 0) {
+        if (mesh.sequence.rank() == 0) {
           lines += reference_line(key, static_cast<size_t>(number), {logps, logps + size});
         }
         logps += size;
       }
-      num_tokens += row.num_tokens() * job.mesh.data.size();
+      progress.num_tokens += row.num_tokens() * mesh.data.size();
     }
     all_or_none(world, [&] {
       if (broken.empty()) return;
@@ -235,13 +235,17 @@ std::optional<ReferenceTable> precompute_reference(
     all_or_none(world, [&] {
       if (is_main) append(path, all);
     });
-    if (interrupted) return std::nullopt;
-    if (bar) {
-      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-      bar->update(batch + 1,
-                  progress_message(kNone, static_cast<double>(num_tokens) / passed.count(), kNone));
+    if (interrupted) {
+      events.tell(StepsEnded{});
+      return std::nullopt;
     }
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    progress.step = batch + 1;
+    progress.num_computed_tokens = progress.num_tokens;
+    progress.elapsed_seconds = passed.count();
+    events.tell(Stepped{progress, kNone});
   }
+  events.tell(StepsEnded{});
   return table;
 }
 

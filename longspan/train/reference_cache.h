@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/stages/reference.h"
 
 namespace longspan {
@@ -37,6 +37,6 @@ std::string reference_line(const std::string& key, size_t example,
 /// it returns. nullopt: interrupted. Collective over the world.
 std::optional<ReferenceTable> precompute_reference(
     const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
-    Console& console);
+    const Events& events);
 
 }  // namespace longspan

@@ -115,7 +115,7 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   testing::run_ranks(kRanks, [&](const Mesh& mesh) {
     const auto attention = make_local(cpu_block_kernel());
     const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
-    Console silent(/*silent=*/true);
+    Events silent(/*rank=*/0, /*sink=*/nullptr);
     const int rank = mesh.world.rank();
     tables[rank] = precompute_reference(job, [] { return std::unique_ptr<Reference>(); }, silent);
     sent[rank] = mesh.world.traffic().all_gather;
@@ -157,7 +157,7 @@ TEST_CASE("reference cache: lines that are not as written are computed again") {
   testing::run_ranks(1, [&](const Mesh& mesh) {
     const auto attention = make_local(cpu_block_kernel());
     const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
-    Console silent(/*silent=*/true);
+    Events silent(/*rank=*/0, /*sink=*/nullptr);
     const auto no_model = []() -> std::unique_ptr<Reference> { throw UserError("asked for"); };
     // Missing examples require the model.
     CHECK_THROWS_WITH_AS(precompute_reference(job, no_model, silent), "asked for", UserError);

@@ -1,20 +1,27 @@
 #include "longspan/train/run.h"
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/registers/stage.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/output_claim.h"
 #include "longspan/saving/output_folders.h"
 #include "longspan/saving/output_room.h"
+#include "longspan/session/model_update.h"
+#include "longspan/session/session.h"
+#include "longspan/session/trained_model.h"
+#include "longspan/session/workers.h"
+#include "longspan/stages/objective.h"
+#include "longspan/train/reference_cache.h"
 #include "longspan/train/run_checkpoints.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/run_evaluation.h"
 #include "longspan/train/run_memory.h"
 #include "longspan/train/run_messages.h"
-#include "longspan/train/run_model.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_results.h"
 #include "longspan/train/run_saving.h"
@@ -23,7 +30,6 @@
 #include "longspan/train/step.h"
 #include "longspan/train/step_schedule.h"
 #include "longspan/train/trainer.h"
-#include "longspan/train/workers.h"
 
 namespace longspan {
 namespace {
@@ -42,11 +48,11 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
 }
 
 RunData read_same_data(const Config& config, const RunPlan& plan, const Moment& moment,
-                       Workers& workers, Console& console) {
+                       Workers& workers, Events& events) {
   RunData data;
   require_same_model(workers.world(), plan.model);
   all_or_none_patiently(workers.world(), workers.notices(),
-                        [&] { data = read_data(config, plan.model, moment, console); });
+                        [&] { data = read_data(config, plan.model, moment, events); });
   require_same_data(workers.world(), data);
   return data;
 }
@@ -57,6 +63,32 @@ std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& p
   return std::make_unique<Epochs>(
       train, Loader(train.size(), config.per_device_train_batch_size, mesh.data.rank(),
                     mesh.data.size(), !config.disable_shuffling, config.seed));
+}
+
+/// Makes the session's reference, objective and optimizer; with precompute_ref_log_probs, first the
+/// reference's table. Returns false if the host asked the run to stop. Collective.
+bool prepare(Session& session, const Config& config, const RunData& data, const Host& host) {
+  if (!config.precompute_ref_log_probs || !stage_of(config).has_reference(config)) {
+    session.prepare();
+    return true;
+  }
+  const JoinedExamples examples(*data.train, *data.eval);
+  const auto stops = [&] { return host.requested() || host.told_to_stop(); };
+  const ReferenceJob job{config,   session.mesh(), session.attention(), session.device(),
+                         examples, stops,          session.idle_rows()};
+  std::optional<ReferenceTable> table =
+      precompute_reference(job, [&] { return session.make_reference(); }, session.events());
+  if (!table) return false;
+  session.prepare(reference_table(std::move(*table)));
+  return true;
+}
+
+Trainer::Evaluation evaluation_of(Session& session, const OptimizationSettings& config,
+                                  const RunData& data, const Host& host) {
+  if (data.eval->empty()) return {};
+  return [&session, &examples = *data.eval, batch_size = config.per_device_eval_batch_size, &host] {
+    return session.evaluate(examples, batch_size, [&host] { return host.told_to_stop(); });
+  };
 }
 
 void prepare_folders(const OutputSettings& config, Workers& workers, const Launch& launch) {
@@ -74,36 +106,43 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                        const RunParts& parts) {
   RunResult result;
   Workers workers(config, config, plan, host);
+  Events events(plan.where.rank, parts.events);
   result.end = workers.run([&] {
-    Console console(/*silent=*/!workers.is_main(), /*shows_progress=*/!config.disable_tqdm);
     const Launch launch = find_launch(config, workers.where(), workers.world());
     const std::unique_ptr<OutputClaim> claim = claim_folders(config, workers, launch);
     RunStart start;
     start.launch = launch;
-    start.resumed = find_resume_point(config, workers.world(), workers.notices(), launch, console);
+    start.resumed = find_resume_point(config, workers.world(), workers.notices(), launch, events);
     const Moment moment = moment_of_run(workers.world(), start.resumed);
-    const RunData data = read_same_data(config, plan, moment, workers, console);
-    RunModel model(config, plan, workers);
-    complete_run_start(config, workers.mesh(), plan.model, model.trained(), data, moment,
-                       workers.notices(), console, start);
+    const RunData data = read_same_data(config, plan, moment, workers, events);
+    Session session(config, plan, workers, events);
+    complete_run_start(config, workers.mesh(), plan.model, session.trained(), data, moment,
+                       workers.notices(), events, start);
     prepare_folders(config, workers, launch);
     host.begin_steps();
-    if (!model.prepare_training(data, host, console)) {
-      return say_stopped_before_steps(config, host, console);
+    if (!prepare(session, config, data, host)) {
+      return say_stopped_before_steps(config, host, events);
     }
-    const RunMemory memory = plan_memory(config, plan, data, model.account(), workers);
-    model.context().model.keep_feed_forwards(memory.kept.count);
-    RunReports reports(config, memory, model, parts.meter, console);
+    const RunMemory memory = plan_memory(config, plan, data, session.account(), workers);
+    session.context().model.keep_feed_forwards(memory.kept.count);
+    RunReports reports(config, memory, parts.meter, events);
     const std::unique_ptr<ExampleSource> source =
         source_of(config, parts, *data.train, workers.mesh());
     const StepSchedule schedule(config, config, config, source->num_batches());
-    TrainingStep step(config, schedule, model, *source, reports, host);
-    RunEvaluation evaluation(model, *data.eval, config.per_device_eval_batch_size, host);
-    RunSaving saving(config, workers, model, data, start, schedule, host, console);
-    RunState state(workers.mesh(), start, saving.saver, model.update(), *source, step.averages());
-    RunCheckpoints checkpoints(config, workers, model, saving, state, reports);
-    RunResults results(config, workers, model, saving, reports);
-    Trainer trainer(workers, schedule, step, evaluation, checkpoints, results, reports);
+    TrainingStep step(config, schedule, session, *source, host);
+    RunSaving saving(config, workers, session, data, start, schedule, host, events);
+    RunState state(workers.mesh(), start, saving.saver, session.updating(), *source,
+                   session.averages());
+    RunCheckpoints checkpoints(config, workers, session, saving, state, reports);
+    RunResults results(config, workers, session, saving, reports);
+    Trainer trainer({.workers = workers,
+                     .schedule = schedule,
+                     .session = session,
+                     .step = step,
+                     .evaluate = evaluation_of(session, config, data, host),
+                     .checkpoints = checkpoints,
+                     .results = results,
+                     .reports = reports});
     if (start.resumed) {
       trainer.resume(*start.resumed);
       start.resumed->in_use.reset();
@@ -111,13 +150,13 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     const RunTotals& totals = trainer.totals();
     const std::string disk =
         reports.log.open(workers.world(), saving.disk(totals.progress.step), start);
-    say_start({config, plan, data, start, model.trained(), schedule, totals.progress,
+    say_start({config, plan, data, start, session.trained(), schedule, totals.progress,
                reports.memory, disk},
-              console);
+              events);
     const RunEnd end = trainer.train();
     // Everything is saved; later events during cleanup do not change the result.
     host.all_saved(end);
-    say_end(config, end, totals.progress, results, saving.checkpoints, host, console);
+    say_end(config, end, totals.progress, results, saving.checkpoints, host, events);
     result.progress = totals.progress;
     result.loss = totals.mean_loss();
     result.saved_in = results.model_in();

@@ -9,8 +9,8 @@
 #include "longspan/data/example_source.h"
 #include "longspan/liveness/host.h"
 #include "longspan/memory/peak_meter.h"
-#include "longspan/report/training_log.h"
-#include "longspan/train/run_plan.h"
+#include "longspan/report/events.h"
+#include "longspan/session/run_plan.h"
 
 namespace longspan {
 
@@ -25,7 +25,8 @@ struct RunResult {
 
 /// Parts that a program adds to a run, or replaces.
 struct RunParts {
-  PeakMeter* meter = nullptr;  ///< measures memory peaks for the report; null: no measurement
+  PeakMeter* meter = nullptr;   ///< measures memory peaks for the report; null: no measurement
+  EventSink* events = nullptr;  ///< gets the run's events, on rank 0; null: nobody listens
   /// Makes the source of this process's training examples. `train` outlives the source. Empty
   /// function: epochs over the training set.
   std::function<std::unique_ptr<ExampleSource>(const ExampleSet& train, const Mesh& mesh)>

@@ -8,9 +8,8 @@
 
 namespace longspan {
 
-RunCheckpoints::RunCheckpoints(const OutputSettings& config, Workers& workers,
-                               const RunModel& model, RunSaving& saving, RunState& state,
-                               RunReports& reports)
+RunCheckpoints::RunCheckpoints(const OutputSettings& config, Workers& workers, const Session& model,
+                               RunSaving& saving, RunState& state, RunReports& reports)
     : config_(config),
       workers_(workers),
       model_(model),
@@ -43,7 +42,7 @@ void RunCheckpoints::save(const RunTotals& totals) {
   } catch (const std::exception& error) {
     if (!is_agreed(workers_.world(), error) || !is_disk_full(error)) throw;
     is_owed_ = true;
-    reports_.console.say(fmt::format(
+    model_.events().say(fmt::format(
         "warning: checkpoint-{} is not saved: {} Training goes on; {}. The next one is saved as "
         "soon as there is room.",
         totals.progress.step, error.what(),
@@ -90,7 +89,7 @@ void RunCheckpoints::save_into(const std::string& output_dir, const RunTotals& t
   }
   const std::string folder = saving_.checkpoints.save(output_dir, step, content);
   last_saved_step_ = step;
-  if (workers_.is_main()) reports_.console.say(fmt::format("Saved {}", folder));
+  model_.events().tell(CheckpointSaved{folder, step});
 }
 
 }  // namespace longspan

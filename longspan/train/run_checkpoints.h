@@ -5,12 +5,12 @@
 #include <string>
 
 #include "longspan/saving/resume.h"
+#include "longspan/session/session.h"
+#include "longspan/session/workers.h"
 #include "longspan/settings/output_settings.h"
-#include "longspan/train/run_model.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_saving.h"
 #include "longspan/train/run_state.h"
-#include "longspan/train/workers.h"
 
 namespace longspan {
 
@@ -18,7 +18,7 @@ namespace longspan {
 class RunCheckpoints {
  public:
   /// All arguments must outlive this object.
-  RunCheckpoints(const OutputSettings& config, Workers& workers, const RunModel& model,
+  RunCheckpoints(const OutputSettings& config, Workers& workers, const Session& model,
                  RunSaving& saving, RunState& state, RunReports& reports);
 
   /// Restores weights, optimizer, log and totals from a checkpoint, for a run of `total_steps`.
@@ -42,7 +42,7 @@ class RunCheckpoints {
 
   const OutputSettings& config_;
   Workers& workers_;
-  const RunModel& model_;
+  const Session& model_;
   RunSaving& saving_;
   RunState& state_;
   RunReports& reports_;

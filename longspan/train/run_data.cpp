@@ -35,17 +35,17 @@ bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
 }  // namespace
 
 RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
-                  Console& console) {
+                  Events& events) {
   RunData data;
   ModelConfig own = load_model_config(config.model_name_or_path);
   if (const std::string head = describe_own_head(config.model_name_or_path, model); !head.empty()) {
-    console.say("warning: " + head);
+    events.say("warning: " + head);
     own = with_own_head(own);
   }
   const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
-  if (!stretch.empty()) console.say(stretch);
+  if (!stretch.empty()) events.say(stretch);
   if (trains_adapter(config) && own.json != model.json) {
-    console.say(
+    events.say(
         "The adapter's folder keeps the positions in longspan_adapter.json, for `longspan chat`, "
         "`generate` and `export`. PEFT does not read it: give PEFT's users the exported model.");
   }
@@ -58,19 +58,19 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   EncodedExamples train = encoded_from(rows.train), eval;
   if (!rows.eval.empty()) eval = encoded_from(rows.eval);
   if (writes_moment(config, tokenizer)) {
-    console.say(
+    events.say(
         fmt::format("The model's chat template asks for the date (strftime_now): in every row of "
                     "this run, also where it is resumed, that is {}.",
                     moment.text));
   }
   data.chat = saved_chat(config, stage, tokenizer, moment);
   if (!train.examples.empty()) {
-    console.say(fmt::format("The first training example:\n{}\n",
-                            describe_example(train.examples.front(), config.stage, tokenizer)));
+    events.say(fmt::format("The first training example:\n{}\n",
+                           describe_example(train.examples.front(), config.stage, tokenizer)));
   }
-  if (train.packing) console.say(train.packing->text());
-  const auto warn = [&console](const std::string& text) {
-    if (!text.empty()) console.say("warning: " + text);
+  if (train.packing) events.say(train.packing->text());
+  const auto warn = [&events](const std::string& text) {
+    if (!text.empty()) events.say("warning: " + text);
   };
   for (const std::string& note : rows.notes) warn(note);
   warn(tokenizer.left_out());
@@ -79,11 +79,11 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
     warn(hint_at_joined_messages(config, stage, *data.chat, tokenizer, rows.train, moment));
   for (const EncodedExamples* encoded : {&train, &eval}) {
     for (const std::string& note : encoded->chats) {
-      console.say(encoded == &train ? note : "Evaluation: " + note);
+      events.say(encoded == &train ? note : "Evaluation: " + note);
     }
     warn(encoded->left_out);
     const std::string cut = encoded->cut.text(config.cutoff_len);
-    if (!cut.empty()) console.say(encoded == &train ? cut : "Evaluation: " + cut);
+    if (!cut.empty()) events.say(encoded == &train ? cut : "Evaluation: " + cut);
     warn(hint_at_positions(*encoded, model));
   }
   const int64_t num_train = std::ssize(train.examples);

@@ -8,7 +8,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/data/example_set.h"
 #include "longspan/models/model_config.h"
-#include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/text/moment.h"
 #include "longspan/text/saved_chat.h"
 
@@ -24,7 +24,7 @@ struct RunData {
 /// Reads and encodes the data sets. Prints an example, cut and left-out rows, and likely mistakes.
 /// `moment`: of the run. Throws UserError.
 RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
-                  Console& console);
+                  Events& events);
 
 /// Returns a hash of all tokens, labels, columns, positions and verdicts, in order.
 std::string fingerprint_of(const ExampleSet& examples);

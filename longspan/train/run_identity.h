@@ -4,8 +4,8 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/models/model_config.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/session/trained_model.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/trained_model.h"
 
 namespace longspan {
 

@@ -10,9 +10,21 @@
 
 namespace longspan {
 
-RunLog::RunLog(const OutputSettings& config, const RunConstants& constants, Console& console)
-    : config_(config), console_(console), log_(config.output_dir, constants) {
-  log_.warn([&](const std::string& text) { console_.say("warning: " + text); });
+RunLog::RunLog(const OutputSettings& config, const RunConstants& constants, Events& events)
+    : config_(config), events_(events), log_(config.output_dir, constants) {
+  log_.warn([&](const std::string& text) { events_.say("warning: " + text); });
+  events_.add_first(*this);
+}
+
+void RunLog::take(const Event& event) {
+  const Logged* logged = std::get_if<Logged>(&event);
+  if (logged == nullptr) return;
+  if (tensorboard_) {
+    if (const std::string problem = tensorboard_->add(logged->entry); !problem.empty()) {
+      events_.say("warning: " + problem);
+    }
+  }
+  log_.add(logged->progress, logged->measured);
 }
 
 std::string RunLog::open(const Group& world, const DiskFacts& disk, const RunStart& start) {
@@ -25,18 +37,12 @@ std::string RunLog::open(const Group& world, const DiskFacts& disk, const RunSta
         tensorboard_.emplace(config_,
                              start.resumed ? start.resumed->state.totals.progress.step : -1);
       } catch (const UserError& error) {
-        console_.say(
+        events_.say(
             fmt::format("warning: {} The run goes on without TensorBoard's files.", error.what()));
       }
     }
     // All checks have passed: from here on the folder belongs to this run.
     remove_reports(config_.output_dir, /*goes_on=*/start.resumed.has_value());
-    if (!tensorboard_) return;
-    log_.tell([&](const LogEntry& entry) {
-      if (const std::string problem = tensorboard_->add(entry); !problem.empty()) {
-        console_.say("warning: " + problem);
-      }
-    });
   });
   return account;
 }

@@ -7,6 +7,7 @@
 #include "longspan/account/disk_model.h"
 #include "longspan/comm/group.h"
 #include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/report/tensorboard.h"
 #include "longspan/report/training_log.h"
 #include "longspan/settings/output_settings.h"
@@ -14,14 +15,16 @@
 
 namespace longspan {
 
-class RunLog {
+class RunLog final : public EventSink {
  public:
-  /// `config` and `console` must outlive this object.
-  RunLog(const OutputSettings& config, const RunConstants& constants, Console& console);
+  /// `config` and `events` must outlive this object.
+  RunLog(const OutputSettings& config, const RunConstants& constants, Events& events);
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
   TrainingLog& training_log() { return log_; }
+  /// Writes log entries.
+  void take(const Event& event) override;
 
   /// Starts this run's reports in the folder, after checking that the disk has space for the run.
   /// Returns the disk estimate, on rank 0. Collective. Throws as all_or_none.
@@ -29,7 +32,7 @@ class RunLog {
 
  private:
   const OutputSettings& config_;
-  Console& console_;
+  Events& events_;
   std::optional<TensorBoardLog> tensorboard_;
   TrainingLog log_;
 };

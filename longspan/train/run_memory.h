@@ -3,8 +3,8 @@
 
 #include "longspan/account/kept_layers.h"
 #include "longspan/account/run_account.h"
+#include "longspan/session/workers.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/workers.h"
 
 namespace longspan {
 

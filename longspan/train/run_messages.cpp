@@ -54,18 +54,18 @@ std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& mod
 
 }  // namespace
 
-void say_start(const StartFacts& facts, Console& console) {
+void say_start(const StartFacts& facts, Events& events) {
   const auto& [config, plan, data, start, trained, schedule, progress, memory, disk] = facts;
-  console.say(summary_of({.config = config,
-                          .model = plan.model,
-                          .plan = plan.parallel,
-                          .steps = schedule.plan(),
-                          .train_examples = *data.train,
-                          .eval_examples = *data.eval,
-                          .num_parameters = trained.num_parameters(),
-                          .num_trained = trained.num_trained(),
-                          .num_warmup_steps = schedule.num_warmup_steps(),
-                          .device = device_text(plan)}));
+  events.say(summary_of({.config = config,
+                         .model = plan.model,
+                         .plan = plan.parallel,
+                         .steps = schedule.plan(),
+                         .train_examples = *data.train,
+                         .eval_examples = *data.eval,
+                         .num_parameters = trained.num_parameters(),
+                         .num_trained = trained.num_trained(),
+                         .num_warmup_steps = schedule.num_warmup_steps(),
+                         .device = device_text(plan)}));
   for (const std::string& remark :
        remarks_at_start({.notes = config.notes,
                          .method = config,
@@ -79,45 +79,45 @@ void say_start(const StartFacts& facts, Console& console) {
                          .cuda = plan.device.cuda(),
                          .left_out = plan.where.rank == 0 ? left_out(config, plan.model)
                                                           : std::map<LeftOut, int64_t>()})) {
-    console.say(remark);
+    events.say(remark);
   }
-  if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);
-  console.say(fmt::format("\n{}", memory.begin(plan.where.local_world_size, plan.device.cuda())));
-  if (!disk.empty()) console.say(disk);
+  if (const std::string text = warning_of_fallback(config); !text.empty()) events.say(text);
+  events.say(fmt::format("\n{}", memory.begin(plan.where.local_world_size, plan.device.cuda())));
+  if (!disk.empty()) events.say(disk);
   if (!start.resumed) return;
-  console.say(
+  events.say(
       fmt::format("Going on from {}, step {} of {}{}", start.resumed->folder, progress.step,
                   progress.total_steps,
                   progress.step == progress.total_steps ? ": nothing is left to train" : ""));
-  for (const std::string& change : start.changes) console.say(change);
+  for (const std::string& change : start.changes) events.say(change);
 }
 
-RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Console& console) {
+RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Events& events) {
   const std::string kept =
       fmt::format("the reference log-probabilities so far are kept in {}.", config.output_dir);
   if (host.requested()) {
     host.say("Interrupted; " + kept);
     return RunEnd::kInterrupted;
   }
-  console.say(fmt::format("Stopped before the first step ({}); {}", host.why_stopped(), kept));
+  events.say(fmt::format("Stopped before the first step ({}); {}", host.why_stopped(), kept));
   return RunEnd::kStopped;
 }
 
 void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
              const RunResults& results, const Checkpoints& checkpoints, Host& host,
-             Console& console) {
+             Events& events) {
   const std::string where_it_stands =
       fmt::format("after step {} of {}", progress.step, progress.total_steps);
   switch (end) {
     case RunEnd::kDone:
-      console.say(results.record_in() == results.model_in()
-                      ? fmt::format("Saved the model and logs in {}", results.model_in())
-                      : fmt::format("Saved the model in {}, and its logs and results in {}",
-                                    results.model_in(), results.record_in()));
+      events.say(results.record_in() == results.model_in()
+                     ? fmt::format("Saved the model and logs in {}", results.model_in())
+                     : fmt::format("Saved the model in {}, and its logs and results in {}",
+                                   results.model_in(), results.record_in()));
       return;
     case RunEnd::kStopped:
-      console.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, host.why_stopped(),
-                              checkpoints.last(), how_to_go_on(config)));
+      events.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, host.why_stopped(),
+                             checkpoints.last(), how_to_go_on(config)));
       return;
     case RunEnd::kInterrupted:
       say_interrupted(where_it_stands, progress.step == progress.total_steps, results, checkpoints,

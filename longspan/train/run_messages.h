@@ -4,16 +4,16 @@
 #include <string>
 
 #include "longspan/liveness/host.h"
-#include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/report/memory_report.h"
 #include "longspan/saving/checkpoints.h"
+#include "longspan/session/run_plan.h"
+#include "longspan/session/trained_model.h"
 #include "longspan/settings/output_settings.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/run_plan.h"
 #include "longspan/train/run_results.h"
 #include "longspan/train/run_start.h"
 #include "longspan/train/step_schedule.h"
-#include "longspan/train/trained_model.h"
 
 namespace longspan {
 
@@ -33,14 +33,13 @@ struct StartFacts {
 
 /// Prints the summary, the remarks, the estimates of memory and disk, and the checkpoint that the
 /// run resumes from. Starts to measure memory.
-void say_start(const StartFacts& facts, Console& console);
+void say_start(const StartFacts& facts, Events& events);
 
 /// For a run whose host asks it to stop before the first step. Returns how the run ended.
-RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Console& console);
+RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Events& events);
 
 /// `progress`: of the completed steps.
 void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
-             const RunResults& results, const Checkpoints& checkpoints, Host& host,
-             Console& console);
+             const RunResults& results, const Checkpoints& checkpoints, Host& host, Events& events);
 
 }  // namespace longspan

@@ -6,15 +6,13 @@
 
 namespace longspan {
 
-RunReports::RunReports(const Config& config, const RunMemory& memory, const RunModel& model,
-                       PeakMeter* meter, Console& console)
-    : traffic(model.traffic()),
-      memory(meter, memory.facts, memory.kept.reason),
+RunReports::RunReports(const Config& config, const RunMemory& memory, PeakMeter* meter,
+                       Events& events)
+    : memory(meter, memory.facts, memory.kept.reason),
       log(config,
           {.train_batch_size = config.per_device_train_batch_size,
            .num_train_epochs = epochs_of(config.num_train_epochs),
            .drawn = stage_of(config).drawn},
-          console),
-      console(console) {}
+          events) {}
 
 }  // namespace longspan

@@ -35,7 +35,7 @@ int64_t num_parameters_without_embeddings(const std::vector<HeldParameter>& para
 
 }  // namespace
 
-RunResults::RunResults(const OutputSettings& config, Workers& workers, const RunModel& model,
+RunResults::RunResults(const OutputSettings& config, Workers& workers, const Session& model,
                        RunSaving& saving, RunReports& reports)
     : config_(config),
       workers_(workers),
@@ -100,7 +100,7 @@ bool RunResults::save_record(const RunRecord& record) {
     return !record_in_.empty();
   } catch (const std::exception& error) {
     if (workers_.is_main() && is_agreed(workers_.world(), error)) {
-      reports_.console.say(
+      model_.events().say(
           fmt::format("warning: {}; what tells of the run cannot be written.", where));
     }
     throw;
@@ -112,10 +112,10 @@ void RunResults::show(const SentBytes& sent) {
     try {
       plot_curves(log_, record_in_);
     } catch (const UserError& error) {
-      reports_.console.say(fmt::format("warning: {}; the picture is left out.", error.what()));
+      model_.events().say(fmt::format("warning: {}; the picture is left out.", error.what()));
     }
   }
-  for (const std::string& table : tables_of(sent)) reports_.console.say(table);
+  for (const std::string& table : tables_of(sent)) model_.events().say(table);
 }
 
 }  // namespace longspan

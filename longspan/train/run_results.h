@@ -4,13 +4,14 @@
 #include <optional>
 #include <string>
 
+#include "longspan/report/row_traffic.h"
 #include "longspan/report/training_log.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/session/session.h"
+#include "longspan/session/workers.h"
 #include "longspan/settings/output_settings.h"
-#include "longspan/train/run_model.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_saving.h"
-#include "longspan/train/workers.h"
 
 namespace longspan {
 
@@ -25,7 +26,7 @@ struct RunRecord {
 class RunResults {
  public:
   /// All arguments must outlive this object.
-  RunResults(const OutputSettings& config, Workers& workers, const RunModel& model,
+  RunResults(const OutputSettings& config, Workers& workers, const Session& model,
              RunSaving& saving, RunReports& reports);
 
   /// Returns the totals of training, for the log and the record.
@@ -49,7 +50,7 @@ class RunResults {
 
   const OutputSettings& config_;
   Workers& workers_;
-  const RunModel& model_;
+  const Session& model_;
   RunSaving& saving_;
   RunReports& reports_;
   TrainingLog& log_;

@@ -5,12 +5,12 @@
 
 namespace longspan {
 
-RunSaving::RunSaving(const Config& config, Workers& workers, const RunModel& model,
+RunSaving::RunSaving(const Config& config, Workers& workers, const Session& model,
                      const RunData& data, const RunStart& start, const StepSchedule& schedule,
-                     Host& host, Console& console)
-    : saver(model.saver(data)),
+                     Host& host, Events& events)
+    : saver(model.saver(data.chat)),
       checkpoints(config, workers.world(), workers.notices(), saver, start.folder()),
-      patient_saver(workers.world(), workers.notices(), host, console),
+      patient_saver(workers.world(), workers.notices(), host, events),
       config_(config),
       rule_(update_rule_of(config)),
       trains_in_bf16_(config.pure_bf16),

@@ -6,22 +6,23 @@
 #include "longspan/account/disk_model.h"
 #include "longspan/liveness/host.h"
 #include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_room.h"
 #include "longspan/saving/saving.h"
+#include "longspan/session/session.h"
+#include "longspan/session/workers.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/run_model.h"
 #include "longspan/train/run_start.h"
 #include "longspan/train/step_schedule.h"
-#include "longspan/train/workers.h"
 
 namespace longspan {
 
 class RunSaving {
  public:
   /// All arguments must outlive this object.
-  RunSaving(const Config& config, Workers& workers, const RunModel& model, const RunData& data,
-            const RunStart& start, const StepSchedule& schedule, Host& host, Console& console);
+  RunSaving(const Config& config, Workers& workers, const Session& model, const RunData& data,
+            const RunStart& start, const StepSchedule& schedule, Host& host, Events& events);
   RunSaving(const RunSaving&) = delete;
   RunSaving& operator=(const RunSaving&) = delete;
 

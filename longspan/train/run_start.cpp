@@ -20,12 +20,12 @@ Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resum
 
 void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data, const Moment& moment,
-                        Notices& notices, Console& console, RunStart& start) {
+                        Notices& notices, Events& events, RunStart& start) {
   start.identity = identity_of(config, mesh, model, trained, data, moment);
   // Without saved states, no later run compares the files.
   if (!start.resumed && config.save_only_model) return;
   const RunIdentity then = start.resumed ? start.resumed->state.identity : RunIdentity();
-  start.identity.contents = read_contents(config, mesh.world, notices, then.contents, console);
+  start.identity.contents = read_contents(config, mesh.world, notices, then.contents, events);
   if (!start.resumed) return;
   all_or_none(mesh.world, [&] {
     require_same_run(start.resumed->folder, then, start.identity,

@@ -8,12 +8,13 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/liveness/notices.h"
 #include "longspan/report/console.h"
+#include "longspan/report/events.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/resume.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/session/trained_model.h"
 #include "longspan/text/moment.h"
 #include "longspan/train/run_data.h"
-#include "longspan/train/trained_model.h"
 
 namespace longspan {
 
@@ -38,6 +39,6 @@ Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resum
 /// checkpoint belongs to another run.
 void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data, const Moment& moment,
-                        Notices& notices, Console& console, RunStart& start);
+                        Notices& notices, Events& events, RunStart& start);
 
 }  // namespace longspan

@@ -10,7 +10,8 @@
 #include "longspan/saving/resume.h"
 #include "longspan/saving/saving.h"
 #include "longspan/saving/training_state.h"
-#include "longspan/train/model_update.h"
+#include "longspan/session/model_update.h"
+#include "longspan/session/saved_state.h"
 #include "longspan/train/run_start.h"
 
 namespace longspan {
@@ -22,7 +23,9 @@ class RunState {
            ExampleSource& source, Averages& averages);
 
   /// Returns the optimizer's state on this rank, with the masters of weights that `saver` rounds.
-  std::vector<StateSource> optimizer_state() const;
+  std::vector<StateSource> optimizer_state() const {
+    return longspan::optimizer_state(update_, saver_);
+  }
   /// Returns the rest of the state after the steps of `totals`. Collective.
   TrainingState collect(const RunTotals& totals);
 

@@ -6,9 +6,12 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "longspan/liveness/agreement.h"
 #include "longspan/rendezvous/communication_error.h"
+#include "longspan/report/averages.h"
+#include "longspan/report/row_traffic.h"
 
 namespace longspan {
 namespace {
@@ -21,39 +24,30 @@ double seconds_now() {
 
 }  // namespace
 
-Trainer::Trainer(Workers& workers, const StepSchedule& schedule, TrainingStep& step,
-                 RunEvaluation& evaluation, RunCheckpoints& checkpoints, RunResults& results,
-                 RunReports& reports)
-    : workers_(workers),
-      schedule_(schedule),
-      step_(step),
-      evaluation_(evaluation),
-      checkpoints_(checkpoints),
-      results_(results),
-      reports_(reports),
-      last_grad_norm_(kNone) {
-  totals_.progress.total_steps = schedule.plan().total_steps;
-  reports.log.training_log().set_steps(schedule.logging_steps(), schedule.eval_steps(),
-                                       schedule.save_steps());
+Trainer::Trainer(Parts parts)
+    : parts_(std::move(parts)), events_(parts_.session.events()), last_grad_norm_(kNone) {
+  totals_.progress.total_steps = parts_.schedule.plan().total_steps;
+  parts_.reports.log.training_log().set_steps(
+      parts_.schedule.logging_steps(), parts_.schedule.eval_steps(), parts_.schedule.save_steps());
 }
 
 void Trainer::resume(const ResumePoint& from) {
-  totals_ = checkpoints_.resume(from, schedule_.plan().total_steps);
+  totals_ = parts_.checkpoints.resume(from, parts_.schedule.plan().total_steps);
 }
 
 RunEnd Trainer::train() {
   Progress& progress = totals_.progress;
   const double start = seconds_now() - progress.elapsed_seconds;
-  reports_.console.show(progress, kNone);
+  events_.tell(Stepped{progress, kNone});
   int64_t step = progress.step;
   try {
-    totals_.evaluation_due = totals_.evaluation_due && evaluation_.has_examples();
+    totals_.evaluation_due = totals_.evaluation_due && parts_.evaluate != nullptr;
     if (totals_.evaluation_due && !evaluate_now()) return stop();
     for (; step < progress.total_steps; ++step) {
-      workers_.heartbeat().stands_at(step + 1, fmt::format("step {}", step + 1));
-      const StepResult result = step_.run(step, totals_.num_skipped);
+      parts_.workers.heartbeat().stands_at(step + 1, fmt::format("step {}", step + 1));
+      const StepResult result = parts_.step.run(step, totals_.num_skipped);
       if (result.interrupted) {
-        reports_.console.finish();
+        events_.tell(StepsEnded{});
         return RunEnd::kInterrupted;
       }
       progress.elapsed_seconds = seconds_now() - start;
@@ -63,17 +57,17 @@ RunEnd Trainer::train() {
     throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()), error.of_library);
   }
   progress.elapsed_seconds = seconds_now() - start;
-  reports_.console.finish();
+  events_.tell(StepsEnded{});
   return finish();
 }
 
 RunEnd Trainer::stop() {
-  if (!checkpoints_.save_last(totals_)) return RunEnd::kInterrupted;
-  reports_.console.finish();
+  if (!parts_.checkpoints.save_last(totals_)) return RunEnd::kInterrupted;
+  events_.tell(StepsEnded{});
   if (totals_.evaluation_due) {
-    reports_.console.say(
-        fmt::format("The evaluation after step {} was left out{}.", totals_.progress.step,
-                    checkpoints_.hold_state() ? "; it comes first when the run goes on" : ""));
+    events_.say(fmt::format(
+        "The evaluation after step {} was left out{}.", totals_.progress.step,
+        parts_.checkpoints.hold_state() ? "; it comes first when the run goes on" : ""));
   }
   return RunEnd::kStopped;
 }
@@ -81,10 +75,10 @@ RunEnd Trainer::stop() {
 void Trainer::count(int64_t step, const StepResult& result) {
   Progress& progress = totals_.progress;
   progress.step = step + 1;
-  progress.epoch = schedule_.plan().place(step).epochs_done;
-  progress.num_tokens += result.num_tokens;
-  progress.num_computed_tokens += result.num_computed_tokens;
-  totals_.num_samples += result.num_samples;
+  progress.epoch = parts_.schedule.plan().place(step).epochs_done;
+  progress.num_tokens += result.counts.num_tokens;
+  progress.num_computed_tokens += result.counts.num_computed_tokens;
+  totals_.num_samples += result.counts.num_samples;
   if (result.skipped) {
     ++totals_.num_skipped;
   } else {
@@ -96,13 +90,9 @@ void Trainer::count(int64_t step, const StepResult& result) {
   }
 }
 
-void Trainer::log(const std::function<void(TrainingLog&)>& add) {
-  all_or_none(workers_.world(), [&] {
-    if (!workers_.is_main()) return;
-    TrainingLog& log = reports_.log.training_log();
-    add(log);
-    reports_.console.say(console_line(log.history().back()));
-  });
+void Trainer::log(const Progress& progress, const Measured& measured) {
+  all_or_none(parts_.workers.world(),
+              [&] { events_.tell(Logged{progress, measured, log_entry(progress, measured)}); });
 }
 
 void Trainer::log_step(const StepResult& result) {
@@ -112,45 +102,45 @@ void Trainer::log_step(const StepResult& result) {
                   : totals_.loss_since_log / static_cast<double>(totals_.steps_since_log),
       .grad_norm = last_grad_norm_,
       .learning_rate = result.learning_rate,
-      .means = step_.means(),
+      .means = parts_.session.means(),
       .num_skipped = totals_.num_skipped};
-  step_.averages().clear();
+  parts_.session.averages().clear();
   last_grad_norm_ = kNone;
   totals_.loss_since_log = 0.0;
   totals_.steps_since_log = 0;
-  log([&](TrainingLog& log) { log.add_step(totals_.progress, logged); });
+  log(totals_.progress, logged);
 }
 
 bool Trainer::after_step(int64_t step, const StepResult& result) {
   count(step, result);
-  reports_.console.show(totals_.progress, result.skipped ? kNone : result.loss);
-  const DueAfterStep due = schedule_.due_after(step);
+  events_.tell(Stepped{totals_.progress, result.skipped ? kNone : result.loss});
+  const DueAfterStep due = parts_.schedule.due_after(step);
   if (due.log) log_step(result);
-  totals_.evaluation_due = due.evaluate && evaluation_.has_examples();
+  totals_.evaluation_due = due.evaluate && parts_.evaluate != nullptr;
   bool stops = result.stops;
   if (totals_.evaluation_due && !stops) stops = !evaluate_now();
-  if (due.save || (due.retry_save && checkpoints_.can_catch_up(totals_))) {
-    checkpoints_.save(totals_);
+  if (due.save || (due.retry_save && parts_.checkpoints.can_catch_up(totals_))) {
+    parts_.checkpoints.save(totals_);
   }
-  return stops && (!schedule_.is_last(step) || ends_with_evaluation());
+  return stops && (!parts_.schedule.is_last(step) || ends_with_evaluation());
 }
 
 bool Trainer::evaluate_now() {
   const Progress& progress = totals_.progress;
-  workers_.heartbeat().stands_at(progress.step,
-                                 fmt::format("the evaluation after step {}", progress.step));
+  parts_.workers.heartbeat().stands_at(progress.step,
+                                       fmt::format("the evaluation after step {}", progress.step));
   totals_.evaluation_due = true;
-  const std::optional<EvaluationResult> result = evaluation_.run();
+  const std::optional<EvaluationResult> result = parts_.evaluate();
   if (!result) return false;
   totals_.evaluation_due = false;
   totals_.last_evaluation = *result;
   totals_.last_evaluated_step = progress.step;
-  log([&](TrainingLog& log) { log.add_evaluation(progress, totals_.last_evaluation); });
+  log(progress, totals_.last_evaluation);
   return true;
 }
 
 bool Trainer::evaluates_at_end() const {
-  return schedule_.evaluates_at_end() && evaluation_.has_examples();
+  return parts_.schedule.evaluates_at_end() && parts_.evaluate != nullptr;
 }
 
 bool Trainer::ends_with_evaluation() const {
@@ -158,20 +148,22 @@ bool Trainer::ends_with_evaluation() const {
 }
 
 RunEnd Trainer::finish() {
-  const std::string memory = reports_.memory.end(workers_.world());  // of training, without saving
+  const std::string memory =
+      parts_.reports.memory.end(parts_.workers.world());  // of training, without saving
   if (ends_with_evaluation() && !evaluate_now()) return stop();
   RunRecord record{.progress = totals_.progress,
-                   .training = results_.summed_up(totals_),
+                   .training = parts_.results.summed_up(totals_),
                    .evaluation = std::nullopt,
                    .sent = {}};
   if (evaluates_at_end()) record.evaluation = totals_.last_evaluation;
-  workers_.heartbeat().stands_at(record.progress.step, "the saving of the model");
-  record.sent = reports_.traffic.report(workers_.world());
-  log([&](TrainingLog& log) { log.add_end(record.progress, record.training); });
-  if (!results_.save_model(totals_) || !results_.save_record(record)) return RunEnd::kInterrupted;
-  if (!workers_.is_main()) return RunEnd::kDone;
-  results_.show(record.sent);
-  reports_.console.say(memory);
+  parts_.workers.heartbeat().stands_at(record.progress.step, "the saving of the model");
+  record.sent = parts_.session.traffic().report(parts_.workers.world());
+  log(record.progress, record.training);
+  if (!parts_.results.save_model(totals_) || !parts_.results.save_record(record))
+    return RunEnd::kInterrupted;
+  if (!parts_.workers.is_main()) return RunEnd::kDone;
+  parts_.results.show(record.sent);
+  events_.say(memory);
   return RunEnd::kDone;
 }
 

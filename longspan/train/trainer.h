@@ -3,25 +3,38 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "longspan/liveness/host.h"
+#include "longspan/report/events.h"
 #include "longspan/saving/resume.h"
+#include "longspan/session/session.h"
+#include "longspan/session/workers.h"
 #include "longspan/train/run_checkpoints.h"
-#include "longspan/train/run_evaluation.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_results.h"
 #include "longspan/train/step.h"
 #include "longspan/train/step_schedule.h"
-#include "longspan/train/workers.h"
 
 namespace longspan {
 
 class Trainer {
  public:
-  /// All arguments must outlive this object.
-  Trainer(Workers& workers, const StepSchedule& schedule, TrainingStep& step,
-          RunEvaluation& evaluation, RunCheckpoints& checkpoints, RunResults& results,
-          RunReports& reports);
+  /// Evaluates; returns nullopt if a rank was told to stop. Empty: there is nothing to evaluate on.
+  using Evaluation = std::function<std::optional<EvaluationResult>()>;
+
+  /// What a trainer works with; all must outlive it.
+  struct Parts {
+    Workers& workers;
+    const StepSchedule& schedule;
+    Session& session;
+    TrainingStep& step;
+    Evaluation evaluate;
+    RunCheckpoints& checkpoints;
+    RunResults& results;
+    RunReports& reports;
+  };
+  explicit Trainer(Parts parts);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -48,21 +61,15 @@ class Trainer {
   bool after_step(int64_t step, const StepResult& result);
   void count(int64_t step, const StepResult& result);
   void log_step(const StepResult& result);
-  /// On rank 0: adds an entry to the log by `add`, and prints it on the console. Collective.
-  void log(const std::function<void(TrainingLog&)>& add);
+  /// Tells of a log entry. Collective.
+  void log(const Progress& progress, const Measured& measured);
   /// Runs the last evaluation, and saves the model, logs and plots.
   RunEnd finish();
   /// Saves a checkpoint of the steps so far, unless there is one.
   RunEnd stop();
 
-  Workers& workers_;
-  const StepSchedule& schedule_;
-  TrainingStep& step_;
-  RunEvaluation& evaluation_;
-  RunCheckpoints& checkpoints_;
-  RunResults& results_;
-  RunReports& reports_;
-
+  Parts parts_;
+  Events& events_;
   RunTotals totals_;
   double last_grad_norm_;  // since the last log line; NaN: none
 };

@@ -13,9 +13,9 @@
 
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/optim/block_quantization.h"
+#include "longspan/session/model_update.h"
 #include "longspan/settings/optimization_settings.h"
 #include "longspan/spec/parameter_spec.h"
-#include "longspan/train/model_update.h"
 
 namespace longspan {
 namespace {

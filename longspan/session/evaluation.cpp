@@ -1,4 +1,4 @@
-#include "longspan/train/evaluation.h"
+#include "longspan/session/evaluation.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>

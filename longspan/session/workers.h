@@ -9,9 +9,9 @@
 #include "longspan/liveness/heartbeat.h"
 #include "longspan/liveness/host.h"
 #include "longspan/liveness/notices.h"
+#include "longspan/session/run_plan.h"
 #include "longspan/settings/model_settings.h"
 #include "longspan/settings/parallel_settings.h"
-#include "longspan/train/run_plan.h"
 
 namespace longspan {
 
@@ -58,13 +58,20 @@ class Workers {
   Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
           Host& host);
 
-  /// Runs the work of a rank. If it fails because other ranks are gone, finds out which and throws
-  /// UserError with the cause; if it fails by itself, tells the others. Returns kInterrupted if the
-  /// others left because all were interrupted.
+  /// meet(), guarded(work), and an orderly end of the connections.
   RunEnd run(const std::function<RunEnd()>& work);
+  /// Called once, before the first collective of the work. Collective.
+  void meet();
+  /// Runs the work of a rank, or a part of it. If it fails because other ranks are gone, finds out
+  /// which and throws UserError with the cause; if it fails by itself, tells the others. Returns
+  /// kInterrupted if the others left because all were interrupted. After a failure the connections
+  /// are gone.
+  RunEnd guarded(const std::function<RunEnd()>& work);
+  /// Ends the connections after the last collective, unless a failure has. Collective.
+  void leave();
 
   const Rendezvous& where() const { return where_; }
-  const Mesh& mesh() const { return *mesh_; }
+  const Mesh& mesh() const { return *mesh_; }  // before a failure
   const Group& world() const { return mesh_->world; }
   bool is_main() const { return where_.rank == 0; }
   Notices& notices() { return notices_; }

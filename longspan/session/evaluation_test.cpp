@@ -1,4 +1,4 @@
-#include "longspan/train/evaluation.h"
+#include "longspan/session/evaluation.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

@@ -39,11 +39,16 @@ struct TrainedModel {
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device);
 
-/// Loads the weights of model_name_or_path, the adapters (merged, trained further, or new) and the
-/// value head of a reward model (from the folder, or new), and selects the trained parameters. With
-/// zero_stage 3 no rank holds more than one whole parameter at a time. Throws UserError.
+/// The parameters of a model in memory, in the place of model_name_or_path; null: that folder's.
+using GivenParameters = const std::vector<NamedTensor>*;
+
+/// Loads the weights of model_name_or_path (or takes those of `given`), the adapters (merged,
+/// trained further, or new) and the value head of a reward model (from the folder, or new), and
+/// selects the trained parameters. With zero_stage 3 no rank holds more than one whole parameter at
+/// a time. Throws UserError.
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
-                                const std::optional<ShardingOptions>& sharding, at::Device device);
+                                const std::optional<ShardingOptions>& sharding, at::Device device,
+                                GivenParameters given = nullptr);
 
 /// Runs the cheap checks of load_trained_model and make_reference in advance. Reads no weights.
 /// Throws UserError.
@@ -56,6 +61,6 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
                                           const ModelConfig& model, Decoder& policy,
                                           SequenceParallel& attention,
                                           const std::optional<ShardingOptions>& sharding,
-                                          at::Device device);
+                                          at::Device device, GivenParameters given = nullptr);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "longspan/train/trained_model.h"
+#include "longspan/session/trained_model.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -19,11 +19,11 @@
 #include "longspan/memory/machine_memory.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/registers/stage.h"
+#include "longspan/session/attended_model.h"
+#include "longspan/session/expert_balance.h"
 #include "longspan/settings/choices.h"
 #include "longspan/text/bytes.h"
 #include "longspan/text/counted.h"
-#include "longspan/train/attended_model.h"
-#include "longspan/train/expert_balance.h"
 
 namespace longspan {
 namespace {
@@ -98,6 +98,37 @@ void convert(ParameterSource& source, at::ScalarType dtype) {
   source.make = [make = source.make, dtype] { return make().to(dtype); };
 }
 
+/// Returns the parameters of a model in memory as sources. Throws UserError for missing, unexpected
+/// and misshapen ones.
+std::vector<ParameterSource> sources_of(const std::vector<NamedTensor>& given,
+                                        const ModelConfig& model, at::ScalarType dtype) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : given) tensors[name] = tensor.detach();
+  std::vector<ParameterSource> sources;
+  for (const ParameterSpec& spec : parameters_of(model.spec)) {
+    const auto found = tensors.find(spec.name);
+    if (found == tensors.end()) {
+      throw UserError(fmt::format("{} is missing among the model's parameters", spec.name));
+    }
+    const at::Tensor tensor = found->second;
+    if (tensor.sizes() != at::IntArrayRef(spec.shape)) {
+      throw UserError(fmt::format("{} has the shape {}; wanted is {}", spec.name,
+                                  fmt::join(tensor.sizes(), " x "), fmt::join(spec.shape, " x ")));
+    }
+    const at::ScalarType stored = stored_dtype(spec, dtype);
+    sources.push_back(
+        {spec, stored, false, [tensor, stored] {
+           return tensor.to(at::kCPU, stored, /*non_blocking=*/false, /*copy=*/true).contiguous();
+         }});
+    tensors.erase(found);
+  }
+  if (!tensors.empty()) {
+    throw UserError(fmt::format("{} is among the model's parameters; a {} has none of that name",
+                                tensors.begin()->first, model.architecture));
+  }
+  return sources;
+}
+
 std::vector<ParameterSource> sources_from(const std::vector<NamedTensor>& parameters,
                                           const ParameterTable& specs) {
   std::vector<ParameterSource> sources;
@@ -136,11 +167,13 @@ std::vector<NamedTensor> new_value_head(const ModelConfig& model, uint64_t seed)
   return head;
 }
 
-std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& model) {
+/// `in_memory`: the model comes from no folder.
+std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& model,
+                                       bool in_memory) {
   std::vector<NamedTensor> head;
   const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
   if (!adapters.empty()) head = load_value_head(adapters.back(), model);
-  if (head.empty()) head = load_value_head(config.model_name_or_path, model);
+  if (head.empty() && !in_memory) head = load_value_head(config.model_name_or_path, model);
   if (head.empty()) head = new_value_head(model, static_cast<uint64_t>(config.seed));
   return head;
 }
@@ -239,7 +272,8 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 }
 
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
-                                const std::optional<ShardingOptions>& sharding, at::Device device) {
+                                const std::optional<ShardingOptions>& sharding, at::Device device,
+                                GivenParameters given) {
   const bool bf16 = computes_in_bf16(config, config), lora = trains_adapter(config);
   const Stage& stage = stage_of(config);
   TrainedModel trained;
@@ -255,8 +289,10 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
   trained.specs = ParameterTable(parameters_of(spec));
   const std::vector<HeldParameter> own = held_parameters(config, spec, /*lora=*/{});
   const bool small = own.front().element_bytes == 2;
-  std::vector<ParameterSource> sources = parameter_sources(
-      config.model_name_or_path, model, small && merged.empty() ? at::kBFloat16 : at::kFloat);
+  const at::ScalarType dtype = small && merged.empty() ? at::kBFloat16 : at::kFloat;
+  std::vector<ParameterSource> sources =
+      given != nullptr ? sources_of(*given, model, dtype)
+                       : parameter_sources(config.model_name_or_path, model, dtype);
   merge_adapters(merged, model, sources);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (own[i].element_bytes == 2) convert(sources[i], at::kBFloat16);
@@ -282,7 +318,8 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
     }
   }
   if (stage.has_value_head) {
-    for (NamedTensor& parameter : value_head_of(config, model)) added.push_back(parameter);
+    for (NamedTensor& parameter : value_head_of(config, model, given != nullptr))
+      added.push_back(parameter);
     for (const ParameterSpec& parameter : value_head_parameters(model.spec.hidden_size)) {
       trained.specs.add(parameter);
     }
@@ -310,22 +347,23 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
                                           const ModelConfig& model, Decoder& policy,
                                           SequenceParallel& attention,
                                           const std::optional<ShardingOptions>& sharding,
-                                          at::Device device) {
+                                          at::Device device, GivenParameters given) {
   // An adapter that began at zero leaves the base model as the initial model. LLaMA-Factory uses
   // the base model for any adapter.
   if (config.ref_model.empty() && trained.lora) return base_model_reference(policy);
-  const std::string folder =
-      config.ref_model.empty() ? config.model_name_or_path : config.ref_model;
-  const ModelConfig reference_config =
-      config.ref_model.empty() ? model : model_config_for(config, folder);
+  const bool own = config.ref_model.empty();
+  const std::string folder = own ? config.model_name_or_path : config.ref_model;
+  const ModelConfig reference_config = own ? model : model_config_for(config, folder);
   require_same_heads(config, model.spec, reference_config.spec);
   const std::vector<std::string> adapters = split_names(config.ref_model_adapters);
   // Parameters that the policy casts to bf16 at every use can be held in bf16: the values are the
   // same.
   const bool bf16 = trained.options.compute_dtype == at::kBFloat16;
   const bool all_bf16 = config.pure_bf16 || (bf16 && trained.lora);
-  std::vector<ParameterSource> sources = parameter_sources(
-      folder, reference_config, all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat);
+  const at::ScalarType dtype = all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat;
+  std::vector<ParameterSource> sources = own && given != nullptr
+                                             ? sources_of(*given, model, dtype)
+                                             : parameter_sources(folder, reference_config, dtype);
   merge_adapters(adapters, reference_config, sources);
   for (ParameterSource& source : sources) {
     if (is_buffer(source.spec.role)) continue;

@@ -1,9 +1,8 @@
-#include "longspan/train/workers.h"
+#include "longspan/session/workers.h"
 
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
 #include <thread>
 
 #include "longspan/base/user_error.h"
@@ -47,7 +46,12 @@ std::string blamed_by(Heartbeat& heartbeat, const std::string& failure) {
 Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
   if (plan.device.cuda()) {
-    use_gpu(plan.own_gpu(), {.deterministic = model.full_determinism, .tf32 = model.tf32});
+    use_gpu(plan.own_gpu());
+    if (gpu_numbers() != GpuNumbers{.deterministic = model.full_determinism, .tf32 = model.tf32}) {
+      throw UserError(
+          "full_determinism or tf32 differ from the process's numerics on GPUs; the program must "
+          "call use_gpu(number, {full_determinism, tf32}) first");
+    }
   }
   rank_0_first(launched.rank, [&] {
     require_descriptors("A process of this run",
@@ -102,11 +106,7 @@ Workers::Workers(const ParallelSettings& config, const ModelSettings& model, con
           make_mesh(where_, plan.parallel, link_of(plan.device), timeout_of(config)))),
       heartbeat_(
           where_, timeout_of(config),
-          [&host](const std::string& message) {
-            host.claim_last_words();
-            print_err("error: {}\n", message);
-            host.end_process(1);
-          },
+          [&host](const std::string& message) { host.lost_others(message); },
           [&host](const std::string& why) { host.told_elsewhere(why); },
           [&host] { return host.launcher_gone(); }),
       told_of_lost_gpus_(host, heartbeat_, where_) {
@@ -114,14 +114,28 @@ Workers::Workers(const ParallelSettings& config, const ModelSettings& model, con
 }
 
 RunEnd Workers::run(const std::function<RunEnd()>& work) {
-  // Closing connections waits for their operations, and so for dead ranks.
-  const auto leave_open = [&] { static_cast<void>(mesh_.release()); };
-  try {
-    heartbeat_.tell_of(mesh_->collectives);
-    heartbeat_.meet(world().gather_text(heartbeat_.card())[0]);
+  return guarded([&] {
+    meet();
     const RunEnd end = work();
     shut_down(*mesh_);
     return end;
+  });
+}
+
+void Workers::meet() {
+  heartbeat_.tell_of(mesh_->collectives);
+  heartbeat_.meet(world().gather_text(heartbeat_.card())[0]);
+}
+
+void Workers::leave() {
+  if (mesh_ != nullptr) shut_down(*mesh_);
+}
+
+RunEnd Workers::guarded(const std::function<RunEnd()>& work) {
+  // Closing connections waits for their operations, and so for dead ranks.
+  const auto leave_open = [&] { static_cast<void>(mesh_.release()); };
+  try {
+    return work();
   } catch (const CommunicationError& error) {
     leave_open();
     if (host_.requested()) {  // so are the others; one of them was faster
@@ -132,9 +146,8 @@ RunEnd Workers::run(const std::function<RunEnd()>& work) {
     if (!own.empty()) told_of_lost_gpus_.has_met(own);
     const std::string diagnosis = heartbeat_.diagnosis(own);
     if (const std::string why = heartbeat_.stop_notice(); !why.empty()) {
-      host_.say_stopped_early(why);
-      std::fflush(stdout);
-      host_.end_process(0);
+      host_.stopped_early(why);
+      return RunEnd::kInterrupted;
     }
     const char* nobody = own.empty() ? "\nThe messages of the rank that ended first say why." : "";
     const std::string message =

@@ -1,4 +1,4 @@
-#include "longspan/train/model_update.h"
+#include "longspan/session/model_update.h"
 
 #include <ATen/ops/empty.h>
 
@@ -8,7 +8,7 @@
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/optimizer_job.h"
 #include "longspan/registers/update_rule.h"
-#include "longspan/train/gradient_reduction.h"
+#include "longspan/session/gradient_reduction.h"
 
 namespace longspan {
 ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,

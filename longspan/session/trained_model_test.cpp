@@ -1,4 +1,4 @@
-#include "longspan/train/trained_model.h"
+#include "longspan/session/trained_model.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

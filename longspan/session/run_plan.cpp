@@ -1,4 +1,4 @@
-#include "longspan/train/run_plan.h"
+#include "longspan/session/run_plan.h"
 
 #include <fmt/format.h>
 
@@ -8,19 +8,21 @@
 #include "longspan/config/config.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
+#include "longspan/session/attended_model.h"
 #include "longspan/text/counted.h"
-#include "longspan/train/attended_model.h"
 
 namespace longspan {
 
-RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where) {
+RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where,
+                 const ModelConfig* model) {
   RunPlan plan;
   plan.where = where;
   plan.num_threads = machine.num_threads;
   plan.num_cores = machine.num_cores;
   plan.device = choose_device(config, machine.look_for_gpus);
   require_gpus(plan.device, std::max(where.local_world_size, where.local_rank + 1));
-  plan.model = model_config_for(config, config.model_name_or_path);
+  plan.model = model != nullptr ? model_config_for(config, *model)
+                                : model_config_for(config, config.model_name_or_path);
   plan.attended = attended_model(config, plan.model);
   const PlanRequest request = plan_request(config, plan.attended, where.world_size,
                                            where.local_world_size, plan.device.cuda());

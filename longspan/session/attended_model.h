@@ -15,6 +15,8 @@ struct Config;
 /// against the folder's weights first, so that a wrong config.json cannot cause large allocations.
 /// Throws UserError.
 ModelConfig model_config_for(const Config& config, const std::string& folder);
+/// The same for a model in memory, in the place of model_name_or_path.
+ModelConfig model_config_for(const Config& config, const ModelConfig& own);
 
 /// Returns the model as its attentions see it in training, for the plan, the memory estimate and
 /// the traffic formula. If an adapter with dropout is on the layer that expands latents, latents do

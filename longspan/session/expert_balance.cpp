@@ -1,4 +1,4 @@
-#include "longspan/train/expert_balance.h"
+#include "longspan/session/expert_balance.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>

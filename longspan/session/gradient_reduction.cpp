@@ -1,4 +1,4 @@
-#include "longspan/train/gradient_reduction.h"
+#include "longspan/session/gradient_reduction.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>

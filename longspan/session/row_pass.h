@@ -4,13 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "longspan/report/averages.h"
 #include "longspan/report/row_traffic.h"
+#include "longspan/session/expert_balance.h"
+#include "longspan/session/model_update.h"
 #include "longspan/stages/objective.h"
-#include "longspan/train/expert_balance.h"
-#include "longspan/train/model_update.h"
 
 namespace longspan {
 
@@ -23,7 +23,7 @@ class RowPass {
 
   /// Passes the rows of a step to the objective and to the experts' balance, if they must see all
   /// rows before the first loss. Collective.
-  void look_at(const std::vector<Row>& rows, int64_t step);
+  void look_at(std::span<const Row> rows, int64_t step);
   /// Runs forward and backward of row `number` of the step; adds to the parameters' gradients.
   /// Returns the row's contribution to the step's loss, whose denominator is `total_weight`.
   /// Collective over the row's sequence group.

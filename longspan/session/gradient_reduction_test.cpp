@@ -1,4 +1,4 @@
-#include "longspan/train/gradient_reduction.h"
+#include "longspan/session/gradient_reduction.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

@@ -1,4 +1,4 @@
-#include "longspan/train/row_pass.h"
+#include "longspan/session/row_pass.h"
 
 #include <optional>
 
@@ -15,7 +15,7 @@ RowPass::RowPass(const ObjectiveContext& context, Objective& objective, ExpertBa
       traffic_(traffic),
       seed_(seed) {}
 
-void RowPass::look_at(const std::vector<Row>& rows, int64_t step) {
+void RowPass::look_at(std::span<const Row> rows, int64_t step) {
   objective_.begin();
   if (objective_.looks_ahead()) {
     for (const Row& row : rows) objective_.look(row);

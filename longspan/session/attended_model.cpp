@@ -1,4 +1,4 @@
-#include "longspan/train/attended_model.h"
+#include "longspan/session/attended_model.h"
 
 #include <algorithm>
 #include <optional>
@@ -26,16 +26,23 @@ std::optional<LoraShape> trained_adapter(const Config& config, const ModelConfig
   return as_trained(load_adapter(adapters.back(), model).shape, config);
 }
 
+/// `name`: of the model in messages. `adapters`: names with commas.
+ModelConfig as_trained_with(const Config& config, const ModelConfig& own, const std::string& name,
+                            const std::string& adapters) {
+  ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, name);
+  return same_positions(asked, own) ? with_positions_of(split_names(adapters), own) : asked;
+}
+
 }  // namespace
 
 ModelConfig model_config_for(const Config& config, const std::string& folder) {
-  const ModelConfig own = load_folder_config(folder);
-  ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, folder);
-  if (!same_positions(asked, own)) return asked;
-  return with_positions_of(
-      split_names(folder == config.model_name_or_path ? config.adapter_name_or_path
-                                                      : config.ref_model_adapters),
-      own);
+  return as_trained_with(config, load_folder_config(folder), folder,
+                         folder == config.model_name_or_path ? config.adapter_name_or_path
+                                                             : config.ref_model_adapters);
+}
+
+ModelConfig model_config_for(const Config& config, const ModelConfig& own) {
+  return as_trained_with(config, own, "the model", config.adapter_name_or_path);
 }
 
 ModelSpec attended_model(const Config& config, const ModelConfig& model) {

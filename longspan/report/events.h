@@ -1,0 +1,78 @@
+// Events of a run or session, and their sinks: a console, log files, pictures, a program of a
+// user's own. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "longspan/memory/measured_peak.h"
+#include "longspan/report/training_log.h"
+
+namespace longspan {
+
+/// A line or table for the user.
+struct Said {
+  std::string text;
+  /// True for a warning about this rank's own machine. Other events come from rank 0 only.
+  bool of_any_rank = false;
+};
+/// A completed step, or the start of the steps. `loss`: NaN if there is none.
+struct Stepped {
+  Progress progress;
+  double loss;
+};
+/// The loop has ended, with or without its last step.
+struct StepsEnded {};
+/// An entry for the logs: of the steps since the last one, of an evaluation, or of the whole
+/// training.
+struct Logged {
+  Progress progress;
+  Measured measured;
+  LogEntry entry;  // log_entry(progress, measured)
+};
+struct CheckpointSaved {
+  std::string folder;
+  int64_t step;
+};
+/// The model, and its logs and results, are complete in these folders.
+struct ModelSaved {
+  std::string model_folder, record_folder;
+};
+/// Peak memory of training, by rank.
+struct MemoryMeasured {
+  std::vector<MeasuredPeak> peaks;
+};
+
+using Event =
+    std::variant<Said, Stepped, StepsEnded, Logged, CheckpointSaved, ModelSaved, MemoryMeasured>;
+
+/// Receives events on the thread of the run.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  virtual void take(const Event& event) = 0;
+};
+
+/// Sends the events of a rank to its sinks. Ranks other than 0 send only lines about themselves.
+class Events {
+ public:
+  /// `sink`: null: none. It must outlive this object.
+  Events(int rank, EventSink* sink);
+  Events(const Events&) = delete;
+  Events& operator=(const Events&) = delete;
+
+  /// Adds a sink, which gets each event before the others. It must outlive later events.
+  void add_first(EventSink& sink) { sinks_.insert(sinks_.begin(), &sink); }
+  void tell(const Event& event) const;
+  void say(std::string text) const { tell(Said{std::move(text)}); }
+  /// Says the warnings that the library's kernels have kept (text/kept_warnings.h).
+  void say_kept_warnings() const;
+
+ private:
+  int rank_;
+  std::vector<EventSink*> sinks_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,400 @@
+#include "longspan/session/session.h"
+
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "longspan/account/run_account.h"
+#include "longspan/base/user_error.h"
+#include "longspan/config/config.h"
+#include "longspan/cuda/cuda.h"
+#include "longspan/expert_parallel/expert_parallel.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/memory/activation_offload.h"
+#include "longspan/memory/transfer.h"
+#include "longspan/models/decoder.h"
+#include "longspan/registers/stage.h"
+#include "longspan/report/averages.h"
+#include "longspan/report/row_traffic.h"
+#include "longspan/saving/checkpoints.h"
+#include "longspan/saving/saving.h"
+#include "longspan/session/answers.h"
+#include "longspan/session/backends.h"
+#include "longspan/session/evaluation.h"
+#include "longspan/session/expert_balance.h"
+#include "longspan/session/host_sums.h"
+#include "longspan/session/model_update.h"
+#include "longspan/session/row_pass.h"
+#include "longspan/session/saved_state.h"
+#include "longspan/session/trained_model.h"
+#include "longspan/session/workers.h"
+#include "longspan/settings/choices.h"
+#include "longspan/stages/objective.h"
+#include "longspan/stages/reference.h"
+
+namespace longspan {
+
+/// The parts that a session makes for itself, where nobody else holds them.
+struct SessionOwn {
+  SessionOwn(const Config& settings, const SessionParts& parts)
+      : config(settings),
+        plan(plan_run(config, parts.machine, parts.where,
+                      parts.model != nullptr ? &parts.model->config : nullptr)),
+        events(parts.where.rank, parts.events),
+        host(parts.host != nullptr ? *parts.host : plain_host),
+        workers(config, config, plan, host) {}
+
+  Config config;
+  RunPlan plan;
+  Events events;
+  PlainHost plain_host;
+  Host& host;
+  Workers workers;
+};
+
+struct Session::Impl {
+  Impl(const Config& settings, const RunPlan& the_plan, Workers& the_workers, Events& the_events,
+       const ModelParts* model)
+      : config(settings),
+        plan(the_plan),
+        workers(the_workers),
+        events(the_events),
+        device(device_of(plan.device, plan.own_gpu())),
+        given(model != nullptr ? &model->parameters : nullptr),
+        attention(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
+        sharding(sharding_of(config, workers.mesh(), device)) {
+    if (plan.parallel.expert_parallel_size > 1) {
+      experts = std::make_unique<ExpertParallel>(workers.mesh().experts);
+    }
+    all_or_none_patiently(workers.world(), workers.notices(), [&] {
+      activations = activation_offload(config, device);
+      trained = load_trained_model(config, plan.model, sharding, device, given);
+      trained.options.activation_store = activations.get();
+      trained.options.expert_exchange = experts.get();
+      decoder = std::make_unique<Decoder>(plan.model.spec, trained.parameters, *attention,
+                                          trained.options);
+    });
+  }
+
+  /// With distributed experts, a rank also computes rows of other ranks.
+  bool idle_rows() const { return (sharding && sharding->stage >= 2) || experts; }
+
+  /// Runs forward and backward of the rows, after the passes that an objective needs before.
+  RowLosses pass(std::span<const Row> rows, Objective& of_rows, double total_weight,
+                 const std::function<bool()>& stops) {
+    RowPass row_pass(*context, of_rows, balance.get(), *updating, *traffic, config.seed);
+    row_pass.look_at(rows, step);
+    // Values that all members of a sequence group know are counted once.
+    Averages others;
+    Averages& sums = context->mesh.sequence.rank() == 0 ? averages : others;
+    RowLosses losses{.contributions = {}, .replicated = of_rows.replicated()};
+    for (size_t i = 0; i < rows.size(); ++i) {
+      losses.contributions.push_back(row_pass.run(rows[i], i, step, total_weight, sums));
+      if (stops && context->mesh.world.size() == 1 && stops()) break;
+    }
+    // A rank without rows takes part in the others' count.
+    if (balance && rows.empty()) balance->count_step();
+    return losses;
+  }
+
+  std::unique_ptr<SessionOwn> own;
+  const Config& config;
+  const RunPlan& plan;
+  Workers& workers;
+  Events& events;
+  at::Device device;
+  GivenParameters given;
+  std::unique_ptr<SequenceParallel> attention;
+  std::optional<ShardingOptions> sharding;
+  std::unique_ptr<ActivationOffload> activations;  // outlives every graph
+  std::unique_ptr<ExpertParallel> experts;         // the same; null: every rank has all experts
+  TrainedModel trained;
+  std::unique_ptr<Decoder> decoder;
+  std::unique_ptr<Reference> reference;
+  std::optional<ObjectiveContext> context;
+  std::unique_ptr<Objective> objective;
+  std::optional<ModelUpdate> updating;
+  std::unique_ptr<ExpertBalance> balance;  // null if the model has no experts
+  std::optional<RowTraffic> traffic;
+  Averages averages;
+  int64_t step = 0;
+};
+
+Session::Session(const Config& config, const SessionParts& parts) {
+  auto own = std::make_unique<SessionOwn>(config, parts);
+  try {
+    own->workers.guarded([&] {
+      own->workers.meet();
+      impl_ =
+          std::make_unique<Impl>(own->config, own->plan, own->workers, own->events, parts.model);
+      prepare();
+      return RunEnd::kDone;
+    });
+  } catch (...) {
+    impl_.reset();  // before the parts that it refers to
+    throw;
+  }
+  impl_->own = std::move(own);
+}
+
+Session::Session(const Config& config, const RunPlan& plan, Workers& workers, Events& events,
+                 const ModelParts* model)
+    : impl_(std::make_unique<Impl>(config, plan, workers, events, model)) {}
+
+Session::~Session() {
+  const std::unique_ptr<SessionOwn> own = std::move(impl_->own);
+  impl_.reset();
+  if (own) own->workers.leave();
+}
+
+std::unique_ptr<Reference> Session::make_reference() {
+  return longspan::make_reference(impl_->config, impl_->trained, impl_->plan.model, *impl_->decoder,
+                                  *impl_->attention, impl_->sharding, impl_->device, impl_->given);
+}
+
+void Session::prepare(std::unique_ptr<Reference> table) {
+  Impl& s = *impl_;
+  const Stage& stage = stage_of(s.config);
+  if (table) {
+    s.reference = std::move(table);
+  } else if (stage.has_reference(s.config)) {
+    all_or_none_patiently(s.workers.world(), s.workers.notices(), [&] {
+      if (s.config.precompute_ref_log_probs) {
+        throw UserError(
+            "precompute_ref_log_probs computes a table for the rows of a data set, which only "
+            "`longspan train` has; remove the key");
+      }
+      s.reference = make_reference();
+    });
+  }
+  s.context.emplace(ObjectiveContext{.preferences = s.config,
+                                     .mesh = s.workers.mesh(),
+                                     .attention = *s.attention,
+                                     .model = *s.decoder,
+                                     .specs = s.trained.specs,
+                                     .device = s.device,
+                                     .reference = s.reference.get(),
+                                     .idle_rows = s.idle_rows()});
+  s.objective = stage.make(*s.context);
+  s.updating.emplace(s.decoder->parameters(), s.trained.specs, s.trained.sharded.get(),
+                     s.workers.world(), s.config, s.config.offload_optimizer);
+  s.balance = ExpertBalance::make(s.config, *s.context, s.plan.model);
+  const int64_t element_bytes = computes_in_bf16(s.config, s.config) ? 2 : 4;
+  s.traffic.emplace(
+      AttentionTraffic{s.workers.mesh(), s.plan.parallel, s.plan.attended, element_bytes,
+                       !s.config.disable_gradient_checkpointing,
+                       s.activations && !s.attention->overlaps_projections(), s.device},
+      ExpertTraffic{s.experts.get(), s.plan.model.spec, element_bytes, s.device});
+}
+
+void Session::run(const std::function<void()>& loop) {
+  impl_->workers.guarded([&] {
+    loop();
+    return RunEnd::kDone;
+  });
+}
+
+Row Session::row(std::vector<Sample> samples) const {
+  DrawnExamples drawn;
+  for (Sample& sample : samples) {
+    auto example = std::make_shared<Example>();
+    example->documents.push_back(std::move(sample));
+    drawn.examples.push_back(std::move(example));
+  }
+  return row(drawn);
+}
+
+Row Session::row(const DrawnExamples& drawn) const {
+  const ObjectiveContext& context = *impl_->context;
+  Row row = make_row(drawn, impl_->objective->documents(), context.attention, context.device);
+  context.model.check_ids(row.whole);
+  return row;
+}
+
+BatchCounts Session::count(std::span<const Row> rows) const {
+  std::vector<double> counts(4, 0.0);
+  for (const Row& row : rows) {
+    counts[0] += impl_->objective->weight(row);
+    counts[1] += static_cast<double>(row.num_tokens());
+    counts[2] += static_cast<double>(row.examples.size());
+    counts[3] += static_cast<double>(row.num_computed_tokens());
+  }
+  counts = sums_over(mesh().data_hosts, counts, at::kCPU);
+  return {.weight = counts[0],
+          .num_tokens = static_cast<int64_t>(counts[1]),
+          .num_samples = static_cast<int64_t>(counts[2]),
+          .num_computed_tokens = static_cast<int64_t>(counts[3])};
+}
+
+double Session::sum_over_groups(double value) const {
+  return sums_over(mesh().data_hosts, {value}, at::kCPU)[0];
+}
+
+void Session::begin_step(int64_t step) { impl_->step = step; }
+
+RowLosses Session::forward_backward(std::span<const Row> rows, double total_weight,
+                                    const std::function<bool()>& stops) {
+  return impl_->pass(rows, *impl_->objective, total_weight, stops);
+}
+
+RowLosses Session::forward_backward(std::span<const Row> rows, const LossOfCaller& loss,
+                                    const std::function<bool()>& stops) {
+  const std::unique_ptr<Objective> objective = objective_of_caller(*impl_->context, loss);
+  return impl_->pass(rows, *objective, /*total_weight=*/1.0, stops);
+}
+
+SumsOfStep Session::sum_up(const RowLosses& losses, const std::vector<double>& flags) {
+  Impl& s = *impl_;
+  std::vector<double> values{0.0};
+  values.insert(values.end(), flags.begin(), flags.end());
+  const at::Tensor sums =
+      sent_to(at::tensor(values, at::TensorOptions().dtype(at::kDouble)), s.device);
+  const at::Tensor loss = sums.select(0, 0);
+  if (const at::Tensor of_experts = s.balance ? s.balance->loss() : at::Tensor();
+      of_experts.defined()) {
+    loss.add_(of_experts);
+  }
+  if (mesh().sequence.rank() == 0 || !losses.replicated) {
+    for (const at::Tensor& contribution : losses.contributions) {
+      loss.add_(contribution.reshape({}).to(at::kDouble));
+    }
+  }
+  mesh().world.sum_(sums);
+  const SumsOfStep arriving(sums);
+  // Queued behind the sums, so that both have arrived when the host waits for them.
+  if (s.balance) s.balance->add_to(s.averages);
+  return arriving;
+}
+
+double Session::reduce() { return impl_->updating->sum_gradients(); }
+
+void Session::clip(double norm, double max_norm) { impl_->updating->clip(norm, max_norm); }
+
+void Session::update(double learning_rate) {
+  impl_->updating->step(learning_rate);
+  ++impl_->step;
+  impl_->events.say_kept_warnings();
+}
+
+void Session::drop() {
+  impl_->updating->drop_gradients();
+  ++impl_->step;
+}
+
+std::optional<EvaluationResult> Session::evaluate(const ExampleSet& examples, int64_t batch_size,
+                                                  const std::function<bool()>& stops) {
+  return longspan::evaluate(
+      *impl_->objective, *impl_->context, examples, batch_size,
+      stops ? stops : [] { return false; });
+}
+
+at::Tensor Session::label_logprobs(const Row& row) {
+  const c10::NoGradGuard no_grad;
+  return impl_->decoder->token_logprobs(row.local);
+}
+
+std::vector<Answer> Session::generate(const std::vector<std::vector<int32_t>>& prompts,
+                                      const GenerationOptions& options, int64_t num_at_a_time) {
+  return answers_of({.model = impl_->plan.model,
+                     .trained = impl_->trained,
+                     .world = impl_->workers.world(),
+                     .notices = impl_->workers.notices()},
+                    prompts, options, num_at_a_time);
+}
+
+void Session::save(const std::string& folder) {
+  const ModelSaver saver = this->saver(std::nullopt);
+  const Group& world = impl_->workers.world();
+  if (ShardedParameters* sharded = divided()) {
+    return saver.save_final_together(folder, *sharded, world, impl_->workers.notices());
+  }
+  all_or_none_patiently(world, impl_->workers.notices(), [&] {
+    if (world.rank() == 0) saver.save_final(folder, parameters());
+  });
+}
+
+std::string Session::save_checkpoint(const std::string& folder, const std::string& source) {
+  Impl& s = *impl_;
+  const ModelSaver saver = this->saver(std::nullopt);
+  OutputSettings output = s.config;
+  output.output_dir = folder;
+  all_or_none(mesh().world, [&] {
+    if (mesh().world.rank() == 0) prepare_output_dir(folder);
+  });
+  Checkpoints checkpoints(output, mesh().world, s.workers.notices(), saver, /*last=*/"");
+  TrainingState state;
+  state.world_size = mesh().world.size();
+  state.sequence_size = mesh().sequence.size();
+  state.source = source;
+  state.totals.progress.step = s.step;
+  return checkpoints.save(folder, s.step,
+                          {.parameters = parameters(),
+                           .states = optimizer_state(*s.updating, saver),
+                           .sharded = divided(),
+                           .state = std::move(state),
+                           .add_files = [](const std::string&) {}});
+}
+
+std::string Session::load_checkpoint(const std::string& checkpoint) {
+  Impl& s = *impl_;
+  const std::string problem = broken_part(mesh().world, s.workers.notices(), checkpoint);
+  TrainingState state;
+  all_or_none_patiently(mesh().world, s.workers.notices(), [&] {
+    if (!problem.empty()) throw UserError(checkpoint + " is broken: " + problem);
+    state = read_training_state(checkpoint);
+    load_state(checkpoint, saver(std::nullopt), *s.updating);
+  });
+  s.updating->publish();
+  s.step = state.totals.progress.step;
+  return state.source;
+}
+
+const Mesh& Session::mesh() const { return impl_->workers.mesh(); }
+const ModelConfig& Session::model() const { return impl_->plan.model; }
+const SequenceParallel& Session::attention() const { return *impl_->attention; }
+at::Device Session::device() const { return impl_->device; }
+bool Session::idle_rows() const { return impl_->idle_rows(); }
+const TrainedModel& Session::trained() const { return impl_->trained; }
+const std::vector<NamedTensor>& Session::parameters() const { return impl_->decoder->parameters(); }
+int64_t Session::step() const { return impl_->step; }
+Averages& Session::averages() { return impl_->averages; }
+
+NamedMeans Session::means() {
+  std::vector<std::string> names = impl_->objective->averages();
+  if (impl_->balance) {
+    for (const std::string& name : impl_->balance->averages()) names.push_back(name);
+  }
+  return impl_->objective->completed(impl_->averages.means(mesh().world, names, impl_->device));
+}
+
+ShardedParameters* Session::divided() const {
+  ShardedParameters* sharded = impl_->trained.sharded.get();
+  return sharded != nullptr && !sharded->all_are_here() ? sharded : nullptr;
+}
+
+const ObjectiveContext& Session::context() const { return *impl_->context; }
+Objective& Session::objective() { return *impl_->objective; }
+ModelUpdate& Session::updating() { return *impl_->updating; }
+RowTraffic& Session::traffic() { return *impl_->traffic; }
+Events& Session::events() const { return impl_->events; }
+
+RunParameters Session::account() const {
+  const TrainedModel& trained = impl_->trained;
+  RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
+  if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
+  if (impl_->reference) parameters.reference = impl_->reference->held_bytes();
+  return parameters;
+}
+
+ModelSaver Session::saver(const std::optional<SavedChat>& chat) const {
+  const TrainedModel& trained = impl_->trained;
+  // Adapters and their optimizer are in fp32, and are saved so.
+  const at::ScalarType dtype = trained.lora ? (impl_->config.pure_bf16 ? at::kBFloat16 : at::kFloat)
+                                            : trained.options.compute_dtype;
+  return ModelSaver({impl_->plan.model, dtype, impl_->config.model_name_or_path, trained.lora, chat,
+                     trained.specs, trained.all});
+}
+
+}  // namespace longspan
