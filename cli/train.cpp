@@ -57,9 +57,9 @@ TrainArguments read_arguments(const Arguments& arguments) {
 
 Config read_config(const TrainArguments& arguments) {
   Config config = load_config(arguments.config_path, arguments.overrides);
-  config.surroundings = surroundings_of_output();
-  if (!config.preprocessing_num_workers) {
-    config.preprocessing_num_workers = std::max(1, num_cores());
+  config.output.surroundings = surroundings_of_output();
+  if (!config.data.preprocessing_num_workers) {
+    config.data.preprocessing_num_workers = std::max(1, num_cores());
   }
   return config;
 }
@@ -67,13 +67,14 @@ Config read_config(const TrainArguments& arguments) {
 /// Runs the checks that are cheap and the same on all ranks, before any process is started or
 /// memory allocated.
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
-  check_output_folders(config, source_folders(config, config));
-  const ModelConfig model = model_config_for(config, config.model_name_or_path);
+  check_output_folders(config.output, source_folders(config.model, config.preferences));
+  const ModelConfig model = model_config_for(config, config.model.model_name_or_path);
   // Links and devices only affect the choice of a plan, not its feasibility.
-  make_parallel_plan(plan_request(config, attended_model(config, model), world_size,
-                                  ranks_per_machine, /*cuda=*/false));
+  make_parallel_plan(
+      plan_request({config.model, config.data, config.optimization, config.memory, config.parallel},
+                   attended_model(config, model), world_size, ranks_per_machine, /*cuda=*/false));
   check_trained_model(config, model);
-  check_dataset_files(config, stage_of(config));
+  check_dataset_files(config.data, stage_of(config.method));
 }
 
 /// If its launcher is killed, a worker is told to save and end instead of continuing alone.
@@ -152,8 +153,8 @@ int run(const Arguments& words) {
   if (is_launched()) return work(arguments);
   std::optional<EarlyStops> stops(std::in_place, /*speaks=*/true);
   const Config config = read_config(arguments);
-  const DeviceChoice device = choose_device(config, look_for_gpus);
-  const LaunchPlan plan = make_launch_plan(config, device);
+  const DeviceChoice device = choose_device(config.model, look_for_gpus);
+  const LaunchPlan plan = make_launch_plan(config.parallel, device);
   require_gpus(device, plan.processes_per_node);
   check_early(config, plan.world_size(), plan.processes_per_node);
   if (plan.world_size() > 1) {

@@ -62,9 +62,9 @@ class Stream final : public longspan::ExampleSource {
 
 longspan::RunParts with_stream(const longspan::Config& config) {
   return {.make_source = [&config](const longspan::ExampleSet& train, const longspan::Mesh& mesh) {
-    const longspan::Loader loader(train.size(), config.per_device_train_batch_size,
-                                  mesh.data.rank(), mesh.data.size(), !config.disable_shuffling,
-                                  config.seed);
+    const longspan::Loader loader(train.size(), config.optimization.per_device_train_batch_size,
+                                  mesh.data.rank(), mesh.data.size(),
+                                  !config.method.disable_shuffling, config.optimization.seed);
     return std::make_unique<Stream>(longspan::Epochs(train, loader));
   }};
 }

@@ -22,12 +22,13 @@ TEST_CASE("resume: the checkpoint that is gone on from is kept from other runs w
   write_state_part(folder + "/" + state_part_name(1, 1), {});
   write_seal(folder, checksums_of(folder, {}));
   Config config;
-  config.output_dir = place / "another";
-  config.resume_from_checkpoint = folder;
+  config.output.output_dir = place / "another";
+  config.output.resume_from_checkpoint = folder;
   testing::run_ranks(1, [&](const Mesh& mesh) {
     Notices alone{Rendezvous{}};
     Console silent(/*silent=*/true);
-    std::optional<ResumePoint> point = find_resume_point(config, mesh.world, alone, {}, silent);
+    std::optional<ResumePoint> point =
+        find_resume_point(config.output, mesh.world, alone, {}, silent);
     REQUIRE(point);
     CHECK(point->folder == folder);
     const std::string seal = folder + "/" + kSealFile;

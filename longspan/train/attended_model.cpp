@@ -20,22 +20,22 @@ namespace {
 /// Returns the trained adapter; nullopt if there is none.
 std::optional<LoraShape> trained_adapter(const Config& config, const ModelConfig& model,
                                          const ModelSpec& spec) {
-  if (!trains_adapter(config)) return std::nullopt;
-  const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
-  if (adapters.empty()) return lora_shape_of(config, spec);
-  return as_trained(load_adapter(adapters.back(), model).shape, config);
+  if (!trains_adapter(config.method)) return std::nullopt;
+  const std::vector<std::string> adapters = split_names(config.model.adapter_name_or_path);
+  if (adapters.empty()) return lora_shape_of(config.method, spec);
+  return as_trained(load_adapter(adapters.back(), model).shape, config.method);
 }
 
 }  // namespace
 
 ModelConfig model_config_for(const Config& config, const std::string& folder) {
   const ModelConfig own = load_folder_config(folder);
-  ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, folder);
+  ModelConfig asked = stretched(own, config.model.rope_scaling, config.data.cutoff_len, folder);
   if (!same_positions(asked, own)) return asked;
-  return with_positions_of(
-      split_names(folder == config.model_name_or_path ? config.adapter_name_or_path
-                                                      : config.ref_model_adapters),
-      own);
+  return with_positions_of(split_names(folder == config.model.model_name_or_path
+                                           ? config.model.adapter_name_or_path
+                                           : config.preferences.ref_model_adapters),
+                           own);
 }
 
 ModelSpec attended_model(const Config& config, const ModelConfig& model) {

@@ -146,7 +146,7 @@ std::optional<ReferenceTable> precompute_reference(
   all_or_none(world, [&] {
     if (!is_main) return;
     key = reference_key(job.config, job.examples);
-    path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output_dir, key);
+    path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output.output_dir, key);
     KeptLines kept = whole_lines(path, key, job.examples);
     found = std::move(kept.text);
     if (kept.num_broken > 0) {
@@ -187,9 +187,10 @@ std::optional<ReferenceTable> precompute_reference(
   all_or_none(world, [&] {
     if (!missing.empty()) reference = make_reference();
   });
-  const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size,
+  const Loader loader(std::ssize(missing), job.config.optimization.per_device_train_batch_size,
                       job.mesh.data.rank(), job.mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
-  const Documents which = job.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+  const Documents which =
+      job.config.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   const SumOver over_row = [&](const at::Tensor& x) { return sum_over(x, job.mesh.sequence); };
   std::optional<ProgressBar> bar;
   if (is_main && !missing.empty()) bar.emplace(loader.num_batches());

@@ -35,8 +35,8 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
   // Another machine's lock may take longer to check than the timeout of a collective.
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
     if (workers.is_main())
-      claim =
-          std::make_unique<OutputClaim>(config, source_folders(config, config), launch.is_restart);
+      claim = std::make_unique<OutputClaim>(
+          config.output, source_folders(config.model, config.preferences), launch.is_restart);
   });
   return claim;
 }
@@ -55,8 +55,8 @@ std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& p
                                          const ExampleSet& train, const Mesh& mesh) {
   if (parts.make_source) return parts.make_source(train, mesh);
   return std::make_unique<Epochs>(
-      train, Loader(train.size(), config.per_device_train_batch_size, mesh.data.rank(),
-                    mesh.data.size(), !config.disable_shuffling, config.seed));
+      train, Loader(train.size(), config.optimization.per_device_train_batch_size, mesh.data.rank(),
+                    mesh.data.size(), !config.method.disable_shuffling, config.optimization.seed));
 }
 
 void prepare_folders(const OutputSettings& config, Workers& workers, const Launch& launch) {
@@ -73,36 +73,39 @@ void prepare_folders(const OutputSettings& config, Workers& workers, const Launc
 RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                        const RunParts& parts) {
   RunResult result;
-  Workers workers(config, config, plan, host);
+  Workers workers(config.parallel, config.model, plan, host);
   result.end = workers.run([&] {
-    Console console(/*silent=*/!workers.is_main(), /*shows_progress=*/!config.disable_tqdm);
-    const Launch launch = find_launch(config, workers.where(), workers.world());
+    Console console(/*silent=*/!workers.is_main(), /*shows_progress=*/!config.output.disable_tqdm);
+    const Launch launch = find_launch(config.output, workers.where(), workers.world());
     const std::unique_ptr<OutputClaim> claim = claim_folders(config, workers, launch);
     RunStart start;
     start.launch = launch;
-    start.resumed = find_resume_point(config, workers.world(), workers.notices(), launch, console);
+    start.resumed =
+        find_resume_point(config.output, workers.world(), workers.notices(), launch, console);
     const Moment moment = moment_of_run(workers.world(), start.resumed);
     const RunData data = read_same_data(config, plan, moment, workers, console);
     RunModel model(config, plan, workers);
     complete_run_start(config, workers.mesh(), plan.model, model.trained(), data, moment,
                        workers.notices(), console, start);
-    prepare_folders(config, workers, launch);
+    prepare_folders(config.output, workers, launch);
     host.begin_steps();
     if (!model.prepare_training(data, host, console)) {
-      return say_stopped_before_steps(config, host, console);
+      return say_stopped_before_steps(config.output, host, console);
     }
     const RunMemory memory = plan_memory(config, plan, data, model.account(), workers);
     model.context().model.keep_feed_forwards(memory.kept.count);
     RunReports reports(config, memory, model, parts.meter, console);
     const std::unique_ptr<ExampleSource> source =
         source_of(config, parts, *data.train, workers.mesh());
-    const StepSchedule schedule(config, config, config, source->num_batches());
-    TrainingStep step(config, schedule, model, *source, reports, host);
-    RunEvaluation evaluation(model, *data.eval, config.per_device_eval_batch_size, host);
+    const StepSchedule schedule(config.method, config.optimization, config.output,
+                                source->num_batches());
+    TrainingStep step(config.optimization, schedule, model, *source, reports, host);
+    RunEvaluation evaluation(model, *data.eval, config.optimization.per_device_eval_batch_size,
+                             host);
     RunSaving saving(config, workers, model, data, start, schedule, host, console);
     RunState state(workers.mesh(), start, saving.saver, model.update(), *source, step.averages());
-    RunCheckpoints checkpoints(config, workers, model, saving, state, reports);
-    RunResults results(config, workers, model, saving, reports);
+    RunCheckpoints checkpoints(config.output, workers, model, saving, state, reports);
+    RunResults results(config.output, workers, model, saving, reports);
     Trainer trainer(workers, schedule, step, evaluation, checkpoints, results, reports);
     if (start.resumed) {
       trainer.resume(*start.resumed);
@@ -117,7 +120,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     const RunEnd end = trainer.train();
     // Everything is saved; later events during cleanup do not change the result.
     host.all_saved(end);
-    say_end(config, end, totals.progress, results, saving.checkpoints, host, console);
+    say_end(config.output, end, totals.progress, results, saving.checkpoints, host, console);
     result.progress = totals.progress;
     result.loss = totals.mean_loss();
     result.saved_in = results.model_in();

@@ -43,8 +43,8 @@ void say_interrupted(const std::string& where_it_stands, bool trained_all,
 
 /// For the model's files and those of its adapters.
 std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& model) {
-  std::map<LeftOut, int64_t> counts = left_out_tensors(config.model_name_or_path, model);
-  for (const std::string& folder : split_names(config.adapter_name_or_path)) {
+  std::map<LeftOut, int64_t> counts = left_out_tensors(config.model.model_name_or_path, model);
+  for (const std::string& folder : split_names(config.model.adapter_name_or_path)) {
     if (const int64_t count = num_value_head_tensors(folder); count > 0) {
       counts[LeftOut::kValueHead] += count;
     }
@@ -56,7 +56,8 @@ std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& mod
 
 void say_start(const StartFacts& facts, Console& console) {
   const auto& [config, plan, data, start, trained, schedule, progress, memory, disk] = facts;
-  console.say(summary_of({.config = config,
+  console.say(summary_of({.settings = {config.model, config.method, config.preferences,
+                                       config.optimization, config.output},
                           .model = plan.model,
                           .plan = plan.parallel,
                           .steps = schedule.plan(),
@@ -68,8 +69,8 @@ void say_start(const StartFacts& facts, Console& console) {
                           .device = device_text(plan)}));
   for (const std::string& remark :
        remarks_at_start({.notes = config.notes,
-                         .method = config,
-                         .adapters = config.adapter_name_or_path,
+                         .method = config.method,
+                         .adapters = config.model.adapter_name_or_path,
                          .model = plan.model,
                          .plan_warning = plan.warning,
                          .num_rows = data.train->size(),
@@ -81,7 +82,7 @@ void say_start(const StartFacts& facts, Console& console) {
                                                           : std::map<LeftOut, int64_t>()})) {
     console.say(remark);
   }
-  if (const std::string text = warning_of_fallback(config); !text.empty()) console.say(text);
+  if (const std::string text = warning_of_fallback(config.output); !text.empty()) console.say(text);
   console.say(fmt::format("\n{}", memory.begin(plan.where.local_world_size, plan.device.cuda())));
   if (!disk.empty()) console.say(disk);
   if (!start.resumed) return;

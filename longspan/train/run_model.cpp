@@ -46,7 +46,7 @@ RunModel::RunModel(const Config& config, const RunPlan& plan, Workers& workers)
     experts_ = std::make_unique<ExpertParallel>(workers.mesh().experts);
   }
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
-    activations_ = activation_offload(config, device_);
+    activations_ = activation_offload(config.memory, device_);
     trained_ = load_trained_model(config, plan.model, sharding_, device_);
     trained_.options.activation_store = activations_.get();
     trained_.options.expert_exchange = experts_.get();
@@ -67,11 +67,11 @@ ShardedParameters* RunModel::divided() const {
 bool RunModel::prepare_training(const RunData& data, const Host& host, Console& console) {
   // With distributed experts, a rank also computes rows of other ranks.
   const bool idle_rows = (sharding_ && sharding_->stage >= 2) || experts_;
-  const Stage& stage = stage_of(config_);
-  if (stage.has_reference(config_) && !config_.precompute_ref_log_probs) {
+  const Stage& stage = stage_of(config_.method);
+  if (stage.has_reference(config_.preferences) && !config_.preferences.precompute_ref_log_probs) {
     all_or_none_patiently(workers_.world(), workers_.notices(),
                           [&] { reference_ = make_own_reference(); });
-  } else if (stage.has_reference(config_)) {
+  } else if (stage.has_reference(config_.preferences)) {
     const JoinedExamples examples(*data.train, *data.eval);
     const auto stops = [&] { return host.requested() || host.told_to_stop(); };
     const ReferenceJob job{config_,  workers_.mesh(), *attention_, device_,
@@ -81,7 +81,7 @@ bool RunModel::prepare_training(const RunData& data, const Host& host, Console& 
     if (!table) return false;
     reference_ = reference_table(std::move(*table));
   }
-  context_.emplace(ObjectiveContext{.preferences = config_,
+  context_.emplace(ObjectiveContext{.preferences = config_.preferences,
                                     .mesh = workers_.mesh(),
                                     .attention = *attention_,
                                     .model = *decoder_,
@@ -91,14 +91,14 @@ bool RunModel::prepare_training(const RunData& data, const Host& host, Console& 
                                     .idle_rows = idle_rows});
   objective_ = stage.make(*context_);
   update_.emplace(decoder_->parameters(), trained_.specs, trained_.sharded.get(), workers_.world(),
-                  config_, config_.offload_optimizer);
+                  config_.optimization, config_.memory.offload_optimizer);
   return true;
 }
 
 RowTraffic RunModel::traffic() const {
-  const int64_t element_bytes = computes_in_bf16(config_, config_) ? 2 : 4;
+  const int64_t element_bytes = computes_in_bf16(config_.model, config_.optimization) ? 2 : 4;
   return {{workers_.mesh(), plan_.parallel, plan_.attended, element_bytes,
-           !config_.disable_gradient_checkpointing,
+           !config_.model.disable_gradient_checkpointing,
            activations_ && !attention_->overlaps_projections(), device_},
           {experts_.get(), plan_.model.spec, element_bytes, device_}};
 }
@@ -112,9 +112,10 @@ RunParameters RunModel::account() const {
 
 ModelSaver RunModel::saver(const RunData& data) const {
   // Adapters and their optimizer are in fp32, and are saved so.
-  const at::ScalarType dtype = trained_.lora ? (config_.pure_bf16 ? at::kBFloat16 : at::kFloat)
-                                             : trained_.options.compute_dtype;
-  return ModelSaver({plan_.model, dtype, config_.model_name_or_path, trained_.lora, data.chat,
+  const at::ScalarType dtype = trained_.lora
+                                   ? (config_.model.pure_bf16 ? at::kBFloat16 : at::kFloat)
+                                   : trained_.options.compute_dtype;
+  return ModelSaver({plan_.model, dtype, config_.model.model_name_or_path, trained_.lora, data.chat,
                      trained_.specs, trained_.all});
 }
 
