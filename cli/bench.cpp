@@ -198,7 +198,7 @@ int work(const Options& options, AttentionBenchOptions bench, const DeviceChoice
 
 /// Returns a plan with `--ranks`, or with as many processes as possible.
 LaunchPlan plan_launch(const Options& options, const DeviceChoice& device) {
-  LaunchPlan plan = make_launch_plan(Config(), device);
+  LaunchPlan plan = make_launch_plan(Config().parallel, device);
   const std::optional<int64_t> ranks = options.whole_number("ranks", 1, kMostRanks);
   const int wanted =
       ranks ? static_cast<int>(*ranks)

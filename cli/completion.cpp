@@ -19,8 +19,8 @@ namespace {
 /// Returns the values that can be listed; none for numbers and text.
 std::vector<std::string> values_of(const Key& key) {
   std::vector<std::string> values(key.choices.begin(), key.choices.end());
-  const bool truth = std::holds_alternative<bool Config::*>(key.field) ||
-                     std::holds_alternative<std::optional<bool> Config::*>(key.field);
+  const bool truth = std::holds_alternative<FieldOf<bool>>(key.field) ||
+                     std::holds_alternative<FieldOf<std::optional<bool>>>(key.field);
   if (truth) values = {"true", "false"};
   return values;
 }

@@ -45,9 +45,9 @@ at::ScalarType dtype_of(const ModelConfig& config) {
 /// Returns the chat settings of the configured template, else of the last adapter with a tokenizer.
 /// nullopt: the model's own.
 std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::string>& adapters) {
-  const std::string& model = config.model_name_or_path;
-  if (!config.chat_template.empty())
-    return saved_chat(config, stage_of(config), Tokenizer::load(model), this_moment());
+  const std::string& model = config.model.model_name_or_path;
+  if (!config.data.chat_template.empty())
+    return saved_chat(config.data, stage_of(config.method), Tokenizer::load(model), this_moment());
   const auto has_tokenizer = [](const std::string& folder) {
     return std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json");
   };
@@ -71,7 +71,7 @@ void require_empty(const std::string& target) {
 
 /// Checks that export_dir is an own, writable folder, empty or missing.
 void check_export_dir(const Config& config) {
-  const std::string& target = config.export_dir;
+  const std::string& target = config.exporting.export_dir;
   std::error_code error;
   if (fs::exists(target, error) && !fs::is_directory(target, error)) {
     throw UserError(
@@ -88,8 +88,8 @@ void check_export_dir(const Config& config) {
         "Name a folder that does not exist yet, beside it.",
         target, folder == other ? "the folder of" : "inside of the folder of", key, source));
   };
-  keep_apart("model_name_or_path", config.model_name_or_path);
-  for (const std::string& adapter : split_names(config.adapter_name_or_path)) {
+  keep_apart("model_name_or_path", config.model.model_name_or_path);
+  for (const std::string& adapter : split_names(config.model.adapter_name_or_path)) {
     keep_apart("adapter_name_or_path", adapter);
   }
   require_not_locked("export_dir", target);
@@ -100,15 +100,16 @@ void check_export_dir(const Config& config) {
 /// Returns the model with the positions of its adapters' training, or those that the keys ask for
 /// if no adapter has any. Throws UserError if both exist and differ.
 ModelConfig positions_for(const Config& config, const ModelConfig& own) {
-  const ModelConfig trained = with_positions_of(split_names(config.adapter_name_or_path), own);
-  const ModelConfig asked =
-      stretched(own, config.rope_scaling, config.cutoff_len, config.model_name_or_path);
+  const ModelConfig trained =
+      with_positions_of(split_names(config.model.adapter_name_or_path), own);
+  const ModelConfig asked = stretched(own, config.model.rope_scaling, config.data.cutoff_len,
+                                      config.model.model_name_or_path);
   const bool has_own = !same_positions(trained, own);
-  if (has_own && !config.rope_scaling.empty() && !same_positions(trained, asked)) {
+  if (has_own && !config.model.rope_scaling.empty() && !same_positions(trained, asked)) {
     throw UserError(fmt::format(
         "rope_scaling: {} with cutoff_len {} is not what the adapter was trained with: {} with "
         "factor {:g}, {} positions (longspan_adapter.json in its folder). Leave both keys out.",
-        config.rope_scaling, config.cutoff_len, name_of(trained.rotary.scaling.type),
+        config.model.rope_scaling, config.data.cutoff_len, name_of(trained.rotary.scaling.type),
         trained.rotary.scaling.factor, trained.max_position_embeddings));
   }
   if (has_own) {
@@ -117,7 +118,8 @@ ModelConfig positions_for(const Config& config, const ModelConfig& own) {
               trained.max_position_embeddings);
     return trained;
   }
-  const std::string stretch = describe_stretch(own, asked, config.rope_scaling, config.cutoff_len);
+  const std::string stretch =
+      describe_stretch(own, asked, config.model.rope_scaling, config.data.cutoff_len);
   if (!stretch.empty()) print_out("{}\n", stretch);
   return asked;
 }
@@ -129,17 +131,18 @@ int run(const Arguments& words) {
   }
   const Config config = load_export_config(words[0], {words.begin() + 1, words.end()});
   for (const std::string& note : config.notes) print_out("note: {}\n", note);
-  const ModelConfig own = load_folder_config(config.model_name_or_path);
-  if (const std::string head = describe_own_head(config.model_name_or_path, own); !head.empty()) {
+  const ModelConfig own = load_folder_config(config.model.model_name_or_path);
+  if (const std::string head = describe_own_head(config.model.model_name_or_path, own);
+      !head.empty()) {
     print_out("warning: {}\n", head);
   }
   const ModelConfig model = positions_for(config, own);
   check_export_dir(config);
   // Merges in fp32, so that each weight is rounded once.
   std::vector<NamedTensor> parameters =
-      load_parameters(config.model_name_or_path, model, at::kFloat);
-  std::vector<NamedTensor> value_head = load_value_head(config.model_name_or_path, model);
-  const std::vector<std::string> folders = split_names(config.adapter_name_or_path);
+      load_parameters(config.model.model_name_or_path, model, at::kFloat);
+  std::vector<NamedTensor> value_head = load_value_head(config.model.model_name_or_path, model);
+  const std::vector<std::string> folders = split_names(config.model.adapter_name_or_path);
   for (const std::string& folder : folders) {
     const Adapter adapter = load_adapter(folder, model);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
@@ -153,21 +156,22 @@ int run(const Arguments& words) {
   int64_t num_bytes = 0;
   for (const NamedTensor& parameter : parameters) num_bytes += parameter.tensor.numel();
   num_bytes *= static_cast<int64_t>(c10::elementSize(dtype_of(model)));
-  if (const std::optional<int64_t> free = free_bytes(config.export_dir);
+  if (const std::optional<int64_t> free = free_bytes(config.exporting.export_dir);
       free && *free < num_bytes) {
     throw UserError(fmt::format(
         "The merged model takes {}, and {} are free where export_dir {} would be. Nothing was "
         "written. Free some space or name a folder on another disk.",
-        name_bytes(num_bytes), name_bytes(*free), config.export_dir));
+        name_bytes(num_bytes), name_bytes(*free), config.exporting.export_dir));
   }
-  const FolderLock lock("export_dir", config.export_dir);
-  require_empty(config.export_dir);
-  save_model_folder(config.export_dir, model, parameters, dtype_of(model),
-                    config.model_name_or_path, static_cast<int64_t>(config.export_size * 1e9));
-  save_value_head(config.export_dir, value_head);
-  if (const auto chat = chat_of(config, folders)) write_chat(config.export_dir, *chat);
+  const FolderLock lock("export_dir", config.exporting.export_dir);
+  require_empty(config.exporting.export_dir);
+  save_model_folder(config.exporting.export_dir, model, parameters, dtype_of(model),
+                    config.model.model_name_or_path,
+                    static_cast<int64_t>(config.exporting.export_size * 1e9));
+  save_value_head(config.exporting.export_dir, value_head);
+  if (const auto chat = chat_of(config, folders)) write_chat(config.exporting.export_dir, *chat);
   print_out("Wrote {} with {} merged into it to {}\n", model.architecture,
-            counted(std::ssize(folders), "adapter"), config.export_dir);
+            counted(std::ssize(folders), "adapter"), config.exporting.export_dir);
   return 0;
 }
 

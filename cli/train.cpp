@@ -58,9 +58,9 @@ TrainArguments read_arguments(const Arguments& arguments) {
 
 Config read_config(const TrainArguments& arguments) {
   Config config = load_config(arguments.config_path, arguments.overrides);
-  config.surroundings = surroundings_of_output();
-  if (!config.preprocessing_num_workers) {
-    config.preprocessing_num_workers = std::max(1, num_cores());
+  config.output.surroundings = surroundings_of_output();
+  if (!config.data.preprocessing_num_workers) {
+    config.data.preprocessing_num_workers = std::max(1, num_cores());
   }
   return config;
 }
@@ -68,13 +68,14 @@ Config read_config(const TrainArguments& arguments) {
 /// Runs the checks that are cheap and the same on all ranks, before any process is started or
 /// memory allocated.
 void check_early(const Config& config, int world_size, int ranks_per_machine) {
-  check_output_folders(config, source_folders(config, config));
-  const ModelConfig model = model_config_for(config, config.model_name_or_path);
+  check_output_folders(config.output, source_folders(config.model, config.preferences));
+  const ModelConfig model = model_config_for(config, config.model.model_name_or_path);
   // Links and devices only affect the choice of a plan, not its feasibility.
-  make_parallel_plan(plan_request(config, attended_model(config, model), world_size,
-                                  ranks_per_machine, /*cuda=*/false));
+  make_parallel_plan(
+      plan_request({config.model, config.data, config.optimization, config.memory, config.parallel},
+                   attended_model(config, model), world_size, ranks_per_machine, /*cuda=*/false));
   check_trained_model(config, model);
-  check_dataset_files(config, stage_of(config));
+  check_dataset_files(config.data, stage_of(config.method));
 }
 
 /// If its launcher is killed, a worker is told to save and end instead of continuing alone.
@@ -106,13 +107,13 @@ int train(const Config& config, const Rendezvous& where) {
   RunPlan plan;
   rank_0_first(where.rank, [&] { plan = plan_run(config, this_machine(), where); });
   if (plan.device.cuda()) {
-    use_gpu(plan.own_gpu(), {.deterministic = config.full_determinism, .tf32 = config.tf32});
+    use_gpu(plan.own_gpu(), {.deterministic = config.model.full_determinism, .tf32 = config.model.tf32});
   } else {
     use_tensor_pool();
   }
   try {
     PeakMeter meter(device_of(plan.device, plan.own_gpu()));
-    Console console(!config.disable_tqdm);
+    Console console(!config.output.disable_tqdm);
     if (where.has_peers()) quiet_c10d();
     const RunResult result = run_training(config, plan, interrupts,
                                           {.meter = &meter, .events = &console, .make_source = {}});
@@ -158,8 +159,8 @@ int run(const Arguments& words) {
   if (is_launched()) return work(arguments);
   std::optional<EarlyStops> stops(std::in_place, /*speaks=*/true);
   const Config config = read_config(arguments);
-  const DeviceChoice device = choose_device(config, look_for_gpus);
-  const LaunchPlan plan = make_launch_plan(config, device);
+  const DeviceChoice device = choose_device(config.model, look_for_gpus);
+  const LaunchPlan plan = make_launch_plan(config.parallel, device);
   require_gpus(device, plan.processes_per_node);
   check_early(config, plan.world_size(), plan.processes_per_node);
   if (plan.world_size() > 1) {

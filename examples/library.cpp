@@ -55,8 +55,8 @@ void train(const std::string& config_file, const std::string& rows_file,
     const RowLosses losses = session.forward_backward(rows, weighted);
     const double loss = session.sum_up(losses).loss();
     const double norm = session.reduce();
-    session.clip(norm, config.max_grad_norm);
-    session.update(config.learning_rate);
+    session.clip(norm, config.optimization.max_grad_norm);
+    session.update(config.optimization.learning_rate);
     print_out("step {}: loss {:.17g}, gradient norm {:.6g}\n", session.step(), loss, norm);
   }
   session.save(folder);

@@ -28,11 +28,12 @@ int64_t round_up(int64_t value, int64_t multiple) {
 }
 
 /// Bytes per element at use.
-int64_t used_bytes(const Config& config, const HeldParameter& parameter, int num_ranks) {
-  const bool apart =
-      is_gathered(config, parameter, num_ranks) || (parameter.trained && config.offload_optimizer);
+int64_t used_bytes(const AccountSettings& settings, const HeldParameter& parameter, int num_ranks) {
+  const bool apart = is_gathered(settings.memory, parameter, num_ranks) ||
+                     (parameter.trained && settings.memory.offload_optimizer);
   const bool cast = apart && is_copied_for_use(parameter.spec);
-  return cast && computes_in_bf16(config, config) ? 2 : parameter.element_bytes;
+  return cast && computes_in_bf16(settings.model, settings.optimization) ? 2
+                                                                         : parameter.element_bytes;
 }
 
 }  // namespace
@@ -101,13 +102,14 @@ std::function<bool(const ParameterSpec&)> trained_by_type(const MethodSettings& 
 
 }  // namespace
 
-std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
+std::vector<HeldParameter> held_parameters(const AccountSettings& settings, const ModelSpec& model,
                                            const LoraShape& lora) {
-  const bool has_adapter = trains_adapter(config);
-  const int64_t own_bytes = config.pure_bf16 || (config.bf16 && has_adapter) ? 2 : 4;
-  const int64_t added_bytes = config.pure_bf16 ? 2 : 4;
-  const Stage& stage = stage_of(config);
-  const auto is_trained = trained_by_type(config, model);
+  const bool has_adapter = trains_adapter(settings.method);
+  const int64_t own_bytes =
+      settings.model.pure_bf16 || (settings.optimization.bf16 && has_adapter) ? 2 : 4;
+  const int64_t added_bytes = settings.model.pure_bf16 ? 2 : 4;
+  const Stage& stage = stage_of(settings.method);
+  const auto is_trained = trained_by_type(settings.method, model);
   std::vector<HeldParameter> held;
   for (const ParameterSpec& parameter : parameters_of(model)) {
     // The head is unused when a value head is trained, and weight decay must not move it either.
@@ -146,19 +148,23 @@ LoraShape as_trained(LoraShape adapter, const MethodSettings& config) {
   return adapter;
 }
 
-std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model) {
-  return held_parameters(config, model,
-                         trains_adapter(config) ? lora_shape_of(config, model) : LoraShape{});
+std::vector<HeldParameter> planned_parameters(const AccountSettings& settings,
+                                              const ModelSpec& model) {
+  return held_parameters(
+      settings, model,
+      trains_adapter(settings.method) ? lora_shape_of(settings.method, model) : LoraShape{});
 }
 
-std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model) {
-  const bool lora = trains_adapter(config);
-  if (config.ref_model.empty() && lora) return {};
-  const bool all_bf16 = config.pure_bf16 || (config.bf16 && lora);
+std::vector<HeldParameter> reference_parameters(const AccountSettings& settings,
+                                                const ModelSpec& model) {
+  const bool lora = trains_adapter(settings.method);
+  if (settings.preferences.ref_model.empty() && lora) return {};
+  const bool all_bf16 = settings.model.pure_bf16 || (settings.optimization.bf16 && lora);
   std::vector<HeldParameter> held;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    const bool small = !is_buffer(parameter.role) &&
-                       (all_bf16 || (config.bf16 && parameter.use == ParameterUse::kCast));
+    const bool small =
+        !is_buffer(parameter.role) &&
+        (all_bf16 || (settings.optimization.bf16 && parameter.use == ParameterUse::kCast));
     held.push_back({parameter, small ? 2 : 4, false});
   }
   return held;
@@ -183,17 +189,18 @@ bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, i
          parameter.spec.unit != kAlwaysThere;
 }
 
-std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> held,
-                                           int num_ranks, int expert_parallel_size) {
+std::vector<HeldParameter> used_parameters(const AccountSettings& settings,
+                                           std::vector<HeldParameter> held, int num_ranks,
+                                           int expert_parallel_size) {
   for (HeldParameter& parameter : held) {
     parameter.element_bytes =
-        used_bytes(config, parameter, ranks_of(parameter, num_ranks, expert_parallel_size));
+        used_bytes(settings, parameter, ranks_of(parameter, num_ranks, expert_parallel_size));
   }
   return held;
 }
 
-HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
-                        int expert_parallel_size, bool cuda) {
+HeldBytes divided_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
+                        int num_ranks, int expert_parallel_size, bool cuda) {
   // Parameters of a flat buffer have the same unit and dtype, are all trained or none, and are
   // sharded over the same number of ranks.
   using Key = std::tuple<int, bool, int64_t, int64_t, bool, int, bool>;
@@ -201,21 +208,21 @@ HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& 
   HeldBytes bytes;
   for (const HeldParameter& parameter : held) {
     const int ranks = ranks_of(parameter, num_ranks, expert_parallel_size);
-    const bool gathered = is_gathered(config, parameter, ranks);
+    const bool gathered = is_gathered(settings.memory, parameter, ranks);
     if (!parameter.trained && !gathered) {
       bytes.device += parameter.num_bytes();
       continue;
     }
     numbers[{parameter.spec.unit, parameter.trained, parameter.element_bytes,
-             used_bytes(config, parameter, ranks), gathered, ranks,
+             used_bytes(settings, parameter, ranks), gathered, ranks,
              expert_parallel_size > 1 && parameter.spec.expert}] +=
         round_up(parameter.spec.num_elements(), kAlignment);
   }
   for (const auto& [key, size] : numbers) {
     const auto& [unit, trained, master_bytes, whole_bytes, gathered, ranks, of_experts] = key;
     const int64_t share = round_up((size + ranks - 1) / ranks, kAlignment);
-    const bool host_values = gathered && config.offload_params;
-    const bool masters_on_host = host_values || (trained && config.offload_optimizer);
+    const bool host_values = gathered && settings.memory.offload_params;
+    const bool masters_on_host = host_values || (trained && settings.memory.offload_optimizer);
     const bool masters_are_whole = !gathered && !masters_on_host && master_bytes == whole_bytes;
     if (!gathered) bytes.device += ranks * share * whole_bytes;
     if (!masters_are_whole && !masters_on_host) bytes.device += share * master_bytes;

@@ -8,12 +8,11 @@
 
 #include "longspan/settings/memory_settings.h"
 #include "longspan/settings/method_settings.h"
+#include "longspan/account/account_settings.h"
 #include "longspan/spec/held_parameter.h"
 #include "longspan/spec/lora_spec.h"
 
 namespace longspan {
-
-struct Config;
 
 /// Returns the names of the parameters that finetuning_type: freeze trains, by LLaMA-Factory's
 /// rules. Throws UserError for more layers than there are, and for modules that the model does not
@@ -23,7 +22,7 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
 /// Returns the parameters of a run, in the dtypes in which they are held: first the model's in the
 /// order of parameters_of, then the adapter's. `lora`: the adapter, for finetuning_type: lora.
 /// Throws UserError.
-std::vector<HeldParameter> held_parameters(const Config& config, const ModelSpec& model,
+std::vector<HeldParameter> held_parameters(const AccountSettings& settings, const ModelSpec& model,
                                            const LoraShape& lora);
 
 /// Returns the adapter of the configuration when there is none yet. Throws UserError.
@@ -34,11 +33,13 @@ LoraShape as_trained(LoraShape adapter, const MethodSettings& config);
 
 /// Returns the parameters that load_trained_model will make, if there is no adapter yet. Throws
 /// UserError.
-std::vector<HeldParameter> planned_parameters(const Config& config, const ModelSpec& model);
+std::vector<HeldParameter> planned_parameters(const AccountSettings& settings,
+                                              const ModelSpec& model);
 
 /// Returns the untrained parameters of the reference model; none if the trained model without its
 /// adapter is the reference. `model`: of ref_model, otherwise the trained one.
-std::vector<HeldParameter> reference_parameters(const Config& config, const ModelSpec& model);
+std::vector<HeldParameter> reference_parameters(const AccountSettings& settings,
+                                                const ModelSpec& model);
 
 /// Returns the parameters of one rank when experts are distributed over `expert_parallel_size`
 /// ranks.
@@ -47,8 +48,9 @@ std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
 
 /// Returns the parameters in the dtypes at use: ZeRO and offloading cast what they gather.
 /// `num_ranks`: ranks that share one copy; for distributed experts, expert_shard_size() of them.
-std::vector<HeldParameter> used_parameters(const Config& config, std::vector<HeldParameter> held,
-                                           int num_ranks, int expert_parallel_size = 1);
+std::vector<HeldParameter> used_parameters(const AccountSettings& settings,
+                                           std::vector<HeldParameter> held, int num_ranks,
+                                           int expert_parallel_size = 1);
 
 /// Returns the number of ranks that share one copy of the parameter.
 int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_size);
@@ -58,7 +60,7 @@ bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, i
 /// Returns the bytes of values on one rank between uses, if values are sharded or offloaded
 /// (optim/flat_parameters.h). `cuda`: a GPU's host also holds the values that it sends, in the
 /// dtype at use.
-HeldBytes divided_bytes(const Config& config, const std::vector<HeldParameter>& held, int num_ranks,
-                        int expert_parallel_size = 1, bool cuda = false);
+HeldBytes divided_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
+                        int num_ranks, int expert_parallel_size = 1, bool cuda = false);
 
 }  // namespace longspan

@@ -18,20 +18,22 @@ int64_t bytes_of_rank(const MemoryFacts& facts) {
 
 }  // namespace
 
-std::optional<KeptLayers> said_kept_layers(const Config& config, const ModelSpec& model,
+std::optional<KeptLayers> said_kept_layers(const ModelSettings& model_settings,
+                                           const MemorySettings& memory, const ModelSpec& model,
                                            bool cuda) {
   const int64_t most = num_saving_layers(model);
   // These settings save or recompute tensors regardless of the free memory.
-  if (config.disable_gradient_checkpointing || config.tiled_mlp || most == 0) return KeptLayers{};
-  if (!config.kept_mlp_layers) {
+  if (model_settings.disable_gradient_checkpointing || memory.tiled_mlp || most == 0)
+    return KeptLayers{};
+  if (!memory.kept_mlp_layers) {
     // Users who offload activations want the memory for something else. With full_determinism,
     // results must not depend on the free memory.
-    const bool offloads = activations_offloaded_to(config) != OffloadedTo::kNowhere;
-    const bool by_itself = cuda && !offloads && !config.full_determinism;
+    const bool offloads = activations_offloaded_to(memory) != OffloadedTo::kNowhere;
+    const bool by_itself = cuda && !offloads && !model_settings.full_determinism;
     return by_itself ? std::nullopt : std::optional(KeptLayers{});
   }
-  if (*config.kept_mlp_layers < 0) return std::nullopt;
-  const int64_t count = std::min(most, *config.kept_mlp_layers);
+  if (*memory.kept_mlp_layers < 0) return std::nullopt;
+  const int64_t count = std::min(most, *memory.kept_mlp_layers);
   if (count == 0) return KeptLayers{};
   return KeptLayers{count, fmt::format("Gate and up are kept of {} of {} layers (kept_mlp_layers).",
                                        count, model.num_layers)};

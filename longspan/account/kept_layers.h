@@ -11,7 +11,8 @@
 
 namespace longspan {
 
-struct Config;
+struct MemorySettings;
+struct ModelSettings;
 
 struct KeptLayers {
   int64_t count = 0;   // of the layers with something to keep, the last `count`
@@ -19,7 +20,9 @@ struct KeptLayers {
 };
 
 /// Returns the number if the configuration alone determines it; nullopt: as many as fit.
-std::optional<KeptLayers> said_kept_layers(const Config& config, const ModelSpec& model, bool cuda);
+std::optional<KeptLayers> said_kept_layers(const ModelSettings& model_settings,
+                                           const MemorySettings& memory, const ModelSpec& model,
+                                           bool cuda);
 
 /// Returns the largest number that fits into `bytes` of a rank: of the device; on a CPU of device
 /// and host together. `facts`: of the run; its own number of kept layers is ignored.

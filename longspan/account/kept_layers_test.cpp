@@ -152,17 +152,20 @@ TEST_CASE("kept layers: Qwen2.5-7B in bf16 on 8 GPUs of 80 GB that share a row a
   constexpr auto kBytes = static_cast<int64_t>(0.9 * 79.65 * (1 << 30));  // an H100 has 79.65 GiB
   const auto fit = [&](int64_t num_tokens, int num_gpus) {
     Config config;
-    config.bf16 = true;
-    config.zero_stage = 3;
-    config.sequence_parallel_size = num_gpus;
-    config.cutoff_len = num_tokens;
-    const ParallelPlan plan =
-        make_parallel_plan(plan_request(config, model, num_gpus, num_gpus, /*cuda=*/true));
+    config.optimization.bf16 = true;
+    config.memory.zero_stage = 3;
+    config.parallel.sequence_parallel_size = num_gpus;
+    config.data.cutoff_len = num_tokens;
+    const ParallelPlan plan = make_parallel_plan(plan_request(
+        {config.model, config.data, config.optimization, config.memory, config.parallel}, model,
+        num_gpus, num_gpus, /*cuda=*/true));
+    const AccountSettings settings{config.model, config.method, config.preferences,
+                                   config.optimization, config.memory};
     const Computer computer{.cuda = true};
     const RowLengths row{.num_tokens = num_tokens, .num_labels = num_tokens};
-    const MemoryFacts facts =
-        memory_facts(config, model, plan,
-                     planned_run_parameters(config, model, plan, nullptr, computer), row, computer);
+    const MemoryFacts facts = memory_facts(
+        settings, model, plan, planned_run_parameters(settings, model, plan, nullptr, computer),
+        row, computer);
     return kept_layers_that_fit(facts, model, kBytes);
   };
   CHECK(fit(32'768, 8).count == 28);
@@ -177,35 +180,36 @@ TEST_CASE("kept layers: Qwen2.5-7B in bf16 on 8 GPUs of 80 GB that share a row a
 TEST_CASE("kept layers: what the configuration says") {
   const ModelSpec model = model_of({dense(160)}, 5);
   const auto said = [&](const Config& config, bool cuda) {
-    const auto kept = said_kept_layers(config, model, cuda);
+    const auto kept = said_kept_layers(config.model, config.memory, model, cuda);
     return kept ? kept->count : -1;  // as many as fit
   };
   Config config;
   CHECK(said(config, false) == 0);
   CHECK(said(config, true) == -1);
   for (const bool cuda : {false, true}) {
-    config.kept_mlp_layers = -1;
+    config.memory.kept_mlp_layers = -1;
     CHECK(said(config, cuda) == -1);
-    config.kept_mlp_layers = 3;
+    config.memory.kept_mlp_layers = 3;
     CHECK(said(config, cuda) == 3);
-    CHECK(said_kept_layers(config, model, cuda)->reason ==
+    CHECK(said_kept_layers(config.model, config.memory, model, cuda)->reason ==
           "Gate and up are kept of 3 of 5 layers (kept_mlp_layers).");
-    config.kept_mlp_layers = 100;
+    config.memory.kept_mlp_layers = 100;
     CHECK(said(config, cuda) == 5);
-    config.kept_mlp_layers = 0;
+    config.memory.kept_mlp_layers = 0;
     CHECK(said(config, cuda) == 0);
-    CHECK(said_kept_layers(config, model, cuda)->reason.empty());
+    CHECK(said_kept_layers(config.model, config.memory, model, cuda)->reason.empty());
   }
-  config.kept_mlp_layers.reset();
-  config.offload_activations = "true";
+  config.memory.kept_mlp_layers.reset();
+  config.memory.offload_activations = "true";
   CHECK(said(config, true) == 0);
-  config.offload_activations = "false";
-  config.tiled_mlp = 2;
+  config.memory.offload_activations = "false";
+  config.memory.tiled_mlp = 2;
   CHECK(said(config, true) == 0);
-  config.tiled_mlp.reset();
-  config.disable_gradient_checkpointing = true;
+  config.memory.tiled_mlp.reset();
+  config.model.disable_gradient_checkpointing = true;
   CHECK(said(config, true) == 0);
-  CHECK(said_kept_layers(Config(), model_of({of_experts()}, 5), true)->count == 0);
+  const Config plain;
+  CHECK(said_kept_layers(plain.model, plain.memory, model_of({of_experts()}, 5), true)->count == 0);
 }
 
 }  // namespace

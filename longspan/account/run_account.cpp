@@ -32,8 +32,9 @@ int64_t largest_unit(const std::vector<HeldParameter>& parameters,
 }
 
 /// Returns the bytes of each unit: of parameters that are used together.
-MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
-                            const RunParameters& parameters, int64_t master_bytes) {
+MemoryFacts::Units units_of(const AccountSettings& settings, const ModelSpec& model,
+                            const ParallelPlan& plan, const RunParameters& parameters,
+                            int64_t master_bytes) {
   MemoryFacts::Units units;
   units.head_is_embedding = model.tied_head;
   units.layers.resize(static_cast<size_t>(model.num_layers));
@@ -44,12 +45,13 @@ MemoryFacts::Units units_of(const Config& config, const ModelSpec& model, const 
                             : unit == kEmbeddingUnit  ? units.embedding
                                                       : units.layers.at(unit - 1);
     const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
-    if (is_gathered(config, parameter, ranks)) {
+    if (is_gathered(settings.memory, parameter, ranks)) {
       of.gathered += parameter.num_bytes();
       // If the share is sent in another form than it is held. With one rank, the sent copy is the
       // one used.
       const bool cast = parameter.trained && parameter.element_bytes < master_bytes;
-      if (ranks > 1 && (config.offload_params || (cast && !config.offload_optimizer))) {
+      if (ranks > 1 &&
+          (settings.memory.offload_params || (cast && !settings.memory.offload_optimizer))) {
         of.sent += parameter.num_bytes() / ranks;
       }
     }
@@ -65,18 +67,18 @@ constexpr int64_t kBucketBytes = int64_t{4} << 20;
 
 /// Returns the temporary bytes after the last backward of a step: of the gradient reduction and the
 /// update.
-int64_t update_bytes(const Config& config, const ParallelPlan& plan,
+int64_t update_bytes(const AccountSettings& settings, const ParallelPlan& plan,
                      const RunParameters& parameters, const MemoryFacts& facts,
                      int64_t master_bytes, const Computer& computer) {
   int64_t of_sums = 0, of_rule = 0, of_wholes = 0;
-  const UpdateRule& rule = update_rule_of(config);
+  const UpdateRule& rule = update_rule_of(settings.optimization);
   const int64_t largest_numbers = facts.largest_unit_gradient_bytes / master_bytes;
   for (const HeldParameter& parameter : parameters.used) {
     if (!parameter.trained) continue;
     if (!parameters.divided && plan.world_size > 1 && parameter.num_bytes() < kBucketBytes) {
       of_sums += parameter.num_bytes();
     }
-    if (config.offload_optimizer) continue;
+    if (settings.memory.offload_optimizer) continue;
     of_rule = std::max(of_rule, rule.working_bytes(parameter, computer.cuda));
     // Sharded matrices are gathered in bf16, one unit at a time.
     if (parameters.divided && rule.wants_whole(parameter.spec)) {
@@ -108,25 +110,26 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
 
 }  // namespace
 
-RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
+RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference,
                                      const Computer& computer) {
   const int ranks = plan.shard_size, experts = plan.expert_parallel_size;
   const std::vector<HeldParameter> held =
-      parameters_here(planned_parameters(config, model), experts);
-  RunParameters parameters{.used = used_parameters(config, held, ranks, experts),
+      parameters_here(planned_parameters(settings, model), experts);
+  RunParameters parameters{.used = used_parameters(settings, held, ranks, experts),
                            .divided = std::nullopt,
                            .reference = {}};
-  if (zero_stage_of(config) > 0 || config.offload_optimizer || experts > 1) {
-    parameters.divided = divided_bytes(config, held, ranks, experts, computer.cuda);
+  if (zero_stage_of(settings.memory) > 0 || settings.memory.offload_optimizer || experts > 1) {
+    parameters.divided = divided_bytes(settings, held, ranks, experts, computer.cuda);
   }
-  if (!stage_of(config).has_reference(config) || config.precompute_ref_log_probs) {
+  if (!stage_of(settings.method).has_reference(settings.preferences) ||
+      settings.preferences.precompute_ref_log_probs) {
     return parameters;
   }
   const std::vector<HeldParameter> compared = parameters_here(
-      reference_parameters(config, reference == nullptr ? model : *reference), experts);
-  if (divides_values(config)) {
-    parameters.reference = divided_bytes(config, compared, ranks, experts, computer.cuda);
+      reference_parameters(settings, reference == nullptr ? model : *reference), experts);
+  if (divides_values(settings.memory)) {
+    parameters.reference = divided_bytes(settings, compared, ranks, experts, computer.cuda);
   } else {
     for (const HeldParameter& parameter : compared) {
       parameters.reference.device += parameter.num_bytes();
@@ -135,11 +138,11 @@ RunParameters planned_run_parameters(const Config& config, const ModelSpec& mode
   return parameters;
 }
 
-MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
-                         const RunParameters& parameters, const RowLengths& row,
-                         const Computer& computer) {
-  const bool bf16 = computes_in_bf16(config, config);
-  const int64_t master_bytes = config.pure_bf16 ? 2 : 4;
+MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
+                         const ParallelPlan& plan, const RunParameters& parameters,
+                         const RowLengths& row, const Computer& computer) {
+  const bool bf16 = computes_in_bf16(settings.model, settings.optimization);
+  const int64_t master_bytes = settings.model.pure_bf16 ? 2 : 4;
   MemoryFacts facts;
   facts.hidden_size = model.hidden_size;
   facts.vocab_size = model.vocab_size;
@@ -147,7 +150,7 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.layers = layers_of(model, plan, row, facts.compute_bytes);
   facts.last_layer = static_cast<size_t>((model.num_layers - 1) % std::ssize(model.pattern));
   for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.dim;
-  const UpdateRule& rule = update_rule_of(config);
+  const UpdateRule& rule = update_rule_of(settings.optimization);
   int64_t state_bytes = 0;
   for (const HeldParameter& parameter : parameters.used) {
     const int64_t bytes = parameter.num_bytes();
@@ -167,8 +170,9 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   }
   facts.largest_unit_bytes = largest_unit(parameters.used, [&](const HeldParameter& parameter) {
     const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
-    return parameter.spec.expert && !is_gathered(config, parameter, ranks) ? 0
-                                                                           : parameter.num_bytes();
+    return parameter.spec.expert && !is_gathered(settings.memory, parameter, ranks)
+               ? 0
+               : parameter.num_bytes();
   });
   if (parameters.divided) {
     facts.held_on_device = parameters.divided->device;
@@ -184,21 +188,21 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   facts.reference_on_host = parameters.reference.host;
   facts.optimizer_bytes =
       static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
-  facts.units = units_of(config, model, plan, parameters, master_bytes);
-  facts.accumulates = config.gradient_accumulation_steps > 1;
+  facts.units = units_of(settings, model, plan, parameters, master_bytes);
+  facts.accumulates = settings.optimization.gradient_accumulation_steps > 1;
   facts.scales_embedding = model.embedding_scale != 1.0;
-  facts.zero_stage = zero_stage_of(config);
-  facts.shard_size = config.zero_shard_size.value_or(plan.world_size);
+  facts.zero_stage = zero_stage_of(settings.memory);
+  facts.shard_size = settings.memory.zero_shard_size.value_or(plan.world_size);
   facts.expert_parallel_size = plan.expert_parallel_size;
   facts.expert_shard_size =
       expert_shard_size(static_cast<int>(facts.shard_size), plan.expert_parallel_size);
-  facts.offload_optimizer = config.offload_optimizer;
-  facts.offload_params = config.offload_params;
-  facts.update_bytes = update_bytes(config, plan, parameters, facts, master_bytes, computer);
+  facts.offload_optimizer = settings.memory.offload_optimizer;
+  facts.offload_params = settings.memory.offload_params;
+  facts.update_bytes = update_bytes(settings, plan, parameters, facts, master_bytes, computer);
   facts.num_tokens = row.num_tokens;
   // A value head reads the last token of each document.
   facts.num_labels =
-      stage_of(config).uses_lm_head
+      stage_of(settings.method).uses_lm_head
           ? row.num_labels
           : std::min(row.num_labels, std::max<int64_t>(1, std::ssize(row.documents)));
   facts.keeps_places = row.keeps_places;
@@ -207,13 +211,13 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
     const ParameterRole role = parameter.spec.role;
     const int64_t bytes = parameter.element_bytes;
     // A gradient accumulates in the dtype of its master.
-    const bool bf16_sum = parameter.trained && config.pure_bf16;
+    const bool bf16_sum = parameter.trained && settings.model.pure_bf16;
     if (role == ParameterRole::kEmbedding) {
       facts.residual_bytes = std::max(bytes, facts.compute_bytes);
     }
     if (model.is_head(role)) {
-      facts.casts_head = bytes > facts.compute_bytes && stage_of(config).uses_lm_head;
-      facts.sums_head_apart = bf16_sum && stage_of(config).uses_lm_head;
+      facts.casts_head = bytes > facts.compute_bytes && stage_of(settings.method).uses_lm_head;
+      facts.sums_head_apart = bf16_sum && stage_of(settings.method).uses_lm_head;
     }
     if (is_copied_for_use(parameter.spec) && !is_lora(role)) {  // adapters are small
       facts.casts_blocks = facts.casts_blocks || bytes > facts.compute_bytes;
@@ -227,29 +231,29 @@ MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const Par
   }
   facts.experts_at_once = computer.cuda && bf16 &&
                           facts.expert_adapter_rank % kGroupedNumbers == 0 &&
-                          (facts.expert_adapter_rank == 0 || config.lora_dropout == 0);
+                          (facts.expert_adapter_rank == 0 || settings.method.lora_dropout == 0);
   facts.num_groups = std::ssize(connected_groups(plan));
   facts.widens_attention = bf16 && !computer.cuda;
   facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
-  facts.checkpointing = !config.disable_gradient_checkpointing;
-  const OffloadedTo offloaded_to = activations_offloaded_to(config);
+  facts.checkpointing = !settings.model.disable_gradient_checkpointing;
+  const OffloadedTo offloaded_to = activations_offloaded_to(settings.memory);
   facts.offload_activations = offloaded_to != OffloadedTo::kNowhere;
   facts.in_file = offloaded_to == OffloadedTo::kDisk;
   facts.reads_ahead = facts.offload_activations && !facts.in_file && computer.cuda;
-  facts.mlp_tiles = config.tiled_mlp.value_or(0);
-  facts.drops_inputs = trains_adapter(config) && config.lora_dropout > 0;
+  facts.mlp_tiles = settings.memory.tiled_mlp.value_or(0);
+  facts.drops_inputs = trains_adapter(settings.method) && settings.method.lora_dropout > 0;
   // The number that fits is known only where the run is (train/run_memory.h).
-  if (const auto said = said_kept_layers(config, model, computer.cuda)) {
+  if (const auto said = said_kept_layers(settings.model, settings.memory, model, computer.cuda)) {
     keep_layers(facts, model, said->count);
   }
   return facts;
 }
 
-MemoryAccount planned_account(const Config& config, const ModelSpec& model,
+MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
                               const Computer& computer, const ModelSpec* reference) {
-  return account_of(memory_facts(config, model, plan,
-                                 planned_run_parameters(config, model, plan, reference, computer),
+  return account_of(memory_facts(settings, model, plan,
+                                 planned_run_parameters(settings, model, plan, reference, computer),
                                  row, computer));
 }
 

@@ -13,8 +13,6 @@
 
 namespace longspan {
 
-struct Config;
-
 /// The longest row of a run, in tokens.
 struct RowLengths {
   int64_t num_tokens = 0, num_labels = 0;
@@ -37,17 +35,17 @@ struct Computer {
 
 /// Returns the parameters that a run will make, if there is no adapter yet. `reference`: the model
 /// of ref_model; null: the trained one. Throws UserError as planned_parameters.
-RunParameters planned_run_parameters(const Config& config, const ModelSpec& model,
+RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference = nullptr,
                                      const Computer& computer = {});
 
 /// Returns the facts of a run. `model`: as its attentions see it (session/attended_model.h).
-MemoryFacts memory_facts(const Config& config, const ModelSpec& model, const ParallelPlan& plan,
-                         const RunParameters& parameters, const RowLengths& row,
-                         const Computer& computer);
+MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
+                         const ParallelPlan& plan, const RunParameters& parameters,
+                         const RowLengths& row, const Computer& computer);
 
 /// Returns the estimate for a run that has not made anything yet.
-MemoryAccount planned_account(const Config& config, const ModelSpec& model,
+MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
                               const Computer& computer, const ModelSpec* reference = nullptr);
 

@@ -34,6 +34,10 @@ ModelConfig small_model() {
   return config;
 }
 
+AccountSettings account_settings(const Config& config) {
+  return {config.model, config.method, config.preferences, config.optimization, config.memory};
+}
+
 /// Returns the memory estimate from the parameters that a run has made.
 std::string account_of_made(const Config& config, const ModelConfig& model, const Mesh& mesh,
                             const ParallelPlan& plan, const RowLengths& row) {
@@ -45,13 +49,13 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
   Decoder policy(model.spec, trained.parameters, *attention, trained.options);
   RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
   if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
-  if (config.stage == "dpo") {
+  if (config.method.stage == "dpo") {
     parameters.reference =
         make_reference(config, trained, model, policy, *attention, sharding, at::kCPU)
             ->held_bytes();
   }
-  return table_of(
-      account_of(memory_facts(config, model.spec, plan, parameters, row, {.num_threads = 2})));
+  return table_of(account_of(memory_facts(account_settings(config), model.spec, plan, parameters,
+                                          row, {.num_threads = 2})));
 }
 
 /// Eight experts, no dense layers.
@@ -75,10 +79,10 @@ TEST_CASE("run account: a reference holds buffers in fp32, as it is made") {
   auto& experts = std::get<MixtureOfExpertsSpec>(model.spec.pattern.front().feed_forward);
   experts.router.has_correction_bias = true;
   Config config;
-  config.stage = "dpo";
-  config.pure_bf16 = true;
+  config.method.stage = "dpo";
+  config.model.pure_bf16 = true;
   int num_buffers = 0;
-  for (const HeldParameter& held : reference_parameters(config, model.spec)) {
+  for (const HeldParameter& held : reference_parameters(account_settings(config), model.spec)) {
     CHECK(held.element_bytes == (is_buffer(held.spec.role) ? 4 : 2));
     num_buffers += is_buffer(held.spec.role);
   }
@@ -103,15 +107,15 @@ TEST_CASE("run account: of experts that are shared out, too") {
           for (const int zero_stage : {0, 2, 3}) {
             if ((shard_size == 1) != (zero_stage == 0)) continue;
             Config config;
-            config.model_name_or_path = folder.path;
-            config.stage = stage;
-            config.finetuning_type = type;
-            config.bf16 = true;
-            config.zero_stage = zero_stage;
-            config.offload_optimizer = zero_stage == 3;
+            config.model.model_name_or_path = folder.path;
+            config.method.stage = stage;
+            config.method.finetuning_type = type;
+            config.optimization.bf16 = true;
+            config.memory.zero_stage = zero_stage;
+            config.memory.offload_optimizer = zero_stage == 3;
             const std::string made = account_of_made(config, model, mesh, plan, row);
-            const std::string planned =
-                table_of(planned_account(config, model.spec, plan, row, {.num_threads = 2}));
+            const std::string planned = table_of(planned_account(
+                account_settings(config), model.spec, plan, row, {.num_threads = 2}));
             const std::lock_guard lock(mutex);
             if (made == planned) continue;
             wrong.push_back(fmt::format("{} {} zero {} on {}:\n{}\n{}", stage, type, zero_stage,
@@ -130,9 +134,9 @@ TEST_CASE("run account: a value head looks at the last token of each document") 
   const RowLengths row{.num_tokens = 90, .num_labels = 60, .documents = {50, 40}};
   Config config;
   const auto labels = [&](const char* stage) {
-    config.stage = stage;
-    return memory_facts(config, model.spec, plan, planned_run_parameters(config, model.spec, plan),
-                        row, {})
+    config.method.stage = stage;
+    return memory_facts(account_settings(config), model.spec, plan,
+                        planned_run_parameters(account_settings(config), model.spec, plan), row, {})
         .num_labels;
   };
   CHECK(labels("sft") == 60);
@@ -155,15 +159,15 @@ TEST_CASE("run account: before there is a tensor it is that of the tensors of a 
           for (const bool bf16 : {false, true}) {
             for (const int zero_stage : {0, 2, 3}) {
               Config config;
-              config.model_name_or_path = folder.path;
-              config.stage = stage;
-              config.finetuning_type = type;
-              config.bf16 = bf16;
-              config.zero_stage = zero_stage;
-              config.offload_optimizer = config.offload_params = zero_stage == 3;
+              config.model.model_name_or_path = folder.path;
+              config.method.stage = stage;
+              config.method.finetuning_type = type;
+              config.optimization.bf16 = bf16;
+              config.memory.zero_stage = zero_stage;
+              config.memory.offload_optimizer = config.memory.offload_params = zero_stage == 3;
               const std::string made = account_of_made(config, model, mesh, plan, row);
-              const std::string planned =
-                  table_of(planned_account(config, model.spec, plan, row, {.num_threads = 2}));
+              const std::string planned = table_of(planned_account(
+                  account_settings(config), model.spec, plan, row, {.num_threads = 2}));
               const std::lock_guard lock(mutex);
               if (made == planned) continue;
               wrong.push_back(fmt::format("{} {} bf16 {} zero {} on {}:\n{}\n{}", stage, type, bf16,

@@ -30,11 +30,11 @@ using Demand = std::function<void(bool holds, std::string_view problem)>;
 bool asks_for_nothing(const Key& key, const Config& config) {
   const Config defaults;
   return std::visit(
-      [&](auto member) {
-        if constexpr (std::is_same_v<decltype(member), std::optional<bool> Config::*>) {
-          return !(config.*member).value_or(false);
+      [&](const auto& member) {
+        if constexpr (std::is_same_v<decltype(member), const FieldOf<std::optional<bool>>&>) {
+          return !member.in(config).value_or(false);
         } else {
-          return config.*member == defaults.*member;
+          return member.in(config) == member.in(defaults);
         }
       },
       key.field);
@@ -42,7 +42,7 @@ bool asks_for_nothing(const Key& key, const Config& config) {
 
 /// Refuses keys of other finetuning types.
 void check_method(const Config& config, const Demand& demand) {
-  const FinetuningType own = finetuning_type_of(config);
+  const FinetuningType own = finetuning_type_of(config.method);
   for (const FinetuningType type : kFinetuningTypes) {
     if (type == own) continue;
     std::vector<std::string_view> names;
@@ -57,20 +57,20 @@ void check_method(const Config& config, const Demand& demand) {
     demand(!asks, fmt::format("{} are for finetuning_type: {}; remove them, or set it",
                               enumerated(names), name_of(type)));
   }
-  demand(own == FinetuningType::kLora || config.adapter_name_or_path.empty(),
+  demand(own == FinetuningType::kLora || config.model.adapter_name_or_path.empty(),
          "adapter_name_or_path is for finetuning_type: lora; `longspan export` merges an adapter "
          "into its model");
-  demand(config.lora_dropout < 1, "lora_dropout: 1 drops everything; give less");
-  demand(std::abs(config.freeze_trainable_layers / 2) < kMostIndexed / 2,
+  demand(config.method.lora_dropout < 1, "lora_dropout: 1 drops everything; give less");
+  demand(std::abs(config.method.freeze_trainable_layers / 2) < kMostIndexed / 2,
          "freeze_trainable_layers: no model has so many layers");
-  demand(config.freeze_trainable_layers != 0,
+  demand(config.method.freeze_trainable_layers != 0,
          "freeze_trainable_layers: 0 trains nothing; give a number of layers, negative for the "
          "first ones");
 }
 
 /// Refuses keys that only other stages use, and checks what the stage itself requires.
 void check_stage(const Config& config, std::vector<std::string>& problems) {
-  const Stage& stage = stage_of(config);
+  const Stage& stage = stage_of(config.method);
   std::vector<const StageKeys*> refused;
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
@@ -80,7 +80,8 @@ void check_stage(const Config& config, std::vector<std::string>& problems) {
     }
   }
   for (const StageKeys* group : refused) problems.push_back(refusal_of(*group));
-  std::ranges::move(stage.problems(config, config), std::back_inserter(problems));
+  std::ranges::move(stage.problems(config.preferences, config.method),
+                    std::back_inserter(problems));
 }
 
 void check_preferences(const PreferenceSettings& config, const Demand& demand) {
@@ -100,7 +101,7 @@ void check_sharding(const MemorySettings& config, const Demand& demand) {
 }
 
 void check_experts(const Config& config, const Demand& demand) {
-  demand(config.expert_parallel_size == 1 || !config.tiled_mlp,
+  demand(config.parallel.expert_parallel_size == 1 || !config.memory.tiled_mlp,
          "tiled_mlp and expert_parallel_size are both given: processes that share out experts "
          "exchange all tokens of a row at once; remove one of them");
 }
@@ -111,29 +112,30 @@ void check_packing(const DataSettings& config, const Demand& demand) {
 }
 
 void check_activations(const Config& config, const Demand& demand) {
-  const OffloadedTo offloaded_to = activations_offloaded_to(config);
+  const OffloadedTo offloaded_to = activations_offloaded_to(config.memory);
   const bool offloads = offloaded_to != OffloadedTo::kNowhere;
-  demand(!offloads || !config.disable_gradient_checkpointing,
+  demand(!offloads || !config.model.disable_gradient_checkpointing,
          "offload_activations moves what gradient checkpointing saves, and "
          "disable_gradient_checkpointing: true saves all the rest too; remove one of them");
-  const bool keeps = config.kept_mlp_layers.value_or(0) != 0;
-  demand(!keeps || !config.disable_gradient_checkpointing,
+  const bool keeps = config.memory.kept_mlp_layers.value_or(0) != 0;
+  demand(!keeps || !config.model.disable_gradient_checkpointing,
          "kept_mlp_layers says what gradient checkpointing keeps, and "
          "disable_gradient_checkpointing: true keeps everything; remove one of them");
-  demand(!keeps || !config.tiled_mlp,
+  demand(!keeps || !config.memory.tiled_mlp,
          "kept_mlp_layers keeps gate and up of MLPs, and tiled_mlp computes them again, tile by "
          "tile; remove one of them");
-  demand(config.offload_folder == Config().offload_folder || offloaded_to == OffloadedTo::kDisk,
+  demand(config.memory.offload_folder == Config().memory.offload_folder ||
+             offloaded_to == OffloadedTo::kDisk,
          "offload_folder is for offload_activations: disk; remove it, or set that");
-  demand(offloaded_to != OffloadedTo::kDisk || !config.offload_folder.empty(),
+  demand(offloaded_to != OffloadedTo::kDisk || !config.memory.offload_folder.empty(),
          "offload_folder is empty: give a folder on a disk with room for the activations");
 }
 
 void check_required(const Config& config, const Demand& demand) {
-  demand(!config.dataset.empty(), "dataset is missing: give names from dataset_info.json");
-  demand(!config.output_dir.empty(), "output_dir is missing: give a folder for the results");
-  demand(config.do_train, "do_train must be true; `longspan train` trains");
-  demand(config.export_dir.empty() && config.export_size == Config().export_size,
+  demand(!config.data.dataset.empty(), "dataset is missing: give names from dataset_info.json");
+  demand(!config.output.output_dir.empty(), "output_dir is missing: give a folder for the results");
+  demand(config.method.do_train, "do_train must be true; `longspan train` trains");
+  demand(config.exporting.export_dir.empty() && config.exporting.export_size == Config().exporting.export_size,
          "export_dir and export_size are for `longspan export`; remove them");
 }
 
@@ -165,37 +167,38 @@ void check_steps(const OptimizationSettings& config, int64_t cutoff_len, const D
 
 /// Refuses pairs of keys that contradict each other.
 void check_contradictions(const Config& config, const Demand& demand) {
-  demand(!config.data_seed || *config.data_seed == config.seed,
-         "data_seed and seed differ: seed orders the rows; remove data_seed, or give both the same "
-         "number");
-  demand(!config.use_cpu || wanted_device_of(config) == WantedDevice::kCpu,
+  demand(
+      !config.optimization.data_seed || *config.optimization.data_seed == config.optimization.seed,
+      "data_seed and seed differ: seed orders the rows; remove data_seed, or give both the same "
+      "number");
+  demand(!config.model.use_cpu || wanted_device_of(config.model) == WantedDevice::kCpu,
          "use_cpu: true (no_cuda) and device: cuda are both given: keep one");
 
-  demand(!config.mask_history || !config.train_on_prompt,
+  demand(!config.data.mask_history || !config.data.train_on_prompt,
          "mask_history and train_on_prompt are both true: the first trains the last answer only, "
          "the second trains everything; keep one");
 
-  const std::vector<ReportTo> reports = reports_of(config);
+  const std::vector<ReportTo> reports = reports_of(config.output);
   demand(reports.size() < 2 || std::ranges::find(reports, ReportTo::kNothing) == reports.end(),
          "report_to: none and something else are both given; keep one");
 }
 
 void check_evaluation(const Config& config, const Demand& demand) {
-  const Interval evaluation = interval_of(config.eval_strategy);
-  const bool splits = config.val_size > 0,
-             evaluates = config.do_eval || evaluation != Interval::kNever;
-  demand(config.val_size < 1 || std::nearbyint(config.val_size) == config.val_size,
+  const Interval evaluation = interval_of(config.optimization.eval_strategy);
+  const bool splits = config.data.val_size > 0,
+             evaluates = config.method.do_eval || evaluation != Interval::kNever;
+  demand(config.data.val_size < 1 || std::nearbyint(config.data.val_size) == config.data.val_size,
          "val_size: give a share below 1 (0.1) or a whole number of rows (100)");
-  demand(!splits || config.eval_dataset.empty(),
+  demand(!splits || config.data.eval_dataset.empty(),
          "eval_dataset and val_size are both given: keep one");
   demand(
-      !evaluates || splits || !config.eval_dataset.empty(),
+      !evaluates || splits || !config.data.eval_dataset.empty(),
       "do_eval or eval_strategy is given, and there is nothing to evaluate on; give eval_dataset, "
       "or val_size for a validation split of dataset");
-  demand(evaluates || (!splits && config.eval_dataset.empty()),
+  demand(evaluates || (!splits && config.data.eval_dataset.empty()),
          "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
          "eval_strategy: steps (or epoch), or do_eval: true for once at the end");
-  demand(!config.eval_steps || evaluation == Interval::kSteps,
+  demand(!config.optimization.eval_steps || evaluation == Interval::kSteps,
          "eval_steps is given without eval_strategy: steps");
 }
 
@@ -207,15 +210,15 @@ std::vector<std::string> problems_of(const Config& config, bool in_run) {
   };
   check_method(config, demand);
   check_stage(config, problems);
-  check_preferences(config, demand);
-  check_packing(config, demand);
-  check_sharding(config, demand);
+  check_preferences(config.preferences, demand);
+  check_packing(config.data, demand);
+  check_sharding(config.memory, demand);
   check_experts(config, demand);
   check_activations(config, demand);
-  demand(!config.model_name_or_path.empty(),
+  demand(!config.model.model_name_or_path.empty(),
          "model_name_or_path is missing: give a Hugging Face model folder");
   if (in_run) check_required(config, demand);
-  check_steps(config, config.cutoff_len, demand);
+  check_steps(config.optimization, config.data.cutoff_len, demand);
   check_contradictions(config, demand);
   if (in_run) check_evaluation(config, demand);
   return problems;
@@ -236,10 +239,11 @@ std::vector<std::string> check_export_config(const Config& config) {
   const auto demand = [&](bool holds, std::string_view problem) {
     if (!holds) problems.emplace_back(problem);
   };
-  demand(!config.model_name_or_path.empty(),
+  demand(!config.model.model_name_or_path.empty(),
          "model_name_or_path is missing: give a Hugging Face model folder");
-  demand(!config.export_dir.empty(), "export_dir is missing: give a folder for the merged model");
-  demand(!config.do_train, "do_train is for `longspan train`; remove it");
+  demand(!config.exporting.export_dir.empty(),
+         "export_dir is missing: give a folder for the merged model");
+  demand(!config.method.do_train, "do_train is for `longspan train`; remove it");
   return problems;
 }
 

@@ -16,16 +16,17 @@
 
 namespace longspan {
 
-/// All keys. A function that reads one section takes that section only.
-struct Config : ModelSettings,
-                MethodSettings,
-                PreferenceSettings,
-                DataSettings,
-                OutputSettings,
-                OptimizationSettings,
-                MemorySettings,
-                ExportSettings,
-                ParallelSettings {
+/// All keys, by section. A function takes the sections that it reads.
+struct Config {
+  ModelSettings model;
+  MethodSettings method;
+  PreferenceSettings preferences;
+  DataSettings data;
+  OutputSettings output;
+  OptimizationSettings optimization;
+  MemorySettings memory;
+  ExportSettings exporting;
+  ParallelSettings parallel;
   /// Messages to the user about accepted keys.
   std::vector<std::string> notes;
 };

@@ -90,12 +90,8 @@ bool set(std::optional<T>& field, const json& value) {
 /// word, so people write "1e-4". Ignores blanks around it, as Python does.
 json without_quotes(const Key& key, const json& value) {
   if (!value.is_string() || !key.choices.empty()) return value;
-  const bool is_text = std::visit(
-      [](auto member) {
-        return std::is_same_v<decltype(member), std::string Config::*> ||
-               std::is_same_v<decltype(member), std::optional<std::string> Config::*>;
-      },
-      key.field);
+  const bool is_text = std::holds_alternative<FieldOf<std::string>>(key.field) ||
+                       std::holds_alternative<FieldOf<std::optional<std::string>>>(key.field);
   if (is_text) return value;
   std::string_view text = value.get_ref<const std::string&>();
   constexpr std::string_view kBlanks = " \t\r\n";
@@ -164,7 +160,7 @@ std::string assign(Config& config, const Key& key, json value) {
     }
   }
   const bool right_type =
-      std::visit([&](auto member) { return set(config.*member, value); }, key.field);
+      std::visit([&](const auto& member) { return set(member.in(config), value); }, key.field);
   if (right_type && in_range(key, value)) return {};
   return fmt::format("{}: {} was given; wanted is {}", key.name, shown(given), what_is_wanted(key));
 }
@@ -216,7 +212,7 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
     const Key& other = key_named(key.of);
     const std::string problem = assign(taken, other, value);
     if (!problem.empty()) return fmt::format("{}, the opposite of {}", name, problem);
-    reading.opposites.emplace_back(&key, !(taken.*std::get<bool Config::*>(other.field)));
+    reading.opposites.emplace_back(&key, !std::get<FieldOf<bool>>(other.field).in(taken));
     return {};
   }
   for (const RenamedKey& key : renamed_keys()) {
@@ -248,7 +244,7 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
 std::vector<std::string> settle_opposites(Reading& reading) {
   std::vector<std::string> problems;
   for (const auto& [key, value] : reading.opposites) {
-    bool& now = reading.config.*std::get<bool Config::*>(key_named(key->of).field);
+    bool& now = std::get<FieldOf<bool>>(key_named(key->of).field).in(reading.config);
     if (reading.given.contains(key->of) && now != value) {
       problems.push_back(fmt::format("{}: {} and {}: {} contradict each other; keep one", key->name,
                                      !value, key->of, now));
@@ -266,20 +262,22 @@ std::vector<std::string> settle_opposites(Reading& reading) {
 /// Applies keys that are another form of a key, and collects the notes for the user.
 void settle(Reading& reading) {
   Config& config = reading.config;
-  if (config.use_cpu && wanted_device_of(config) == WantedDevice::kAuto) config.device = "cpu";
-  if (sampling_strategy_of(config) == SamplingStrategy::kSequential) {
-    config.disable_shuffling = true;
+  if (config.model.use_cpu && wanted_device_of(config.model) == WantedDevice::kAuto)
+    config.model.device = "cpu";
+  if (sampling_strategy_of(config.method) == SamplingStrategy::kSequential) {
+    config.method.disable_shuffling = true;
   }
   for (const auto& [today, given] : reading.renamed) {
     config.notes.push_back(fmt::format("{} is called {} now; it was taken as that.", given, today));
   }
-  if (!wants_tensorboard(config) && !(config.run_name.empty() && config.logging_dir.empty())) {
+  if (!wants_tensorboard(config.output) &&
+      !(config.output.run_name.empty() && config.output.logging_dir.empty())) {
     config.notes.push_back(
         "run_name and logging_dir are for TensorBoard's files; without report_to: tensorboard "
         "there are none.");
   }
   std::vector<std::string>& idle = reading.idle;
-  if (config.data_seed == config.seed) idle.emplace_back("data_seed");
+  if (config.optimization.data_seed == config.optimization.seed) idle.emplace_back("data_seed");
   std::ranges::sort(idle);
   idle.erase(std::unique(idle.begin(), idle.end()), idle.end());
   if (!idle.empty()) {

@@ -81,30 +81,31 @@ TEST_CASE("config: values of every kind arrive") {
                  {"overwrite_cache", true},
                  {"report_to", "none"}});
   const Config config = load(values);
-  CHECK(config.learning_rate == 1e-5);
-  CHECK(config.cutoff_len == 1000);
-  CHECK(config.max_samples == 7);
-  CHECK(config.num_train_epochs == 2.0);
-  CHECK(config.save_strategy == "no");
-  CHECK(config.dataset == "a,b");
-  CHECK(config.sequence_parallel_mode == "loongtrain");
-  CHECK(config.sequence_parallel_ulysses_degree == 2);
-  CHECK(config.sequence_parallel_ring_degree == 4);
-  CHECK(config.sequence_parallel_window_size == 2);
-  CHECK(config.sequence_parallel_head_waves == 3);
-  CHECK(config.chat_template == "qwen");
-  CHECK(config.eval_dataset.empty());
-  CHECK(config.per_device_train_batch_size == Config{}.per_device_train_batch_size);
+  CHECK(config.optimization.learning_rate == 1e-5);
+  CHECK(config.data.cutoff_len == 1000);
+  CHECK(config.data.max_samples == 7);
+  CHECK(config.optimization.num_train_epochs == 2.0);
+  CHECK(config.output.save_strategy == "no");
+  CHECK(config.data.dataset == "a,b");
+  CHECK(config.parallel.sequence_parallel_mode == "loongtrain");
+  CHECK(config.parallel.sequence_parallel_ulysses_degree == 2);
+  CHECK(config.parallel.sequence_parallel_ring_degree == 4);
+  CHECK(config.parallel.sequence_parallel_window_size == 2);
+  CHECK(config.parallel.sequence_parallel_head_waves == 3);
+  CHECK(config.data.chat_template == "qwen");
+  CHECK(config.data.eval_dataset.empty());
+  CHECK(config.optimization.per_device_train_batch_size ==
+        Config{}.optimization.per_device_train_batch_size);
 }
 
 TEST_CASE("config: every mode may be written, and auto") {
   json values = least();
   for (const Method* method : all_methods()) {
     values["sequence_parallel_mode"] = std::string(method->name);
-    CHECK(load(values).sequence_parallel_mode == method->name);
+    CHECK(load(values).parallel.sequence_parallel_mode == method->name);
   }
   values["sequence_parallel_mode"] = "auto";
-  CHECK(load(values).sequence_parallel_mode == "auto");
+  CHECK(load(values).parallel.sequence_parallel_mode == "auto");
 }
 
 TEST_CASE("config: overrides win and may mend what the file says") {
@@ -112,11 +113,11 @@ TEST_CASE("config: overrides win and may mend what the file says") {
   values.update({{"deepspeed", "z3.json"}, {"seed", 1}});
   const Config config = load(values, {"deepspeed=null", "seed=5", "--max-steps", "-1", "--bf16",
                                       "--seed", "6", "--learning_rate=0.25", "output_dir=a=b"});
-  CHECK(config.seed == 6);
-  CHECK(config.max_steps == -1);
-  CHECK(config.bf16);
-  CHECK(config.learning_rate == 0.25);
-  CHECK(config.output_dir == "a=b");
+  CHECK(config.optimization.seed == 6);
+  CHECK(config.optimization.max_steps == -1);
+  CHECK(config.optimization.bf16);
+  CHECK(config.optimization.learning_rate == 0.25);
+  CHECK(config.output.output_dir == "a=b");
   CHECK_SAYS(complaint({}, {"loud"}), "key=value");
   CHECK_SAYS(complaint({}, {"=3"}), "no key");
 }
@@ -130,10 +131,10 @@ TEST_CASE("config: MLPs keep something where checkpointing computes it again, an
   }
   json values = least();
   values.update({{"kept_mlp_layers", 0}, {"tiled_mlp", 4}});
-  CHECK(load(values).kept_mlp_layers == 0);
+  CHECK(load(values).memory.kept_mlp_layers == 0);
   values = least();
   values.update({{"kept_mlp_layers", 2}, {"offload_activations", true}});
-  CHECK(load(values).kept_mlp_layers == 2);
+  CHECK(load(values).memory.kept_mlp_layers == 2);
 }
 
 TEST_CASE("config: keys of one stage or way of fine-tuning are refused by the others") {
@@ -309,10 +310,10 @@ TEST_CASE("config: LLaMA-Factory's own example loads, with its DeepSpeed file") 
   const std::string theirs = "examples/deepspeed/ds_z3_config.json";
   example.replace(example.find(theirs), theirs.size(), deepspeed.path);
   const Config config = load_yaml(example);
-  CHECK(config.zero_stage == 3);
-  CHECK(config.learning_rate == 1e-5);
-  CHECK(config.lr_scheduler_type == "cosine");
-  CHECK(config.ddp_timeout == 180000000);
+  CHECK(config.memory.zero_stage == 3);
+  CHECK(config.optimization.learning_rate == 1e-5);
+  CHECK(config.optimization.lr_scheduler_type == "cosine");
+  CHECK(config.parallel.ddp_timeout == 180000000);
 }
 
 TEST_CASE("config: the tables are sound") {

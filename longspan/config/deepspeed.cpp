@@ -73,15 +73,15 @@ class Reader {
         if (!asks_nothing(enabled(value))) refuse("fp16.enabled", enabled(value), "use bf16");
       } else if (key == "bf16" || key == "bfloat16") {
         require_known_of_bf16(key, value);
-        require_equal("bf16.enabled", enabled(value), computes_in_bf16(config_, config_),
-                      "bf16 (or pure_bf16)");
+        require_equal("bf16.enabled", enabled(value),
+                      computes_in_bf16(config_.model, config_.optimization), "bf16 (or pure_bf16)");
       } else if (key == "train_micro_batch_size_per_gpu") {
-        require_equal(key, value, config_.per_device_train_batch_size,
+        require_equal(key, value, config_.optimization.per_device_train_batch_size,
                       "per_device_train_batch_size");
       } else if (key == "gradient_accumulation_steps") {
-        require_equal(key, value, config_.gradient_accumulation_steps, key);
+        require_equal(key, value, config_.optimization.gradient_accumulation_steps, key);
       } else if (key == "gradient_clipping") {
-        require_equal(key, value, config_.max_grad_norm, "max_grad_norm");
+        require_equal(key, value, config_.optimization.max_grad_norm, "max_grad_norm");
       } else if (key == "train_batch_size") {
         refuse(key, value,
                "set it to \"auto\": per_device_train_batch_size, gradient_accumulation_steps and "
@@ -104,7 +104,7 @@ class Reader {
   }
 
   void say(const std::string& problem) {
-    problems_.push_back(fmt::format("{}: {}", config_.deepspeed, problem));
+    problems_.push_back(fmt::format("{}: {}", config_.memory.deepspeed, problem));
   }
 
   void refuse(const std::string& key, const json& value, const std::string& remedy = "remove it") {
@@ -140,18 +140,18 @@ class Reader {
           stage = value.get<int64_t>();
         }
       } else if (key == "offload_optimizer") {
-        read_offload(path, value, config_.offload_optimizer, "offload_optimizer");
+        read_offload(path, value, config_.memory.offload_optimizer, "offload_optimizer");
       } else if (key == "offload_param") {
-        read_offload(path, value, config_.offload_params, "offload_params");
+        read_offload(path, value, config_.memory.offload_params, "offload_params");
       } else if (key == "cpu_offload" && value == true) {
-        config_.offload_optimizer = true;
+        config_.memory.offload_optimizer = true;
       } else if (key == "mics_shard_size") {
         if (asks_nothing(value) || value == -1) continue;
         const std::optional<int64_t> size = as_whole(value);
         if (!size || *size < 1 || *size > kMostIndexed) {
           refuse(path, value, "give a number of processes");
         } else {
-          take(path, *size, config_.zero_shard_size, "zero_shard_size");
+          take(path, *size, config_.memory.zero_shard_size, "zero_shard_size");
         }
       } else if (key == "zero_hpz_partition_size" && value == 1) {
         continue;
@@ -159,10 +159,10 @@ class Reader {
         refuse(path, value);
       }
     }
-    if (config_.offload_params && stage < 3) {
+    if (config_.memory.offload_params && stage < 3) {
       say(fmt::format("zero_optimization.offload_param wants stage 3; the stage is {}", stage));
     }
-    take("zero_optimization.stage", stage, config_.zero_stage, "zero_stage");
+    take("zero_optimization.stage", stage, config_.memory.zero_stage, "zero_stage");
   }
 
   void read_offload(const std::string& path, const json& section, bool& own, const char* own_key) {
@@ -199,9 +199,9 @@ class Reader {
 }  // namespace
 
 std::vector<std::string> apply_deepspeed(Config& config) {
-  if (config.deepspeed.empty()) return {};
-  const json file = read_json_file(config.deepspeed, "deepspeed file");
-  if (!file.is_object()) return {config.deepspeed + ": wanted is a JSON object"};
+  if (config.memory.deepspeed.empty()) return {};
+  const json file = read_json_file(config.memory.deepspeed, "deepspeed file");
+  if (!file.is_object()) return {config.memory.deepspeed + ": wanted is a JSON object"};
   return Reader(config, file).read();
 }
 

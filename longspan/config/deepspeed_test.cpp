@@ -13,8 +13,8 @@ namespace {
 std::string problems(const std::string& bf16) {
   const testing::TemporaryFolder folder;
   Config config;
-  config.bf16 = true;
-  config.deepspeed = folder.write("deepspeed.json", R"({"bf16": )" + bf16 + "}");
+  config.optimization.bf16 = true;
+  config.memory.deepspeed = folder.write("deepspeed.json", R"({"bf16": )" + bf16 + "}");
   return fmt::format("{}", fmt::join(apply_deepspeed(config), "\n"));
 }
 

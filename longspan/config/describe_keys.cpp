@@ -36,9 +36,9 @@ std::string what_is_wanted(const Key& key) {
                        key.above_least ? ", at least 1" : "", key.most);
   }
   std::string kind = std::visit(
-      [](auto member) -> std::string {
-        using Value = typename WithoutOptional<
-            std::remove_reference_t<decltype(std::declval<Config&>().*member)>>::Type;
+      [](const auto& member) -> std::string {
+        using Value =
+            typename WithoutOptional<typename std::decay_t<decltype(member)>::Value>::Type;
         if constexpr (std::is_same_v<Value, std::string>) return "text";
         if constexpr (std::is_same_v<Value, bool>) return "true or false";
         if constexpr (std::is_same_v<Value, double>) return "a number";
@@ -58,9 +58,10 @@ std::vector<KeyDescription> describe_keys() {
   std::vector<KeyDescription> lines;
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
-      lines.push_back({std::string(section.title), std::string(key.name), what_is_wanted(key),
-                       std::visit([&](auto member) { return shown(defaults.*member); }, key.field),
-                       std::string(key.help), stages_of_key(key.name)});
+      lines.push_back(
+          {std::string(section.title), std::string(key.name), what_is_wanted(key),
+           std::visit([&](const auto& member) { return shown(member.in(defaults)); }, key.field),
+           std::string(key.help), stages_of_key(key.name)});
     }
   }
   return lines;

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/without_optional.h"
 #include "longspan/input/json_text.h"
@@ -19,9 +18,9 @@ using Json = nlohmann::ordered_json;
 
 Json type_of(const Field& field) {
   return std::visit(
-      [](auto member) -> Json {
-        using Value = typename WithoutOptional<
-            std::remove_reference_t<decltype(std::declval<Config&>().*member)>>::Type;
+      [](const auto& member) -> Json {
+        using Value =
+            typename WithoutOptional<typename std::decay_t<decltype(member)>::Value>::Type;
         if constexpr (std::is_same_v<Value, std::string>) return "string";
         if constexpr (std::is_same_v<Value, bool>) return "boolean";
         if constexpr (std::is_same_v<Value, double>) return "number";

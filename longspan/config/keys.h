@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -15,12 +18,40 @@ namespace longspan {
 
 struct Config;
 
-/// The member that receives a key's value.
-using Field =
-    std::variant<std::string Config::*, bool Config::*, int64_t Config::*, double Config::*,
-                 std::optional<std::string> Config::*, std::optional<int64_t> Config::*,
-                 std::optional<double> Config::*, std::optional<bool> Config::*, int Config::*,
-                 std::optional<int> Config::*>;
+/// A field of type T in one of the sections of a Config.
+template <class T>
+class FieldOf {
+ public:
+  using Value = T;
+
+  /// Wants config/config.h.
+  template <class Section>
+  FieldOf(T Section::* member) {
+    const auto field = [member](auto& config) -> auto& {
+      using Own = std::conditional_t<std::is_const_v<std::remove_reference_t<decltype(config)>>,
+                                     const Section, Section>;
+      return std::get<Own&>(std::tie(config.model, config.method, config.preferences, config.data,
+                                     config.output, config.optimization, config.memory,
+                                     config.exporting, config.parallel)).*
+             member;
+    };
+    read_ = field;
+    write_ = field;
+  }
+
+  const T& in(const Config& config) const { return read_(config); }
+  T& in(Config& config) const { return write_(config); }
+
+ private:
+  std::function<const T&(const Config&)> read_;
+  std::function<T&(Config&)> write_;
+};
+
+/// The field that receives a key's value.
+using Field = std::variant<FieldOf<std::string>, FieldOf<bool>, FieldOf<int64_t>, FieldOf<double>,
+                           FieldOf<std::optional<std::string>>, FieldOf<std::optional<int64_t>>,
+                           FieldOf<std::optional<double>>, FieldOf<std::optional<bool>>,
+                           FieldOf<int>, FieldOf<std::optional<int>>>;
 
 /// The action of a resumed run for a key whose value has changed since the start. Contents of
 /// folders are compared separately, so their names are kFree.

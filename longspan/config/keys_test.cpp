@@ -65,16 +65,16 @@ TEST_CASE("keys: numbers and truth values in quotes, 1 and 0 for true and false"
       "plot_loss: 1\npacking: 0\nwarmup_ratio: \"+.5\"\nmax_samples: \"7\"\n"
       "run_name: \"12\"\n",
       {"do_train=1"});
-  CHECK(config.learning_rate == 1e-4);
-  CHECK(config.cutoff_len == 8);
-  CHECK(config.max_steps == -1);
-  CHECK(config.bf16);
-  CHECK(config.plot_loss);
-  CHECK(config.packing == false);
-  CHECK(config.warmup_ratio == 0.5);
-  CHECK(config.max_samples == 7);
-  CHECK(config.do_train);
-  CHECK(config.run_name == "12");  // text stays text
+  CHECK(config.optimization.learning_rate == 1e-4);
+  CHECK(config.data.cutoff_len == 8);
+  CHECK(config.optimization.max_steps == -1);
+  CHECK(config.optimization.bf16);
+  CHECK(config.output.plot_loss);
+  CHECK(config.data.packing == false);
+  CHECK(config.optimization.warmup_ratio == 0.5);
+  CHECK(config.data.max_samples == 7);
+  CHECK(config.method.do_train);
+  CHECK(config.output.run_name == "12");  // text stays text
   CHECK_SAYS(complaint(kLeast + std::string("cutoff_len: \"8 tokens\"\n")),
              "\"8 tokens\" was given; wanted is a whole number");
   CHECK_SAYS(complaint(kLeast + std::string("cutoff_len: \"0\"\n")), "at least 1");
@@ -86,17 +86,17 @@ TEST_CASE("keys: steps below 1 are a share of all steps") {
   const Config config = load(
       "save_steps: 0.25\nlogging_steps: 0.1\nwarmup_steps: 0.05\nval_size: 0.1\n"
       "eval_strategy: steps\neval_steps: 0.5\n");
-  CHECK(config.save_steps == 0.25);
-  CHECK(config.logging_steps == 0.1);
-  CHECK(config.warmup_steps == 0.05);
-  CHECK(config.eval_steps == 0.5);
+  CHECK(config.output.save_steps == 0.25);
+  CHECK(config.output.logging_steps == 0.1);
+  CHECK(config.optimization.warmup_steps == 0.05);
+  CHECK(config.optimization.eval_steps == 0.5);
   for (const char* key : {"save_steps", "logging_steps"}) {
     for (const char* value : {"0", "1.5", "-0.5"}) {
       CHECK_SAYS(complaint(fmt::format("{}{}: {}\n", kLeast, key, value)),
                  "a whole number, at least 1, or a share of all steps below 1");
     }
   }
-  CHECK(load("warmup_steps: 0\n").warmup_steps == 0);
+  CHECK(load("warmup_steps: 0\n").optimization.warmup_steps == 0);
   CHECK_SAYS(complaint(kLeast + std::string("warmup_steps: 2.5\n")), "wanted is a whole number");
 }
 
@@ -114,31 +114,31 @@ TEST_CASE("keys: those without effect are taken, and one line says so") {
 
   CHECK_SAYS(notes_of(load("run_name: one\n")), "without report_to: tensorboard there are none");
   CHECK_SAYS(notes_of(load("data_seed: 7\nseed: 7\n")), "without effect here: data_seed (");
-  CHECK(load("learning_rate: \" 1e-4 \"\nseed: \"+7 \"\n").seed == 7);
+  CHECK(load("learning_rate: \" 1e-4 \"\nseed: \"+7 \"\n").optimization.seed == 7);
   CHECK_SAYS(complaint(kLeast + std::string("seed: \"+-7\"\n")), "seed: \"+-7\" was given");
   CHECK_SAYS(complaint(kLeast + std::string("rope_scaling: dynamic\n")), "take yarn");
   CHECK_SAYS(complaint(kLeast + std::string("temperature: 0.7\n")),
              "temperature: 0.7 is for `longspan chat` and `longspan generate`");
   CHECK_SAYS(complaint(kLeast + std::string("data_seed: 7\n")), "data_seed and seed differ");
-  CHECK(
-      load("disable_tqdm: true\nlogging_first_step: true\nlogging_strategy: epoch\n").disable_tqdm);
-  CHECK(load("train_sampling_strategy: sequential\n").disable_shuffling);
-  CHECK(!load("train_sampling_strategy: random\n").disable_shuffling);
-  CHECK(load("use_cpu: true\n").device == "cpu");
+  CHECK(load("disable_tqdm: true\nlogging_first_step: true\nlogging_strategy: epoch\n")
+            .output.disable_tqdm);
+  CHECK(load("train_sampling_strategy: sequential\n").method.disable_shuffling);
+  CHECK(!load("train_sampling_strategy: random\n").method.disable_shuffling);
+  CHECK(load("use_cpu: true\n").model.device == "cpu");
   CHECK_SAYS(complaint(kLeast + std::string("use_cpu: true\ndevice: cuda\n")), "keep one");
 }
 
 TEST_CASE("keys: gradient_checkpointing is the opposite of disable_gradient_checkpointing") {
   const Config off = load("gradient_checkpointing: false\n");
-  CHECK(off.disable_gradient_checkpointing);
+  CHECK(off.model.disable_gradient_checkpointing);
   REQUIRE(off.notes.size() == 1);
   CHECK_SAYS(off.notes[0],
              "gradient_checkpointing: false was taken as disable_gradient_checkpointing: true");
-  CHECK(load("gradient_checkpointing: \"False\"\n").disable_gradient_checkpointing);
-  CHECK(load("", {"--gradient_checkpointing=0"}).disable_gradient_checkpointing);
+  CHECK(load("gradient_checkpointing: \"False\"\n").model.disable_gradient_checkpointing);
+  CHECK(load("", {"--gradient_checkpointing=0"}).model.disable_gradient_checkpointing);
   for (const char* value : {"true", "1", "null"}) {
     const Config on = load(fmt::format("gradient_checkpointing: {}\n", value));
-    CHECK(!on.disable_gradient_checkpointing);
+    CHECK(!on.model.disable_gradient_checkpointing);
     CHECK(on.notes.empty());
   }
   CHECK_SAYS(complaint(kLeast + std::string("gradient_checkpointing: some\n")),
@@ -156,9 +156,9 @@ TEST_CASE("keys: gradient_checkpointing is the opposite of disable_gradient_chec
   CHECK_SAYS(said(false, false), "contradict each other; keep one");
   // The command line replaces the file's value, by either name.
   CHECK(!load("gradient_checkpointing: false\n", {"disable_gradient_checkpointing=false"})
-             .disable_gradient_checkpointing);
+             .model.disable_gradient_checkpointing);
   CHECK(!load("disable_gradient_checkpointing: true\n", {"gradient_checkpointing=true"})
-             .disable_gradient_checkpointing);
+             .model.disable_gradient_checkpointing);
   CHECK_SAYS(complaint(kLeast, {"gradient_checkpointing=0", "disable_gradient_checkpointing=0"}),
              "command line: gradient_checkpointing: false and");
   CHECK_SAYS(complaint(kLeast + std::string("offload_activations: true\n"),
@@ -170,8 +170,8 @@ TEST_CASE("keys: gradient_checkpointing is the opposite of disable_gradient_chec
 
 TEST_CASE("keys: an old name goes to the key of today, with a word about it") {
   const Config config = load("evaluation_strategy: epoch\nval_size: 0.1\nno_cuda: true\n");
-  CHECK(config.eval_strategy == "epoch");
-  CHECK(config.device == "cpu");
+  CHECK(config.optimization.eval_strategy == "epoch");
+  CHECK(config.model.device == "cpu");
   CHECK_SAYS(notes_of(config), "evaluation_strategy is called eval_strategy now");
   CHECK_SAYS(notes_of(config), "no_cuda is called use_cpu now");
   CHECK_SAYS(complaint(kLeast + std::string("evaluation_strategy: steps\neval_strategy: no\n")),

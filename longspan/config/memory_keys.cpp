@@ -5,48 +5,48 @@
 namespace longspan::key_tables {
 
 KeySection memory_keys() {
-  using C = Config;
+  using S = MemorySettings;
   using enum OnResume;
   Key zero_stage =
-      noted(number("zero_stage", &C::zero_stage, kFree, 0,
+      noted(number("zero_stage", &S::zero_stage, kFree, 0,
                    "What the processes divide among them: 1 the optimizer's states, 2 also "
                    "gradients, 3 also parameters; left out: 0, nothing."),
             kDeepSpeed);
   zero_stage.most = 3;
   Key offload_activations = noted(
-      choice("offload_activations", &C::offload_activations, kFree, {"false", "true", "disk"},
+      choice("offload_activations", &S::offload_activations, kFree, {"false", "true", "disk"},
              "Put what gradient checkpointing saves into host memory, or into offload_folder."),
       kOwn);
   offload_activations.truth = true;
   return {
       "Memory",
-      {noted(plain("deepspeed", &C::deepspeed, kFree,
+      {noted(plain("deepspeed", &S::deepspeed, kFree,
                    "A DeepSpeed JSON file, of which ZeRO's stage and offloading are read."),
              "Of the file ZeRO's stage, offload_optimizer, offload_param and mics_shard_size are "
              "read; sizes of buckets mean nothing here."),
        zero_stage,
        noted(
            number(
-               "zero_shard_size", &C::zero_shard_size, kFree, 1,
+               "zero_shard_size", &S::zero_shard_size, kFree, 1,
                "Neighbouring processes that hold one divided copy (hybrid sharding); left out: all "
                "of them.",
                kMostTokens),
            kDeepSpeed),
-       noted(plain("offload_optimizer", &C::offload_optimizer, kFree,
+       noted(plain("offload_optimizer", &S::offload_optimizer, kFree,
                    "Keep the optimizer's states in host memory and update there."),
              kDeepSpeed),
-       noted(plain("offload_params", &C::offload_params, kFree,
+       noted(plain("offload_params", &S::offload_params, kFree,
                    "Keep parameters in host memory while they are not used; zero_stage: 3."),
              kDeepSpeed),
        offload_activations,
-       noted(plain("offload_folder", &C::offload_folder, kFree,
+       noted(plain("offload_folder", &S::offload_folder, kFree,
                    "Where offload_activations: disk writes."),
              kOwn),
-       noted(number("tiled_mlp", &C::tiled_mlp, kFree, 1,
+       noted(number("tiled_mlp", &S::tiled_mlp, kFree, 1,
                     "Compute each MLP in so many parts of the row, forward and backward.",
                     kMostTokens),
              kOwn),
-       noted(number("kept_mlp_layers", &C::kept_mlp_layers, kFree, -1,
+       noted(number("kept_mlp_layers", &S::kept_mlp_layers, kFree, -1,
                     "Layers whose MLP keeps gate and up for the backward, where gradient "
                     "checkpointing would compute them again; -1: as many as fit by the account of "
                     "memory; left out: -1 on GPUs without offload_activations and "

@@ -6,47 +6,47 @@
 namespace longspan::key_tables {
 
 KeySection method_keys() {
-  using C = Config;
+  using S = MethodSettings;
   using enum OnResume;
   using enum FinetuningType;
   Key lora_dropout =
-      number("lora_dropout", &C::lora_dropout, kNamed, 0, "Dropout before LoRA's matrices.");
+      number("lora_dropout", &S::lora_dropout, kNamed, 0, "Dropout before LoRA's matrices.");
   lora_dropout.most = 1;
   lora_dropout.below_most = true;
-  Key lora_target = plain("lora_target", &C::lora_target, kRefused,
+  Key lora_target = plain("lora_target", &S::lora_target, kRefused,
                           "Modules with LoRA matrices, with commas between (q_proj,v_proj); all: "
                           "every linear layer but the head.");
-  Key freeze_modules = plain("freeze_trainable_modules", &C::freeze_trainable_modules, kNamed,
+  Key freeze_modules = plain("freeze_trainable_modules", &S::freeze_trainable_modules, kNamed,
                              "freeze: modules of those layers (mlp, self_attn), with commas "
                              "between; all: whole layers.");
-  Key freeze_extra = plain("freeze_extra_modules", &C::freeze_extra_modules, kNamed,
+  Key freeze_extra = plain("freeze_extra_modules", &S::freeze_extra_modules, kNamed,
                            "freeze: modules outside of the layers (embed_tokens, norm, lm_head).");
   lora_target.list = freeze_modules.list = freeze_extra.list = true;
   static const std::string stage_help = help_of_stages();
   return {
       "Method",
-      {choice("stage", &C::stage, kRefused, names_of_stages(), stage_help, {"ppo"}),
-       plain("do_train", &C::do_train, kFree, "Must be true."),
-       plain("do_eval", &C::do_eval, kFree, "Evaluate once after training."),
-       noted(choice("finetuning_type", &C::finetuning_type, kRefused, {"full", "freeze", "lora"},
+      {choice("stage", &S::stage, kRefused, names_of_stages(), stage_help, {"ppo"}),
+       plain("do_train", &S::do_train, kFree, "Must be true."),
+       plain("do_eval", &S::do_eval, kFree, "Evaluate once after training."),
+       noted(choice("finetuning_type", &S::finetuning_type, kRefused, {"full", "freeze", "lora"},
                     "full: all parameters. freeze: some layers. lora: small matrices beside them. "
                     "(LLaMA-Factory's own default is lora.)",
                     {"oft"}),
              "The default there is lora."),
-       plain("disable_shuffling", &C::disable_shuffling, kRefused,
+       plain("disable_shuffling", &S::disable_shuffling, kRefused,
              "Take the rows as they lie in the files."),
-       noted(choice("train_sampling_strategy", &C::train_sampling_strategy, kFree,
+       noted(choice("train_sampling_strategy", &S::train_sampling_strategy, kFree,
                     {"random", "sequential"}, "sequential: the same as disable_shuffling: true."),
              "It is transformers' key; group_by_length is not here."),
-       only_for(kLora, number("lora_rank", &C::lora_rank, kRefused, 1,
+       only_for(kLora, number("lora_rank", &S::lora_rank, kRefused, 1,
                               "Inner dimension of the LoRA matrices.", kMostTokens)),
        only_for(kLora,
-                number("lora_alpha", &C::lora_alpha, kNamed, 1,
+                number("lora_alpha", &S::lora_alpha, kNamed, 1,
                        "LoRA's scale is alpha / rank; left out: twice the rank.", kMostTokens)),
        only_for(kLora, lora_dropout), only_for(kLora, lora_target),
        only_for(kLora,
-                plain("use_rslora", &C::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank).")),
-       only_for(kFreeze, plain("freeze_trainable_layers", &C::freeze_trainable_layers, kNamed,
+                plain("use_rslora", &S::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank).")),
+       only_for(kFreeze, plain("freeze_trainable_layers", &S::freeze_trainable_layers, kNamed,
                                "freeze: train the last so many layers; negative: the first.")),
        only_for(kFreeze, freeze_modules), only_for(kFreeze, freeze_extra)}};
 }

@@ -5,14 +5,14 @@
 namespace longspan::key_tables {
 
 KeySection model_keys() {
-  using C = Config;
+  using S = ModelSettings;
   using enum OnResume;
-  Key adapters = plain("adapter_name_or_path", &C::adapter_name_or_path, kFree,
+  Key adapters = plain("adapter_name_or_path", &S::adapter_name_or_path, kFree,
                        "LoRA adapter folders, with commas between: the last is trained on, those "
                        "before it are merged into the model.");
   adapters.list = true;
   Key rope_scaling =
-      choice("rope_scaling", &C::rope_scaling, kFree, {"linear", "yarn", "llama3"},
+      choice("rope_scaling", &S::rope_scaling, kFree, {"linear", "yarn", "llama3"},
              "Stretch the rotary positions to rows longer than max_position_embeddings; written "
              "into the saved config.json. Left out: as config.json says.",
              {"dynamic"});
@@ -21,31 +21,31 @@ KeySection model_keys() {
       "after it; take yarn";
   return {
       "Model",
-      {noted(plain("model_name_or_path", &C::model_name_or_path, kFree,
+      {noted(plain("model_name_or_path", &S::model_name_or_path, kFree,
                    "A Hugging Face model folder on this machine."),
              "A model's name on a hub works there; here nothing is fetched."),
        adapters,
        noted(
-           choice("flash_attn", &C::flash_attn, kFree, {"auto", "disabled", "sdpa", "fa2", "fa3"},
+           choice("flash_attn", &S::flash_attn, kFree, {"auto", "disabled", "sdpa", "fa2", "fa3"},
                   "Accepted for compatibility and ignored: the program chooses its kernel itself."),
            "The value chooses among kernels there."),
-       plain("disable_gradient_checkpointing", &C::disable_gradient_checkpointing, kFree,
+       plain("disable_gradient_checkpointing", &S::disable_gradient_checkpointing, kFree,
              "Keep all activations: faster, more memory."),
-       plain("pure_bf16", &C::pure_bf16, kNamed,
+       plain("pure_bf16", &S::pure_bf16, kNamed,
              "Weights, gradients and optimizer state in bfloat16."),
        rope_scaling,
-       noted(choice("device", &C::device, kFree, {"auto", "cuda", "cpu"},
+       noted(choice("device", &S::device, kFree, {"auto", "cuda", "cpu"},
                     "Where to compute. auto: on GPUs where there are some, one a process."),
              kOwn),
-       plain("use_cpu", &C::use_cpu, kFree, "The same as device: cpu."),
-       noted(plain("share_gpus", &C::share_gpus, kFree,
+       plain("use_cpu", &S::use_cpu, kFree, "The same as device: cpu."),
+       noted(plain("share_gpus", &S::share_gpus, kFree,
                    "On GPUs: processes may be more than GPUs, share them, and exchange through the "
                    "host's memory. For tests and small trials: it is slow."),
              kOwn),
-       plain("full_determinism", &C::full_determinism, kFree,
+       plain("full_determinism", &S::full_determinism, kFree,
              "On GPUs: the same bits in every run, and after a resume. (On the CPU they always "
              "are.)"),
-       plain("tf32", &C::tf32, kNamed,
+       plain("tf32", &S::tf32, kNamed,
              "On GPUs: gemms round their fp32 numbers to ten bits first (TF32), and are faster.")}};
 }
 

@@ -7,78 +7,78 @@
 namespace longspan::key_tables {
 
 KeySection optimization_keys() {
-  using C = Config;
+  using S = OptimizationSettings;
   using enum OnResume;
-  Key num_train_epochs = number("num_train_epochs", &C::num_train_epochs, kNamed, 0,
+  Key num_train_epochs = number("num_train_epochs", &S::num_train_epochs, kNamed, 0,
                                 "Passes over the data.", kMostEpochs);
   num_train_epochs.above_least = true;
   Key warmup_ratio =
-      noted(number("warmup_ratio", &C::warmup_ratio, kNamed, 0,
+      noted(number("warmup_ratio", &S::warmup_ratio, kNamed, 0,
                    "Share of the steps in which the learning rate rises from 0."),
             "transformers 5.23 has it no longer: warmup_steps below 1 is the same, here too.");
   warmup_ratio.most = 1;
   static const std::string optimizer_help = help_of_optimizers();
-  Key beta1 = number("adam_beta1", &C::adam_beta1, kNamed, 0, "AdamW's first decay.");
-  Key beta2 = number("adam_beta2", &C::adam_beta2, kNamed, 0, "AdamW's second decay.");
+  Key beta1 = number("adam_beta1", &S::adam_beta1, kNamed, 0, "AdamW's first decay.");
+  Key beta2 = number("adam_beta2", &S::adam_beta2, kNamed, 0, "AdamW's second decay.");
   beta1.most = beta2.most = 1;
   beta1.below_most = beta2.below_most = true;
   return {
       "Training",
       {noted(
-           number("per_device_train_batch_size", &C::per_device_train_batch_size, kNamed, 1,
+           number("per_device_train_batch_size", &S::per_device_train_batch_size, kNamed, 1,
                   "Rows of a micro-batch; under sequence parallelism a whole group's.", kMostRows),
            "The rows of one process there; here of a group of sequence_parallel_size processes."),
-       number("gradient_accumulation_steps", &C::gradient_accumulation_steps, kNamed, 1,
+       number("gradient_accumulation_steps", &S::gradient_accumulation_steps, kNamed, 1,
               "Micro-batches of an optimizer step.", kMostRows),
-       number("learning_rate", &C::learning_rate, kNamed, 0, "The optimizer's learning rate."),
+       number("learning_rate", &S::learning_rate, kNamed, 0, "The optimizer's learning rate."),
        num_train_epochs,
        {.name = "max_steps",
-        .field = &C::max_steps,
+        .field = &S::max_steps,
         .on_resume = kNamed,
         .help = "Stop after so many optimizer steps; -1: num_train_epochs decides.",
         .least = -1,
         .most = kMostSteps,
         .not_zero = true},
-       choice("lr_scheduler_type", &C::lr_scheduler_type, kNamed, names_of_schedules(),
+       choice("lr_scheduler_type", &S::lr_scheduler_type, kNamed, names_of_schedules(),
               "How the learning rate falls after the warmup.",
               {"cosine_with_restarts", "polynomial", "inverse_sqrt", "reduce_lr_on_plateau",
                "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"}),
        warmup_ratio,
-       steps("warmup_steps", &C::warmup_steps, kNamed, "The same in optimizer steps.",
+       steps("warmup_steps", &S::warmup_steps, kNamed, "The same in optimizer steps.",
              /*none_allowed=*/true),
-       number("max_grad_norm", &C::max_grad_norm, kNamed, 0,
+       number("max_grad_norm", &S::max_grad_norm, kNamed, 0,
               "Clip the global gradient norm; 0: never."),
-       number("weight_decay", &C::weight_decay, kNamed, 0,
+       number("weight_decay", &S::weight_decay, kNamed, 0,
               "Decay of matrices in each step, times the learning rate."),
        beta1,
        beta2,
-       number("adam_epsilon", &C::adam_epsilon, kNamed, 0, "AdamW's epsilon."),
+       number("adam_epsilon", &S::adam_epsilon, kNamed, 0, "AdamW's epsilon."),
        choice(
-           "optim", &C::optim, kNamed, names_of_optimizers(), optimizer_help,
+           "optim", &S::optim, kNamed, names_of_optimizers(), optimizer_help,
            {"adamw_hf", "adafactor", "sgd", "lion_8bit", "paged_adamw_8bit", "paged_adamw_32bit"}),
        noted(number(
-                 "moe_aux_loss_coef", &C::moe_aux_loss_coef, kNamed, 0,
+                 "moe_aux_loss_coef", &S::moe_aux_loss_coef, kNamed, 0,
                  "Weight of the auxiliary loss that balances the load of experts; left out: as the "
                  "model's config.json has it; 0: none."),
              "The loss is of each micro-batch there, and their sum; here it is of the whole global "
              "batch. 0 is the same as left out there."),
-       noted(choice("on_nonfinite", &C::on_nonfinite, kNamed, {"stop", "skip"},
+       noted(choice("on_nonfinite", &S::on_nonfinite, kNamed, {"stop", "skip"},
                     "When the loss or a gradient is NaN or infinite: stop, or skip the step."),
              kOwn),
-       plain("bf16", &C::bf16, kNamed, "Compute in bfloat16, keep the weights in fp32."),
-       number("seed", &C::seed, kRefused, 0,
+       plain("bf16", &S::bf16, kNamed, "Compute in bfloat16, keep the weights in fp32."),
+       number("seed", &S::seed, kRefused, 0,
               "Seed of the order of rows and of the evaluation split."),
        noted(
-           number("data_seed", &C::data_seed, kFree, 0, "The same as seed, which orders the rows."),
+           number("data_seed", &S::data_seed, kFree, 0, "The same as seed, which orders the rows."),
            "It may differ from seed there."),
-       number("ddp_timeout", &C::ddp_timeout, kFree, 1,
+       number("ddp_timeout", &ParallelSettings::ddp_timeout, kFree, 1,
               "Seconds to wait for another process; reading and writing models is not counted.",
               kMostSeconds),
-       choice("eval_strategy", &C::eval_strategy, kFree, {"no", "steps", "epoch"},
+       choice("eval_strategy", &S::eval_strategy, kFree, {"no", "steps", "epoch"},
               "When to evaluate."),
-       steps("eval_steps", &C::eval_steps, kFree,
+       steps("eval_steps", &S::eval_steps, kFree,
              "Optimizer steps between evaluations; left out: logging_steps."),
-       number("per_device_eval_batch_size", &C::per_device_eval_batch_size, kFree, 1,
+       number("per_device_eval_batch_size", &S::per_device_eval_batch_size, kFree, 1,
               "Rows of an evaluation micro-batch.", kMostRows)}};
 }
 

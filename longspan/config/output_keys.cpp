@@ -6,29 +6,29 @@
 namespace longspan::key_tables {
 
 KeySection output_keys() {
-  using C = Config;
+  using S = OutputSettings;
   using enum OnResume;
   Key report_to =
-      choice("report_to", &C::report_to, kFree, {"none", "tensorboard", "all"},
+      choice("report_to", &S::report_to, kFree, {"none", "tensorboard", "all"},
              "tensorboard: also write event files that TensorBoard reads. all: the same.",
              {"wandb", "swanlab", "mlflow", "trackio", "comet_ml", "neptune", "clearml",
               "codecarbon", "azure_ml", "dagshub", "dvclive", "flyte"});
   report_to.unsupported_remedy_of = remedy_of_service;
   report_to.list = true;
   Key resume =
-      plain("resume_from_checkpoint", &C::resume_from_checkpoint, kFree,
+      plain("resume_from_checkpoint", &S::resume_from_checkpoint, kFree,
             "The checkpoint to go on from; true: the newest whole one in output_dir, which "
             "is also the default unless overwrite_output_dir is set. Workers that torchrun starts "
             "again, and a requeued Slurm job, go on from what the run has saved since.");
   resume.truth = true;
   return {
       "Output",
-      {plain("output_dir", &C::output_dir, kFree, "Where everything is written."),
-       plain("overwrite_output_dir", &C::overwrite_output_dir, kFree,
+      {plain("output_dir", &S::output_dir, kFree, "Where everything is written."),
+       plain("overwrite_output_dir", &S::overwrite_output_dir, kFree,
              "Train although output_dir holds results already."),
        noted(
            plain(
-               "fallback_output_dir", &C::fallback_output_dir, kFree,
+               "fallback_output_dir", &S::fallback_output_dir, kFree,
                "A folder on another disk, where the trained model, or a stopped run's checkpoint, "
                "goes "
                "when output_dir cannot take it: into a folder of this run's own there, named by "
@@ -36,24 +36,24 @@ KeySection output_keys() {
                "room."),
            kOwn),
        report_to,
-       plain("logging_dir", &C::logging_dir, kFree,
+       plain("logging_dir", &S::logging_dir, kFree,
              "Where TensorBoard's files go. Left out: runs in output_dir."),
-       plain("run_name", &C::run_name, kFree,
+       plain("run_name", &S::run_name, kFree,
              "The run's name in TensorBoard: a folder of its own in logging_dir."),
-       choice("logging_strategy", &C::logging_strategy, kFree, {"no", "steps", "epoch"},
+       choice("logging_strategy", &S::logging_strategy, kFree, {"no", "steps", "epoch"},
               "When to log a line of the training."),
-       noted(steps("logging_steps", &C::logging_steps, kFree, "Optimizer steps between log lines."),
+       noted(steps("logging_steps", &S::logging_steps, kFree, "Optimizer steps between log lines."),
              "The default there is 500."),
-       plain("logging_first_step", &C::logging_first_step, kFree, "Log the first step too."),
-       plain("disable_tqdm", &C::disable_tqdm, kFree, "Show no progress bar."),
-       choice("save_strategy", &C::save_strategy, kFree, {"no", "steps", "epoch"},
+       plain("logging_first_step", &S::logging_first_step, kFree, "Log the first step too."),
+       plain("disable_tqdm", &S::disable_tqdm, kFree, "Show no progress bar."),
+       choice("save_strategy", &S::save_strategy, kFree, {"no", "steps", "epoch"},
               "When to save on the way; the end is always saved."),
-       steps("save_steps", &C::save_steps, kFree, "Optimizer steps between saves."),
-       number("save_total_limit", &C::save_total_limit, kFree, 1,
+       steps("save_steps", &S::save_steps, kFree, "Optimizer steps between saves."),
+       number("save_total_limit", &S::save_total_limit, kFree, 1,
               "Keep so many checkpoints, delete the older ones.", kMostSteps),
-       plain("save_only_model", &C::save_only_model, kFree,
+       plain("save_only_model", &S::save_only_model, kFree,
              "Leave out of checkpoints what resuming needs."),
-       resume, plain("plot_loss", &C::plot_loss, kFree, "Write training_loss.png.")}};
+       resume, plain("plot_loss", &S::plot_loss, kFree, "Write training_loss.png.")}};
 }
 
 }  // namespace longspan::key_tables

@@ -7,7 +7,7 @@
 namespace longspan::key_tables {
 
 KeySection parallel_keys() {
-  using C = Config;
+  using S = ParallelSettings;
   using enum OnResume;
   static const std::string with_degrees = names_of(methods_that_take(kUlyssesDegree));
   static const std::string ulysses_degree_help =
@@ -20,32 +20,32 @@ KeySection parallel_keys() {
   static const std::string waves_help = help_of_waves();
   return {
       "Processes",
-      {noted(number("nproc_per_node", &C::nproc_per_node, kFree, 1,
+      {noted(number("nproc_per_node", &S::nproc_per_node, kFree, 1,
                     "Workers on this machine; left out: one for each GPU, or one.", kMostProcesses),
              "It has no such key; the environment variable NPROC_PER_NODE says it, here too."),
-       noted(number("sequence_parallel_size", &C::sequence_parallel_size, kFree, 1,
+       noted(number("sequence_parallel_size", &S::sequence_parallel_size, kFree, 1,
                     "Processes that share each row; must divide the number of processes."),
              kShare),
        noted(
            choice(
-               "sequence_parallel_mode", &C::sequence_parallel_mode, kFree, auto_or_methods(),
+               "sequence_parallel_mode", &S::sequence_parallel_mode, kFree, auto_or_methods(),
                "How they share it. auto, or left out: by heads, processes and row, with the reason "
                "said."),
            kShare),
-       noted(number("sequence_parallel_ulysses_degree", &C::sequence_parallel_ulysses_degree, kFree,
+       noted(number("sequence_parallel_ulysses_degree", &S::sequence_parallel_ulysses_degree, kFree,
                     1, ulysses_degree_help),
              kOwn),
-       noted(number("sequence_parallel_ring_degree", &C::sequence_parallel_ring_degree, kFree, 1,
+       noted(number("sequence_parallel_ring_degree", &S::sequence_parallel_ring_degree, kFree, 1,
                     ring_degree_help),
              kOwn),
-       noted(number("sequence_parallel_window_size", &C::sequence_parallel_window_size, kFree, 1,
+       noted(number("sequence_parallel_window_size", &S::sequence_parallel_window_size, kFree, 1,
                     window_help),
              kOwn),
-       noted(number("sequence_parallel_head_waves", &C::sequence_parallel_head_waves, kFree, 1,
+       noted(number("sequence_parallel_head_waves", &S::sequence_parallel_head_waves, kFree, 1,
                     waves_help),
              kOwn),
        noted(number(
-                 "expert_parallel_size", &C::expert_parallel_size, kFree, 1,
+                 "expert_parallel_size", &S::expert_parallel_size, kFree, 1,
                  "Neighbouring processes that share out the experts of each layer; must divide the "
                  "numbers of processes and of experts."),
              kOwn)}};

@@ -16,8 +16,9 @@ namespace {
 
 /// Whether a run of this stage and finetuning type uses the key.
 bool applies(const Key& key, const Config& config) {
-  return key.finetuning_type.value_or(finetuning_type_of(config)) == finetuning_type_of(config) &&
-         is_for_stage(key.name, stage_of(config));
+  return key.finetuning_type.value_or(finetuning_type_of(config.method)) ==
+             finetuning_type_of(config.method) &&
+         is_for_stage(key.name, stage_of(config.method));
 }
 
 std::string text_of(const std::string& value) { return value.empty() ? "not set" : value; }
@@ -46,12 +47,14 @@ Settings training_settings(const Config& config) {
     for (const Key& key : section.keys) {
       if (key.on_resume == OnResume::kFree || !applies(key, config)) continue;
       settings.emplace_back(
-          key.name, std::visit([&](auto member) { return text_of(config.*member); }, key.field));
+          key.name,
+          std::visit([&](const auto& member) { return text_of(member.in(config)); }, key.field));
     }
   }
   // Defaults that depend on other keys.
-  set_value(settings, "lora_alpha", text_of(config.lora_alpha.value_or(2 * config.lora_rank)));
-  set_value(settings, "packing", text_of(packs(config, stage_of(config))));
+  set_value(settings, "lora_alpha",
+            text_of(config.method.lora_alpha.value_or(2 * config.method.lora_rank)));
+  set_value(settings, "packing", text_of(packs(config.data, stage_of(config.method))));
   return settings;
 }
 

@@ -36,10 +36,10 @@ TEST_CASE("training settings: those of the stage and of the kind of fine-tuning,
   for (const char* key : {"lora_rank", "pref_beta", "freeze_trainable_layers", "output_dir"}) {
     CHECK(value_of(training_settings(config), key) == "absent");
   }
-  config.stage = "pt";
+  config.method.stage = "pt";
   CHECK(value_of(training_settings(config), "packing") == "true");
-  config.stage = "kto";
-  config.finetuning_type = "lora";
+  config.method.stage = "kto";
+  config.method.finetuning_type = "lora";
   CHECK(value_of(training_settings(config), "pref_beta") == "0.1");
   CHECK(value_of(training_settings(config), "kto_chosen_weight") == "1");
   CHECK(value_of(training_settings(config), "pref_loss") == "absent");
@@ -48,14 +48,14 @@ TEST_CASE("training settings: those of the stage and of the kind of fine-tuning,
 
 TEST_CASE("training settings: what changed, then and now") {
   Config config;
-  config.finetuning_type = "lora";
+  config.method.finetuning_type = "lora";
   const Settings then = training_settings(config);
   CHECK(changed_settings(then, then).empty());
-  config.lora_alpha = 16;  // its default before
+  config.method.lora_alpha = 16;  // its default before
   CHECK(changed_settings(then, training_settings(config)).empty());
-  config.lora_alpha = 32;
-  config.learning_rate = 1e-4;
-  config.output_dir = "elsewhere";
+  config.method.lora_alpha = 32;
+  config.optimization.learning_rate = 1e-4;
+  config.output.output_dir = "elsewhere";
   const std::vector<ChangedSetting> changed = changed_settings(then, training_settings(config));
   REQUIRE(changed.size() == 2);
   const auto alpha = std::ranges::find(changed, "lora_alpha", &ChangedSetting::key);

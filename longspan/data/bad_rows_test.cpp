@@ -59,24 +59,30 @@ TEST_CASE("bad rows: skip leaves them out and says so") {
   folder.info(R"({"file_name": "d.jsonl"})");
   folder.write("d.jsonl", lines_with_bad_ones());
   Config config = folder.config();
-  config.on_bad_row = "skip";
-  const RunRows rows = read_run_rows(config, stage_of(config), config.seed);
+  config.data.on_bad_row = "skip";
+  const RunRows rows =
+      read_run_rows(config.data, stage_of(config.method), config.optimization.seed);
   CHECK(rows.train.size() == 13);
   CHECK(flat(rows.train[1]) == "u=2;a=x;");
   REQUIRE(rows.notes.size() == 1);
   CHECK_SAYS(rows.notes[0], "dataset d: 7 of 20 rows left out");
   CHECK_SAYS(rows.notes[0], ", line 2: broken JSON");
   // max_samples counts the good rows.
-  config.max_samples = 3;
-  CHECK(flat(read_conversations(config, stage_of(config), config.seed, "d")) ==
-        Texts{"u=0;a=x;", "u=2;a=x;", "u=3;a=x;"});
-  config.max_samples.reset();
-  config.val_size = 4;
-  CHECK(read_run_rows(config, stage_of(config), config.seed).notes.size() == 1);
-  CHECK(read_run_rows(config, stage_of(config), config.seed).train.size() == 9);
+  config.data.max_samples = 3;
+  CHECK(flat(read_conversations(config.data, stage_of(config.method), config.optimization.seed,
+                                "d")) == Texts{"u=0;a=x;", "u=2;a=x;", "u=3;a=x;"});
+  config.data.max_samples.reset();
+  config.data.val_size = 4;
+  CHECK(
+      read_run_rows(config.data, stage_of(config.method), config.optimization.seed).notes.size() ==
+      1);
+  CHECK(
+      read_run_rows(config.data, stage_of(config.method), config.optimization.seed).train.size() ==
+      9);
   folder.write("d.jsonl", "{\n{\n");
-  CHECK_THROWS_WITH_AS(read_run_rows(config, stage_of(config), config.seed),
-                       doctest::Contains("its only row cannot be used"), UserError);
+  CHECK_THROWS_WITH_AS(
+      read_run_rows(config.data, stage_of(config.method), config.optimization.seed),
+      doctest::Contains("its only row cannot be used"), UserError);
 }
 
 TEST_CASE("bad rows: pairs and verdicts") {
@@ -87,8 +93,9 @@ TEST_CASE("bad rows: pairs and verdicts") {
     folder.write("d.json", rows);
     CHECK_SAYS(folder.complaint(), "dataset d: 1 of 3 rows cannot be used");
     Config config = folder.config();
-    config.on_bad_row = "skip";
-    return flat(read_conversations(config, stage_of(config), config.seed, "d"));
+    config.data.on_bad_row = "skip";
+    return flat(
+        read_conversations(config.data, stage_of(config.method), config.optimization.seed, "d"));
   };
   const std::string pairs =
       R"("ranking": true, "columns": {"prompt": "p", "chosen": "c", "rejected": "r"})";

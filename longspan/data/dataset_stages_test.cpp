@@ -93,9 +93,10 @@ TEST_CASE("val_size and max_samples work on pairs") {
   folder.info(R"({"file_name": "d.jsonl", "ranking": true,
                   "columns": {"prompt": "p", "chosen": "c", "rejected": "r"}})");
   Config config = folder.config();
-  config.max_samples = 8;
-  config.val_size = 2;
-  const RunRows rows = read_run_rows(config, stage_of(config), config.seed);
+  config.data.max_samples = 8;
+  config.data.val_size = 2;
+  const RunRows rows =
+      read_run_rows(config.data, stage_of(config.method), config.optimization.seed);
   CHECK(rows.train.size() == 6);
   CHECK(rows.eval.size() == 2);
   CHECK(rows.eval[0].rejected->content == "y");

@@ -79,11 +79,12 @@ TEST_CASE(
   folder.write("parts/2.json", R"([{"instruction": "c", "output": "C"}])");
   folder.write("parts/1.jsonl", R"({"instruction": "a", "output": "A"})");
   CHECK(flat(folder.rows()) == Texts{"u=a;a=A;", "u=c;a=C;"});
-  CHECK(read_conversations(folder.config(), stage_of(folder.config()), 42, "d, d").size() == 4);
+  CHECK(read_conversations(folder.config().data, stage_of(folder.config().method), 42, "d, d")
+            .size() == 4);
   folder.write(
       "lines.json",
       "{\"instruction\": \"x\", \"output\": \"X\"}\n{\"instruction\": \"y\", \"output\": \"Y\"}\n");
-  folder.info("{\"file_name\": \"" + folder.config().dataset_dir + "/lines.json\"}");
+  folder.info("{\"file_name\": \"" + folder.config().data.dataset_dir + "/lines.json\"}");
   CHECK(flat(folder.rows()) == Texts{"u=x;a=X;", "u=y;a=Y;"});
 }
 
@@ -96,34 +97,39 @@ TEST_CASE("max_samples, num_samples, val_size") {
   folder.write("d.jsonl", lines + "broken\n");
   folder.info(R"({"file_name": "d.jsonl"})");
   Config config = folder.config();
-  config.max_samples = 3;
-  CHECK(flat(read_conversations(config, stage_of(config), config.seed, "d")) ==
-        Texts{"u=0;a=x;", "u=1;a=x;", "u=2;a=x;"});
+  config.data.max_samples = 3;
+  CHECK(flat(read_conversations(config.data, stage_of(config.method), config.optimization.seed,
+                                "d")) == Texts{"u=0;a=x;", "u=1;a=x;", "u=2;a=x;"});
 
   folder.write("d.jsonl", lines);
-  config.max_samples.reset();
+  config.data.max_samples.reset();
   folder.info(R"({"file_name": "d.jsonl", "num_samples": 50})");
-  const Texts sampled = flat(read_conversations(config, stage_of(config), config.seed, "d"));
+  const Texts sampled =
+      flat(read_conversations(config.data, stage_of(config.method), config.optimization.seed, "d"));
   CHECK(sampled.size() == 50);
   CHECK(std::set(sampled.begin(), sampled.begin() + 20).size() == 20);
   CHECK(std::set(sampled.begin() + 20, sampled.begin() + 40).size() == 20);
-  CHECK(sampled == flat(read_conversations(config, stage_of(config), config.seed, "d")));
+  CHECK(sampled == flat(read_conversations(config.data, stage_of(config.method),
+                                           config.optimization.seed, "d")));
 
   folder.info(R"({"file_name": "d.jsonl"})");
   for (double val_size : {0.11, 3.0}) {
-    config.val_size = val_size;
-    const RunRows rows = read_run_rows(config, stage_of(config), config.seed);
+    config.data.val_size = val_size;
+    const RunRows rows =
+        read_run_rows(config.data, stage_of(config.method), config.optimization.seed);
     CHECK(rows.eval.size() == 3);
     CHECK(rows.train.size() == 17);
     Texts all = flat(rows.train), eval = flat(rows.eval);
     all.insert(all.end(), eval.begin(), eval.end());
     CHECK(std::set(all.begin(), all.end()).size() == 20);
   }
-  config.val_size = 20;
-  CHECK_THROWS_AS(read_run_rows(config, stage_of(config), config.seed), UserError);
-  config.val_size = 0;
-  config.eval_dataset = "d";
-  CHECK(read_run_rows(config, stage_of(config), config.seed).eval.size() == 20);
+  config.data.val_size = 20;
+  CHECK_THROWS_AS(read_run_rows(config.data, stage_of(config.method), config.optimization.seed),
+                  UserError);
+  config.data.val_size = 0;
+  config.data.eval_dataset = "d";
+  CHECK(read_run_rows(config.data, stage_of(config.method), config.optimization.seed).eval.size() ==
+        20);
 }
 
 TEST_CASE("dataset_info.json: what is wrong is said") {

@@ -25,19 +25,20 @@ class Rows {
     for (int i = 0; i < 60; ++i) text += "Question " + std::to_string(i * 37) + " is answered.\n";
     train_byte_level_bpe({folder_.write("text.txt", text)}, 300, folder_.path() + "/tokenizer");
     tokenizer = Tokenizer::load(folder_.path() + "/tokenizer");
-    config.chat_template = "chatml";
+    config.data.chat_template = "chatml";
   }
   void add(const std::string& question, const std::string& answer,
            const std::optional<std::string>& rejected = std::nullopt, bool desirable = true) {
     Conversation& row = rows.emplace_back();
     row.messages = {{Role::kUser, question}};
-    if (config.stage != "pt") row.messages.push_back({Role::kAssistant, answer});
+    if (config.method.stage != "pt") row.messages.push_back({Role::kAssistant, answer});
     if (rejected) row.rejected = {Role::kAssistant, *rejected};
     row.desirable = desirable;
     row.source = "rows, row " + std::to_string(rows.size());
   }
   EncodedExamples encode(int64_t vocab_size = INT64_MAX) const {
-    return encode_examples(config, stage_of(config), tokenizer, rows, this_moment(), vocab_size);
+    return encode_examples(config.data, stage_of(config.method), tokenizer, rows, this_moment(),
+                           vocab_size);
   }
   std::string complaint(int64_t vocab_size = INT64_MAX) const {
     try {
@@ -80,7 +81,7 @@ const std::string kAsks = "<|im_start|>user\n", kAsked = "<|im_end|>\n<|im_start
 TEST_CASE("pairs: both documents hold the question, each its own answer") {
   Rows rows("dpo");
   rows.add("Question", "good answer", "bad");
-  rows.config.default_system = "Be brief.";
+  rows.config.data.default_system = "Be brief.";
   const EncodedExamples encoded = rows.encode();
   REQUIRE(encoded.examples.size() == 1);
   CHECK(!encoded.packing);
@@ -104,14 +105,14 @@ TEST_CASE("pairs: the longer answer says how both are cut; earlier answers are n
                                {{Role::kUser, "x"}, {Role::kAssistant, "y"}});
   std::vector<Sample> whole = rows.encode().examples[0].documents;
   CHECK(rows.trained(whole[0]) == std::string(10, 'a') + kEnds);
-  rows.config.cutoff_len = 70;
+  rows.config.data.cutoff_len = 70;
   const std::vector<Sample> cut = rows.encode().examples[0].documents;
   CHECK(cut[1].input_ids.size() == 70);
   CHECK(num_ignored(cut[0]) == num_ignored(cut[1]));
   CHECK(num_ignored(cut[0]) < num_ignored(whole[0]));
   CHECK(cut[1].input_ids.size() - num_ignored(cut[1]) > 30);    // half of the budget and more
   CHECK(rows.trained(cut[0]) == std::string(10, 'a') + kEnds);  // short enough to stay whole
-  rows.config.cutoff_len = 1;
+  rows.config.data.cutoff_len = 1;
   CHECK_SAYS(rows.complaint(), "row 1: no token of the chosen answer is trained: cutoff_len 1");
 }
 
@@ -148,7 +149,7 @@ TEST_CASE("pt: texts in blocks, whole texts, and what is left out") {
     all.insert(all.end(), ids.begin(), ids.end());
   }
   const int64_t size = std::ssize(all);
-  rows.config.cutoff_len = 7;
+  rows.config.data.cutoff_len = 7;
   EncodedExamples packed = rows.encode();
   REQUIRE(std::ssize(packed.examples) == size / 7);
   for (int64_t i = 0; i < size / 7; ++i) {
@@ -160,14 +161,14 @@ TEST_CASE("pt: texts in blocks, whole texts, and what is left out") {
   CHECK(packed.packing->rows_before == 4);
   CHECK(packed.packing->empty_after() == 0);
 
-  rows.config.cutoff_len = size + 1;
+  rows.config.data.cutoff_len = size + 1;
   packed = rows.encode();
   REQUIRE(packed.examples.size() == 1);
   CHECK(packed.examples[0].documents[0].input_ids == all);
   CHECK(packed.packing->num_dropped == 0);
 
-  rows.config.packing = false;
-  rows.config.cutoff_len = 5;
+  rows.config.data.packing = false;
+  rows.config.data.cutoff_len = 5;
   const EncodedExamples whole = rows.encode();
   CHECK(!whole.packing);
   REQUIRE(whole.examples.size() == 3);  // a blank line trains nothing
@@ -184,9 +185,9 @@ TEST_CASE("pt: the token that ends a text") {
     return rows.text({rows.encode().examples[0].documents[0].input_ids.back()});
   };
   CHECK(last() == "<|im_end|>");
-  rows.config.chat_template = "";  // the tokenizer's own eos_token
+  rows.config.data.chat_template = "";  // the tokenizer's own eos_token
   CHECK(last() == rows.tokenizer.eos_token());
-  rows.config.chat_template = "llama3";
+  rows.config.data.chat_template = "llama3";
   CHECK_SAYS(rows.complaint(),
              "no token <|end_of_text|> to end a text with: leave template: llama3");
 }
@@ -195,7 +196,7 @@ TEST_CASE("sft: packing and neat_packing hold the rows' tokens; a token the mode
   Rows rows("sft");
   for (int i = 0; i < 9; ++i)
     rows.add("Question " + std::to_string(i), std::string(1 + i * 7, 'a'));
-  rows.config.cutoff_len = 128;
+  rows.config.data.cutoff_len = 128;
   const EncodedExamples plain = rows.encode();
   REQUIRE(plain.examples.size() == 9);
   CHECK(!plain.packing);
@@ -203,8 +204,8 @@ TEST_CASE("sft: packing and neat_packing hold the rows' tokens; a token the mode
   for (const Example& example : plain.examples)
     num_tokens += std::ssize(example.documents[0].input_ids);
   for (const bool neat : {false, true}) {
-    rows.config.packing = true;
-    rows.config.neat_packing = neat;
+    rows.config.data.packing = true;
+    rows.config.data.neat_packing = neat;
     const EncodedExamples packed = rows.encode();
     CHECK(packed.examples.size() < 9);
     CHECK((packed.examples[0].documents.size() > 1) == neat);
@@ -226,7 +227,7 @@ TEST_CASE("sft: packing and neat_packing hold the rows' tokens; a token the mode
 TEST_CASE(
     "qwen3: empty thoughts where an answer has none, none in history where the last is trained") {
   Rows rows("sft");
-  rows.config.chat_template = "qwen3";
+  rows.config.data.chat_template = "qwen3";
   const std::string thought = "<think>\nhm\n</think>\n\n", none = "<think>\n\n</think>\n\n";
   rows.add("a", thought + "b");
   rows.rows[0].messages.push_back({Role::kUser, "c"});
@@ -234,12 +235,12 @@ TEST_CASE(
   const auto trained = [&] { return rows.trained(rows.encode().examples[0].documents[0]); };
   const auto whole = [&] { return rows.text(rows.encode().examples[0].documents[0].input_ids); };
   CHECK(trained() == thought + "b" + kEnds + none + "d" + kEnds);
-  rows.config.enable_thinking = false;
+  rows.config.data.enable_thinking = false;
   CHECK(trained() == "b" + kEnds + "d" + kEnds);
   CHECK(whole() ==
         kAsks + "a" + kAsked + none + "b" + kEnds + kAsks + "c" + kAsked + none + "d" + kEnds);
-  rows.config.enable_thinking = true;
-  rows.config.mask_history = true;
+  rows.config.data.enable_thinking = true;
+  rows.config.data.mask_history = true;
   CHECK(trained() == none + "d" + kEnds);
   CHECK(whole() == kAsks + "a" + kAsked + "b" + kEnds + kAsks + "c" + kAsked + none + "d" + kEnds);
 }
@@ -250,13 +251,13 @@ TEST_CASE("rows that were cut are counted, with the tokens that they lost") {
     Rows rows(stage);
     const std::string kind = stage;
     const bool pairs = kind == "dpo" || kind == "rm";
-    rows.config.packing = false;
+    rows.config.data.packing = false;
     for (int i = 0; i < 4; ++i) {
       const std::string answer(i == 2 ? 40 : 5, 'b');
       rows.add(kind == "pt" ? answer : "a", answer,
                pairs ? std::optional<std::string>("c") : std::nullopt);
     }
-    rows.config.cutoff_len = 1000;
+    rows.config.data.cutoff_len = 1000;
     CHECK(rows.encode().cut.text(1000) == "");
     const auto tokens = [](const Example& example) {
       int64_t sum = 0;
@@ -265,7 +266,7 @@ TEST_CASE("rows that were cut are counted, with the tokens that they lost") {
     };
     const std::vector<Example> whole = rows.encode().examples;
     const int64_t limit = std::ssize(whole[2].documents[0].input_ids) - 7;
-    rows.config.cutoff_len = limit;
+    rows.config.data.cutoff_len = limit;
     const CutReport cut = rows.encode().cut;
     CHECK(cut.num_rows == 4);
     CHECK(cut.num_cut == 1);
@@ -278,7 +279,7 @@ TEST_CASE("rows that were cut are counted, with the tokens that they lost") {
       for (const Example& example : whole) all += tokens(example);
       CHECK(cut.num_tokens == all);
     }
-    rows.config.cutoff_len = std::ssize(whole[0].documents[0].input_ids) - 2;
+    rows.config.data.cutoff_len = std::ssize(whole[0].documents[0].input_ids) - 2;
     CHECK_SAYS(rows.encode().cut.text(5), "warning: cutoff_len cuts nearly every row: 4 of 4");
   }
 }
@@ -295,7 +296,7 @@ TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each st
     // A row may take an answer out of training, which then has no label.
     rows.rows[2].messages.back().is_trained = false;
     CHECK_SAYS(rows.complaint(), "the data: 1 of 4 rows cannot be used:\n  rows, row 3: no token");
-    rows.config.on_bad_row = "skip";
+    rows.config.data.on_bad_row = "skip";
     const EncodedExamples good = rows.encode();
     REQUIRE(good.examples.size() == 3);
     CHECK_SAYS(good.left_out, "1 of 4 rows left out");
@@ -315,11 +316,11 @@ TEST_CASE("on_bad_row: rows of which nothing is trained are left out, in each st
 TEST_CASE("rows in parallel: each once; the first row's error is told") {
   Config config;
   for (const int64_t threads : {1, 4}) {
-    config.preprocessing_num_workers = threads;
+    config.data.preprocessing_num_workers = threads;
     std::vector<std::atomic<int>> calls(100);
-    for_each_row_in_parallel(config, 100, [&](int64_t i) { ++calls[i]; });
+    for_each_row_in_parallel(config.data, 100, [&](int64_t i) { ++calls[i]; });
     for (const auto& count : calls) CHECK(count == 1);
-    for_each_row_in_parallel(config, 0, [&](int64_t) { FAIL("there is no row"); });
+    for_each_row_in_parallel(config.data, 0, [&](int64_t) { FAIL("there is no row"); });
   }
   // Rows 5 and 6 fail at the same time. Row 5 is reported, whichever ends first.
   for (const bool first_is_late : {false, true}) {
@@ -328,7 +329,7 @@ TEST_CASE("rows in parallel: each once; the first row's error is told") {
       if (pauses) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     };
     try {
-      for_each_row_in_parallel(config, 100, [&](int64_t i) {
+      for_each_row_in_parallel(config.data, 100, [&](int64_t i) {
         if (i == 5) {
           while (!second_runs) std::this_thread::yield();
           pause(first_is_late);

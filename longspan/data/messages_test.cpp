@@ -231,8 +231,10 @@ TEST_CASE("keys that nothing reads are named in one line, with counts") {
       {"role": "assistant", "content": "b", "audio": "x"}]}
     {"id": 3, "messages": []})");
   Config config = chats.folder.config();
-  config.on_bad_row = "skip";
-  const auto notes = [&] { return read_run_rows(config, stage_of(config), config.seed).notes; };
+  config.data.on_bad_row = "skip";
+  const auto notes = [&] {
+    return read_run_rows(config.data, stage_of(config.method), config.optimization.seed).notes;
+  };
   REQUIRE(notes().size() == 2);  // one is on the row left out
   CHECK(notes()[1] ==
         "dataset d: 5 keys are not read: name (1 message), index (1 call), audio (2 messages), "

@@ -8,23 +8,24 @@
 
 namespace longspan {
 
-PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
+PlanRequest plan_request(const RequestSettings& settings, const ModelSpec& model, int world_size,
                          int ranks_per_machine, bool cuda) {
   PlanRequest request;
   request.recurrence = recurrence_of(model);
   request.world_size = world_size;
   request.ranks_per_machine = ranks_per_machine;
-  request.sequence_size = config.sequence_parallel_size;
-  if (config.sequence_parallel_mode && *config.sequence_parallel_mode != "auto") {
-    request.method = method_named(*config.sequence_parallel_mode);
+  request.sequence_size = settings.parallel.sequence_parallel_size;
+  if (settings.parallel.sequence_parallel_mode &&
+      *settings.parallel.sequence_parallel_mode != "auto") {
+    request.method = method_named(*settings.parallel.sequence_parallel_mode);
   }
-  request.ulysses_degree = config.sequence_parallel_ulysses_degree;
-  request.ring_degree = config.sequence_parallel_ring_degree;
-  request.window_size = config.sequence_parallel_window_size;
-  request.head_waves = config.sequence_parallel_head_waves;
-  request.zero_stage = zero_stage_of(config);
-  request.shard_size = config.zero_shard_size;
-  request.expert_parallel_size = config.expert_parallel_size;
+  request.ulysses_degree = settings.parallel.sequence_parallel_ulysses_degree;
+  request.ring_degree = settings.parallel.sequence_parallel_ring_degree;
+  request.window_size = settings.parallel.sequence_parallel_window_size;
+  request.head_waves = settings.parallel.sequence_parallel_head_waves;
+  request.zero_stage = zero_stage_of(settings.memory);
+  request.shard_size = settings.memory.zero_shard_size;
+  request.expert_parallel_size = settings.parallel.expert_parallel_size;
   if (const MixtureOfExpertsSpec* experts = experts_of(model)) {
     request.num_experts = experts->num_experts;
   }
@@ -41,11 +42,12 @@ PlanRequest plan_request(const Config& config, const ModelSpec& model, int world
   request.value_dim = attention.value_dim;
   // The documents are equal, so more of them change no choice.
   constexpr int64_t kMostRows = 4096;
-  request.row = Packing::from_lengths(std::vector<int64_t>(
-      std::min(config.per_device_train_batch_size, kMostRows), config.cutoff_len));
-  request.element_bytes = computes_in_bf16(config, config) ? 2 : 4;
+  request.row = Packing::from_lengths(
+      std::vector<int64_t>(std::min(settings.optimization.per_device_train_batch_size, kMostRows),
+                           settings.data.cutoff_len));
+  request.element_bytes = computes_in_bf16(settings.model, settings.optimization) ? 2 : 4;
   request.cuda = cuda;
-  request.checkpointing = !config.disable_gradient_checkpointing;
+  request.checkpointing = !settings.model.disable_gradient_checkpointing;
   return request;
 }
 

@@ -6,13 +6,26 @@
 
 namespace longspan {
 
-struct Config;
+struct DataSettings;
+struct MemorySettings;
+struct ModelSettings;
+struct OptimizationSettings;
+struct ParallelSettings;
+
+/// The sections of the configuration that a request reads.
+struct RequestSettings {
+  const ModelSettings& model;
+  const DataSettings& data;
+  const OptimizationSettings& optimization;
+  const MemorySettings& memory;
+  const ParallelSettings& parallel;
+};
 
 /// Returns the request as far as it is known before data are read: a row is assumed to hold
 /// per_device_train_batch_size documents of cutoff_len tokens. `model`: as its attentions see it
 /// (session/attended_model.h). `ranks_per_machine`: processes on this machine. Throws UserError for
 /// an unknown mode.
-PlanRequest plan_request(const Config& config, const ModelSpec& model, int world_size,
+PlanRequest plan_request(const RequestSettings& settings, const ModelSpec& model, int world_size,
                          int ranks_per_machine, bool cuda);
 
 }  // namespace longspan

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 
-#include "longspan/config/config.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/model_settings.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/output_settings.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/data/example_set.h"
 #include "longspan/registers/stage.h"
 #include "longspan/text/counted.h"
@@ -55,42 +59,43 @@ std::string plan_of(const ParallelPlan& plan) {
 }  // namespace
 
 std::string summary_of(const SummaryFacts& facts) {
-  const Config& config = facts.config;
-  const std::string precision = config.pure_bf16 ? "bf16 throughout"
-                                : config.bf16    ? "bf16 with fp32 master weights"
-                                                 : "fp32";
-  std::string text =
-      fmt::format("Model     {}, {} parameters, {}, from {}\n", facts.model.architecture,
-                  number_of_parameters(facts.num_parameters), precision, config.model_name_or_path);
+  const SummarySettings& settings = facts.settings;
+  const std::string precision = settings.model.pure_bf16     ? "bf16 throughout"
+                                : settings.optimization.bf16 ? "bf16 with fp32 master weights"
+                                                             : "fp32";
+  std::string text = fmt::format(
+      "Model     {}, {} parameters, {}, from {}\n", facts.model.architecture,
+      number_of_parameters(facts.num_parameters), precision, settings.model.model_name_or_path);
   if (facts.num_trained < facts.num_parameters) {
     text += fmt::format(
         "          {} of them trained ({:.2f} %), finetuning_type {}\n",
         number_of_parameters(facts.num_trained),
         100.0 * static_cast<double>(facts.num_trained) / static_cast<double>(facts.num_parameters),
-        config.finetuning_type);
+        settings.method.finetuning_type);
   }
-  const std::string stage = stage_of(config).summary(config);
+  const std::string stage = stage_of(settings.method).summary(settings.preferences);
   if (!stage.empty()) text += fmt::format("Stage     {}\n", stage);
   text += fmt::format("Data      {}\n", data_of(facts.train_examples));
   if (!facts.eval_examples.empty())
     text += fmt::format("Eval      {}\n", data_of(facts.eval_examples));
   text += fmt::format("Plan      {}, {}\n", plan_of(facts.plan), facts.device);
   if (!facts.plan.reason.empty()) text += fmt::format("          {}\n", facts.plan.reason);
-  if (config.do_train) {
-    const int64_t rows_per_step = config.per_device_train_batch_size * facts.plan.data_size *
-                                  config.gradient_accumulation_steps;
+  if (settings.method.do_train) {
+    const int64_t rows_per_step = settings.optimization.per_device_train_batch_size *
+                                  facts.plan.data_size *
+                                  settings.optimization.gradient_accumulation_steps;
     text += fmt::format(
         "Training  {} ({} an epoch), {} a step = {} x {} accumulated{}; learning rate {} {}, {}; "
         "gradient checkpointing {}\n",
         counted(facts.steps.total_steps, "step"), with_commas(facts.steps.steps_per_epoch),
-        counted(rows_per_step, "row"), config.per_device_train_batch_size,
-        config.gradient_accumulation_steps,
+        counted(rows_per_step, "row"), settings.optimization.per_device_train_batch_size,
+        settings.optimization.gradient_accumulation_steps,
         facts.plan.data_size > 1 ? fmt::format(" x {} groups", facts.plan.data_size) : "",
-        config.learning_rate, config.lr_scheduler_type,
+        settings.optimization.learning_rate, settings.optimization.lr_scheduler_type,
         counted(facts.num_warmup_steps, "warmup step"),
-        config.disable_gradient_checkpointing ? "off" : "on");
+        settings.model.disable_gradient_checkpointing ? "off" : "on");
   }
-  text += fmt::format("Output    {}", config.output_dir);
+  text += fmt::format("Output    {}", settings.output.output_dir);
   return text;
 }
 

@@ -10,11 +10,24 @@
 
 namespace longspan {
 
-struct Config;
 class ExampleSet;
+struct MethodSettings;
+struct ModelSettings;
+struct OptimizationSettings;
+struct OutputSettings;
+struct PreferenceSettings;
+
+/// The sections of the configuration that a summary reads.
+struct SummarySettings {
+  const ModelSettings& model;
+  const MethodSettings& method;
+  const PreferenceSettings& preferences;
+  const OptimizationSettings& optimization;
+  const OutputSettings& output;
+};
 
 struct SummaryFacts {
-  const Config& config;
+  SummarySettings settings;
   const ModelConfig& model;
   const ParallelPlan& plan;
   const StepPlan& steps;

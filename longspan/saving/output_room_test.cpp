@@ -18,10 +18,11 @@ TEST_CASE("output folders: each output_dir has its own in fallback_output_dir") 
   const testing::TemporaryFolder place;
   const auto folder_of = [&](const std::string& output_dir) {
     Config config;
-    config.output_dir = output_dir;
-    config.fallback_output_dir = "other";
-    CHECK(output_folders(config) == std::vector<std::string>{output_dir, fallback_folder(config)});
-    return fallback_folder(config);
+    config.output.output_dir = output_dir;
+    config.output.fallback_output_dir = "other";
+    CHECK(output_folders(config.output) ==
+          std::vector<std::string>{output_dir, fallback_folder(config.output)});
+    return fallback_folder(config.output);
   };
   const std::string one = folder_of(place / "a/run");
   CHECK(one.starts_with("other/run-"));
@@ -36,9 +37,9 @@ TEST_CASE("output folders: each output_dir has its own in fallback_output_dir") 
   CHECK(folder_of("nowhere/yet") ==
         folder_of((std::filesystem::current_path() / "nowhere/yet").string()));
   Config config;
-  config.output_dir = "run";
-  CHECK(fallback_folder(config).empty());
-  CHECK(output_folders(config) == std::vector<std::string>{"run"});
+  config.output.output_dir = "run";
+  CHECK(fallback_folder(config.output).empty());
+  CHECK(output_folders(config.output) == std::vector<std::string>{"run"});
 }
 
 TEST_CASE("output room: several try the same folder at once") {

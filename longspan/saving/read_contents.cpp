@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "longspan/config/config.h"
+#include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
 
 namespace longspan {
@@ -65,7 +65,7 @@ const RunFile* find_known(const RunContents& known, const RunFile& file) {
 
 }  // namespace
 
-RunContents read_contents(const Config& config, const Group& world, Notices& notices,
+RunContents read_contents(const ContentSettings& settings, const Group& world, Notices& notices,
                           const RunContents& known, Events& events) {
   const auto start = std::chrono::steady_clock::now();
   RunContents files;
@@ -73,7 +73,7 @@ RunContents read_contents(const Config& config, const Group& world, Notices& not
   std::string list;
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
-    files = files_of_run(config);
+    files = files_of_run(settings);
     std::set<std::string> listed;
     for (RunFile& file : files) {
       file.digest = std::nullopt;

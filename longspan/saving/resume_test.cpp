@@ -22,8 +22,8 @@ TEST_CASE("resume: the checkpoint that is gone on from is kept from other runs w
   write_state_part(folder + "/" + state_part_name(1, 1), {});
   write_seal(folder, checksums_of(folder, {}));
   Config config;
-  config.output_dir = place / "another";
-  config.resume_from_checkpoint = folder;
+  config.output.output_dir = place / "another";
+  config.output.resume_from_checkpoint = folder;
   testing::run_ranks(1, [&](const Mesh& mesh) {
     Notices alone{Rendezvous{}};
     Events silent(/*rank=*/0, /*sink=*/nullptr);

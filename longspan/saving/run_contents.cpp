@@ -114,9 +114,11 @@ class Listing {
       add_where_there(role, decides, folder / name);
     }
   }
-  void add_data(FileRole role, bool decides, const Config& config, const std::string& names) {
+  void add_data(FileRole role, bool decides, const ContentSettings& settings,
+                const std::string& names) {
     if (names.empty()) return;
-    for (const DatasetEntry& entry : read_dataset_info(config.dataset_dir, names, config.stage)) {
+    for (const DatasetEntry& entry :
+         read_dataset_info(settings.data.dataset_dir, names, settings.method.stage)) {
       for (const std::string& file : entry.files) add(role, decides, file);
     }
   }
@@ -166,34 +168,36 @@ uint64_t number_from_hex(const std::string& digits) {
 
 std::string_view name_of(FileRole role) { return facts_of(role).name; }
 
-RunContents files_of_run(const Config& config) {
+RunContents files_of_run(const ContentSettings& settings) {
   Listing files;
-  const fs::path model = config.model_name_or_path;
-  const bool reference_of_its_own = !config.ref_model.empty();
+  const fs::path model = settings.model.model_name_or_path;
+  const bool reference_of_its_own = !settings.preferences.ref_model.empty();
   files.add(FileRole::kModelConfig, false, model / "config.json");
-  files.add_weights(FileRole::kModelWeights,
-                    finetuning_type_of(config) != FinetuningType::kFull ||
-                        (stage_of(config).has_reference(config) && !reference_of_its_own),
-                    config.model_name_or_path);
+  files.add_weights(
+      FileRole::kModelWeights,
+      finetuning_type_of(settings.method) != FinetuningType::kFull ||
+          (stage_of(settings.method).has_reference(settings.preferences) && !reference_of_its_own),
+      settings.model.model_name_or_path);
   for (const char* name : Tokenizer::kFiles) {
     files.add_where_there(FileRole::kTokenizer, true, model / name);
   }
-  std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
+  std::vector<std::string> adapters = split_names(settings.model.adapter_name_or_path);
   if (!adapters.empty()) {
     files.add_adapter(FileRole::kAdapter, false, adapters.back());
     adapters.pop_back();
   }
   for (const std::string& folder : adapters)
     files.add_adapter(FileRole::kMergedAdapter, true, folder);
-  if (stage_of(config).has_reference(config) && reference_of_its_own) {
-    files.add(FileRole::kReference, false, fs::path(config.ref_model) / "config.json");
-    files.add_weights(FileRole::kReference, true, config.ref_model);
-    for (const std::string& folder : split_names(config.ref_model_adapters)) {
+  if (stage_of(settings.method).has_reference(settings.preferences) && reference_of_its_own) {
+    files.add(FileRole::kReference, false,
+              fs::path(settings.preferences.ref_model) / "config.json");
+    files.add_weights(FileRole::kReference, true, settings.preferences.ref_model);
+    for (const std::string& folder : split_names(settings.preferences.ref_model_adapters)) {
       files.add_adapter(FileRole::kReference, true, folder);
     }
   }
-  files.add_data(FileRole::kTrainingData, true, config, config.dataset);
-  files.add_data(FileRole::kEvaluationData, false, config, config.eval_dataset);
+  files.add_data(FileRole::kTrainingData, true, settings, settings.data.dataset);
+  files.add_data(FileRole::kEvaluationData, false, settings, settings.data.eval_dataset);
   return files.take();
 }
 

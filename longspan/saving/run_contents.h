@@ -12,7 +12,18 @@
 
 namespace longspan {
 
-struct Config;
+struct DataSettings;
+struct MethodSettings;
+struct ModelSettings;
+struct PreferenceSettings;
+
+/// The sections of the configuration that name or choose files.
+struct ContentSettings {
+  const ModelSettings& model;
+  const MethodSettings& method;
+  const PreferenceSettings& preferences;
+  const DataSettings& data;
+};
 
 /// The role of a file in a run.
 enum class FileRole {
@@ -43,7 +54,7 @@ using RunContents = std::vector<RunFile>;
 /// and evaluation. `decides` is false for the weights of a fully trained model, since a checkpoint
 /// has its own (unless they are the reference too), and for config.json, most of which decides
 /// nothing. Throws UserError.
-RunContents files_of_run(const Config& config);
+RunContents files_of_run(const ContentSettings& settings);
 
 /// A file whose contents have changed.
 struct ChangedFile {

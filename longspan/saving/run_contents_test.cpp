@@ -38,10 +38,10 @@ struct Place {
     folder.write("data/dataset_info.json",
                  R"({"rows": {"file_name": "rows.json"}, "held_out": {"file_name":
                  "held_out.json"}})");
-    config.model_name_or_path = folder / "base";
-    config.dataset_dir = folder / "data";
-    config.dataset = "rows";
-    config.eval_dataset = "held_out";
+    config.model.model_name_or_path = folder / "base";
+    config.data.dataset_dir = folder / "data";
+    config.data.dataset = "rows";
+    config.data.eval_dataset = "held_out";
   }
 };
 
@@ -57,13 +57,17 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+ContentSettings content_settings(const Config& config) {
+  return {config.model, config.method, config.preferences, config.data};
+}
+
 /// Returns rank 0's result after three ranks have read the files.
 RunContents read_by_three(const Config& config, const RunContents& known = {}) {
   RunContents read;
   testing::run_ranks(3, [&](const Mesh& mesh) {
     Notices notices(Rendezvous{});
     Events events(/*rank=*/0, /*sink=*/nullptr);
-    RunContents mine = read_contents(config, mesh.world, notices, known, events);
+    RunContents mine = read_contents(content_settings(config), mesh.world, notices, known, events);
     if (mesh.world.rank() == 0) read = std::move(mine);
   });
   return read;
@@ -73,21 +77,22 @@ RunContents read_by_three(const Config& config, const RunContents& known = {}) {
 
 TEST_CASE("run contents: which files there are, and which of them decide") {
   Place place;
-  CHECK(listed(files_of_run(place.config)) ==
+  CHECK(listed(files_of_run(content_settings(place.config))) ==
         "model configuration: config.json\nmodel weights: model.safetensors\n"
         "tokenizer: tokenizer.json!\ntokenizer: chat_template.jinja!\n"
         "training data: rows.json!\nevaluation data: held_out.json\n");
   const auto decides = [&](FileRole role) {
-    const RunContents files = files_of_run(place.config);
+    const RunContents files = files_of_run(content_settings(place.config));
     const auto file = std::ranges::find(files, role, &RunFile::role);
     REQUIRE(file != files.end());
     return file->decides;
   };
-  place.config.finetuning_type = "freeze";
+  place.config.method.finetuning_type = "freeze";
   CHECK(decides(FileRole::kModelWeights));
-  place.config.finetuning_type = "lora";
+  place.config.method.finetuning_type = "lora";
   CHECK(decides(FileRole::kModelWeights));
-  place.config.adapter_name_or_path = (place.folder / "adapter") + "," + (place.folder / "adapter");
+  place.config.model.adapter_name_or_path =
+      (place.folder / "adapter") + "," + (place.folder / "adapter");
   CHECK(decides(FileRole::kMergedAdapter));
   CHECK_FALSE(decides(FileRole::kAdapter));  // the checkpoint's adapter is used
 }
@@ -97,26 +102,26 @@ TEST_CASE("run contents: a reference model decides, and so does a base that is o
   place.folder.write("data/dataset_info.json",
                      R"({"rows": {"file_name": "rows.json", "ranking": true, "columns": {"prompt":
                      "p", "chosen": "c", "rejected": "r"}}})");
-  place.config.eval_dataset.clear();
-  place.config.stage = "dpo";
+  place.config.data.eval_dataset.clear();
+  place.config.method.stage = "dpo";
   const auto weights_decide = [&] {
-    const RunContents files = files_of_run(place.config);
+    const RunContents files = files_of_run(content_settings(place.config));
     return std::ranges::find(files, FileRole::kModelWeights, &RunFile::role)->decides;
   };
   CHECK(weights_decide());
-  place.config.pref_loss = "simpo";  // has no reference
+  place.config.preferences.pref_loss = "simpo";  // has no reference
   CHECK_FALSE(weights_decide());
-  place.config.pref_loss = "sigmoid";
-  place.config.ref_model = place.folder / "reference";
+  place.config.preferences.pref_loss = "sigmoid";
+  place.config.preferences.ref_model = place.folder / "reference";
   CHECK_FALSE(weights_decide());
-  CHECK(has(listed(files_of_run(place.config)),
+  CHECK(has(listed(files_of_run(content_settings(place.config))),
             "reference model: config.json\nreference model: model.safetensors!\n"));
 }
 
 TEST_CASE("run contents: the files that an index names") {
   Place place;
-  place.config.model_name_or_path = place.folder / "sharded";
-  CHECK(has(listed(files_of_run(place.config)),
+  place.config.model.model_name_or_path = place.folder / "sharded";
+  CHECK(has(listed(files_of_run(content_settings(place.config))),
             "model weights: one.safetensors\nmodel weights: two.safetensors\n"));
   const auto write_index = [&](const std::string& note, const std::string& shard) {
     place.folder.write(
@@ -125,10 +130,11 @@ TEST_CASE("run contents: the files that an index names") {
   };
   // An index grows with the model and may exceed the limit for settings.
   write_index(std::string(kMaxSettingsBytes, 'x'), "one.safetensors");
-  CHECK(has(listed(files_of_run(place.config)), "model weights: one.safetensors\n"));
+  CHECK(has(listed(files_of_run(content_settings(place.config))),
+            "model weights: one.safetensors\n"));
   // Only files that are loaded are listed.
   write_index("", "../base/model.safetensors");
-  CHECK_THROWS_WITH_AS(files_of_run(place.config),
+  CHECK_THROWS_WITH_AS(files_of_run(content_settings(place.config)),
                        doctest::Contains("shard ../base/model.safetensors of a is outside"),
                        UserError);
 }
@@ -173,7 +179,7 @@ TEST_CASE("run contents: several data files may be renamed, not swapped for othe
 TEST_CASE("run contents: ranks share the files out, and know again what has not changed") {
   const Place place;
   const RunContents first = read_by_three(place.config);
-  REQUIRE(listed(first) == listed(files_of_run(place.config)));
+  REQUIRE(listed(first) == listed(files_of_run(content_settings(place.config))));
   for (const RunFile& file : first) {
     CAPTURE(file.path);
     CHECK(file.digest == digest_of_block(file.path, 0));
@@ -195,8 +201,8 @@ TEST_CASE("run contents: a path leads where the system says") {
   place.folder.write("elsewhere/data/rows.json", "[1]");
   place.folder.write("elsewhere/data/dataset_info.json", R"({"rows": {"file_name": "rows.json"}})");
   std::filesystem::create_directory_symlink(place.folder / "elsewhere/deep", place.folder / "link");
-  place.config.dataset_dir = place.folder / "link/../data";
-  place.config.eval_dataset.clear();
+  place.config.data.dataset_dir = place.folder / "link/../data";
+  place.config.data.eval_dataset.clear();
   const RunContents read = read_by_three(place.config);
   const auto rows = std::ranges::find(read, FileRole::kTrainingData, &RunFile::role);
   REQUIRE(rows != read.end());

@@ -20,16 +20,16 @@ namespace {
 /// Returns the trained adapter; nullopt if there is none.
 std::optional<LoraShape> trained_adapter(const Config& config, const ModelConfig& model,
                                          const ModelSpec& spec) {
-  if (!trains_adapter(config)) return std::nullopt;
-  const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
-  if (adapters.empty()) return lora_shape_of(config, spec);
-  return as_trained(load_adapter(adapters.back(), model).shape, config);
+  if (!trains_adapter(config.method)) return std::nullopt;
+  const std::vector<std::string> adapters = split_names(config.model.adapter_name_or_path);
+  if (adapters.empty()) return lora_shape_of(config.method, spec);
+  return as_trained(load_adapter(adapters.back(), model).shape, config.method);
 }
 
 /// `name`: of the model in messages. `adapters`: names with commas.
 ModelConfig as_trained_with(const Config& config, const ModelConfig& own, const std::string& name,
                             const std::string& adapters) {
-  ModelConfig asked = stretched(own, config.rope_scaling, config.cutoff_len, name);
+  ModelConfig asked = stretched(own, config.model.rope_scaling, config.data.cutoff_len, name);
   return same_positions(asked, own) ? with_positions_of(split_names(adapters), own) : asked;
 }
 
@@ -37,12 +37,12 @@ ModelConfig as_trained_with(const Config& config, const ModelConfig& own, const 
 
 ModelConfig model_config_for(const Config& config, const std::string& folder) {
   return as_trained_with(config, load_folder_config(folder), folder,
-                         folder == config.model_name_or_path ? config.adapter_name_or_path
-                                                             : config.ref_model_adapters);
+                         folder == config.model.model_name_or_path ? config.model.adapter_name_or_path
+                                                             : config.preferences.ref_model_adapters);
 }
 
 ModelConfig model_config_for(const Config& config, const ModelConfig& own) {
-  return as_trained_with(config, own, "the model", config.adapter_name_or_path);
+  return as_trained_with(config, own, "the model", config.model.adapter_name_or_path);
 }
 
 ModelSpec attended_model(const Config& config, const ModelConfig& model) {

@@ -19,18 +19,19 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
   plan.where = where;
   plan.num_threads = machine.num_threads;
   plan.num_cores = machine.num_cores;
-  plan.device = choose_device(config, machine.look_for_gpus);
+  plan.device = choose_device(config.model, machine.look_for_gpus);
   require_gpus(plan.device, std::max(where.local_world_size, where.local_rank + 1));
   plan.model = model != nullptr ? model_config_for(config, *model)
-                                : model_config_for(config, config.model_name_or_path);
+                                : model_config_for(config, config.model.model_name_or_path);
   plan.attended = attended_model(config, plan.model);
-  const PlanRequest request = plan_request(config, plan.attended, where.world_size,
-                                           where.local_world_size, plan.device.cuda());
+  const PlanRequest request =
+      plan_request({config.model, config.data, config.optimization, config.memory, config.parallel},
+                   plan.attended, where.world_size, where.local_world_size, plan.device.cuda());
   plan.parallel = make_parallel_plan(request);
-  if (!config.ref_model.empty() && config.expert_parallel_size > 1) {
-    const ModelConfig reference = model_config_for(config, config.ref_model);
+  if (!config.preferences.ref_model.empty() && config.parallel.expert_parallel_size > 1) {
+    const ModelConfig reference = model_config_for(config, config.preferences.ref_model);
     if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
-      check_experts_divide(config.expert_parallel_size, experts->num_experts, "ref_model");
+      check_experts_divide(config.parallel.expert_parallel_size, experts->num_experts, "ref_model");
     }
   }
   plan.warning = warning_of_shards(request);
@@ -39,9 +40,11 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
 
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {
   std::optional<ModelSpec> reference;
-  if (!config.ref_model.empty()) reference = model_config_for(config, config.ref_model).spec;
-  return planned_account(config, plan.attended, plan.parallel, row, plan.computer(),
-                         reference ? &*reference : nullptr);
+  if (!config.preferences.ref_model.empty())
+    reference = model_config_for(config, config.preferences.ref_model).spec;
+  return planned_account(
+      {config.model, config.method, config.preferences, config.optimization, config.memory},
+      plan.attended, plan.parallel, row, plan.computer(), reference ? &*reference : nullptr);
 }
 
 std::string device_text(const RunPlan& plan) {

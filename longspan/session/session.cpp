@@ -44,7 +44,7 @@ struct SessionOwn {
                       parts.model != nullptr ? &parts.model->config : nullptr)),
         events(parts.where.rank, parts.events),
         host(parts.host != nullptr ? *parts.host : plain_host),
-        workers(config, config, plan, host) {}
+        workers(config.parallel, config.model, plan, host) {}
 
   Config config;
   RunPlan plan;
@@ -64,12 +64,12 @@ struct Session::Impl {
         device(device_of(plan.device, plan.own_gpu())),
         given(model != nullptr ? &model->parameters : nullptr),
         attention(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
-        sharding(sharding_of(config, workers.mesh(), device)) {
+        sharding(sharding_of(config.memory, workers.mesh(), device)) {
     if (plan.parallel.expert_parallel_size > 1) {
       experts = std::make_unique<ExpertParallel>(workers.mesh().experts);
     }
     all_or_none_patiently(workers.world(), workers.notices(), [&] {
-      activations = activation_offload(config, device);
+      activations = activation_offload(config.memory, device);
       trained = load_trained_model(config, plan.model, sharding, device, given);
       trained.options.activation_store = activations.get();
       trained.options.expert_exchange = experts.get();
@@ -84,7 +84,7 @@ struct Session::Impl {
   /// Runs forward and backward of the rows, after the passes that an objective needs before.
   RowLosses pass(std::span<const Row> rows, Objective& of_rows, double total_weight,
                  const std::function<bool()>& stops) {
-    RowPass row_pass(*context, of_rows, balance.get(), *updating, *traffic, config.seed);
+    RowPass row_pass(*context, of_rows, balance.get(), *updating, *traffic, config.optimization.seed);
     row_pass.look_at(rows, step);
     // Values that all members of a sequence group know are counted once.
     Averages others;
@@ -156,12 +156,12 @@ std::unique_ptr<Reference> Session::make_reference() {
 
 void Session::prepare(std::unique_ptr<Reference> table) {
   Impl& s = *impl_;
-  const Stage& stage = stage_of(s.config);
+  const Stage& stage = stage_of(s.config.method);
   if (table) {
     s.reference = std::move(table);
-  } else if (stage.has_reference(s.config)) {
+  } else if (stage.has_reference(s.config.preferences)) {
     all_or_none_patiently(s.workers.world(), s.workers.notices(), [&] {
-      if (s.config.precompute_ref_log_probs) {
+      if (s.config.preferences.precompute_ref_log_probs) {
         throw UserError(
             "precompute_ref_log_probs computes a table for the rows of a data set, which only "
             "`longspan train` has; remove the key");
@@ -169,7 +169,7 @@ void Session::prepare(std::unique_ptr<Reference> table) {
       s.reference = make_reference();
     });
   }
-  s.context.emplace(ObjectiveContext{.preferences = s.config,
+  s.context.emplace(ObjectiveContext{.preferences = s.config.preferences,
                                      .mesh = s.workers.mesh(),
                                      .attention = *s.attention,
                                      .model = *s.decoder,
@@ -179,12 +179,12 @@ void Session::prepare(std::unique_ptr<Reference> table) {
                                      .idle_rows = s.idle_rows()});
   s.objective = stage.make(*s.context);
   s.updating.emplace(s.decoder->parameters(), s.trained.specs, s.trained.sharded.get(),
-                     s.workers.world(), s.config, s.config.offload_optimizer);
+                     s.workers.world(), s.config.optimization, s.config.memory.offload_optimizer);
   s.balance = ExpertBalance::make(s.config, *s.context, s.plan.model);
-  const int64_t element_bytes = computes_in_bf16(s.config, s.config) ? 2 : 4;
+  const int64_t element_bytes = computes_in_bf16(s.config.model, s.config.optimization) ? 2 : 4;
   s.traffic.emplace(
       AttentionTraffic{s.workers.mesh(), s.plan.parallel, s.plan.attended, element_bytes,
-                       !s.config.disable_gradient_checkpointing,
+                       !s.config.model.disable_gradient_checkpointing,
                        s.activations && !s.attention->overlaps_projections(), s.device},
       ExpertTraffic{s.experts.get(), s.plan.model.spec, element_bytes, s.device});
 }
@@ -318,7 +318,7 @@ void Session::save(const std::string& folder) {
 std::string Session::save_checkpoint(const std::string& folder, const std::string& source) {
   Impl& s = *impl_;
   const ModelSaver saver = this->saver(std::nullopt);
-  OutputSettings output = s.config;
+  OutputSettings output = s.config.output;
   output.output_dir = folder;
   all_or_none(mesh().world, [&] {
     if (mesh().world.rank() == 0) prepare_output_dir(folder);
@@ -391,9 +391,9 @@ RunParameters Session::account() const {
 ModelSaver Session::saver(const std::optional<SavedChat>& chat) const {
   const TrainedModel& trained = impl_->trained;
   // Adapters and their optimizer are in fp32, and are saved so.
-  const at::ScalarType dtype = trained.lora ? (impl_->config.pure_bf16 ? at::kBFloat16 : at::kFloat)
+  const at::ScalarType dtype = trained.lora ? (impl_->config.model.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                             : trained.options.compute_dtype;
-  return ModelSaver({impl_->plan.model, dtype, impl_->config.model_name_or_path, trained.lora, chat,
+  return ModelSaver({impl_->plan.model, dtype, impl_->config.model.model_name_or_path, trained.lora, chat,
                      trained.specs, trained.all});
 }
 

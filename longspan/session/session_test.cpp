@@ -48,10 +48,10 @@ ModelParts parts_of_model() {
 
 Config config_for(int sequence_parallel_size, int64_t zero_stage = 0) {
   Config config;
-  config.device = "cpu";
-  config.cutoff_len = 64;
-  config.sequence_parallel_size = sequence_parallel_size;
-  config.zero_stage = zero_stage;
+  config.model.device = "cpu";
+  config.data.cutoff_len = 64;
+  config.parallel.sequence_parallel_size = sequence_parallel_size;
+  config.memory.zero_stage = zero_stage;
   return config;
 }
 

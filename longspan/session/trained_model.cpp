@@ -32,17 +32,17 @@ namespace {
 void require_room_for_adapter(const Config& config, const ModelConfig& model) {
   int64_t num_bytes = 0;
   const ModelSpec& spec = model.spec;
-  for (const ParameterSpec& matrix : lora_parameters_of(spec, lora_shape_of(config, spec))) {
+  for (const ParameterSpec& matrix : lora_parameters_of(spec, lora_shape_of(config.method, spec))) {
     num_bytes = counted_sum(
         {num_bytes, counted_product({4, matrix.shape[0], matrix.shape[1]}, "lora_rank")},
         "lora_rank");
   }
   const MachineMemory machine = machine_memory();
   if (num_bytes <= machine.bytes) return;
-  throw UserError(
-      fmt::format("lora_rank: {} makes an adapter of {}, and {}. hidden_size is {}: a rank far "
-                  "below it is meant.",
-                  config.lora_rank, name_bytes(num_bytes), machine.text(), model.spec.hidden_size));
+  throw UserError(fmt::format(
+      "lora_rank: {} makes an adapter of {}, and {}. hidden_size is {}: a rank far "
+      "below it is meant.",
+      config.method.lora_rank, name_bytes(num_bytes), machine.text(), model.spec.hidden_size));
 }
 
 /// Throws UserError unless the configuration's keys match the existing adapter.
@@ -53,18 +53,21 @@ void require_same_shape(const Config& config, const ModelSpec& model, const Lora
         fmt::format("{}: {} is given, but the adapter {} has {}. An adapter keeps the shape that "
                     "it has: remove "
                     "the key.",
-                    key, given, split_names(config.adapter_name_or_path).back(), has));
+                    key, given, split_names(config.model.adapter_name_or_path).back(), has));
   };
-  if (config.lora_rank != defaults.lora_rank && config.lora_rank != adapter.r) {
-    refuse("lora_rank", std::to_string(config.lora_rank), std::to_string(adapter.r));
+  if (config.method.lora_rank != defaults.method.lora_rank &&
+      config.method.lora_rank != adapter.r) {
+    refuse("lora_rank", std::to_string(config.method.lora_rank), std::to_string(adapter.r));
   }
-  if (config.lora_alpha && static_cast<double>(*config.lora_alpha) != adapter.alpha) {
-    refuse("lora_alpha", std::to_string(*config.lora_alpha), fmt::format("{}", adapter.alpha));
+  if (config.method.lora_alpha && static_cast<double>(*config.method.lora_alpha) != adapter.alpha) {
+    refuse("lora_alpha", std::to_string(*config.method.lora_alpha),
+           fmt::format("{}", adapter.alpha));
   }
-  if (config.use_rslora && !adapter.rank_stabilized) refuse("use_rslora", "true", "none");
-  if (config.lora_target != defaults.lora_target &&
-      lora_modules_from(config.lora_target, model) != adapter.modules) {
-    refuse("lora_target", config.lora_target, fmt::format("{}", fmt::join(adapter.modules, ",")));
+  if (config.method.use_rslora && !adapter.rank_stabilized) refuse("use_rslora", "true", "none");
+  if (config.method.lora_target != defaults.method.lora_target &&
+      lora_modules_from(config.method.lora_target, model) != adapter.modules) {
+    refuse("lora_target", config.method.lora_target,
+           fmt::format("{}", fmt::join(adapter.modules, ",")));
   }
 }
 
@@ -171,10 +174,10 @@ std::vector<NamedTensor> new_value_head(const ModelConfig& model, uint64_t seed)
 std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& model,
                                        bool in_memory) {
   std::vector<NamedTensor> head;
-  const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
+  const std::vector<std::string> adapters = split_names(config.model.adapter_name_or_path);
   if (!adapters.empty()) head = load_value_head(adapters.back(), model);
-  if (head.empty() && !in_memory) head = load_value_head(config.model_name_or_path, model);
-  if (head.empty()) head = new_value_head(model, static_cast<uint64_t>(config.seed));
+  if (head.empty() && !in_memory) head = load_value_head(config.model.model_name_or_path, model);
+  if (head.empty()) head = new_value_head(model, static_cast<uint64_t>(config.optimization.seed));
   return head;
 }
 
@@ -194,10 +197,11 @@ void require_same_heads(const Config& config, const ModelSpec& model, const Mode
                        counted(attention.num_kv_heads, "kv head"), attention.key_dim,
                        counted(vocab_size, "token"));
   };
-  throw UserError(fmt::format(
-      "ref_model {} has {}; the trained model has {}. Choose a reference with the same "
-      "heads and vocabulary.",
-      config.ref_model, text(theirs, reference.vocab_size), text(ours, model.vocab_size)));
+  throw UserError(
+      fmt::format("ref_model {} has {}; the trained model has {}. Choose a reference with the same "
+                  "heads and vocabulary.",
+                  config.preferences.ref_model, text(theirs, reference.vocab_size),
+                  text(ours, model.vocab_size)));
 }
 
 }  // namespace
@@ -229,70 +233,77 @@ int64_t TrainedModel::num_trained() const {
 
 void check_trained_model(const Config& config, const ModelConfig& model) {
   const ModelSpec& spec = model.spec;
-  auxiliary_loss_coefficient(config, model);
-  if (trains_adapter(config)) lora_modules_from(config.lora_target, spec);
-  const std::vector<std::string> adapters = split_names(config.adapter_name_or_path);
-  if (trains_adapter(config) && adapters.empty()) {
-    require_in_peft(spec, lora_shape_of(config, spec));
+  auxiliary_loss_coefficient(config.optimization, model);
+  if (trains_adapter(config.method)) lora_modules_from(config.method.lora_target, spec);
+  const std::vector<std::string> adapters = split_names(config.model.adapter_name_or_path);
+  if (trains_adapter(config.method) && adapters.empty()) {
+    require_in_peft(spec, lora_shape_of(config.method, spec));
   }
   for (const std::string& folder : adapters) {
     const Adapter adapter = load_adapter(folder, model);
     if (folder != adapters.back()) continue;
     require_same_shape(config, spec, adapter.shape);
-    if (trains_adapter(config)) require_in_peft(spec, as_trained(adapter.shape, config));
+    if (trains_adapter(config.method))
+      require_in_peft(spec, as_trained(adapter.shape, config.method));
   }
-  if (trains_adapter(config) && adapters.empty()) require_room_for_adapter(config, model);
-  if (finetuning_type_of(config) == FinetuningType::kFreeze) trained_by_freeze(config, spec);
-  if (config.ref_model.empty()) return;
-  const ModelConfig reference = model_config_for(config, config.ref_model);
+  if (trains_adapter(config.method) && adapters.empty()) require_room_for_adapter(config, model);
+  if (finetuning_type_of(config.method) == FinetuningType::kFreeze)
+    trained_by_freeze(config.method, spec);
+  if (config.preferences.ref_model.empty()) return;
+  const ModelConfig reference = model_config_for(config, config.preferences.ref_model);
   require_same_heads(config, model.spec, reference.spec);
   if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
-    check_experts_divide(config.expert_parallel_size, experts->num_experts, "ref_model");
+    check_experts_divide(config.parallel.expert_parallel_size, experts->num_experts, "ref_model");
   }
-  for (const std::string& folder : split_names(config.ref_model_adapters)) {
+  for (const std::string& folder : split_names(config.preferences.ref_model_adapters)) {
     load_adapter(folder, reference);
   }
 }
 
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device) {
-  const int stage = zero_stage_of(config);
-  if (stage == 0 && !config.offload_optimizer && mesh.experts.size() == 1) return std::nullopt;
-  return ShardingOptions{
-      .stage = stage,
-      .shard = mesh.shard,
-      .replicas = mesh.replicas,
-      .experts = mesh.experts,
-      .expert_shard = mesh.expert_shard,
-      .expert_replicas = mesh.expert_replicas,
-      .offload_optimizer = config.offload_optimizer,
-      .offload_params = config.offload_params,
-      .device = device,
-      .compute_dtype = computes_in_bf16(config, config) ? at::kBFloat16 : at::kFloat};
+  const int stage = zero_stage_of(config.memory);
+  if (stage == 0 && !config.memory.offload_optimizer && mesh.experts.size() == 1)
+    return std::nullopt;
+  return ShardingOptions{.stage = stage,
+                         .shard = mesh.shard,
+                         .replicas = mesh.replicas,
+                         .experts = mesh.experts,
+                         .expert_shard = mesh.expert_shard,
+                         .expert_replicas = mesh.expert_replicas,
+                         .offload_optimizer = config.memory.offload_optimizer,
+                         .offload_params = config.memory.offload_params,
+                         .device = device,
+                         .compute_dtype = computes_in_bf16(config.model, config.optimization)
+                                              ? at::kBFloat16
+                                              : at::kFloat};
 }
 
 TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
                                 const std::optional<ShardingOptions>& sharding, at::Device device,
                                 GivenParameters given) {
-  const bool bf16 = computes_in_bf16(config, config), lora = trains_adapter(config);
-  const Stage& stage = stage_of(config);
+  const bool bf16 = computes_in_bf16(config.model, config.optimization),
+             lora = trains_adapter(config.method);
+  const Stage& stage = stage_of(config.method);
   TrainedModel trained;
-  trained.options.gradient_checkpointing = !config.disable_gradient_checkpointing;
+  trained.options.gradient_checkpointing = !config.model.disable_gradient_checkpointing;
   trained.options.compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
-  trained.options.mlp_tiles = config.tiled_mlp.value_or(0);
-  std::vector<std::string> merged = split_names(config.adapter_name_or_path), kept;
+  trained.options.mlp_tiles = config.memory.tiled_mlp.value_or(0);
+  std::vector<std::string> merged = split_names(config.model.adapter_name_or_path), kept;
   if (!merged.empty()) {
     kept.push_back(merged.back());
     merged.pop_back();
   }
   const ModelSpec& spec = model.spec;
   trained.specs = ParameterTable(parameters_of(spec));
-  const std::vector<HeldParameter> own = held_parameters(config, spec, /*lora=*/{});
+  const std::vector<HeldParameter> own = held_parameters(
+      {config.model, config.method, config.preferences, config.optimization, config.memory}, spec,
+      /*lora=*/{});
   const bool small = own.front().element_bytes == 2;
   const at::ScalarType dtype = small && merged.empty() ? at::kBFloat16 : at::kFloat;
   std::vector<ParameterSource> sources =
       given != nullptr ? sources_of(*given, model, dtype)
-                       : parameter_sources(config.model_name_or_path, model, dtype);
+                       : parameter_sources(config.model.model_name_or_path, model, dtype);
   merge_adapters(merged, model, sources);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (own[i].element_bytes == 2) convert(sources[i], at::kBFloat16);
@@ -302,12 +313,13 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
   std::vector<NamedTensor> added;
   if (lora) {
     if (kept.empty()) {
-      trained.lora = lora_shape_of(config, spec);
-      added = new_lora_parameters(spec, *trained.lora, static_cast<uint64_t>(config.seed));
+      trained.lora = lora_shape_of(config.method, spec);
+      added =
+          new_lora_parameters(spec, *trained.lora, static_cast<uint64_t>(config.optimization.seed));
     } else {
       Adapter adapter = load_adapter(kept[0], model);
       require_same_shape(config, spec, adapter.shape);
-      trained.lora = as_trained(adapter.shape, config);
+      trained.lora = as_trained(adapter.shape, config.method);
       added = std::move(adapter.parameters);
     }
     require_in_peft(spec, *trained.lora);
@@ -326,7 +338,7 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
   }
   for (ParameterSource& source : sources_from(added, trained.specs)) {
     source.trained = true;
-    if (config.pure_bf16) convert(source, at::kBFloat16);
+    if (config.model.pure_bf16) convert(source, at::kBFloat16);
     sources.push_back(std::move(source));
   }
   for (const ParameterSource& source : sources) {
@@ -350,16 +362,16 @@ std::unique_ptr<Reference> make_reference(const Config& config, const TrainedMod
                                           at::Device device, GivenParameters given) {
   // An adapter that began at zero leaves the base model as the initial model. LLaMA-Factory uses
   // the base model for any adapter.
-  if (config.ref_model.empty() && trained.lora) return base_model_reference(policy);
-  const bool own = config.ref_model.empty();
-  const std::string folder = own ? config.model_name_or_path : config.ref_model;
+  if (config.preferences.ref_model.empty() && trained.lora) return base_model_reference(policy);
+  const bool own = config.preferences.ref_model.empty();
+  const std::string folder = own ? config.model.model_name_or_path : config.preferences.ref_model;
   const ModelConfig reference_config = own ? model : model_config_for(config, folder);
   require_same_heads(config, model.spec, reference_config.spec);
-  const std::vector<std::string> adapters = split_names(config.ref_model_adapters);
+  const std::vector<std::string> adapters = split_names(config.preferences.ref_model_adapters);
   // Parameters that the policy casts to bf16 at every use can be held in bf16: the values are the
   // same.
   const bool bf16 = trained.options.compute_dtype == at::kBFloat16;
-  const bool all_bf16 = config.pure_bf16 || (bf16 && trained.lora);
+  const bool all_bf16 = config.model.pure_bf16 || (bf16 && trained.lora);
   const at::ScalarType dtype = all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat;
   std::vector<ParameterSource> sources = own && given != nullptr
                                              ? sources_of(*given, model, dtype)

@@ -43,11 +43,11 @@ struct Case {
 
   Config config(const std::string& finetuning_type, const std::string& stage) const {
     Config config;
-    config.model_name_or_path = folder.path;
-    config.finetuning_type = finetuning_type;
-    config.stage = stage;
-    config.lora_target = "q_proj,down_proj";
-    config.freeze_trainable_layers = 2;
+    config.model.model_name_or_path = folder.path;
+    config.method.finetuning_type = finetuning_type;
+    config.method.stage = stage;
+    config.method.lora_target = "q_proj,down_proj";
+    config.method.freeze_trainable_layers = 2;
     return config;
   }
 };
@@ -66,22 +66,25 @@ TEST_CASE("trained model: what a run will hold is known before there is a tensor
   std::vector<std::string> wrong;
   int num_checked = 0;
   const auto compare = [&](const Config& config, const Mesh& mesh, int num_ranks) {
-    const std::vector<HeldParameter> kept = planned_parameters(config, spec);
+    const AccountSettings settings{config.model, config.method, config.preferences,
+                                   config.optimization, config.memory};
+    const std::vector<HeldParameter> kept = planned_parameters(settings, spec);
     const TrainedModel trained =
         load_trained_model(config, model.model, sharding_of(config, mesh, at::kCPU), at::kCPU);
-    const bool divides = *config.zero_stage > 0 || config.offload_optimizer;
-    bool same = trained.held() == used_parameters(config, kept, num_ranks) &&
+    const bool divides = *config.memory.zero_stage > 0 || config.memory.offload_optimizer;
+    bool same = trained.held() == used_parameters(settings, kept, num_ranks) &&
                 (trained.sharded != nullptr) == divides;
     if (trained.sharded) {
-      same = same && trained.sharded->held_bytes() == divided_bytes(config, kept, num_ranks);
+      same = same && trained.sharded->held_bytes() == divided_bytes(settings, kept, num_ranks);
     }
     const std::lock_guard lock(mutex);
     ++num_checked;
     if (same) return;
     wrong.push_back(fmt::format("{} {} bf16 {} pure {} zero {} offloads {} {} on {}",
-                                config.finetuning_type, config.stage, config.bf16, config.pure_bf16,
-                                *config.zero_stage, config.offload_optimizer, config.offload_params,
-                                num_ranks));
+                                config.method.finetuning_type, config.method.stage,
+                                config.optimization.bf16, config.model.pure_bf16,
+                                *config.memory.zero_stage, config.memory.offload_optimizer,
+                                config.memory.offload_params, num_ranks));
   };
   for (const int num_ranks : {1, 2}) {
     ParallelPlan plan;
@@ -91,14 +94,14 @@ TEST_CASE("trained model: what a run will hold is known before there is a tensor
         for (const char* stage : {"sft", "rm"}) {
           Config config = model.config(type, stage);
           for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16, Dtype::kPureBf16}) {
-            config.bf16 = dtype == Dtype::kBf16;
-            config.pure_bf16 = dtype == Dtype::kPureBf16;
+            config.optimization.bf16 = dtype == Dtype::kBf16;
+            config.model.pure_bf16 = dtype == Dtype::kPureBf16;
             for (const Division& division :
                  {Division{0, false, false}, Division{0, true, false}, Division{2, false, false},
                   Division{3, false, false}, Division{3, true, false}, Division{3, true, true}}) {
-              config.zero_stage = division.zero_stage;
-              config.offload_optimizer = division.offload_optimizer;
-              config.offload_params = division.offload_params;
+              config.memory.zero_stage = division.zero_stage;
+              config.memory.offload_optimizer = division.offload_optimizer;
+              config.memory.offload_params = division.offload_params;
               compare(config, mesh, num_ranks);
             }
           }
@@ -114,22 +117,23 @@ TEST_CASE("trained model: freezing goes by layers and the parts that users name"
   const Case model;
   const ModelSpec& spec = model.model.spec;
   Config config = model.config("freeze", "sft");
-  config.freeze_trainable_layers = 1;
-  config.freeze_trainable_modules = "mlp,input_layernorm";
-  config.freeze_extra_modules = "norm";
+  config.method.freeze_trainable_layers = 1;
+  config.method.freeze_trainable_modules = "mlp,input_layernorm";
+  config.method.freeze_extra_modules = "norm";
   const std::string last = "model.layers.2.";
-  CHECK(trained_by_freeze(config, spec) ==
+  CHECK(trained_by_freeze(config.method, spec) ==
         std::set<std::string>{last + "mlp.gate_proj.weight", last + "mlp.up_proj.weight",
                               last + "mlp.down_proj.weight", last + "input_layernorm.weight",
                               "model.norm.weight"});
-  config.freeze_trainable_layers = -1;
-  CHECK(trained_by_freeze(config, spec).contains("model.layers.0.mlp.up_proj.weight"));
-  config.freeze_trainable_layers = 4;
-  CHECK_THROWS_WITH_AS(trained_by_freeze(config, spec),
+  config.method.freeze_trainable_layers = -1;
+  CHECK(trained_by_freeze(config.method, spec).contains("model.layers.0.mlp.up_proj.weight"));
+  config.method.freeze_trainable_layers = 4;
+  CHECK_THROWS_WITH_AS(trained_by_freeze(config.method, spec),
                        doctest::Contains("4 layers, but the model has 3"), UserError);
-  config.freeze_trainable_layers = 1;
-  config.freeze_trainable_modules = "mlp,experts";
-  CHECK_THROWS_WITH_AS(trained_by_freeze(config, spec), doctest::Contains("experts"), UserError);
+  config.method.freeze_trainable_layers = 1;
+  config.method.freeze_trainable_modules = "mlp,experts";
+  CHECK_THROWS_WITH_AS(trained_by_freeze(config.method, spec), doctest::Contains("experts"),
+                       UserError);
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ TEST_CASE("stages: names are found, are one stage's each, and nothing else is a 
 
 TEST_CASE("stages: a stage that nobody knows falls through to none of the others") {
   Config config;
-  config.stage = "grpo";
-  CHECK_THROWS_AS(stage_of(config), UserError);
+  config.method.stage = "grpo";
+  CHECK_THROWS_AS(stage_of(config.method), UserError);
   CHECK_THROWS_AS(check_config(config), UserError);
 }
 
@@ -47,13 +47,13 @@ TEST_CASE("stages: every part of every description answers") {
   for (const Stage* stage : all_stages()) {
     CAPTURE(std::string(stage->name));
     Config config;
-    config.stage = stage->name;
-    CHECK(stage->problems(config, config).empty());
-    CHECK(packs(config, *stage) == stage->packs);
+    config.method.stage = stage->name;
+    CHECK(stage->problems(config.preferences, config.method).empty());
+    CHECK(packs(config.data, *stage) == stage->packs);
     CHECK(stage->document_name(pair, 0) != stage->document_name(pair, 1));
-    const std::string summary = stage->summary(config);
+    const std::string summary = stage->summary(config.preferences);
     CHECK((summary.empty() || summary.starts_with(stage->name)));
-    CHECK((!stage->has_reference(config) || is_for_stage("ref_model", *stage)));
+    CHECK((!stage->has_reference(config.preferences) || is_for_stage("ref_model", *stage)));
   }
 }
 
@@ -80,26 +80,29 @@ TEST_CASE("stages: keys of some stages are in the table, in one group, and refus
 TEST_CASE("stages: what is refused names the keys and the stages that they are for") {
   const auto refused = [](const std::string& stage, const std::function<void(Config&)>& change) {
     Config config;
-    config.stage = stage;
-    config.model_name_or_path = config.dataset = config.output_dir = "x";
-    config.do_train = true;
+    config.method.stage = stage;
+    config.model.model_name_or_path = config.data.dataset = config.output.output_dir = "x";
+    config.method.do_train = true;
     change(config);
     return check_config(config);
   };
   using Problems = std::vector<std::string>;
-  CHECK(refused("sft", [](Config& c) { c.pref_beta = 0.2; }) ==
+  CHECK(refused("sft", [](Config& c) { c.preferences.pref_beta = 0.2; }) ==
         Problems{"pref_beta and pref_ftx are for the stages dpo and kto"});
-  CHECK(refused("sft", [](Config& c) { c.simpo_gamma = 1.0; }) ==
+  CHECK(refused("sft", [](Config& c) { c.preferences.simpo_gamma = 1.0; }) ==
         Problems{"pref_loss, dpo_label_smoothing and simpo_gamma are for stage: dpo"});
-  CHECK(refused("kto", [](Config& c) { c.pref_share_prompt = true; }) ==
+  CHECK(refused("kto", [](Config& c) { c.preferences.pref_share_prompt = true; }) ==
         Problems{"pref_share_prompt is for pairs of answers: stages dpo and rm"});
-  CHECK(refused("kto", [](Config& c) { c.packing = true; }) ==
+  CHECK(refused("kto", [](Config& c) { c.data.packing = true; }) ==
         Problems{"packing is for the stages pt and sft"});
-  CHECK(refused("kto", [](Config& c) { c.packing = false; }).empty());
-  CHECK(refused("pt", [](Config& c) { c.train_on_prompt = c.neat_packing = true; }) ==
+  CHECK(refused("kto", [](Config& c) { c.data.packing = false; }).empty());
+  CHECK(refused("pt", [](Config& c) { c.data.train_on_prompt = c.data.neat_packing = true; }) ==
         Problems{"mask_history and train_on_prompt are for stage: sft",
                  "neat_packing is for stage: sft"});
-  CHECK(refused("dpo", [](Config& c) { c.pref_loss = "orpo", c.ref_model = "base"; }) ==
+  CHECK(refused("dpo",
+                [](Config& c) {
+                  c.preferences.pref_loss = "orpo", c.preferences.ref_model = "base";
+                }) ==
         Problems{"pref_loss: orpo and simpo have no reference model; remove ref_model, "
                  "ref_model_adapters and precompute_ref_log_probs"});
 }

@@ -18,9 +18,9 @@ namespace longspan {
 class DatasetFolder {
  public:
   explicit DatasetFolder(const std::string& stage = "sft") {
-    config_.dataset_dir = folder_.path;
-    config_.dataset = "d";
-    config_.stage = stage;
+    config_.data.dataset_dir = folder_.path;
+    config_.data.dataset = "d";
+    config_.method.stage = stage;
   }
 
   std::string path() const { return folder_.path; }
@@ -35,7 +35,8 @@ class DatasetFolder {
   /// For the stage, with dataset d.
   const Config& config() const { return config_; }
   std::vector<Conversation> rows() const {
-    return read_conversations(config_, stage_of(config_), config_.seed, "d");
+    return read_conversations(config_.data, stage_of(config_.method), config_.optimization.seed,
+                              "d");
   }
   /// Returns the error of reading the rows; empty if there is none.
   std::string complaint() const {

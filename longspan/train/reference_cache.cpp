@@ -147,7 +147,7 @@ std::optional<ReferenceTable> precompute_reference(
   all_or_none(world, [&] {
     if (!is_main) return;
     key = reference_key(job.config, job.examples);
-    path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output_dir, key);
+    path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output.output_dir, key);
     KeptLines kept = whole_lines(path, key, job.examples);
     found = std::move(kept.text);
     if (kept.num_broken > 0) {

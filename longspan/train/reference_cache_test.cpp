@@ -38,8 +38,8 @@ std::string folder_with(const testing::TemporaryFolder& place, const std::string
 TEST_CASE("reference cache: the key knows all that decides the numbers, and nothing else") {
   const testing::TemporaryFolder place;
   Config config;
-  config.stage = "dpo";
-  config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
+  config.method.stage = "dpo";
+  config.model.model_name_or_path = folder_with(place, "model", "config.json", "{}");
   const ExamplesInMemory both({pair_of(1), pair_of(5)}), turned({pair_of(5), pair_of(1)}),
       one({pair_of(1)});
   std::set<std::string> keys{reference_key(config, both)};
@@ -64,20 +64,23 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
     return differs(changed, both);
   };
   // With LoRA the base model is entirely in bf16; otherwise its norms are in fp32.
-  CHECK(changed_by([](Config& c) { c.finetuning_type = "lora"; }));
-  CHECK(changed_by([](Config& c) { c.bf16 = true; }));
-  CHECK(changed_by([](Config& c) { c.bf16 = true, c.finetuning_type = "lora"; }));
-  CHECK(changed_by([](Config& c) { c.pure_bf16 = true; }));
-  CHECK(changed_by([](Config& c) { c.stage = "kto"; }));
-  CHECK(changed_by([](Config& c) { c.rope_scaling = "yarn"; }));
-  CHECK(changed_by([](Config& c) { c.rope_scaling = "yarn", c.cutoff_len = 4096; }));
+  CHECK(changed_by([](Config& c) { c.method.finetuning_type = "lora"; }));
+  CHECK(changed_by([](Config& c) { c.optimization.bf16 = true; }));
+  CHECK(
+      changed_by([](Config& c) { c.optimization.bf16 = true, c.method.finetuning_type = "lora"; }));
+  CHECK(changed_by([](Config& c) { c.model.pure_bf16 = true; }));
+  CHECK(changed_by([](Config& c) { c.method.stage = "kto"; }));
+  CHECK(changed_by([](Config& c) { c.model.rope_scaling = "yarn"; }));
+  CHECK(changed_by([](Config& c) { c.model.rope_scaling = "yarn", c.data.cutoff_len = 4096; }));
   const std::string other = folder_with(place, "other", "config.json", "{ }");
-  CHECK(changed_by([&](Config& c) { c.ref_model = other; }));
+  CHECK(changed_by([&](Config& c) { c.preferences.ref_model = other; }));
   const std::string adapter = folder_with(place, "adapter", "adapter_config.json", "{}");
-  CHECK(changed_by([&](Config& c) { c.ref_model = other, c.ref_model_adapters = adapter; }));
-  CHECK(changed_by([&](Config& c) { c.adapter_name_or_path = adapter + "," + adapter; }));
+  CHECK(changed_by([&](Config& c) {
+    c.preferences.ref_model = other, c.preferences.ref_model_adapters = adapter;
+  }));
+  CHECK(changed_by([&](Config& c) { c.model.adapter_name_or_path = adapter + "," + adapter; }));
   // Two flipped signs: a difference only in the highest bits.
-  const std::string weights = config.model_name_or_path + "/model.safetensors";
+  const std::string weights = config.model.model_name_or_path + "/model.safetensors";
   const auto with_weights = [&](std::vector<float> numbers) {
     std::ofstream(weights, std::ios::binary)
         .write(reinterpret_cast<const char*>(numbers.data()), 16);
@@ -87,16 +90,16 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   CHECK(with_weights({1, -2, 3, -4}));
   // Only the rows count, not the settings that cut them; settings of the computation only change
   // rounding.
-  CHECK(!changed_by([](Config& c) { c.cutoff_len = 4096; }));
-  CHECK(!changed_by([](Config& c) { c.disable_gradient_checkpointing = true; }));
+  CHECK(!changed_by([](Config& c) { c.data.cutoff_len = 4096; }));
+  CHECK(!changed_by([](Config& c) { c.model.disable_gradient_checkpointing = true; }));
 }
 
 TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   const testing::TemporaryFolder place;
   Config config;
-  config.stage = "dpo";
-  config.output_dir = place.path;
-  config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
+  config.method.stage = "dpo";
+  config.output.output_dir = place.path;
+  config.model.model_name_or_path = folder_with(place, "model", "config.json", "{}");
   std::vector<Example> examples;
   for (int32_t i = 0; i < 2000; ++i) examples.push_back(pair_of(i));
   const ExamplesInMemory all(std::move(examples));
@@ -131,9 +134,9 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
 TEST_CASE("reference cache: lines that are not as written are computed again") {
   const testing::TemporaryFolder place;
   Config config;
-  config.stage = "dpo";
-  config.output_dir = place.path;
-  config.model_name_or_path = folder_with(place, "model", "config.json", "{}");
+  config.method.stage = "dpo";
+  config.output.output_dir = place.path;
+  config.model.model_name_or_path = folder_with(place, "model", "config.json", "{}");
   std::vector<Example> examples;
   for (int32_t i = 0; i < 7; ++i) examples.push_back(pair_of(i));
   const ExamplesInMemory all(std::move(examples));

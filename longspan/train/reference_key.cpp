@@ -58,19 +58,19 @@ void add_folder(Hash& hash, const std::string& folder) {
 
 std::string reference_key(const Config& config, const ExampleSet& examples) {
   Hash hash;
-  hash.add(config.stage);
-  hash.add(uint64_t{config.pure_bf16 ? 2u : config.bf16 ? 1u : 0u});
+  hash.add(config.method.stage);
+  hash.add(uint64_t{config.model.pure_bf16 ? 2u : config.optimization.bf16 ? 1u : 0u});
   // With LoRA the base model is entirely in bf16; otherwise norms and biases are in fp32.
-  hash.add(uint64_t{trains_adapter(config)});
+  hash.add(uint64_t{trains_adapter(config.method)});
   // Scaled positions depend on the maximum row length, not on the actual one.
-  hash.add(config.rope_scaling);
-  if (!config.rope_scaling.empty()) hash.add(static_cast<uint64_t>(config.cutoff_len));
+  hash.add(config.model.rope_scaling);
+  if (!config.model.rope_scaling.empty()) hash.add(static_cast<uint64_t>(config.data.cutoff_len));
   // The reference is ref_model with its adapters. Without ref_model it is the base model with all
   // adapters merged except the last, which with LoRA is the trained one.
-  const bool named = !config.ref_model.empty();
-  add_folder(hash, named ? config.ref_model : config.model_name_or_path);
-  std::vector<std::string> adapters =
-      split_names(named ? config.ref_model_adapters : config.adapter_name_or_path);
+  const bool named = !config.preferences.ref_model.empty();
+  add_folder(hash, named ? config.preferences.ref_model : config.model.model_name_or_path);
+  std::vector<std::string> adapters = split_names(named ? config.preferences.ref_model_adapters
+                                                        : config.model.adapter_name_or_path);
   if (!named && !adapters.empty()) adapters.pop_back();
   for (const std::string& folder : adapters) add_folder(hash, folder);
   for (int64_t i = 0; i < examples.size(); ++i) {

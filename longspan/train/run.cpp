@@ -41,8 +41,8 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
   // Another machine's lock may take longer to check than the timeout of a collective.
   all_or_none_patiently(workers.world(), workers.notices(), [&] {
     if (workers.is_main())
-      claim =
-          std::make_unique<OutputClaim>(config, source_folders(config, config), launch.is_restart);
+      claim = std::make_unique<OutputClaim>(
+          config.output, source_folders(config.model, config.preferences), launch.is_restart);
   });
   return claim;
 }
@@ -61,14 +61,14 @@ std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& p
                                          const ExampleSet& train, const Mesh& mesh) {
   if (parts.make_source) return parts.make_source(train, mesh);
   return std::make_unique<Epochs>(
-      train, Loader(train.size(), config.per_device_train_batch_size, mesh.data.rank(),
-                    mesh.data.size(), !config.disable_shuffling, config.seed));
+      train, Loader(train.size(), config.optimization.per_device_train_batch_size, mesh.data.rank(),
+                    mesh.data.size(), !config.method.disable_shuffling, config.optimization.seed));
 }
 
 /// Makes the session's reference, objective and optimizer; with precompute_ref_log_probs, first the
 /// reference's table. Returns false if the host asked the run to stop. Collective.
 bool prepare(Session& session, const Config& config, const RunData& data, const Host& host) {
-  if (!config.precompute_ref_log_probs || !stage_of(config).has_reference(config)) {
+  if (!config.preferences.precompute_ref_log_probs || !stage_of(config.method).has_reference(config.preferences)) {
     session.prepare();
     return true;
   }
@@ -105,41 +105,41 @@ void prepare_folders(const OutputSettings& config, Workers& workers, const Launc
 RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                        const RunParts& parts) {
   RunResult result;
-  Workers workers(config, config, plan, host);
+  Workers workers(config.parallel, config.model, plan, host);
   Events events(plan.where.rank, parts.events);
   result.end = workers.run([&] {
-    const Launch launch = find_launch(config, workers.where(), workers.world());
+    const Launch launch = find_launch(config.output, workers.where(), workers.world());
     const std::unique_ptr<OutputClaim> claim = claim_folders(config, workers, launch);
     RunStart start;
     start.launch = launch;
-    start.resumed = find_resume_point(config, workers.world(), workers.notices(), launch, events);
+    start.resumed = find_resume_point(config.output, workers.world(), workers.notices(), launch, events);
     const Moment moment = moment_of_run(workers.world(), start.resumed);
     const RunData data = read_same_data(config, plan, moment, workers, events);
     Session session(config, plan, workers, events);
     complete_run_start(config, workers.mesh(), plan.model, session.trained(), data, moment,
                        workers.notices(), events, start);
-    prepare_folders(config, workers, launch);
+    prepare_folders(config.output, workers, launch);
     host.begin_steps();
     if (!prepare(session, config, data, host)) {
-      return say_stopped_before_steps(config, host, events);
+      return say_stopped_before_steps(config.output, host, events);
     }
     const RunMemory memory = plan_memory(config, plan, data, session.account(), workers);
     session.context().model.keep_feed_forwards(memory.kept.count);
     RunReports reports(config, memory, parts.meter, events);
     const std::unique_ptr<ExampleSource> source =
         source_of(config, parts, *data.train, workers.mesh());
-    const StepSchedule schedule(config, config, config, source->num_batches());
-    TrainingStep step(config, schedule, session, *source, host);
+    const StepSchedule schedule(config.method, config.optimization, config.output, source->num_batches());
+    TrainingStep step(config.optimization, schedule, session, *source, host);
     RunSaving saving(config, workers, session, data, start, schedule, host, events);
     RunState state(workers.mesh(), start, saving.saver, session.updating(), *source,
                    session.averages());
-    RunCheckpoints checkpoints(config, workers, session, saving, state, reports);
-    RunResults results(config, workers, session, saving, reports);
+    RunCheckpoints checkpoints(config.output, workers, session, saving, state, reports);
+    RunResults results(config.output, workers, session, saving, reports);
     Trainer trainer({.workers = workers,
                      .schedule = schedule,
                      .session = session,
                      .step = step,
-                     .evaluate = evaluation_of(session, config, data, host),
+                     .evaluate = evaluation_of(session, config.optimization, data, host),
                      .checkpoints = checkpoints,
                      .results = results,
                      .reports = reports});
@@ -156,7 +156,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     const RunEnd end = trainer.train();
     // Everything is saved; later events during cleanup do not change the result.
     host.all_saved(end);
-    say_end(config, end, totals.progress, results, saving.checkpoints, host, events);
+    say_end(config.output, end, totals.progress, results, saving.checkpoints, host, events);
     result.progress = totals.progress;
     result.loss = totals.mean_loss();
     result.saved_in = results.model_in();

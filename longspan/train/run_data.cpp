@@ -29,7 +29,7 @@ namespace {
 /// True if rows depend on the time of the run.
 bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
   const std::optional<std::string> own = tokenizer.chat_template();
-  return config.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;
+  return config.data.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;
 }
 
 }  // namespace
@@ -37,36 +37,36 @@ bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
 RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
                   Events& events) {
   RunData data;
-  ModelConfig own = load_model_config(config.model_name_or_path);
-  if (const std::string head = describe_own_head(config.model_name_or_path, model); !head.empty()) {
+  ModelConfig own = load_model_config(config.model.model_name_or_path);
+  if (const std::string head = describe_own_head(config.model.model_name_or_path, model); !head.empty()) {
     events.say("warning: " + head);
     own = with_own_head(own);
   }
-  const std::string stretch = describe_stretch(own, model, config.rope_scaling, config.cutoff_len);
+  const std::string stretch = describe_stretch(own, model, config.model.rope_scaling, config.data.cutoff_len);
   if (!stretch.empty()) events.say(stretch);
-  if (trains_adapter(config) && own.json != model.json) {
+  if (trains_adapter(config.method) && own.json != model.json) {
     events.say(
         "The adapter's folder keeps the positions in longspan_adapter.json, for `longspan chat`, "
         "`generate` and `export`. PEFT does not read it: give PEFT's users the exported model.");
   }
-  const Tokenizer tokenizer = Tokenizer::load(config.model_name_or_path);
-  const Stage& stage = stage_of(config);
-  const RunRows rows = read_run_rows(config, stage, config.seed);
+  const Tokenizer tokenizer = Tokenizer::load(config.model.model_name_or_path);
+  const Stage& stage = stage_of(config.method);
+  const RunRows rows = read_run_rows(config.data, stage, config.optimization.seed);
   const auto encoded_from = [&](const std::vector<Conversation>& some) {
-    return encode_examples(config, stage, tokenizer, some, moment, model.spec.vocab_size);
+    return encode_examples(config.data, stage, tokenizer, some, moment, model.spec.vocab_size);
   };
   EncodedExamples train = encoded_from(rows.train), eval;
   if (!rows.eval.empty()) eval = encoded_from(rows.eval);
-  if (writes_moment(config, tokenizer)) {
+  if (writes_moment(config.data, tokenizer)) {
     events.say(
         fmt::format("The model's chat template asks for the date (strftime_now): in every row of "
                     "this run, also where it is resumed, that is {}.",
                     moment.text));
   }
-  data.chat = saved_chat(config, stage, tokenizer, moment);
+  data.chat = saved_chat(config.data, stage, tokenizer, moment);
   if (!train.examples.empty()) {
     events.say(fmt::format("The first training example:\n{}\n",
-                           describe_example(train.examples.front(), config.stage, tokenizer)));
+                           describe_example(train.examples.front(), config.method.stage, tokenizer)));
   }
   if (train.packing) events.say(train.packing->text());
   const auto warn = [&events](const std::string& text) {
@@ -74,15 +74,15 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   };
   for (const std::string& note : rows.notes) warn(note);
   warn(tokenizer.left_out());
-  warn(hint_at_template(config, model, tokenizer));
+  warn(hint_at_template(config.data, model, tokenizer));
   if (data.chat)
-    warn(hint_at_joined_messages(config, stage, *data.chat, tokenizer, rows.train, moment));
+    warn(hint_at_joined_messages(config.data, stage, *data.chat, tokenizer, rows.train, moment));
   for (const EncodedExamples* encoded : {&train, &eval}) {
     for (const std::string& note : encoded->chats) {
       events.say(encoded == &train ? note : "Evaluation: " + note);
     }
     warn(encoded->left_out);
-    const std::string cut = encoded->cut.text(config.cutoff_len);
+    const std::string cut = encoded->cut.text(config.data.cutoff_len);
     if (!cut.empty()) events.say(encoded == &train ? cut : "Evaluation: " + cut);
     warn(hint_at_positions(*encoded, model));
   }

@@ -51,18 +51,18 @@ Settings settings_of(const Config& config, const std::optional<LoraShape>& lora)
 
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data, const Moment& moment) {
-  return {.stage = config.stage,
-          .finetuning_type = config.finetuning_type,
+  return {.stage = config.method.stage,
+          .finetuning_type = config.method.finetuning_type,
           .trained = fingerprint_of(trained.all),
           .rows = fingerprint_of(*data.train),
           .num_rows = data.train->size(),
           .rows_per_step = counted_product(
-              {config.per_device_train_batch_size, int64_t{mesh.data.size()},
-               config.gradient_accumulation_steps},
+              {config.optimization.per_device_train_batch_size, int64_t{mesh.data.size()},
+               config.optimization.gradient_accumulation_steps},
               "rows of a step (per_device_train_batch_size x data-parallel groups x "
               "gradient_accumulation_steps)"),
-          .seed = config.seed,
-          .shuffled = !config.disable_shuffling,
+          .seed = config.optimization.seed,
+          .shuffled = !config.method.disable_shuffling,
           .moment = moment.text,
           .rope_scaling = text_of(model),
           .settings = settings_of(config, trained.lora),

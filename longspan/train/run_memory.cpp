@@ -34,10 +34,13 @@ RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& 
                       const RunParameters& parameters, const Workers& workers) {
   RunMemory memory;
   memory.facts = memory_facts(
-      config, plan.attended, plan.parallel, parameters,
-      row_lengths(*data.train, config.per_device_train_batch_size, stage_of(config).rows),
+      {config.model, config.method, config.preferences, config.optimization, config.memory},
+      plan.attended, plan.parallel, parameters,
+      row_lengths(*data.train, config.optimization.per_device_train_batch_size,
+                  stage_of(config.method).rows),
       plan.computer());
-  if (auto said = said_kept_layers(config, plan.attended, plan.device.cuda())) {
+  if (auto said =
+          said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);
   } else {
     // Other ranks may have less memory.

@@ -20,7 +20,7 @@ namespace {
 
 /// Returns a sentence on how to resume after a stop.
 std::string how_to_go_on(const OutputSettings& config) {
-  if (config.save_only_model) return "It holds the model alone, as save_only_model asks.";
+  if (config.output.save_only_model) return "It holds the model alone, as save_only_model asks.";
   if (goes_on_by_itself(config)) return "The same command goes on from there.";
   return fmt::format("The same command with resume_from_checkpoint=true goes on from there{}.",
                      own_job(config).empty() ? "" : "; so does this job, if Slurm requeues it");
@@ -43,8 +43,8 @@ void say_interrupted(const std::string& where_it_stands, bool trained_all,
 
 /// For the model's files and those of its adapters.
 std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& model) {
-  std::map<LeftOut, int64_t> counts = left_out_tensors(config.model_name_or_path, model);
-  for (const std::string& folder : split_names(config.adapter_name_or_path)) {
+  std::map<LeftOut, int64_t> counts = left_out_tensors(config.model.model_name_or_path, model);
+  for (const std::string& folder : split_names(config.model.adapter_name_or_path)) {
     if (const int64_t count = num_value_head_tensors(folder); count > 0) {
       counts[LeftOut::kValueHead] += count;
     }
@@ -56,7 +56,7 @@ std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& mod
 
 void say_start(const StartFacts& facts, Events& events) {
   const auto& [config, plan, data, start, trained, schedule, progress, memory, disk] = facts;
-  events.say(summary_of({.config = config,
+  events.say(summary_of({.settings = {config.model, config.method, config.preferences, config.optimization, config.output},
                          .model = plan.model,
                          .plan = plan.parallel,
                          .steps = schedule.plan(),
@@ -68,8 +68,8 @@ void say_start(const StartFacts& facts, Events& events) {
                          .device = device_text(plan)}));
   for (const std::string& remark :
        remarks_at_start({.notes = config.notes,
-                         .method = config,
-                         .adapters = config.adapter_name_or_path,
+                         .method = config.method,
+                         .adapters = config.model.adapter_name_or_path,
                          .model = plan.model,
                          .plan_warning = plan.warning,
                          .num_rows = data.train->size(),
@@ -81,7 +81,7 @@ void say_start(const StartFacts& facts, Events& events) {
                                                           : std::map<LeftOut, int64_t>()})) {
     events.say(remark);
   }
-  if (const std::string text = warning_of_fallback(config); !text.empty()) events.say(text);
+  if (const std::string text = warning_of_fallback(config.output); !text.empty()) events.say(text);
   events.say(fmt::format("\n{}", memory.begin(plan.where.local_world_size, plan.device.cuda())));
   if (!disk.empty()) events.say(disk);
   if (!start.resumed) return;
@@ -94,7 +94,7 @@ void say_start(const StartFacts& facts, Events& events) {
 
 RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Events& events) {
   const std::string kept =
-      fmt::format("the reference log-probabilities so far are kept in {}.", config.output_dir);
+      fmt::format("the reference log-probabilities so far are kept in {}.", config.output.output_dir);
   if (host.requested()) {
     host.say("Interrupted; " + kept);
     return RunEnd::kInterrupted;

@@ -9,10 +9,10 @@ namespace longspan {
 RunReports::RunReports(const Config& config, const RunMemory& memory, PeakMeter* meter,
                        Events& events)
     : memory(meter, memory.facts, memory.kept.reason),
-      log(config,
-          {.train_batch_size = config.per_device_train_batch_size,
-           .num_train_epochs = epochs_of(config.num_train_epochs),
-           .drawn = stage_of(config).drawn},
+      log(config.output,
+          {.train_batch_size = config.optimization.per_device_train_batch_size,
+           .num_train_epochs = epochs_of(config.optimization.num_train_epochs),
+           .drawn = stage_of(config.method).drawn},
           events) {}
 
 }  // namespace longspan

@@ -9,11 +9,11 @@ RunSaving::RunSaving(const Config& config, Workers& workers, const Session& mode
                      const RunData& data, const RunStart& start, const StepSchedule& schedule,
                      Host& host, Events& events)
     : saver(model.saver(data.chat)),
-      checkpoints(config, workers.world(), workers.notices(), saver, start.folder()),
+      checkpoints(config.output, workers.world(), workers.notices(), saver, start.folder()),
       patient_saver(workers.world(), workers.notices(), host, events),
-      config_(config),
-      rule_(update_rule_of(config)),
-      trains_in_bf16_(config.pure_bf16),
+      config_(config.output),
+      rule_(update_rule_of(config.optimization)),
+      trains_in_bf16_(config.model.pure_bf16),
       schedule_(schedule),
       num_processes_(workers.world().size()),
       divided_(model.divided() != nullptr) {}

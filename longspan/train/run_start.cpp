@@ -23,13 +23,14 @@ void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfi
                         Notices& notices, Events& events, RunStart& start) {
   start.identity = identity_of(config, mesh, model, trained, data, moment);
   // Without saved states, no later run compares the files.
-  if (!start.resumed && config.save_only_model) return;
+  if (!start.resumed && config.output.save_only_model) return;
   const RunIdentity then = start.resumed ? start.resumed->state.identity : RunIdentity();
-  start.identity.contents = read_contents(config, mesh.world, notices, then.contents, events);
+  start.identity.contents = read_contents({config.model, config.method, config.preferences, config.data},
+ mesh.world, notices, then.contents, events);
   if (!start.resumed) return;
   all_or_none(mesh.world, [&] {
     require_same_run(start.resumed->folder, then, start.identity,
-                     config.per_device_train_batch_size * mesh.data.size());
+                     config.optimization.per_device_train_batch_size * mesh.data.size());
   });
   start.changes = changes_since(start.resumed->folder, then, start.identity,
                                 start.resumed->state.totals.progress.step + 1);

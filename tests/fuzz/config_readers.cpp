@@ -23,11 +23,13 @@ constexpr std::string_view kWhole =
 
 /// Computes the numbers of a run from an accepted configuration.
 void count_steps(const Config& config) {
-  const StepPlan plan = StepPlan::make(1000, config.gradient_accumulation_steps,
-                                       config.num_train_epochs, config.max_steps);
+  const StepPlan plan =
+      StepPlan::make(1000, config.optimization.gradient_accumulation_steps,
+                     config.optimization.num_train_epochs, config.optimization.max_steps);
   fuzz::require(plan.total_steps > 0, "a configuration that is taken trains for some steps");
-  for (const double given : {config.logging_steps, config.save_steps, config.warmup_steps,
-                             config.eval_steps.value_or(1)}) {
+  for (const double given :
+       {config.output.logging_steps, config.output.save_steps, config.optimization.warmup_steps,
+        config.optimization.eval_steps.value_or(1)}) {
     fuzz::require(steps_of(given, plan.total_steps) >= 0, "a count of steps is not negative");
   }
   plan.place(plan.total_steps - 1);
@@ -55,11 +57,11 @@ FUZZ_READER(run_rows) {
                                     {"dataset=d", "dataset_dir=" + folder.path(), "stage=sft"});
   count_steps(config);
   const Tokenizer& tokenizer = fuzz::small_tokenizer();
-  const RunRows run = read_run_rows(config, stage_of(config), config.seed);
+  const RunRows run = read_run_rows(config.data, stage_of(config.method), config.optimization.seed);
   fuzz::require(!run.train.empty(), "some row is left to train on");
-  fuzz::require(config.val_size == 0 || !run.eval.empty() || !config.eval_dataset.empty(),
+  fuzz::require(config.data.val_size == 0 || !run.eval.empty() || !config.data.eval_dataset.empty(),
                 "val_size sets rows aside");
-  encode_examples(config, stage_of(config), tokenizer, run.train, this_moment(),
+  encode_examples(config.data, stage_of(config.method), tokenizer, run.train, this_moment(),
                   tokenizer.vocab_size());
 }
 

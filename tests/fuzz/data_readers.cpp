@@ -81,10 +81,10 @@ Config config_of(const Way& way, const Folder& folder, const std::string& ending
   folder.write("dataset_info.json",
                fmt::format(R"({{"d": {{"file_name": "rows.{}", {}}}}})", ending, way.entry));
   Config config;
-  config.stage = way.stage;
-  config.dataset = "d";
-  config.dataset_dir = folder.path();
-  config.preprocessing_num_workers = 1;
+  config.method.stage = way.stage;
+  config.data.dataset = "d";
+  config.data.dataset_dir = folder.path();
+  config.data.preprocessing_num_workers = 1;
   return config;
 }
 
@@ -93,9 +93,10 @@ FUZZ_READER(conversations) {
   const std::string ending = kEndings[choose(input, 3)];
   const Folder folder;
   Config config = config_of(way, folder, ending, input);
-  config.on_bad_row = "skip";
-  config.val_size = 1;
-  const RunRows rows = read_run_rows(config, stage_of(config), config.seed);
+  config.data.on_bad_row = "skip";
+  config.data.val_size = 1;
+  const RunRows rows =
+      read_run_rows(config.data, stage_of(config.method), config.optimization.seed);
   fuzz::require(!rows.train.empty(), "some row is left to train on");
 }
 
@@ -103,7 +104,7 @@ FUZZ_READER(stops_at_bad_rows) {
   const Way& way = kWays[choose(input, std::size(kWays))];
   const Folder folder;
   const Config config = config_of(way, folder, "jsonl", input);
-  read_run_rows(config, stage_of(config), config.seed);
+  read_run_rows(config.data, stage_of(config.method), config.optimization.seed);
 }
 
 /// From a file to tokens and labels.
@@ -112,27 +113,27 @@ FUZZ_READER(examples) {
   const int how = choose(input, 6);
   const Folder folder;
   Config config = config_of(way, folder, "json", input);
-  config.on_bad_row = "skip";
-  config.cutoff_len = how % 2 == 0 ? 16 : 4096;
-  config.mask_history = how == 1;
-  config.packing = how == 2;
-  config.neat_packing = how == 2;
-  config.enable_thinking = how != 3;
+  config.data.on_bad_row = "skip";
+  config.data.cutoff_len = how % 2 == 0 ? 16 : 4096;
+  config.data.mask_history = how == 1;
+  config.data.packing = how == 2;
+  config.data.neat_packing = how == 2;
+  config.data.enable_thinking = how != 3;
   constexpr const char* kTemplates[] = {"", "chatml", "qwen", "default", "empty", "qwen3_nothink"};
-  config.chat_template = kTemplates[how];
+  config.data.chat_template = kTemplates[how];
   const Tokenizer& tokenizer = fuzz::small_tokenizer();
-  const EncodedExamples encoded =
-      encode_examples(config, stage_of(config), tokenizer,
-                      read_conversations(config, stage_of(config), config.seed, "d"), this_moment(),
-                      tokenizer.vocab_size());
+  const EncodedExamples encoded = encode_examples(
+      config.data, stage_of(config.method), tokenizer,
+      read_conversations(config.data, stage_of(config.method), config.optimization.seed, "d"),
+      this_moment(), tokenizer.vocab_size());
   for (const Example& example : encoded.examples) {
     for (const Sample& sample : example.documents) {
       fuzz::require(sample.input_ids.size() == sample.labels.size(), "each token has a label");
-      fuzz::require(std::ssize(sample.input_ids) <= config.cutoff_len, "rows are cut");
+      fuzz::require(std::ssize(sample.input_ids) <= config.data.cutoff_len, "rows are cut");
     }
   }
   if (!encoded.examples.empty()) {
-    describe_example(encoded.examples.front(), config.stage, tokenizer);
+    describe_example(encoded.examples.front(), config.method.stage, tokenizer);
   }
 }
 

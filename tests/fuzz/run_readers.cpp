@@ -61,7 +61,7 @@ FUZZ_READER(launcher_variables) {
     const Rendezvous where = rendezvous_from_environment();
     fuzz::require(where.rank >= 0 && where.rank < where.world_size, "a rank is one of the world's");
   } else {
-    const LaunchPlan plan = make_launch_plan(Config(), DeviceChoice());
+    const LaunchPlan plan = make_launch_plan(Config().parallel, DeviceChoice());
     fuzz::require(plan.world_size() > 0, "some processes are started");
   }
 }

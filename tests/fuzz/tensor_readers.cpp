@@ -256,9 +256,9 @@ FUZZ_READER(reference_cache) {
     example.documents = {{{1, 2, 3}, {-100, 2, 3}}, {{1, 4}, {-100, 4}}};
   }
   Config config;
-  config.stage = "dpo";
-  config.output_dir = folder.path();
-  config.model_name_or_path = small_model_folder();
+  config.method.stage = "dpo";
+  config.output.output_dir = folder.path();
+  config.model.model_name_or_path = small_model_folder();
   const ExamplesInMemory all(std::move(examples));
   static const std::string key = reference_key(config, all);
   folder.write(fmt::format("reference_logps_{}.jsonl", key), input);

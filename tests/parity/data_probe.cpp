@@ -34,14 +34,15 @@ void print_line(const json& line) {
 }
 
 void print_examples(const Config& config, const Tokenizer& tokenizer) {
-  const EncodedExamples encoded =
-      encode_examples(config, stage_of(config), tokenizer,
-                      read_run_rows(config, stage_of(config), config.seed).train, this_moment());
+  const EncodedExamples encoded = encode_examples(
+      config.data, stage_of(config.method), tokenizer,
+      read_run_rows(config.data, stage_of(config.method), config.optimization.seed).train,
+      this_moment());
   for (const Example& example : encoded.examples) {
     json line = {{"input_ids", example.documents[0].input_ids},
                  {"labels", example.documents[0].labels},
                  {"desirable", example.desirable},
-                 {"description", describe_example(example, config.stage, tokenizer)}};
+                 {"description", describe_example(example, config.method.stage, tokenizer)}};
     for (const Sample& document : example.documents) {
       line["documents"].push_back({{"input_ids", document.input_ids}, {"labels", document.labels}});
     }
@@ -78,7 +79,7 @@ void answer_requests() {
   while (std::getline(std::cin, file)) {
     try {
       const Config config = load_config(file, {});
-      print_examples(config, tokenizer_of(config.model_name_or_path));
+      print_examples(config, tokenizer_of(config.model.model_name_or_path));
     } catch (const UserError& error) {
       print_line({{"error", error.what()}});
     }
@@ -96,7 +97,7 @@ int main(int argc, char** argv) {
   }
   try {
     const Config config = load_config(argv[1], {argv + 2, argv + argc});
-    print_examples(config, Tokenizer::load(config.model_name_or_path));
+    print_examples(config, Tokenizer::load(config.model.model_name_or_path));
   } catch (const UserError& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return 1;
