@@ -20,7 +20,7 @@ Example full_example() {
   chosen.columns["advantage"] = {at::arange(3, at::kFloat).mul(0.1), -1.5};
   chosen.columns["place"] = {at::arange(6, at::kLong).view({3, 2})};
   chosen.columns["weight"] = {at::ones({3}, at::kBFloat16).mul(0.3), 1};
-  chosen.columns["seen"] = {at::tensor({true, false, true})};
+  chosen.columns["seen"] = {at::arange(3, at::kLong).remainder(2).to(at::kBool)};
   chosen.positions_AT = at::arange(9, at::kLong).view({3, 3}).t();  // not contiguous
   Sample rejected{{7}, {7}};
   Example example;

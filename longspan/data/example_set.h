@@ -18,8 +18,8 @@ class ExampleSet {
   virtual ~ExampleSet() = default;
 
   virtual int64_t size() const = 0;
-  /// Returns the example at `place` in [0, size()), an equal one at every call. The pointer keeps it
-  /// alive. Thread-safe.
+  /// Returns the example at `place` in [0, size()), an equal one at every call. The pointer keeps
+  /// it alive. Thread-safe.
   virtual ExamplePointer example(int64_t place) const = 0;
 
   bool empty() const { return size() == 0; }
