@@ -33,6 +33,11 @@ ssize_t write(int descriptor, const void *data, size_t size) {
   if (number) { errno = number; return -1; }
   return ((ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write"))(descriptor, data, size);
 }
+ssize_t pwrite(int descriptor, const void *data, size_t size, off_t at) {
+  const int number = size > 0 ? fault(descriptor) : 0;
+  if (number) { errno = number; return -1; }
+  return ((ssize_t (*)(int, const void *, size_t, off_t))dlsym(RTLD_NEXT, "pwrite"))(descriptor, data, size, at);
+}
 ssize_t pwrite64(int descriptor, const void *data, size_t size, off64_t at) {
   const int number = size > 0 ? fault(descriptor) : 0;
   if (number) { errno = number; return -1; }

@@ -88,7 +88,12 @@ KeySection data_keys() {
              "Rows of sft are one token shorter there, and pt drops what fills no row after every "
              "1000 texts; here once, at the end."),
        plain("neat_packing", &S::neat_packing, kNamed,
-             "packing whose documents do not see each other.")}};
+             "packing whose documents do not see each other."),
+       noted(
+           plain("cache_dir", &S::cache_dir, kFree,
+                 "The folder of the temporary file with the tokens of the data sets, one for each "
+                 "machine; left out: the system's folder for temporary files."),
+           "Models and data sets are cached there.")}};
 }
 
 }  // namespace longspan::key_tables

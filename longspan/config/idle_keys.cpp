@@ -6,14 +6,13 @@ namespace longspan {
 const std::vector<IdleKey>& idle_keys() {
   static const std::vector<IdleKey> keys = {
       {"overwrite_cache", "there is no cache"},
-      {"cache_dir", "there is no cache"},
       {"preprocessing_batch_size", "tokenizing needs no batches"},
       {"dataloader_num_workers", "rows are tokenized before training, nothing is left to load"},
       {"dataloader_pin_memory", "rows are tokenized before training, nothing is left to load"},
       {"dataloader_persistent_workers", "there are no loader processes"},
       {"dataloader_prefetch_factor", "there are no loader processes"},
       {"dataloader_in_order", "there are no loader processes"},
-      {"data_shared_file_system", "each process reads the files for itself"},
+      {"data_shared_file_system", "one process of each machine reads the files"},
       {"trust_remote_code", "code from a model folder is never run"},
       {"use_fast_tokenizer", "the fast tokenizer is the only one"},
       {"low_cpu_mem_usage", "weights are always read one tensor at a time"},

@@ -12,14 +12,14 @@ namespace longspan {
 using ExamplePointer = std::shared_ptr<const Example>;
 
 /// Examples by index: of a data set in memory, or of one that reads an example on request. All
-/// ranks have the same ones. All documents have the same columns.
+/// ranks have equal ones. All documents have the same columns.
 class ExampleSet {
  public:
   virtual ~ExampleSet() = default;
 
   virtual int64_t size() const = 0;
-  /// Returns the example at `place` in [0, size()), the same one at every call. The pointer keeps
-  /// it alive.
+  /// Returns the example at `place` in [0, size()), an equal one at every call. The pointer keeps
+  /// it alive. Thread-safe.
   virtual ExamplePointer example(int64_t place) const = 0;
 
   bool empty() const { return size() == 0; }

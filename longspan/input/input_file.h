@@ -29,12 +29,16 @@ class InputFile {
   InputFile(const std::string& path, std::string_view what);
   /// Returns nullopt where the name does not exist; else as the constructor.
   static std::optional<InputFile> open_if_there(const std::string& path, std::string_view what);
+  /// Takes over an open descriptor of a file that this process has made. `path`: for errors.
+  static InputFile of_descriptor(int descriptor, const std::string& path, std::string_view what) {
+    return {path, what, descriptor};
+  }
 
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
 
-  /// For mmap and posix_fadvise. Closed with this object.
+  /// For mmap, pread and posix_fadvise. Closed with this object.
   int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
   const std::string& what() const { return what_; }

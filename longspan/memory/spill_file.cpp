@@ -1,19 +1,17 @@
 #include "longspan/memory/spill_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "longspan/base/user_error.h"
 #include "longspan/files/atomic_file.h"
+#include "longspan/memory/nameless_file.h"
 
 namespace longspan {
 namespace {
@@ -22,19 +20,6 @@ constexpr int64_t kPageBytes = 4096;  // space is reserved in whole pages
 
 int64_t rounded_up(int64_t num_bytes) {
   return (num_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
-
-/// Opens an unnamed file. If the file system has no O_TMPFILE, creates a file and unlinks it at
-/// once.
-int open_nameless(const std::string& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
-  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) {
-    return descriptor;
-  }
-  std::string name = folder + "/.longspan-activations-XXXXXX";
-  const int named = ::mkostemp(name.data(), O_CLOEXEC);
-  if (named >= 0) ::unlink(name.c_str());
-  return named;
 }
 
 }  // namespace

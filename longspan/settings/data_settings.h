@@ -20,6 +20,7 @@ struct DataSettings {
   std::string on_bad_row = "stop";  // stop | skip
   std::optional<bool> packing;      // not set: true for pt, else false
   bool neat_packing = false;
+  std::string cache_dir;  // empty: the system's folder for temporary files
 };
 
 }  // namespace longspan

@@ -27,6 +27,7 @@
 #include "longspan/train/run_saving.h"
 #include "longspan/train/run_start.h"
 #include "longspan/train/run_state.h"
+#include "longspan/train/shared_data.h"
 #include "longspan/train/step.h"
 #include "longspan/train/step_schedule.h"
 #include "longspan/train/trainer.h"
@@ -49,10 +50,9 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
 
 RunData read_same_data(const Config& config, const RunPlan& plan, const Moment& moment,
                        Workers& workers, Events& events) {
-  RunData data;
   require_same_model(workers.world(), plan.model);
-  all_or_none_patiently(workers.world(), workers.notices(),
-                        [&] { data = read_data(config, plan.model, moment, events); });
+  RunData data = share_data(workers.world(), workers.notices(), config.data.cache_dir, events,
+                            [&] { return read_data(config, plan.model, moment, events); });
   require_same_data(workers.world(), data);
   return data;
 }

@@ -89,6 +89,8 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   const int64_t num_train = std::ssize(train.examples);
   data.train = std::make_unique<ExamplesInMemory>(std::move(train.examples));
   data.eval = std::make_unique<ExamplesInMemory>(std::move(eval.examples), num_train);
+  data.fingerprint = fingerprint_of(*data.train);
+  data.eval_fingerprint = fingerprint_of(*data.eval);
   return data;
 }
 
@@ -130,7 +132,7 @@ void require_same_model(const Group& world, const ModelConfig& model) {
 
 void require_same_data(const Group& world, const RunData& data) {
   const std::vector<std::string> hashes =
-      world.gather_text(fingerprint_of(*data.train) + fingerprint_of(*data.eval));
+      world.gather_text(data.fingerprint + data.eval_fingerprint);
   all_or_none(world, [&] {
     for (int rank = 0; rank < world.size(); ++rank) {
       if (hashes[rank] == hashes[0]) continue;

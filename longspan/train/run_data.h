@@ -18,6 +18,7 @@ struct Config;
 
 struct RunData {
   std::unique_ptr<ExampleSet> train, eval;
+  std::string fingerprint, eval_fingerprint;  // fingerprint_of() the sets
   std::optional<SavedChat> chat;  // chat settings of the saved model, if a template is configured
 };
 

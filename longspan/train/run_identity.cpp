@@ -54,7 +54,7 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfi
   return {.stage = config.method.stage,
           .finetuning_type = config.method.finetuning_type,
           .trained = fingerprint_of(trained.all),
-          .rows = fingerprint_of(*data.train),
+          .rows = data.fingerprint,
           .num_rows = data.train->size(),
           .rows_per_step = counted_product(
               {config.optimization.per_device_train_batch_size, int64_t{mesh.data.size()},

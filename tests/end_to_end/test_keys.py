@@ -49,6 +49,7 @@ RIGHT = [
     {"max_steps": "-1"}, {"max_steps": 7}, {"lora_dropout": 0.5, "finetuning_type": "lora"}, {"warmup_ratio": 1},
     {"seed": "+7"}, {"seed": 0}, {"adam_beta1": 0}, {"save_steps": 1e9}, {"ddp_timeout": 180000000},
     {"expert_parallel_size": 2}, {"kept_mlp_layers": -1}, {"kept_mlp_layers": 0}, {"kept_mlp_layers": "12"},
+    {"cache_dir": "cache"},
 ]
 WRONG = [
     {"learning_rte": 1e-4}, {"stage": "ppo"}, {"cutoff_len": 0}, {"cutoff_len": 2.5}, {"bf16": "maybe"}, {"bf16": 2},

@@ -248,8 +248,8 @@ def test_a_second_signal_ends_the_server_of_the_store(settings, while_loading):
         running.ranks[1].send_signal(signal.SIGCONT)
         stopped = running.wait(timeout=60)
     assert stopped.statuses == [128 + signal.SIGTERM, 1, 0], (stopped.statuses, stopped.text)
-    lost = f"error: Rank 0 (host {socket.gethostname()}, process {running.ranks[0].pid}) has ended without a word"
-    assert stopped.texts[1].count(lost) == 1 and "error" not in stopped.texts[0] + stopped.texts[2], stopped.text
+    lost = f"Rank 0 (host {socket.gethostname()}, process {running.ranks[0].pid}) has ended without a word"
+    assert stopped.texts[1].count("error: ") == stopped.texts[1].count(lost) == 1 and "error" not in stopped.texts[0] + stopped.texts[2], stopped.text
 
 
 def test_a_restarting_launcher_does_not_restart_them(settings, while_loading):
