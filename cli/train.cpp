@@ -107,7 +107,8 @@ int train(const Config& config, const Rendezvous& where) {
   RunPlan plan;
   rank_0_first(where.rank, [&] { plan = plan_run(config, this_machine(), where); });
   if (plan.device.cuda()) {
-    use_gpu(plan.own_gpu(), {.deterministic = config.model.full_determinism, .tf32 = config.model.tf32});
+    use_gpu(plan.own_gpu(),
+            {.deterministic = config.model.full_determinism, .tf32 = config.model.tf32});
   } else {
     use_tensor_pool();
   }

@@ -32,7 +32,8 @@ longspan::Machine this_machine() {
 /// The plan and the account, before any data are read or any tensor is made.
 void show_plan(const longspan::Config& config) {
   const longspan::RunPlan plan = longspan::plan_run(config, this_machine());
-  const int64_t num_tokens = config.optimization.per_device_train_batch_size * config.data.cutoff_len;
+  const int64_t num_tokens =
+      config.optimization.per_device_train_batch_size * config.data.cutoff_len;
   const longspan::RowLengths longest{.num_tokens = num_tokens, .num_labels = num_tokens};
   print_out("{} layers on {}, rows of at most {} tokens\n", plan.model.spec.num_layers,
             longspan::device_text(plan), num_tokens);

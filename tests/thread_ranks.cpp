@@ -69,9 +69,9 @@ longspan::RunParts with_stream(const longspan::Config& config) {
   return {.meter = nullptr,
           .events = nullptr,
           .make_source = [&config](const longspan::ExampleSet& train, const longspan::Mesh& mesh) {
-            const longspan::Loader loader(train.size(), config.optimization.per_device_train_batch_size,
-                                          mesh.data.rank(), mesh.data.size(),
-                                          !config.method.disable_shuffling, config.optimization.seed);
+            const longspan::Loader loader(
+                train.size(), config.optimization.per_device_train_batch_size, mesh.data.rank(),
+                mesh.data.size(), !config.method.disable_shuffling, config.optimization.seed);
             return std::make_unique<Stream>(longspan::Epochs(train, loader));
           }};
 }
@@ -83,8 +83,8 @@ int train(const std::string& config_file, const longspan::Rendezvous& where, boo
                                     .num_threads = at::get_num_threads()};
     const longspan::RunPlan plan = longspan::plan_run(config, machine, where);
     if (plan.device.cuda()) {
-      longspan::use_gpu(plan.own_gpu(),
-                        {.deterministic = config.model.full_determinism, .tf32 = config.model.tf32});
+      longspan::use_gpu(plan.own_gpu(), {.deterministic = config.model.full_determinism,
+                                         .tf32 = config.model.tf32});
     }
     EndingHost host;
     longspan::Console console(!config.output.disable_tqdm);

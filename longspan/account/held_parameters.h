@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "longspan/account/account_settings.h"
 #include "longspan/settings/memory_settings.h"
 #include "longspan/settings/method_settings.h"
-#include "longspan/account/account_settings.h"
 #include "longspan/spec/held_parameter.h"
 #include "longspan/spec/lora_spec.h"
 

@@ -135,7 +135,8 @@ void check_required(const Config& config, const Demand& demand) {
   demand(!config.data.dataset.empty(), "dataset is missing: give names from dataset_info.json");
   demand(!config.output.output_dir.empty(), "output_dir is missing: give a folder for the results");
   demand(config.method.do_train, "do_train must be true; `longspan train` trains");
-  demand(config.exporting.export_dir.empty() && config.exporting.export_size == Config().exporting.export_size,
+  demand(config.exporting.export_dir.empty() &&
+             config.exporting.export_size == Config().exporting.export_size,
          "export_dir and export_size are for `longspan export`; remove them");
 }
 

@@ -13,11 +13,11 @@
 #include <system_error>
 #include <utility>
 
+#include "longspan/account/disk_model.h"
+#include "longspan/base/user_error.h"
 #include "longspan/files/atomic_file.h"
 #include "longspan/files/checksum.h"
-#include "longspan/base/user_error.h"
 #include "longspan/memory/nameless_file.h"
-#include "longspan/account/disk_model.h"
 
 namespace longspan {
 namespace {

@@ -236,7 +236,16 @@ std::unique_ptr<TurnEncoder> chat_of(const AssistantRequest& request, const Toke
     return make_named_template(request.template_name, tokenizer, request.default_system,
                                {request.enable_thinking, /*last_answer_only=*/true});
   }
-  if (!tokenizer.chat_template()) return nullptr;
+  if (!tokenizer.chat_template()) {
+    const bool asks = request.default_system && !request.default_system->empty();
+    if (asks || !request.enable_thinking) {
+      throw UserError(
+          fmt::format("{} is for a chat, and the model has no chat template; name one "
+                      "(template=chatml), or remove it",
+                      asks ? "default_system" : "enable_thinking"));
+    }
+    return nullptr;
+  }
   return make_model_template(tokenizer, request.default_system, request.enable_thinking,
                              this_moment());
 }
@@ -247,14 +256,32 @@ std::string described(int64_t num_parameters) {
                                           : fmt::format("{:.2f} billion", num_parameters * 1e-9);
 }
 
+/// Returns the one text of a conversation, for a model without a chat template. Throws UserError if
+/// there is more: nothing would join its parts.
+const std::string& text_to_continue(const Conversation& conversation, const std::string& place) {
+  const std::vector<Message>& messages = conversation.messages;
+  const bool has_tools = !conversation.tools.empty();
+  if (messages.size() != 1 || messages[0].role != Role::kUser || has_tools) {
+    throw UserError(fmt::format(
+        "{}the model has no chat template and goes on with one text, and here {}; name a template "
+        "(template=chatml), or give one text",
+        place,
+        has_tools ? "are tools"
+        : messages.size() != 1
+            ? fmt::format("are {} messages", messages.size())
+            : fmt::format("is a message of role {}", name_of(messages[0].role))));
+  }
+  return messages[0].content;
+}
+
 }  // namespace
 
 std::vector<int32_t> Assistant::prompt(const Conversation& conversation) const {
-  // Text to continue gets the special tokens that transformers' tokenizers put before it (<s>).
-  std::vector<int32_t> ids =
-      chat ? chat->question(conversation)
-           : tokenizer.encode(conversation.messages.back().content, /*add_special_tokens=*/true);
   const std::string place = conversation.source.empty() ? "" : conversation.source + ": ";
+  // Text to continue gets the special tokens that transformers' tokenizers put before it (<s>).
+  std::vector<int32_t> ids = chat ? chat->question(conversation)
+                                  : tokenizer.encode(text_to_continue(conversation, place),
+                                                     /*add_special_tokens=*/true);
   if (ids.empty()) throw UserError(place + "there is nothing to continue");
   if (std::ssize(ids) >= config.max_position_embeddings) {
     throw UserError(

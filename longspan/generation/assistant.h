@@ -44,8 +44,8 @@ struct Assistant {
   std::string warning;      // parts of the folder's files without effect, one a line
 
   /// Returns the tokens of a conversation that ends with a question, or of a text to continue.
-  /// Throws UserError: the template refuses it, it has no tokens, or the context has no space for
-  /// an answer.
+  /// Throws UserError: the template refuses it, it is more than one text and there is no template,
+  /// it has no tokens, or the context has no space for an answer.
   std::vector<int32_t> prompt(const Conversation& conversation) const;
 };
 

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
+#include "longspan/data/example_set.h"
+#include "longspan/registers/stage.h"
 #include "longspan/settings/method_settings.h"
 #include "longspan/settings/model_settings.h"
 #include "longspan/settings/optimization_settings.h"
 #include "longspan/settings/output_settings.h"
 #include "longspan/settings/preference_settings.h"
-#include "longspan/data/example_set.h"
-#include "longspan/registers/stage.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 

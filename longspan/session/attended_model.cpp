@@ -37,8 +37,9 @@ ModelConfig as_trained_with(const Config& config, const ModelConfig& own, const 
 
 ModelConfig model_config_for(const Config& config, const std::string& folder) {
   return as_trained_with(config, load_folder_config(folder), folder,
-                         folder == config.model.model_name_or_path ? config.model.adapter_name_or_path
-                                                             : config.preferences.ref_model_adapters);
+                         folder == config.model.model_name_or_path
+                             ? config.model.adapter_name_or_path
+                             : config.preferences.ref_model_adapters);
 }
 
 ModelConfig model_config_for(const Config& config, const ModelConfig& own) {

@@ -84,7 +84,8 @@ struct Session::Impl {
   /// Runs forward and backward of the rows, after the passes that an objective needs before.
   RowLosses pass(std::span<const Row> rows, Objective& of_rows, double total_weight,
                  const std::function<bool()>& stops) {
-    RowPass row_pass(*context, of_rows, balance.get(), *updating, *traffic, config.optimization.seed);
+    RowPass row_pass(*context, of_rows, balance.get(), *updating, *traffic,
+                     config.optimization.seed);
     row_pass.look_at(rows, step);
     // Values that all members of a sequence group know are counted once.
     Averages others;
@@ -391,10 +392,11 @@ RunParameters Session::account() const {
 ModelSaver Session::saver(const std::optional<SavedChat>& chat) const {
   const TrainedModel& trained = impl_->trained;
   // Adapters and their optimizer are in fp32, and are saved so.
-  const at::ScalarType dtype = trained.lora ? (impl_->config.model.pure_bf16 ? at::kBFloat16 : at::kFloat)
-                                            : trained.options.compute_dtype;
-  return ModelSaver({impl_->plan.model, dtype, impl_->config.model.model_name_or_path, trained.lora, chat,
-                     trained.specs, trained.all});
+  const at::ScalarType dtype = trained.lora
+                                   ? (impl_->config.model.pure_bf16 ? at::kBFloat16 : at::kFloat)
+                                   : trained.options.compute_dtype;
+  return ModelSaver({impl_->plan.model, dtype, impl_->config.model.model_name_or_path, trained.lora,
+                     chat, trained.specs, trained.all});
 }
 
 }  // namespace longspan

@@ -68,7 +68,8 @@ std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& p
 /// Makes the session's reference, objective and optimizer; with precompute_ref_log_probs, first the
 /// reference's table. Returns false if the host asked the run to stop. Collective.
 bool prepare(Session& session, const Config& config, const RunData& data, const Host& host) {
-  if (!config.preferences.precompute_ref_log_probs || !stage_of(config.method).has_reference(config.preferences)) {
+  if (!config.preferences.precompute_ref_log_probs ||
+      !stage_of(config.method).has_reference(config.preferences)) {
     session.prepare();
     return true;
   }
@@ -112,7 +113,8 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     const std::unique_ptr<OutputClaim> claim = claim_folders(config, workers, launch);
     RunStart start;
     start.launch = launch;
-    start.resumed = find_resume_point(config.output, workers.world(), workers.notices(), launch, events);
+    start.resumed =
+        find_resume_point(config.output, workers.world(), workers.notices(), launch, events);
     const Moment moment = moment_of_run(workers.world(), start.resumed);
     const RunData data = read_same_data(config, plan, moment, workers, events);
     Session session(config, plan, workers, events);
@@ -128,7 +130,8 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     RunReports reports(config, memory, parts.meter, events);
     const std::unique_ptr<ExampleSource> source =
         source_of(config, parts, *data.train, workers.mesh());
-    const StepSchedule schedule(config.method, config.optimization, config.output, source->num_batches());
+    const StepSchedule schedule(config.method, config.optimization, config.output,
+                                source->num_batches());
     TrainingStep step(config.optimization, schedule, session, *source, host);
     RunSaving saving(config, workers, session, data, start, schedule, host, events);
     RunState state(workers.mesh(), start, saving.saver, session.updating(), *source,

@@ -38,11 +38,13 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
                   Events& events) {
   RunData data;
   ModelConfig own = load_model_config(config.model.model_name_or_path);
-  if (const std::string head = describe_own_head(config.model.model_name_or_path, model); !head.empty()) {
+  if (const std::string head = describe_own_head(config.model.model_name_or_path, model);
+      !head.empty()) {
     events.say("warning: " + head);
     own = with_own_head(own);
   }
-  const std::string stretch = describe_stretch(own, model, config.model.rope_scaling, config.data.cutoff_len);
+  const std::string stretch =
+      describe_stretch(own, model, config.model.rope_scaling, config.data.cutoff_len);
   if (!stretch.empty()) events.say(stretch);
   if (trains_adapter(config.method) && own.json != model.json) {
     events.say(
@@ -65,8 +67,9 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   }
   data.chat = saved_chat(config.data, stage, tokenizer, moment);
   if (!train.examples.empty()) {
-    events.say(fmt::format("The first training example:\n{}\n",
-                           describe_example(train.examples.front(), config.method.stage, tokenizer)));
+    events.say(
+        fmt::format("The first training example:\n{}\n",
+                    describe_example(train.examples.front(), config.method.stage, tokenizer)));
   }
   if (train.packing) events.say(train.packing->text());
   const auto warn = [&events](const std::string& text) {

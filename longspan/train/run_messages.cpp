@@ -56,7 +56,8 @@ std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& mod
 
 void say_start(const StartFacts& facts, Events& events) {
   const auto& [config, plan, data, start, trained, schedule, progress, memory, disk] = facts;
-  events.say(summary_of({.settings = {config.model, config.method, config.preferences, config.optimization, config.output},
+  events.say(summary_of({.settings = {config.model, config.method, config.preferences,
+                                      config.optimization, config.output},
                          .model = plan.model,
                          .plan = plan.parallel,
                          .steps = schedule.plan(),
@@ -93,8 +94,8 @@ void say_start(const StartFacts& facts, Events& events) {
 }
 
 RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Events& events) {
-  const std::string kept =
-      fmt::format("the reference log-probabilities so far are kept in {}.", config.output.output_dir);
+  const std::string kept = fmt::format("the reference log-probabilities so far are kept in {}.",
+                                       config.output.output_dir);
   if (host.requested()) {
     host.say("Interrupted; " + kept);
     return RunEnd::kInterrupted;

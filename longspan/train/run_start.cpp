@@ -25,8 +25,9 @@ void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfi
   // Without saved states, no later run compares the files.
   if (!start.resumed && config.output.save_only_model) return;
   const RunIdentity then = start.resumed ? start.resumed->state.identity : RunIdentity();
-  start.identity.contents = read_contents({config.model, config.method, config.preferences, config.data},
- mesh.world, notices, then.contents, events);
+  start.identity.contents =
+      read_contents({config.model, config.method, config.preferences, config.data}, mesh.world,
+                    notices, then.contents, events);
   if (!start.resumed) return;
   all_or_none(mesh.world, [&] {
     require_same_run(start.resumed->folder, then, start.identity,

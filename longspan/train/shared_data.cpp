@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "longspan/liveness/beat.h"
 #include "longspan/base/user_error.h"
 #include "longspan/data/example_file.h"
 #include "longspan/data/packed_bytes.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/liveness/beat.h"
 
 namespace longspan {
 namespace {

@@ -264,3 +264,19 @@ def test_text_without_a_template(model, tmp_path):
     assert ran.returncode == 0 and "no chat template: texts are continued" in ran.stderr
     with_template = run("generate", prompts, base, "max_new_tokens=5", "template=chatml")
     assert json.loads(ran.stdout)["predict"] != json.loads(with_template)["predict"]
+
+    user, answer = dict(role="user", content="one"), dict(role="assistant", content="two")
+    refused = {
+        "are 3 messages": [dict(messages=[user, answer, user])],
+        "are 2 messages": [dict(system="Be brief.", prompt="one")],
+        "is a message of role observation": [dict(messages=[dict(role="tool", content="one")])],
+        "are tools": [dict(prompt="one", tools=[dict(type="function", function=dict(name="f"))])],
+    }
+    for reason, rows in refused.items():
+        prompts = tmp_path / "rows.json"
+        prompts.write_text(json.dumps(rows))
+        ran = subprocess.run([PROGRAM, "generate", prompts, base], capture_output=True, text=True)
+        assert ran.returncode != 0 and f"here {reason}; name a template" in ran.stderr, ran.stderr
+    for key in ("default_system=Be brief.", "enable_thinking=false"):
+        ran = subprocess.run([PROGRAM, "chat", base, key], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert ran.returncode != 0 and f"{key.split('=')[0]} is for a chat" in ran.stderr, ran.stderr
