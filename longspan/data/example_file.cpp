@@ -18,6 +18,7 @@
 #include "longspan/files/atomic_file.h"
 #include "longspan/files/checksum.h"
 #include "longspan/memory/nameless_file.h"
+#include "longspan/text/bytes.h"
 
 namespace longspan {
 namespace {

@@ -27,7 +27,8 @@ TEST_CASE("resume: the checkpoint that is gone on from is kept from other runs w
   testing::run_ranks(1, [&](const Mesh& mesh) {
     Notices alone{Rendezvous{}};
     Events silent(/*rank=*/0, /*sink=*/nullptr);
-    std::optional<ResumePoint> point = find_resume_point(config, mesh.world, alone, {}, silent);
+    std::optional<ResumePoint> point =
+        find_resume_point(config.output, mesh.world, alone, {}, silent);
     REQUIRE(point);
     CHECK(point->folder == folder);
     const std::string seal = folder + "/" + kSealFile;

@@ -64,7 +64,7 @@ struct Session::Impl {
         device(device_of(plan.device, plan.own_gpu())),
         given(model != nullptr ? &model->parameters : nullptr),
         attention(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
-        sharding(sharding_of(config.memory, workers.mesh(), device)) {
+        sharding(sharding_of(config, workers.mesh(), device)) {
     if (plan.parallel.expert_parallel_size > 1) {
       experts = std::make_unique<ExpertParallel>(workers.mesh().experts);
     }
@@ -181,7 +181,7 @@ void Session::prepare(std::unique_ptr<Reference> table) {
   s.objective = stage.make(*s.context);
   s.updating.emplace(s.decoder->parameters(), s.trained.specs, s.trained.sharded.get(),
                      s.workers.world(), s.config.optimization, s.config.memory.offload_optimizer);
-  s.balance = ExpertBalance::make(s.config, *s.context, s.plan.model);
+  s.balance = ExpertBalance::make(s.config.optimization, *s.context, s.plan.model);
   const int64_t element_bytes = computes_in_bf16(s.config.model, s.config.optimization) ? 2 : 4;
   s.traffic.emplace(
       AttentionTraffic{s.workers.mesh(), s.plan.parallel, s.plan.attended, element_bytes,

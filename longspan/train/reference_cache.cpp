@@ -188,9 +188,10 @@ std::optional<ReferenceTable> precompute_reference(
   all_or_none(world, [&] {
     if (!missing.empty()) reference = make_reference();
   });
-  const Loader loader(std::ssize(missing), job.config.per_device_train_batch_size, mesh.data.rank(),
-                      mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
-  const Documents which = job.config.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+  const Loader loader(std::ssize(missing), job.config.optimization.per_device_train_batch_size,
+                      mesh.data.rank(), mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
+  const Documents which =
+      job.config.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   const SumOver over_row = [&](const at::Tensor& x) { return sum_over(x, mesh.sequence); };
   Progress progress{.total_steps = loader.num_batches()};
   if (!missing.empty()) events.tell(Stepped{progress, kNone});

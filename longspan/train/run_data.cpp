@@ -29,7 +29,7 @@ namespace {
 /// True if rows depend on the time of the run.
 bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
   const std::optional<std::string> own = tokenizer.chat_template();
-  return config.data.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;
+  return config.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace {
 
 /// Returns a sentence on how to resume after a stop.
 std::string how_to_go_on(const OutputSettings& config) {
-  if (config.output.save_only_model) return "It holds the model alone, as save_only_model asks.";
+  if (config.save_only_model) return "It holds the model alone, as save_only_model asks.";
   if (goes_on_by_itself(config)) return "The same command goes on from there.";
   return fmt::format("The same command with resume_from_checkpoint=true goes on from there{}.",
                      own_job(config).empty() ? "" : "; so does this job, if Slurm requeues it");
@@ -94,8 +94,8 @@ void say_start(const StartFacts& facts, Events& events) {
 }
 
 RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Events& events) {
-  const std::string kept = fmt::format("the reference log-probabilities so far are kept in {}.",
-                                       config.output.output_dir);
+  const std::string kept =
+      fmt::format("the reference log-probabilities so far are kept in {}.", config.output_dir);
   if (host.requested()) {
     host.say("Interrupted; " + kept);
     return RunEnd::kInterrupted;

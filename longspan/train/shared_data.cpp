@@ -14,8 +14,8 @@
 #include "longspan/base/user_error.h"
 #include "longspan/data/example_file.h"
 #include "longspan/data/packed_bytes.h"
+#include "longspan/files/process_identity.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/liveness/beat.h"
 
 namespace longspan {
 namespace {
