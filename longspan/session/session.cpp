@@ -3,7 +3,6 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
-#include <cstdint>
 #include <utility>
 
 #include "longspan/account/run_account.h"
@@ -13,7 +12,6 @@
 #include "longspan/expert_parallel/expert_parallel.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/activation_offload.h"
-#include "longspan/memory/transfer.h"
 #include "longspan/models/decoder.h"
 #include "longspan/registers/stage.h"
 #include "longspan/report/averages.h"
