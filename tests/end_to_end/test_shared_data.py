@@ -83,10 +83,10 @@ def settings(models, data, tmp_path, cache):
 
 
 @pytest.mark.parametrize("variables, readers", [
-    (dict(), {"0"}),
-    (dict(NO_TMPFILE="1"), {"0"}),
-    (dict(OTHER_MACHINE="1"), {"0", "1"}),
-    (dict(NOT_OPENED="1"), {"0", "1"}),
+    (dict(), "0"),
+    (dict(NO_TMPFILE="1"), "0"),
+    (dict(OTHER_MACHINE="1"), "01"),
+    (dict(NOT_OPENED="1"), "01"),
 ], ids=str)
 def test_one_rank_of_a_machine_reads(variables, readers, settings, watched, tmp_path, cache):
     alone = Running(settings("alone", per_device_train_batch_size=3)).wait()
@@ -94,7 +94,7 @@ def test_one_rank_of_a_machine_reads(variables, readers, settings, watched, tmp_
     # Without states, no rank reads the files for their checksums.
     run = Running(settings(save_only_model=True), 3, LD_PRELOAD=watched, READ_LOG=str(log), **variables).wait()
     assert set(run.statuses) == {0}, run.text
-    assert set(log.read_text()) == readers
+    assert set(log.read_text()) == set(readers)
     assert run.text.count("The first training example") == 1
     refused = "warning: rank 1 reads the data sets by itself, not from rank 0: "
     assert run.texts[0].count(refused) == run.text.count(refused) == ("NOT_OPENED" in variables), run.text
