@@ -94,6 +94,13 @@ LsrStatus lsr_events_new(LsrView folder, LsrView suffix, int64_t last_step, LsrE
 LsrStatus lsr_events_add(LsrEvents* events, LsrView scalars_json, int64_t step, LsrString* error);
 void lsr_events_free(LsrEvents* events);
 
+/* An incremental XXH64 with seed 0. */
+typedef struct LsrXxh64 LsrXxh64;
+LsrXxh64* lsr_xxh64_new(void);
+void lsr_xxh64_add(LsrXxh64* hash, LsrView bytes);
+uint64_t lsr_xxh64_value(const LsrXxh64* hash);
+void lsr_xxh64_free(LsrXxh64* hash);
+
 /* A bar on stderr. */
 typedef struct LsrProgress LsrProgress;
 LsrProgress* lsr_progress_new(uint64_t total, uint64_t start);

@@ -139,8 +139,7 @@ def test_data_parallel_groups(stage, stage_run, stage_models, stage_data, tmp_pa
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("num_ranks", [2, 3])
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("num_ranks, bf16", [(2, False), (3, True)])
 def test_first_dpo_loss_is_log_2(mode, num_ranks, bf16, stage_run):
     """Policy and reference are computed alike, to the bit: no rounding shows before the first update."""
     degree = dict(bf16=True) if bf16 else {}
