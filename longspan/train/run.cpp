@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/registers/stage.h"
@@ -46,6 +47,19 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
           config.output, source_folders(config.model, config.preferences), launch.is_restart);
   });
   return claim;
+}
+
+/// For a configuration that was not loaded for this kind of run.
+void require_rows(const Config& config, const RunParts& parts) {
+  if (!config.data.dataset.empty()) return;
+  if (!parts.make_source) {
+    throw UserError("dataset is missing: give names from dataset_info.json, or a source of rows");
+  }
+  if (config.preferences.precompute_ref_log_probs) {
+    throw UserError(
+        "precompute_ref_log_probs computes a table for the rows of dataset, and dataset is "
+        "missing; remove the key");
+  }
 }
 
 RunData read_same_data(const Config& config, const RunPlan& plan, const Moment& moment,
@@ -115,6 +129,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     start.launch = launch;
     start.resumed =
         find_resume_point(config.output, workers.world(), workers.notices(), launch, events);
+    all_or_none(workers.world(), [&] { require_rows(config, parts); });
     const Moment moment = moment_of_run(workers.world(), start.resumed);
     const RunData data = read_same_data(config, plan, moment, workers, events);
     Session session(config, plan, workers, events);

@@ -17,13 +17,15 @@ namespace longspan {
 struct Config;
 
 struct RunData {
-  std::unique_ptr<ExampleSet> train, eval;
-  std::string fingerprint, eval_fingerprint;  // fingerprint_of() the sets
+  std::unique_ptr<ExampleSet> train, eval;  // train: empty without `dataset`
+  /// fingerprint_of() the sets; `fingerprint` is empty without `dataset`.
+  std::string fingerprint, eval_fingerprint;
   std::optional<SavedChat> chat;  // chat settings of the saved model, if a template is configured
 };
 
-/// Reads and encodes the data sets. Prints an example, cut and left-out rows, and likely mistakes.
-/// `moment`: of the run. Throws UserError.
+/// Reads and encodes the data sets. Says an example, cut and left-out rows, and likely mistakes.
+/// Without data sets, reads no tokenizer, and the saved model keeps the chat settings of its
+/// folder. `moment`: of the run. Throws UserError.
 RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
                   Events& events);
 

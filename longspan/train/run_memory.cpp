@@ -28,6 +28,14 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
   return static_cast<int64_t>(kShare * static_cast<double>(bytes / on_one));
 }
 
+/// Rows of the caller's are not known yet: each example may have cutoff_len tokens.
+RowLengths lengths_of(const Config& config, const ExampleSet& train) {
+  const int64_t batch_size = config.optimization.per_device_train_batch_size;
+  if (!train.empty()) return row_lengths(train, batch_size, stage_of(config.method).rows);
+  const int64_t num_tokens = batch_size * config.data.cutoff_len;
+  return {.num_tokens = num_tokens, .num_labels = num_tokens};
+}
+
 }  // namespace
 
 RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& data,
@@ -35,10 +43,7 @@ RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& 
   RunMemory memory;
   memory.facts = memory_facts(
       {config.model, config.method, config.preferences, config.optimization, config.memory},
-      plan.attended, plan.parallel, parameters,
-      row_lengths(*data.train, config.optimization.per_device_train_batch_size,
-                  stage_of(config.method).rows),
-      plan.computer());
+      plan.attended, plan.parallel, parameters, lengths_of(config, *data.train), plan.computer());
   if (auto said =
           said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);
