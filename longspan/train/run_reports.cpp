@@ -13,6 +13,8 @@ RunReports::RunReports(const Config& config, const RunMemory& memory, PeakMeter*
           {.train_batch_size = config.optimization.per_device_train_batch_size,
            .num_train_epochs = epochs_of(config.optimization.num_train_epochs),
            .drawn = stage_of(config.method).drawn},
-          events) {}
+          events) {
+  if (config.output.plot_loss) pictures.emplace(log.training_log(), events);
+}
 
 }  // namespace longspan

@@ -162,7 +162,7 @@ RunEnd Trainer::finish() {
   if (!parts_.results.save_model(totals_) || !parts_.results.save_record(record))
     return RunEnd::kInterrupted;
   if (!parts_.workers.is_main()) return RunEnd::kDone;
-  parts_.results.show(record.sent);
+  for (const std::string& table : tables_of(record.sent)) events_.say(table);
   events_.say(memory);
   return RunEnd::kDone;
 }
