@@ -150,6 +150,9 @@ bool Trainer::ends_with_evaluation() const {
 RunEnd Trainer::finish() {
   const std::string memory =
       parts_.reports.memory.end(parts_.workers.world());  // of training, without saving
+  if (!parts_.reports.memory.measured().empty()) {
+    events_.tell(MemoryMeasured{parts_.reports.memory.measured()});
+  }
   if (ends_with_evaluation() && !evaluate_now()) return stop();
   RunRecord record{.progress = totals_.progress,
                    .training = parts_.results.summed_up(totals_),
