@@ -7,7 +7,6 @@
 
 #include "longspan/base/fnv1a.h"
 #include "longspan/base/user_error.h"
-#include "longspan/config/config.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
@@ -20,6 +19,9 @@
 #include "longspan/registers/stage.h"
 #include "longspan/report/data_hints.h"
 #include "longspan/settings/choices.h"
+#include "longspan/settings/data_settings.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/model_settings.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -33,7 +35,7 @@ bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
 }
 
 /// Says how the trained model differs from its folder.
-void say_model(const Config& config, const ModelConfig& model, Events& events) {
+void say_model(const RowSettings& config, const ModelConfig& model, Events& events) {
   ModelConfig own = load_model_config(config.model.model_name_or_path);
   if (const std::string head = describe_own_head(config.model.model_name_or_path, model);
       !head.empty()) {
@@ -61,7 +63,7 @@ RunData no_data() {
 
 }  // namespace
 
-RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
+RunData read_data(const RowSettings& config, const ModelConfig& model, const Moment& moment,
                   Events& events) {
   say_model(config, model, events);
   const bool has_rows = !config.data.dataset.empty();
@@ -70,7 +72,7 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   RunData data;
   const Tokenizer tokenizer = Tokenizer::load(config.model.model_name_or_path);
   const Stage& stage = stage_of(config.method);
-  const RunRows rows = read_run_rows(config.data, stage, config.optimization.seed);
+  const RunRows rows = read_run_rows(config.data, stage, config.seed);
   const auto encoded_from = [&](const std::vector<Conversation>& some) {
     return encode_examples(config.data, stage, tokenizer, some, moment, model.spec.vocab_size);
   };

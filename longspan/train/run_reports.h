@@ -13,10 +13,15 @@
 
 namespace longspan {
 
+struct MethodSettings;
+struct OptimizationSettings;
+
 /// Its log files and pictures are sinks of the run's events, which come on rank 0.
 struct RunReports {
   /// `meter` as in run_training. All arguments but `memory` must outlive the reports.
-  RunReports(const Config& config, const RunMemory& memory, PeakMeter* meter, Events& events);
+  RunReports(const MethodSettings& method, const OptimizationSettings& optimization,
+             const OutputSettings& output, const RunMemory& memory, PeakMeter* meter,
+             Events& events);
   RunReports(const RunReports&) = delete;
   RunReports& operator=(const RunReports&) = delete;
 
