@@ -1,11 +1,15 @@
 // The library without the program `longspan`, for tests: plans a run, prints its memory estimate,
 // then trains twice in this process, with two learning rates. `once` trains one after the other and
-// prints the events; `at-once` trains on two threads without a listener.
+// prints the events; `at-once` trains on two threads without a listener. `own-rows` is `once` with
+// rows of this program instead of a data set: tokens below 90.
 //
-//   build/library_runs once|at-once config.yaml FOLDER RATE FOLDER RATE
+//   build/library_runs once|at-once|own-rows config.yaml FOLDER RATE FOLDER RATE
 #include <ATen/Parallel.h>
 
 #include <exception>
+#include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +18,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
+#include "longspan/data/example_source.h"
 #include "longspan/liveness/host.h"
 #include "longspan/report/console.h"
 #include "longspan/session/run_plan.h"
@@ -40,18 +45,47 @@ void show_plan(const longspan::Config& config) {
   print_out("{}\n", table_of(longspan::account_of_run(config, plan, longest)));
 }
 
+/// Rows without an end, which no file holds.
+class OwnRows final : public longspan::ExampleSource {
+ public:
+  std::optional<int64_t> num_batches() const override { return std::nullopt; }
+  longspan::DrawnExamples next(int64_t /*epoch*/, int64_t /*batch*/) override {
+    auto example = std::make_shared<longspan::Example>();
+    longspan::Sample& document = example->documents.emplace_back();
+    for (int64_t i = 0; i < 20; ++i) {
+      document.input_ids.push_back(static_cast<int32_t>((i * i + 17 * num_drawn_) % 90));
+    }
+    document.labels = document.input_ids;
+    ++num_drawn_;
+    return {.examples = {example}, .pattern = example};
+  }
+  std::string state() const override { return std::to_string(num_drawn_); }
+  void resume(const std::string& state) override { num_drawn_ = std::stoll(state); }
+
+ private:
+  int64_t num_drawn_ = 0;
+};
+
 longspan::RunResult train(const std::string& file, const std::string& folder,
-                          const std::string& rate, longspan::EventSink* events) {
-  const longspan::Config config =
-      longspan::load_config(file, {"output_dir=" + folder, "learning_rate=" + rate});
+                          const std::string& rate, longspan::EventSink* events,
+                          bool own_rows = false) {
+  const longspan::Config config = longspan::load_config(
+      file, {"output_dir=" + folder, "learning_rate=" + rate},
+      own_rows ? longspan::TrainingRows::kOfCaller : longspan::TrainingRows::kOfDataSet);
   longspan::PlainHost host;  // nothing stops the run before its last step
-  return longspan::run_training(config, longspan::plan_run(config, this_machine()), host,
-                                {.meter = nullptr, .events = events, .make_source = {}});
+  longspan::RunParts parts{.meter = nullptr, .events = events, .make_source = {}};
+  if (own_rows) {
+    parts.make_source = [](const longspan::ExampleSet& /*train*/, const longspan::Mesh& /*mesh*/) {
+      return std::make_unique<OwnRows>();
+    };
+  }
+  return longspan::run_training(config, longspan::plan_run(config, this_machine()), host, parts);
 }
 
-void train_and_tell(const std::string& file, const std::string& folder, const std::string& rate) {
+void train_and_tell(const std::string& file, const std::string& folder, const std::string& rate,
+                    bool own_rows = false) {
   longspan::Console console;
-  const longspan::RunResult result = train(file, folder, rate, &console);
+  const longspan::RunResult result = train(file, folder, rate, &console, own_rows);
   print_out("{} steps with learning rate {}: mean loss {:.17g}, the model is in {}\n",
             result.progress.step, rate, result.loss, result.saved_in);
 }
@@ -80,9 +114,15 @@ void train_at_once(const std::vector<std::string>& words) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    if (words.size() != 6 || (words[0] != "once" && words[0] != "at-once")) {
+    const std::set<std::string> modes{"once", "at-once", "own-rows"};
+    if (words.size() != 6 || !modes.contains(words[0])) {
       throw longspan::UserError(
-          "usage: library_runs once|at-once config.yaml FOLDER RATE FOLDER RATE");
+          "usage: library_runs once|at-once|own-rows config.yaml FOLDER RATE FOLDER RATE");
+    }
+    if (words[0] == "own-rows") {
+      train_and_tell(words[1], words[2], words[3], /*own_rows=*/true);
+      train_and_tell(words[1], words[4], words[5], /*own_rows=*/true);
+      return 0;
     }
     if (words[0] == "at-once") {
       train_at_once(words);

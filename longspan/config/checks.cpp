@@ -131,8 +131,22 @@ void check_activations(const Config& config, const Demand& demand) {
          "offload_folder is empty: give a folder on a disk with room for the activations");
 }
 
-void check_required(const Config& config, const Demand& demand) {
-  demand(!config.data.dataset.empty(), "dataset is missing: give names from dataset_info.json");
+/// Refuses keys about the rows of a data set that is not there.
+void check_rows_of_caller(const Config& config, const Demand& demand) {
+  if (!config.data.dataset.empty()) return;
+  demand(config.data.val_size == 0,
+         "val_size splits rows off dataset, and dataset is missing; give eval_dataset");
+  demand(!config.preferences.precompute_ref_log_probs,
+         "precompute_ref_log_probs computes a table for the rows of dataset, and dataset is "
+         "missing; remove the key");
+}
+
+void check_required(const Config& config, TrainingRows rows, const Demand& demand) {
+  if (rows == TrainingRows::kOfCaller) {
+    check_rows_of_caller(config, demand);
+  } else {
+    demand(!config.data.dataset.empty(), "dataset is missing: give names from dataset_info.json");
+  }
   demand(!config.output.output_dir.empty(), "output_dir is missing: give a folder for the results");
   demand(config.method.do_train, "do_train must be true; `longspan train` trains");
   demand(config.exporting.export_dir.empty() &&
@@ -203,8 +217,8 @@ void check_evaluation(const Config& config, const Demand& demand) {
          "eval_steps is given without eval_strategy: steps");
 }
 
-/// `in_run`: with the keys that only a run needs.
-std::vector<std::string> problems_of(const Config& config, bool in_run) {
+/// `of_run`: the rows of a run, for the keys that only a run needs; nullopt: for a session.
+std::vector<std::string> problems_of(const Config& config, std::optional<TrainingRows> of_run) {
   std::vector<std::string> problems;
   const auto demand = [&](bool holds, std::string_view problem) {
     if (!holds) problems.emplace_back(problem);
@@ -218,21 +232,21 @@ std::vector<std::string> problems_of(const Config& config, bool in_run) {
   check_activations(config, demand);
   demand(!config.model.model_name_or_path.empty(),
          "model_name_or_path is missing: give a Hugging Face model folder");
-  if (in_run) check_required(config, demand);
+  if (of_run) check_required(config, *of_run, demand);
   check_steps(config.optimization, config.data.cutoff_len, demand);
   check_contradictions(config, demand);
-  if (in_run) check_evaluation(config, demand);
+  if (of_run) check_evaluation(config, demand);
   return problems;
 }
 
 }  // namespace
 
-std::vector<std::string> check_config(const Config& config) {
-  return problems_of(config, /*in_run=*/true);
+std::vector<std::string> check_config(const Config& config, TrainingRows rows) {
+  return problems_of(config, rows);
 }
 
 std::vector<std::string> check_session_config(const Config& config) {
-  return problems_of(config, /*in_run=*/false);
+  return problems_of(config, std::nullopt);
 }
 
 std::vector<std::string> check_export_config(const Config& config) {

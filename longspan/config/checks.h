@@ -7,10 +7,11 @@
 namespace longspan {
 
 struct Config;
+enum class TrainingRows;
 
 /// Returns the problems of a configuration whose values have the right types and ranges: missing
 /// keys, keys that exclude each other. One line each, with the remedy; empty where there is none.
-std::vector<std::string> check_config(const Config& config);
+std::vector<std::string> check_config(const Config& config, TrainingRows rows);
 
 /// The same for a Session, without the keys that only a run needs.
 std::vector<std::string> check_session_config(const Config& config);

@@ -31,10 +31,15 @@ struct Config {
   std::vector<std::string> notes;
 };
 
+/// Where the training rows of a run come from: `dataset`, or the program that starts the run
+/// (RunParts::make_source), whose configuration may leave `dataset` out.
+enum class TrainingRows { kOfDataSet, kOfCaller };
+
 /// Reads a YAML or JSON file and then the overrides `key=value` or `--key value`. Throws UserError:
 /// missing file, broken YAML (with file and line), unknown key (with the nearest known one),
 /// unsupported key, value of the wrong type or out of range.
-Config load_config(const std::string& path, const std::vector<std::string>& overrides);
+Config load_config(const std::string& path, const std::vector<std::string>& overrides,
+                   TrainingRows rows = TrainingRows::kOfDataSet);
 
 /// The same for a Session, which needs no data set, output folder or do_train. An empty path: the
 /// overrides alone.

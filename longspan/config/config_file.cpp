@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -312,7 +313,7 @@ json read_file(const std::string& path) {
 }
 
 Config load(const std::string& path, const std::vector<std::string>& words,
-            std::vector<std::string> (*check)(Config&)) {
+            const std::function<std::vector<std::string>(Config&)>& check) {
   Reading reading;
   std::vector<std::string> problems, names;
   const auto note = [&](const std::string& where, const std::string& problem) {
@@ -374,10 +375,11 @@ Config load(const std::string& path, const std::vector<std::string>& words,
 
 }  // namespace
 
-Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
-  return load(path, overrides, [](Config& config) {
+Config load_config(const std::string& path, const std::vector<std::string>& overrides,
+                   TrainingRows rows) {
+  return load(path, overrides, [rows](Config& config) {
     std::vector<std::string> problems = apply_deepspeed(config);
-    return problems.empty() ? check_config(config) : problems;
+    return problems.empty() ? check_config(config, rows) : problems;
   });
 }
 

@@ -164,7 +164,9 @@ std::vector<Conversation> read_conversations(const DataSettings& config, const S
 
 RunRows read_run_rows(const DataSettings& config, const Stage& stage, int64_t seed) {
   RunRows rows;
-  rows.train = read_conversations(config, stage, seed, config.dataset, rows.notes);
+  if (!config.dataset.empty()) {
+    rows.train = read_conversations(config, stage, seed, config.dataset, rows.notes);
+  }
   if (!config.eval_dataset.empty()) {
     rows.eval = read_conversations(config, stage, seed, config.eval_dataset, rows.notes);
   }

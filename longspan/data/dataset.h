@@ -23,8 +23,8 @@ std::vector<Conversation> read_conversations(const DataSettings& config, const S
 std::vector<Conversation> read_conversations(const DataSettings& config, const Stage& stage,
                                              int64_t seed, const std::string& dataset_names);
 
-/// The rows of a run: `dataset`, and for evaluation either `eval_dataset` or a split of val_size (a
-/// seeded choice). Both parts keep the order of the files.
+/// The rows of a run: `dataset` (may be empty), and for evaluation either `eval_dataset` or a split
+/// of val_size (a seeded choice). Both parts keep the order of the files.
 struct RunRows {
   std::vector<Conversation> train, eval;
   std::vector<std::string> notes;  // sentences on rows that were left out

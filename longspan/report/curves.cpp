@@ -60,6 +60,20 @@ void plot_curves(const TrainingLog& log, const std::string& folder) {
   }
 }
 
+Pictures::Pictures(const TrainingLog& log, Events& events) : log_(log), events_(events) {
+  events_.add_first(*this);
+}
+
+void Pictures::take(const Event& event) {
+  const ModelSaved* saved = std::get_if<ModelSaved>(&event);
+  if (saved == nullptr || saved->record_folder.empty()) return;
+  try {
+    plot_curves(log_, saved->record_folder);
+  } catch (const UserError& error) {
+    events_.say(fmt::format("warning: {}; the picture is left out.", error.what()));
+  }
+}
+
 std::set<std::string> pictures_of_runs() {
   std::set<std::string> names = {picture_of(kLoss), picture_of(kEvaluationLoss)};
   for (const Stage* stage : all_stages()) {

@@ -36,11 +36,13 @@ struct CheckpointSaved {
   std::string folder;
   int64_t step;
 };
-/// The model, and its logs and results, are complete in these folders.
+/// The trained model is complete in a folder, and so are the logs and results of a run.
+/// `record_folder`: empty for a session, which has none.
 struct ModelSaved {
   std::string model_folder, record_folder;
 };
-/// Peak memory of training, by rank.
+/// Peak memory of training in bytes, by rank: after the last step, before anything is saved. Only
+/// of a run that measures it (RunParts::meter).
 struct MemoryMeasured {
   std::vector<MeasuredPeak> peaks;
 };

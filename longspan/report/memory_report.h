@@ -32,6 +32,8 @@ class MemoryReport {
   std::string begin(int ranks_here, bool cuda);
   /// Returns, on rank 0, every rank's peaks since begin(), next to the estimate. Collective.
   std::string end(const Group& world);
+  /// Returns each rank's peaks after end(); empty if nothing is measured.
+  const std::vector<MeasuredPeak>& measured() const { return measured_; }
   /// Writes memory.json: facts, estimate and, after end(), the measured peaks. Throws UserError.
   void write(const std::string& folder) const;
 

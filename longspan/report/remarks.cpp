@@ -57,7 +57,7 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         counted(facts.local_world_size, "process"), counted(facts.num_cores, "core"),
         facts.num_cores));
   }
-  if (facts.rows_per_step > facts.num_rows) {
+  if (facts.num_rows > 0 && facts.rows_per_step > facts.num_rows) {
     lines.push_back(fmt::format(
         "warning: a step would take {}, and the training set has {}: every step is a whole epoch "
         "of these. Lower per_device_train_batch_size or gradient_accumulation_steps for more "

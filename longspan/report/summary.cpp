@@ -75,7 +75,9 @@ std::string summary_of(const SummaryFacts& facts) {
   }
   const std::string stage = stage_of(settings.method).summary(settings.preferences);
   if (!stage.empty()) text += fmt::format("Stage     {}\n", stage);
-  text += fmt::format("Data      {}\n", data_of(facts.train_examples));
+  text += fmt::format("Data      {}\n", facts.train_examples.empty()
+                                            ? "rows of the program that started the run"
+                                            : data_of(facts.train_examples));
   if (!facts.eval_examples.empty())
     text += fmt::format("Eval      {}\n", data_of(facts.eval_examples));
   text += fmt::format("Plan      {}, {}\n", plan_of(facts.plan), facts.device);

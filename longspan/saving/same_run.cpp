@@ -18,6 +18,10 @@ bool have_same_rows(const RunIdentity& then, const RunIdentity& now) {
   return then.rows == now.rows && then.num_rows == now.num_rows;
 }
 
+std::string source_of(const RunIdentity& run) {
+  return run.rows.empty() ? "the program that started the run" : "a data set";
+}
+
 /// Returns "template was qwen, and is chatml", ... for settings that may change; empty if none has.
 std::string other_changes(const RunIdentity& then, const RunIdentity& now) {
   std::vector<std::string> texts;
@@ -40,6 +44,9 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
   };
   require("stage", then.stage, now.stage, "Set it back.");
   require("finetuning_type", then.finetuning_type, now.finetuning_type, "Set it back.");
+  require("the source of the training rows", source_of(then), source_of(now),
+          then.rows.empty() ? "Give the run the same source of rows, without dataset."
+                            : "Set dataset back.");
   for (const ChangedSetting& one : changed_settings(then.settings, now.settings)) {
     if (one.on_resume == OnResume::kRefused) require(one.key, one.then, one.now, "Set it back.");
   }

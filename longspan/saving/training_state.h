@@ -20,7 +20,7 @@ namespace longspan {
 struct RunIdentity {
   std::string stage, finetuning_type;
   std::string trained;  // fingerprint of the trained parameters' names and sizes
-  std::string rows;     // fingerprint of the encoded training rows
+  std::string rows;     // fingerprint of the encoded training rows; empty: they are the caller's
   int64_t num_rows = 0;
   int64_t rows_per_step = 0;  // over all processes, with accumulation
   int64_t seed = 0;

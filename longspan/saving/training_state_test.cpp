@@ -140,6 +140,16 @@ TEST_CASE("training state: averages of other numbers of ranks are not lost") {
 TEST_CASE("training state: a run that would see other rows is refused, with the remedy") {
   const RunIdentity then = some_state().identity;
   RunIdentity now = then;
+  now.rows.clear();
+  CHECK_THROWS_WITH_AS(require_same_run("c", then, now, 8),
+                       doctest::Contains("the source of the training rows was a data set, and is "
+                                         "the program that started the run now. Set dataset back."),
+                       UserError);
+  CHECK_THROWS_WITH_AS(require_same_run("c", now, then, 8),
+                       doctest::Contains("Give the run the same source of rows, without dataset."),
+                       UserError);
+  CHECK_NOTHROW(require_same_run("c", now, now, 8));
+  now = then;
   now.rows_per_step = 4;
   CHECK_THROWS_WITH_AS(
       require_same_run("c", then, now, 2),

@@ -62,6 +62,15 @@ std::vector<StateSource> optimizer_state(const ModelUpdate& update, const ModelS
   return states;
 }
 
+TrainingState state_of_session(const Mesh& mesh, int64_t step, const std::string& source) {
+  TrainingState state;
+  state.world_size = mesh.world.size();
+  state.sequence_size = mesh.sequence.size();
+  state.source = source;
+  state.totals.progress.step = step;
+  return state;
+}
+
 void load_state(const std::string& checkpoint, const ModelSaver& saver, ModelUpdate& update) {
   load_optimizer(StateReader(checkpoint, stored_weights(saver.model(), update.pieces())),
                  update.optimizer());

@@ -1,17 +1,23 @@
 // The optimizer's state and the trained weights of a session, in a checkpoint.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "longspan/comm/mesh.h"
 #include "longspan/optim/state_piece.h"
 #include "longspan/saving/saving.h"
+#include "longspan/saving/training_state.h"
 #include "longspan/session/model_update.h"
 
 namespace longspan {
 
 /// Returns the optimizer's state on this rank, with the masters of weights that `saver` rounds.
 std::vector<StateSource> optimizer_state(const ModelUpdate& update, const ModelSaver& saver);
+
+/// Returns the rest of a session's state after `step` steps. `source`: of the caller's rows.
+TrainingState state_of_session(const Mesh& mesh, int64_t step, const std::string& source);
 
 /// Reads the trained weights and the optimizer's state of this rank. Afterwards, call
 /// update.publish() on all ranks. Throws UserError.

@@ -307,11 +307,13 @@ void Session::save(const std::string& folder) {
   const ModelSaver saver = this->saver(std::nullopt);
   const Group& world = impl_->workers.world();
   if (ShardedParameters* sharded = divided()) {
-    return saver.save_final_together(folder, *sharded, world, impl_->workers.notices());
+    saver.save_final_together(folder, *sharded, world, impl_->workers.notices());
+  } else {
+    all_or_none_patiently(world, impl_->workers.notices(), [&] {
+      if (world.rank() == 0) saver.save_final(folder, parameters());
+    });
   }
-  all_or_none_patiently(world, impl_->workers.notices(), [&] {
-    if (world.rank() == 0) saver.save_final(folder, parameters());
-  });
+  events().tell(ModelSaved{.model_folder = folder, .record_folder = {}});
 }
 
 std::string Session::save_checkpoint(const std::string& folder, const std::string& source) {
@@ -323,17 +325,14 @@ std::string Session::save_checkpoint(const std::string& folder, const std::strin
     if (mesh().world.rank() == 0) prepare_output_dir(folder);
   });
   Checkpoints checkpoints(output, mesh().world, s.workers.notices(), saver, /*last=*/"");
-  TrainingState state;
-  state.world_size = mesh().world.size();
-  state.sequence_size = mesh().sequence.size();
-  state.source = source;
-  state.totals.progress.step = s.step;
-  return checkpoints.save(folder, s.step,
-                          {.parameters = parameters(),
-                           .states = optimizer_state(*s.updating, saver),
-                           .sharded = divided(),
-                           .state = std::move(state),
-                           .add_files = [](const std::string&) {}});
+  const std::string saved = checkpoints.save(folder, s.step,
+                                             {.parameters = parameters(),
+                                              .states = optimizer_state(*s.updating, saver),
+                                              .sharded = divided(),
+                                              .state = state_of_session(mesh(), s.step, source),
+                                              .add_files = [](const std::string&) {}});
+  events().tell(CheckpointSaved{saved, s.step});
+  return saved;
 }
 
 std::string Session::load_checkpoint(const std::string& checkpoint) {

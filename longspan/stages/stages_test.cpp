@@ -38,7 +38,7 @@ TEST_CASE("stages: a stage that nobody knows falls through to none of the others
   Config config;
   config.method.stage = "grpo";
   CHECK_THROWS_AS(stage_of(config.method), UserError);
-  CHECK_THROWS_AS(check_config(config), UserError);
+  CHECK_THROWS_AS(check_config(config, TrainingRows::kOfDataSet), UserError);
 }
 
 TEST_CASE("stages: every part of every description answers") {
@@ -84,7 +84,7 @@ TEST_CASE("stages: what is refused names the keys and the stages that they are f
     config.model.model_name_or_path = config.data.dataset = config.output.output_dir = "x";
     config.method.do_train = true;
     change(config);
-    return check_config(config);
+    return check_config(config, TrainingRows::kOfDataSet);
   };
   using Problems = std::vector<std::string>;
   CHECK(refused("sft", [](Config& c) { c.preferences.pref_beta = 0.2; }) ==

@@ -18,7 +18,6 @@
 #include "longspan/base/number_text.h"
 #include "longspan/base/user_error.h"
 #include "longspan/comm/differentiable.h"
-#include "longspan/config/config.h"
 #include "longspan/data/loader.h"
 #include "longspan/files/atomic_file.h"
 #include "longspan/files/checksum.h"
@@ -26,6 +25,8 @@
 #include "longspan/input/json_object.h"
 #include "longspan/input/json_text.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 #include "longspan/train/reference_key.h"
@@ -146,8 +147,8 @@ std::optional<ReferenceTable> precompute_reference(
   std::string path;
   all_or_none(world, [&] {
     if (!is_main) return;
-    key = reference_key(job.config, job.examples);
-    path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output.output_dir, key);
+    key = reference_key(job.settings, job.examples);
+    path = fmt::format("{}/reference_logps_{}.jsonl", job.output_dir, key);
     KeptLines kept = whole_lines(path, key, job.examples);
     found = std::move(kept.text);
     if (kept.num_broken > 0) {
@@ -188,10 +189,10 @@ std::optional<ReferenceTable> precompute_reference(
   all_or_none(world, [&] {
     if (!missing.empty()) reference = make_reference();
   });
-  const Loader loader(std::ssize(missing), job.config.optimization.per_device_train_batch_size,
+  const Loader loader(std::ssize(missing), job.settings.optimization.per_device_train_batch_size,
                       mesh.data.rank(), mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
   const Documents which =
-      job.config.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+      job.settings.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   const SumOver over_row = [&](const at::Tensor& x) { return sum_over(x, mesh.sequence); };
   Progress progress{.total_steps = loader.num_batches()};
   if (!missing.empty()) events.tell(Stepped{progress, kNone});

@@ -10,14 +10,14 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/report/events.h"
 #include "longspan/stages/reference.h"
+#include "longspan/train/reference_key.h"
 
 namespace longspan {
 
-struct Config;
-
 /// Inputs of the computation.
 struct ReferenceJob {
-  const Config& config;
+  ReferenceSettings settings;
+  const std::string& output_dir;
   const Mesh& mesh;
   const SequenceParallel& attention;
   at::Device device;

@@ -33,6 +33,10 @@ std::string folder_with(const testing::TemporaryFolder& place, const std::string
   return folder;
 }
 
+ReferenceSettings settings_of(const Config& config) {
+  return {config.model, config.method, config.preferences, config.data, config.optimization};
+}
+
 }  // namespace
 
 TEST_CASE("reference cache: the key knows all that decides the numbers, and nothing else") {
@@ -42,9 +46,9 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   config.model.model_name_or_path = folder_with(place, "model", "config.json", "{}");
   const ExamplesInMemory both({pair_of(1), pair_of(5)}), turned({pair_of(5), pair_of(1)}),
       one({pair_of(1)});
-  std::set<std::string> keys{reference_key(config, both)};
+  std::set<std::string> keys{reference_key(settings_of(config), both)};
   const auto differs = [&](const Config& changed, const ExampleSet& examples) {
-    return keys.insert(reference_key(changed, examples)).second;
+    return keys.insert(reference_key(settings_of(changed), examples)).second;
   };
   CHECK(!differs(config, both));
   CHECK(differs(config, turned));
@@ -103,7 +107,7 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   std::vector<Example> examples;
   for (int32_t i = 0; i < 2000; ++i) examples.push_back(pair_of(i));
   const ExamplesInMemory all(std::move(examples));
-  const std::string key = reference_key(config, all);
+  const std::string key = reference_key(settings_of(config), all);
   const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
   {
     std::ofstream file(path);
@@ -117,7 +121,9 @@ TEST_CASE("reference cache: what the file holds goes out from rank 0 alone") {
   std::vector<std::optional<ReferenceTable>> tables(kRanks);
   testing::run_ranks(kRanks, [&](const Mesh& mesh) {
     const auto attention = make_local(cpu_block_kernel());
-    const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
+    const ReferenceJob job{
+        settings_of(config), config.output.output_dir, mesh, *attention, at::kCPU, all,
+        [] { return false; }};
     Events silent(/*rank=*/0, /*sink=*/nullptr);
     const int rank = mesh.world.rank();
     tables[rank] = precompute_reference(job, [] { return std::unique_ptr<Reference>(); }, silent);
@@ -140,7 +146,7 @@ TEST_CASE("reference cache: lines that are not as written are computed again") {
   std::vector<Example> examples;
   for (int32_t i = 0; i < 7; ++i) examples.push_back(pair_of(i));
   const ExamplesInMemory all(std::move(examples));
-  const std::string key = reference_key(config, all);
+  const std::string key = reference_key(settings_of(config), all);
   const std::string path = fmt::format("{}/reference_logps_{}.jsonl", place.path, key);
   std::string changed = reference_line(key, 1, {-1.5, -2.5});
   changed.replace(changed.find("-1.5"), 4, "-7.5");
@@ -159,7 +165,9 @@ TEST_CASE("reference cache: lines that are not as written are computed again") {
   }
   testing::run_ranks(1, [&](const Mesh& mesh) {
     const auto attention = make_local(cpu_block_kernel());
-    const ReferenceJob job{config, mesh, *attention, at::kCPU, all, [] { return false; }};
+    const ReferenceJob job{
+        settings_of(config), config.output.output_dir, mesh, *attention, at::kCPU, all,
+        [] { return false; }};
     Events silent(/*rank=*/0, /*sink=*/nullptr);
     const auto no_model = []() -> std::unique_ptr<Reference> { throw UserError("asked for"); };
     // Missing examples require the model.

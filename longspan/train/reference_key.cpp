@@ -7,11 +7,15 @@
 #include <set>
 
 #include "longspan/base/names.h"
-#include "longspan/config/config.h"
 #include "longspan/files/checksum.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/model_files.h"
 #include "longspan/settings/choices.h"
+#include "longspan/settings/data_settings.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/model_settings.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/preference_settings.h"
 
 namespace longspan {
 namespace {
@@ -56,7 +60,7 @@ void add_folder(Hash& hash, const std::string& folder) {
 
 }  // namespace
 
-std::string reference_key(const Config& config, const ExampleSet& examples) {
+std::string reference_key(const ReferenceSettings& config, const ExampleSet& examples) {
   Hash hash;
   hash.add(config.method.stage);
   hash.add(uint64_t{config.model.pure_bf16 ? 2u : config.optimization.bf16 ? 1u : 0u});

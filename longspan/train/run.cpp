@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
+#include "longspan/config/training_settings.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/registers/stage.h"
 #include "longspan/saving/launch.h"
@@ -20,6 +22,7 @@
 #include "longspan/train/reference_cache.h"
 #include "longspan/train/run_checkpoints.h"
 #include "longspan/train/run_data.h"
+#include "longspan/train/run_identity.h"
 #include "longspan/train/run_memory.h"
 #include "longspan/train/run_messages.h"
 #include "longspan/train/run_reports.h"
@@ -48,11 +51,26 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
   return claim;
 }
 
+/// For a configuration that was not loaded for this kind of run.
+void require_rows(const Config& config, const RunParts& parts) {
+  if (!config.data.dataset.empty()) return;
+  if (!parts.make_source) {
+    throw UserError("dataset is missing: give names from dataset_info.json, or a source of rows");
+  }
+  if (config.preferences.precompute_ref_log_probs) {
+    throw UserError(
+        "precompute_ref_log_probs computes a table for the rows of dataset, and dataset is "
+        "missing; remove the key");
+  }
+}
+
 RunData read_same_data(const Config& config, const RunPlan& plan, const Moment& moment,
                        Workers& workers, Events& events) {
   require_same_model(workers.world(), plan.model);
-  RunData data = share_data(workers.world(), workers.notices(), config.data.cache_dir, events,
-                            [&] { return read_data(config, plan.model, moment, events); });
+  RunData data = share_data(workers.world(), workers.notices(), config.data.cache_dir, events, [&] {
+    return read_data({config.model, config.method, config.data, config.optimization.seed},
+                     plan.model, moment, events);
+  });
   require_same_data(workers.world(), data);
   return data;
 }
@@ -75,8 +93,15 @@ bool prepare(Session& session, const Config& config, const RunData& data, const 
   }
   const JoinedExamples examples(*data.train, *data.eval);
   const auto stops = [&] { return host.requested() || host.told_to_stop(); };
-  const ReferenceJob job{config,   session.mesh(), session.attention(), session.device(),
-                         examples, stops,          session.idle_rows()};
+  const ReferenceJob job{.settings = {config.model, config.method, config.preferences, config.data,
+                                      config.optimization},
+                         .output_dir = config.output.output_dir,
+                         .mesh = session.mesh(),
+                         .attention = session.attention(),
+                         .device = session.device(),
+                         .examples = examples,
+                         .stops = stops,
+                         .idle_rows = session.idle_rows()};
   std::optional<ReferenceTable> table =
       precompute_reference(job, [&] { return session.make_reference(); }, session.events());
   if (!table) return false;
@@ -115,25 +140,33 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     start.launch = launch;
     start.resumed =
         find_resume_point(config.output, workers.world(), workers.notices(), launch, events);
+    all_or_none(workers.world(), [&] { require_rows(config, parts); });
     const Moment moment = moment_of_run(workers.world(), start.resumed);
     const RunData data = read_same_data(config, plan, moment, workers, events);
     Session session(config, plan, workers, events);
-    complete_run_start(config, workers.mesh(), plan.model, session.trained(), data, moment,
-                       workers.notices(), events, start);
+    start.identity = identity_of({config.method, config.optimization, training_settings(config)},
+                                 workers.mesh(), plan.model, session.trained(), data, moment);
+    complete_run_start({config.model, config.method, config.preferences, config.data},
+                       config.optimization, config.output, workers.mesh(), workers.notices(),
+                       events, start);
     prepare_folders(config.output, workers, launch);
     host.begin_steps();
     if (!prepare(session, config, data, host)) {
       return say_stopped_before_steps(config.output, host, events);
     }
-    const RunMemory memory = plan_memory(config, plan, data, session.account(), workers);
+    const RunMemory memory = plan_memory(
+        {config.model, config.method, config.preferences, config.optimization, config.memory},
+        config.data.cutoff_len, plan, data, session.account(), workers);
     session.context().model.keep_feed_forwards(memory.kept.count);
-    RunReports reports(config, memory, parts.meter, events);
+    RunReports reports(config.method, config.optimization, config.output, memory, parts.meter,
+                       events);
     const std::unique_ptr<ExampleSource> source =
         source_of(config, parts, *data.train, workers.mesh());
     const StepSchedule schedule(config.method, config.optimization, config.output,
                                 source->num_batches());
     TrainingStep step(config.optimization, schedule, session, *source, host);
-    RunSaving saving(config, workers, session, data, start, schedule, host, events);
+    RunSaving saving(config.model, config.optimization, config.output, workers, session, data,
+                     start, schedule, host, events);
     RunState state(workers.mesh(), start, saving.saver, session.updating(), *source,
                    session.averages());
     RunCheckpoints checkpoints(config.output, workers, session, saving, state, reports);
@@ -153,9 +186,18 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     const RunTotals& totals = trainer.totals();
     const std::string disk =
         reports.log.open(workers.world(), saving.disk(totals.progress.step), start);
-    say_start({config, plan, data, start, session.trained(), schedule, totals.progress,
-               reports.memory, disk},
-              events);
+    say_start(
+        {{config.model, config.method, config.preferences, config.optimization, config.output},
+         config.notes,
+         plan,
+         data,
+         start,
+         session.trained(),
+         schedule,
+         totals.progress,
+         reports.memory,
+         disk},
+        events);
     const RunEnd end = trainer.train();
     // Everything is saved; later events during cleanup do not change the result.
     host.all_saved(end);

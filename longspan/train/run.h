@@ -27,8 +27,10 @@ struct RunResult {
 struct RunParts {
   PeakMeter* meter = nullptr;   ///< measures memory peaks for the report; null: no measurement
   EventSink* events = nullptr;  ///< gets the run's events, on rank 0; null: nobody listens
-  /// Makes the source of this process's training examples. `train` outlives the source. Empty
-  /// function: epochs over the training set.
+  /// Makes the source of this process's training examples. `train` outlives the source. With such a
+  /// source, the configuration may leave `dataset` out (load_config with TrainingRows::kOfCaller):
+  /// `train` is then empty, and the memory estimate takes each example for one document of
+  /// cutoff_len tokens. Empty function: epochs over the training set.
   std::function<std::unique_ptr<ExampleSource>(const ExampleSet& train, const Mesh& mesh)>
       make_source;
 };

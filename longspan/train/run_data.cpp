@@ -7,7 +7,6 @@
 
 #include "longspan/base/fnv1a.h"
 #include "longspan/base/user_error.h"
-#include "longspan/config/config.h"
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
@@ -20,6 +19,9 @@
 #include "longspan/registers/stage.h"
 #include "longspan/report/data_hints.h"
 #include "longspan/settings/choices.h"
+#include "longspan/settings/data_settings.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/model_settings.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -32,11 +34,8 @@ bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
   return config.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;
 }
 
-}  // namespace
-
-RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
-                  Events& events) {
-  RunData data;
+/// Says how the trained model differs from its folder.
+void say_model(const RowSettings& config, const ModelConfig& model, Events& events) {
   ModelConfig own = load_model_config(config.model.model_name_or_path);
   if (const std::string head = describe_own_head(config.model.model_name_or_path, model);
       !head.empty()) {
@@ -51,13 +50,34 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
         "The adapter's folder keeps the positions in longspan_adapter.json, for `longspan chat`, "
         "`generate` and `export`. PEFT does not read it: give PEFT's users the exported model.");
   }
+}
+
+/// Without data sets.
+RunData no_data() {
+  RunData data;
+  data.train = std::make_unique<ExamplesInMemory>(std::vector<Example>());
+  data.eval = std::make_unique<ExamplesInMemory>(std::vector<Example>());
+  data.eval_fingerprint = fingerprint_of(*data.eval);
+  return data;
+}
+
+}  // namespace
+
+RunData read_data(const RowSettings& config, const ModelConfig& model, const Moment& moment,
+                  Events& events) {
+  say_model(config, model, events);
+  const bool has_rows = !config.data.dataset.empty();
+  // Rows of the caller's are token ids: the model's folder needs no tokenizer.
+  if (!has_rows && config.data.eval_dataset.empty()) return no_data();
+  RunData data;
   const Tokenizer tokenizer = Tokenizer::load(config.model.model_name_or_path);
   const Stage& stage = stage_of(config.method);
-  const RunRows rows = read_run_rows(config.data, stage, config.optimization.seed);
+  const RunRows rows = read_run_rows(config.data, stage, config.seed);
   const auto encoded_from = [&](const std::vector<Conversation>& some) {
     return encode_examples(config.data, stage, tokenizer, some, moment, model.spec.vocab_size);
   };
-  EncodedExamples train = encoded_from(rows.train), eval;
+  EncodedExamples train, eval;
+  if (has_rows) train = encoded_from(rows.train);
   if (!rows.eval.empty()) eval = encoded_from(rows.eval);
   if (writes_moment(config.data, tokenizer)) {
     events.say(
@@ -78,7 +98,7 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   for (const std::string& note : rows.notes) warn(note);
   warn(tokenizer.left_out());
   warn(hint_at_template(config.data, model, tokenizer));
-  if (data.chat)
+  if (data.chat && has_rows)
     warn(hint_at_joined_messages(config.data, stage, *data.chat, tokenizer, rows.train, moment));
   for (const EncodedExamples* encoded : {&train, &eval}) {
     for (const std::string& note : encoded->chats) {
@@ -92,7 +112,7 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   const int64_t num_train = std::ssize(train.examples);
   data.train = std::make_unique<ExamplesInMemory>(std::move(train.examples));
   data.eval = std::make_unique<ExamplesInMemory>(std::move(eval.examples), num_train);
-  data.fingerprint = fingerprint_of(*data.train);
+  if (has_rows) data.fingerprint = fingerprint_of(*data.train);
   data.eval_fingerprint = fingerprint_of(*data.eval);
   return data;
 }

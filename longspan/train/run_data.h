@@ -1,6 +1,7 @@
 // The rows of a run: read, encoded, and equal on every rank.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,17 +15,30 @@
 
 namespace longspan {
 
-struct Config;
+struct DataSettings;
+struct MethodSettings;
+struct ModelSettings;
+
+/// The sections of the configuration that say what the data sets are, and how rows are made of
+/// them.
+struct RowSettings {
+  const ModelSettings& model;
+  const MethodSettings& method;
+  const DataSettings& data;
+  int64_t seed;
+};
 
 struct RunData {
-  std::unique_ptr<ExampleSet> train, eval;
-  std::string fingerprint, eval_fingerprint;  // fingerprint_of() the sets
+  std::unique_ptr<ExampleSet> train, eval;  // train: empty without `dataset`
+  /// fingerprint_of() the sets; `fingerprint` is empty without `dataset`.
+  std::string fingerprint, eval_fingerprint;
   std::optional<SavedChat> chat;  // chat settings of the saved model, if a template is configured
 };
 
-/// Reads and encodes the data sets. Prints an example, cut and left-out rows, and likely mistakes.
-/// `moment`: of the run. Throws UserError.
-RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
+/// Reads and encodes the data sets. Says an example, cut and left-out rows, and likely mistakes.
+/// Without data sets, reads no tokenizer, and the saved model keeps the chat settings of its
+/// folder. `moment`: of the run. Throws UserError.
+RunData read_data(const RowSettings& config, const ModelConfig& model, const Moment& moment,
                   Events& events);
 
 /// Returns a hash of all tokens, labels, columns, positions and verdicts, in order.

@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
 #include "longspan/files/checksum.h"
 #include "longspan/input/numbers.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/optimization_settings.h"
 
 namespace longspan {
 namespace {
@@ -36,8 +37,7 @@ std::string text_of(const ModelConfig& model) {
 }
 
 /// Returns the keys, with the values of an existing adapter for LoRA's keys.
-Settings settings_of(const Config& config, const std::optional<LoraShape>& lora) {
-  Settings settings = training_settings(config);
+Settings settings_of(Settings settings, const std::optional<LoraShape>& lora) {
   if (!lora) return settings;
   set_value(settings, "lora_rank", fmt::format("{}", lora->r));
   set_value(settings, "lora_alpha", fmt::format("{}", lora->alpha));
@@ -49,7 +49,7 @@ Settings settings_of(const Config& config, const std::optional<LoraShape>& lora)
 
 }  // namespace
 
-RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
+RunIdentity identity_of(const IdentitySettings& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data, const Moment& moment) {
   return {.stage = config.method.stage,
           .finetuning_type = config.method.finetuning_type,
@@ -65,7 +65,7 @@ RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfi
           .shuffled = !config.method.disable_shuffling,
           .moment = moment.text,
           .rope_scaling = text_of(model),
-          .settings = settings_of(config, trained.lora),
+          .settings = settings_of(config.keys, trained.lora),
           .contents = {}};
 }
 

@@ -9,11 +9,19 @@
 
 namespace longspan {
 
-struct Config;
+struct MethodSettings;
+struct OptimizationSettings;
+
+/// The keys of a run, and the sections of the configuration that its identity names.
+struct IdentitySettings {
+  const MethodSettings& method;
+  const OptimizationSettings& optimization;
+  Settings keys;  // training_settings()
+};
 
 /// Returns the identity of this start without the contents of files, which are read later. `model`:
 /// as it is trained, with rope_scaling.
-RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
+RunIdentity identity_of(const IdentitySettings& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data, const Moment& moment);
 
 }  // namespace longspan

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <string>
 
-#include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
 #include "longspan/memory/device_memory.h"
 #include "longspan/memory/machine_memory.h"
+#include "longspan/registers/stage.h"
 #include "longspan/report/memory_report.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/optimization_settings.h"
 
 namespace longspan {
 namespace {
@@ -28,17 +30,22 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
   return static_cast<int64_t>(kShare * static_cast<double>(bytes / on_one));
 }
 
+/// Rows of the caller's are not known yet: each example may have cutoff_len tokens.
+RowLengths lengths_of(const AccountSettings& config, int64_t cutoff_len, const ExampleSet& train) {
+  const int64_t batch_size = config.optimization.per_device_train_batch_size;
+  if (!train.empty()) return row_lengths(train, batch_size, stage_of(config.method).rows);
+  const int64_t num_tokens = batch_size * cutoff_len;
+  return {.num_tokens = num_tokens, .num_labels = num_tokens};
+}
+
 }  // namespace
 
-RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& data,
-                      const RunParameters& parameters, const Workers& workers) {
+RunMemory plan_memory(const AccountSettings& config, int64_t cutoff_len, const RunPlan& plan,
+                      const RunData& data, const RunParameters& parameters,
+                      const Workers& workers) {
   RunMemory memory;
-  memory.facts = memory_facts(
-      {config.model, config.method, config.preferences, config.optimization, config.memory},
-      plan.attended, plan.parallel, parameters,
-      row_lengths(*data.train, config.optimization.per_device_train_batch_size,
-                  stage_of(config.method).rows),
-      plan.computer());
+  memory.facts = memory_facts(config, plan.attended, plan.parallel, parameters,
+                              lengths_of(config, cutoff_len, *data.train), plan.computer());
   if (auto said =
           said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);

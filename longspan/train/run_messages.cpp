@@ -7,12 +7,11 @@
 #include "longspan/base/names.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/folder_tensors.h"
-#include "longspan/config/config.h"
 #include "longspan/report/remarks.h"
-#include "longspan/report/summary.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/output_room.h"
 #include "longspan/settings/choices.h"
+#include "longspan/settings/model_settings.h"
 #include "longspan/spec/file_tensors.h"
 
 namespace longspan {
@@ -42,9 +41,9 @@ void say_interrupted(const std::string& where_it_stands, bool trained_all,
 }
 
 /// For the model's files and those of its adapters.
-std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& model) {
-  std::map<LeftOut, int64_t> counts = left_out_tensors(config.model.model_name_or_path, model);
-  for (const std::string& folder : split_names(config.model.adapter_name_or_path)) {
+std::map<LeftOut, int64_t> left_out(const ModelSettings& config, const ModelConfig& model) {
+  std::map<LeftOut, int64_t> counts = left_out_tensors(config.model_name_or_path, model);
+  for (const std::string& folder : split_names(config.adapter_name_or_path)) {
     if (const int64_t count = num_value_head_tensors(folder); count > 0) {
       counts[LeftOut::kValueHead] += count;
     }
@@ -55,9 +54,9 @@ std::map<LeftOut, int64_t> left_out(const Config& config, const ModelConfig& mod
 }  // namespace
 
 void say_start(const StartFacts& facts, Events& events) {
-  const auto& [config, plan, data, start, trained, schedule, progress, memory, disk] = facts;
-  events.say(summary_of({.settings = {config.model, config.method, config.preferences,
-                                      config.optimization, config.output},
+  const auto& [settings, notes, plan, data, start, trained, schedule, progress, memory, disk] =
+      facts;
+  events.say(summary_of({.settings = settings,
                          .model = plan.model,
                          .plan = plan.parallel,
                          .steps = schedule.plan(),
@@ -68,9 +67,9 @@ void say_start(const StartFacts& facts, Events& events) {
                          .num_warmup_steps = schedule.num_warmup_steps(),
                          .device = device_text(plan)}));
   for (const std::string& remark :
-       remarks_at_start({.notes = config.notes,
-                         .method = config.method,
-                         .adapters = config.model.adapter_name_or_path,
+       remarks_at_start({.notes = notes,
+                         .method = settings.method,
+                         .adapters = settings.model.adapter_name_or_path,
                          .model = plan.model,
                          .plan_warning = plan.warning,
                          .num_rows = data.train->size(),
@@ -78,11 +77,12 @@ void say_start(const StartFacts& facts, Events& events) {
                          .local_world_size = plan.where.local_world_size,
                          .num_cores = plan.num_cores,
                          .cuda = plan.device.cuda(),
-                         .left_out = plan.where.rank == 0 ? left_out(config, plan.model)
+                         .left_out = plan.where.rank == 0 ? left_out(settings.model, plan.model)
                                                           : std::map<LeftOut, int64_t>()})) {
     events.say(remark);
   }
-  if (const std::string text = warning_of_fallback(config.output); !text.empty()) events.say(text);
+  if (const std::string text = warning_of_fallback(settings.output); !text.empty())
+    events.say(text);
   events.say(fmt::format("\n{}", memory.begin(plan.where.local_world_size, plan.device.cuda())));
   if (!disk.empty()) events.say(disk);
   if (!start.resumed) return;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "longspan/liveness/host.h"
 #include "longspan/report/events.h"
 #include "longspan/report/memory_report.h"
+#include "longspan/report/summary.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/session/run_plan.h"
 #include "longspan/session/trained_model.h"
@@ -17,10 +19,9 @@
 
 namespace longspan {
 
-struct Config;
-
 struct StartFacts {
-  const Config& config;
+  SummarySettings settings;
+  const std::vector<std::string>& notes;  // of the configuration
   const RunPlan& plan;
   const RunData& data;
   const RunStart& start;

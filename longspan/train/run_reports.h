@@ -1,7 +1,10 @@
 // Measurements, logs and events of a run.
 #pragma once
 
+#include <optional>
+
 #include "longspan/memory/peak_meter.h"
+#include "longspan/report/curves.h"
 #include "longspan/report/events.h"
 #include "longspan/report/memory_report.h"
 #include "longspan/session/session.h"
@@ -10,15 +13,21 @@
 
 namespace longspan {
 
-/// Only rank 0 writes the log and prints.
+struct MethodSettings;
+struct OptimizationSettings;
+
+/// Its log files and pictures are sinks of the run's events, which come on rank 0.
 struct RunReports {
   /// `meter` as in run_training. All arguments but `memory` must outlive the reports.
-  RunReports(const Config& config, const RunMemory& memory, PeakMeter* meter, Events& events);
+  RunReports(const MethodSettings& method, const OptimizationSettings& optimization,
+             const OutputSettings& output, const RunMemory& memory, PeakMeter* meter,
+             Events& events);
   RunReports(const RunReports&) = delete;
   RunReports& operator=(const RunReports&) = delete;
 
   MemoryReport memory;
   RunLog log;
+  std::optional<Pictures> pictures;  // with plot_loss
 };
 
 }  // namespace longspan

@@ -7,10 +7,8 @@
 #include <iterator>
 #include <vector>
 
-#include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/unfinished.h"
-#include "longspan/report/curves.h"
 #include "longspan/saving/output_folders.h"
 
 namespace longspan {
@@ -97,7 +95,6 @@ bool RunResults::save_record(const RunRecord& record) {
             if (workers_.is_main()) write_record(folder, record);
           });
         });
-    return !record_in_.empty();
   } catch (const std::exception& error) {
     if (workers_.is_main() && is_agreed(workers_.world(), error)) {
       model_.events().say(
@@ -105,17 +102,9 @@ bool RunResults::save_record(const RunRecord& record) {
     }
     throw;
   }
-}
-
-void RunResults::show(const SentBytes& sent) {
-  if (config_.plot_loss) {
-    try {
-      plot_curves(log_, record_in_);
-    } catch (const UserError& error) {
-      model_.events().say(fmt::format("warning: {}; the picture is left out.", error.what()));
-    }
-  }
-  for (const std::string& table : tables_of(sent)) model_.events().say(table);
+  if (record_in_.empty()) return false;
+  model_.events().tell(ModelSaved{.model_folder = model_in_, .record_folder = record_in_});
+  return true;
 }
 
 }  // namespace longspan

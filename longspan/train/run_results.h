@@ -34,10 +34,9 @@ class RunResults {
   /// Saves the model; if output_dir's disk is full, into fallback_output_dir, and waits for space.
   /// Returns false if the wait was interrupted. Collective. Throws as all_or_none.
   bool save_model(const RunTotals& totals);
-  /// The same for logs and results. Call after save_model(), whose folder it prefers.
+  /// The same for logs and results, then tells ModelSaved. Call after save_model(), whose folder it
+  /// prefers.
   bool save_record(const RunRecord& record);
-  /// Plots the curves and prints the traffic between ranks. On rank 0.
-  void show(const SentBytes& sent);
 
   /// Returns the model's folder after save_model(): output_dir, or the run's folder in
   /// fallback_output_dir; empty if it was not saved.

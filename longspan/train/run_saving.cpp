@@ -1,22 +1,26 @@
 #include "longspan/train/run_saving.h"
 
 #include "longspan/checkpoint/model_folder.h"
-#include "longspan/config/config.h"
+#include "longspan/registers/update_rule.h"
+#include "longspan/settings/model_settings.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 
-RunSaving::RunSaving(const Config& config, Workers& workers, const Session& model,
+RunSaving::RunSaving(const ModelSettings& model, const OptimizationSettings& optimization,
+                     const OutputSettings& output, Workers& workers, const Session& session,
                      const RunData& data, const RunStart& start, const StepSchedule& schedule,
                      Host& host, Events& events)
-    : saver(model.saver(data.chat)),
-      checkpoints(config.output, workers.world(), workers.notices(), saver, start.folder()),
+    : saver(session.saver(data.chat)),
+      checkpoints(output, workers.world(), workers.notices(), saver, start.folder()),
       patient_saver(workers.world(), workers.notices(), host, events),
-      config_(config.output),
-      rule_(update_rule_of(config.optimization)),
-      trains_in_bf16_(config.model.pure_bf16),
+      config_(output),
+      rule_(update_rule_of(optimization)),
+      trains_in_bf16_(model.pure_bf16),
       schedule_(schedule),
       num_processes_(workers.world().size()),
-      divided_(model.divided() != nullptr) {}
+      divided_(session.divided() != nullptr) {}
 
 DiskFacts RunSaving::disk(int64_t steps_done) const {
   const SavedModel& saved = saver.model();

@@ -18,11 +18,17 @@
 
 namespace longspan {
 
+struct ModelSettings;
+struct OptimizationSettings;
+struct UpdateRule;
+
 class RunSaving {
  public:
   /// All arguments must outlive this object.
-  RunSaving(const Config& config, Workers& workers, const Session& model, const RunData& data,
-            const RunStart& start, const StepSchedule& schedule, Host& host, Events& events);
+  RunSaving(const ModelSettings& model, const OptimizationSettings& optimization,
+            const OutputSettings& output, Workers& workers, const Session& session,
+            const RunData& data, const RunStart& start, const StepSchedule& schedule, Host& host,
+            Events& events);
   RunSaving(const RunSaving&) = delete;
   RunSaving& operator=(const RunSaving&) = delete;
 

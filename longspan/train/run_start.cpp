@@ -1,9 +1,9 @@
 #include "longspan/train/run_start.h"
 
-#include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/read_contents.h"
-#include "longspan/train/run_identity.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/output_settings.h"
 
 namespace longspan {
 
@@ -18,20 +18,17 @@ Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resum
   return {world.gather_text(mine)[0]};
 }
 
-void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Moment& moment,
-                        Notices& notices, Events& events, RunStart& start) {
-  start.identity = identity_of(config, mesh, model, trained, data, moment);
+void complete_run_start(const ContentSettings& files, const OptimizationSettings& optimization,
+                        const OutputSettings& output, const Mesh& mesh, Notices& notices,
+                        Events& events, RunStart& start) {
   // Without saved states, no later run compares the files.
-  if (!start.resumed && config.output.save_only_model) return;
+  if (!start.resumed && output.save_only_model) return;
   const RunIdentity then = start.resumed ? start.resumed->state.identity : RunIdentity();
-  start.identity.contents =
-      read_contents({config.model, config.method, config.preferences, config.data}, mesh.world,
-                    notices, then.contents, events);
+  start.identity.contents = read_contents(files, mesh.world, notices, then.contents, events);
   if (!start.resumed) return;
   all_or_none(mesh.world, [&] {
     require_same_run(start.resumed->folder, then, start.identity,
-                     config.optimization.per_device_train_batch_size * mesh.data.size());
+                     optimization.per_device_train_batch_size * mesh.data.size());
   });
   start.changes = changes_since(start.resumed->folder, then, start.identity,
                                 start.resumed->state.totals.progress.step + 1);

@@ -11,14 +11,14 @@
 #include "longspan/report/events.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/resume.h"
+#include "longspan/saving/run_contents.h"
 #include "longspan/saving/training_state.h"
-#include "longspan/session/trained_model.h"
 #include "longspan/text/moment.h"
-#include "longspan/train/run_data.h"
 
 namespace longspan {
 
-struct Config;
+struct OptimizationSettings;
+struct OutputSettings;
 
 struct RunStart {
   Launch launch;
@@ -34,11 +34,11 @@ struct RunStart {
 /// a checkpoint of an earlier version, which has none: the time when it was saved. Collective.
 Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
 
-/// Completes `start`, which already has its launch and the checkpoint, if any. `model`: as it is
-/// trained, with rope_scaling. `moment`: of the rows. Collective. Throws as all_or_none if the
+/// Completes `start`, which already has its launch, its identity without contents, and the
+/// checkpoint, if any. Reads the contents of the files. Collective. Throws as all_or_none if the
 /// checkpoint belongs to another run.
-void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Moment& moment,
-                        Notices& notices, Events& events, RunStart& start);
+void complete_run_start(const ContentSettings& files, const OptimizationSettings& optimization,
+                        const OutputSettings& output, const Mesh& mesh, Notices& notices,
+                        Events& events, RunStart& start);
 
 }  // namespace longspan

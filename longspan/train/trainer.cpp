@@ -150,6 +150,9 @@ bool Trainer::ends_with_evaluation() const {
 RunEnd Trainer::finish() {
   const std::string memory =
       parts_.reports.memory.end(parts_.workers.world());  // of training, without saving
+  if (!parts_.reports.memory.measured().empty()) {
+    events_.tell(MemoryMeasured{parts_.reports.memory.measured()});
+  }
   if (ends_with_evaluation() && !evaluate_now()) return stop();
   RunRecord record{.progress = totals_.progress,
                    .training = parts_.results.summed_up(totals_),
@@ -162,7 +165,7 @@ RunEnd Trainer::finish() {
   if (!parts_.results.save_model(totals_) || !parts_.results.save_record(record))
     return RunEnd::kInterrupted;
   if (!parts_.workers.is_main()) return RunEnd::kDone;
-  parts_.results.show(record.sent);
+  for (const std::string& table : tables_of(record.sent)) events_.say(table);
   events_.say(memory);
   return RunEnd::kDone;
 }

@@ -260,13 +260,15 @@ FUZZ_READER(reference_cache) {
   config.output.output_dir = folder.path();
   config.model.model_name_or_path = small_model_folder();
   const ExamplesInMemory all(std::move(examples));
-  static const std::string key = reference_key(config, all);
+  const ReferenceSettings settings{config.model, config.method, config.preferences, config.data,
+                                   config.optimization};
+  static const std::string key = reference_key(settings, all);
   folder.write(fmt::format("reference_logps_{}.jsonl", key), input);
   const Mesh mesh{};
   NoAttention attention;
-  Console silent(/*silent=*/true);
+  const Events silent(/*rank=*/0, /*sink=*/nullptr);
   precompute_reference(
-      {config, mesh, attention, at::kCPU, all, [] { return false; }},
+      {settings, config.output.output_dir, mesh, attention, at::kCPU, all, [] { return false; }},
       []() -> std::unique_ptr<Reference> { throw UserError("not here"); }, silent);
 }
 
