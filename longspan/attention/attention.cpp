@@ -9,16 +9,18 @@ namespace longspan {
 
 at::Tensor Attention::attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
                                     const std::shared_ptr<const LatentKeys>& keys,
-                                    const AttentionSpec& spec, const Packing& packing) {
+                                    const AttentionSpec& spec, const Packing& packing,
+                                    AttentionCheckpoint checkpoint) {
   const LatentKeys::Heads heads = expanded(x_TJ, keys);
-  return attend(q_TNH, heads.k_SMH, heads.v_SMH, spec, packing);
+  return attend({q_TNH, heads.k_SMH, heads.v_SMH}, spec, packing, checkpoint);
 }
 
 at::Tensor Attention::project_and_attend(const AttentionProjections& projections,
-                                         const AttentionSpec& spec, const Packing& packing) {
+                                         const AttentionSpec& spec, const Packing& packing,
+                                         AttentionCheckpoint checkpoint) {
   const at::Tensor q_TNH = projections.query(), k_TMH = projections.key();
   const at::Tensor out_TNH =
-      attend(q_TNH, k_TMH, projections.value(), spec, packing, projections.sinks_N);
+      attend({q_TNH, k_TMH, projections.value(), projections.sinks_N}, spec, packing, checkpoint);
   std::vector<int64_t> heads(out_TNH.size(1));
   std::iota(heads.begin(), heads.end(), int64_t{0});
   return projections.add_output(projections.begin_output(), out_TNH, heads);

@@ -1,6 +1,6 @@
-// Attention as models see it. T: tokens of this process, N: query heads, M: kv heads, J:
-// AttentionSpec::latent_dim, H: the head dim: AttentionSpec::key_dim for queries and keys,
-// AttentionSpec::value_dim for values and outputs.
+// Attention as models see it. T: tokens of this process, S: tokens of keys, N: query heads, M: kv
+// heads, J: AttentionSpec::latent_dim, H: the head dim: AttentionSpec::key_dim for queries and
+// keys, AttentionSpec::value_dim for values and outputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "longspan/attention/saved_attention.h"
 #include "longspan/rows/packing.h"
 #include "longspan/spec/attention_spec.h"
 
@@ -18,6 +19,13 @@ namespace longspan {
 class LatentKeys;
 class RecurrentMemory;
 class WholeRow;
+
+/// What attends and what is attended to. Queries and keys are already rotated. sinks_N has one
+/// number per query head and is given where AttentionSpec::has_sinks.
+struct AttentionInputs {
+  at::Tensor q_TNH, k_SMH, v_SMH;
+  at::Tensor sinks_N = {};
+};
 
 /// The projections around a layer's attention, as differentiable functions. An attention calls them
 /// to overlap its exchanges with them. It calls query, key, value and begin_output once each, in
@@ -40,26 +48,27 @@ struct AttentionProjections {
 class Attention {
  public:
   virtual ~Attention() = default;
-  /// Returns out_TNH in the dtype of q. q_TNH and k_TMH are already rotated. sinks_N has one number
-  /// per query head and is given where AttentionSpec::has_sinks. All processes pass the same sinks.
-  /// Each process gets a partial gradient of the sinks; the sum over processes is the gradient.
-  virtual at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                            const at::Tensor& v_TMH, const AttentionSpec& spec,
-                            const Packing& packing, const at::Tensor& sinks_N = {}) = 0;
+  /// Returns out_TNH in the dtype of q. Keys and values are of the same T tokens. All processes
+  /// pass the same sinks. Each process gets a partial gradient of the sinks; the sum over processes
+  /// is the gradient. The checkpoint says whether results are saved or replayed.
+  virtual at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                            const Packing& packing, AttentionCheckpoint checkpoint = {}) = 0;
 
   /// Attends to keys and values that `keys` makes of x_TJ (latent_keys.h). An implementation may
   /// send x_TJ to other processes instead of keys and values. For layers whose spec has a
   /// latent_dim and no sinks.
   virtual at::Tensor attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
                                    const std::shared_ptr<const LatentKeys>& keys,
-                                   const AttentionSpec& spec, const Packing& packing);
+                                   const AttentionSpec& spec, const Packing& packing,
+                                   AttentionCheckpoint checkpoint = {});
 
   /// Whether project_and_attend() is faster than separate projections, although its operations are
   /// smaller.
   virtual bool overlaps_projections() const { return false; }
   /// Returns y_TD: projections, attend() and the output projection.
   virtual at::Tensor project_and_attend(const AttentionProjections& projections,
-                                        const AttentionSpec& spec, const Packing& packing);
+                                        const AttentionSpec& spec, const Packing& packing,
+                                        AttentionCheckpoint checkpoint = {});
 
   /// Returns the places of this padded row's tokens, for layers that go over whole rows
   /// (goes_over_rows() in spec/model_spec.h). Null: this process holds all tokens, in order. Throws

@@ -304,22 +304,21 @@ TEST_CASE("leaf attention: replay takes what was saved, in order, and computes n
                    v = random({14, 2, 8});
   const AttentionSpec spec = spec_of(q, k);
   SavedAttention saved;
-  at::Tensor first, second;
-  {
-    SaveScope save(saved);
-    first = leaf_attention(kernel, q, k, v, spec, packing);
-    second = leaf_attention(kernel, 2 * q, k, v, spec, packing);
-  }
+  const auto attend = [&](const at::Tensor& queries, AttentionCheckpoint checkpoint) {
+    return leaf_attention(kernel, {queries, k, v}, spec, packing, checkpoint);
+  };
+  const auto saving = AttentionCheckpoint::saving(saved),
+             replaying = AttentionCheckpoint::replaying(saved);
+  const at::Tensor first = attend(q, saving), second = attend(2 * q, saving);
   CHECK(kernel.num_forwards == 2);
   CHECK(saved.results.size() == 2);
   CHECK_FALSE(saved.results[0].out_TNH.requires_grad());
-  ReplayScope replay(saved);
-  CHECK(leaf_attention(kernel, q, k, v, spec, packing).equal(first));
-  const at::Tensor again = leaf_attention(kernel, 2 * q, k, v, spec, packing);
+  CHECK(attend(q, replaying).equal(first));
+  const at::Tensor again = attend(2 * q, replaying);
   CHECK(again.equal(second));
   CHECK(kernel.num_forwards == 2);
   CHECK(saved.results.empty());
-  CHECK_THROWS_AS(leaf_attention(kernel, q, k, v, spec, packing), std::logic_error);
+  CHECK_THROWS_AS(attend(q, replaying), std::logic_error);
   second.sum().backward();
   const at::Tensor expected = q.grad().clone();
   q.mutable_grad().zero_();

@@ -4,9 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
-#include <stdexcept>
+#include <utility>
 
-#include "longspan/attention/saved_attention.h"
 #include "longspan/attention/sinks.h"
 #include "longspan/attention/sliding_window.h"
 
@@ -20,14 +19,16 @@ struct LeafState : torch::CustomClassHolder {
   const BlockKernel* kernel = nullptr;
   AttentionSpec spec;
   std::vector<Block> blocks;
+  AttentionCheckpoint checkpoint;  // for the forward alone
 };
 
 struct LeafAttention : torch::autograd::Function<LeafAttention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                             const at::Tensor& v_TMH, const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<LeafState> state) {
+    const AttentionCheckpoint checkpoint = std::exchange(state->checkpoint, {});
     const at::Tensor sinks_N = sinks.value_or(at::Tensor());
-    AttentionResult result = saved_or_computed([&] {
+    AttentionResult result = saved_or_computed(checkpoint, [&] {
       return with_sinks(state->kernel->forward(q_TNH, k_TMH, v_TMH, state->spec, state->blocks),
                         sinks_N, state->spec);
     });
@@ -53,43 +54,32 @@ struct LeafAttention : torch::autograd::Function<LeafAttention> {
 
 }  // namespace
 
-at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
-                          const at::Tensor& k_TMH, const at::Tensor& v_TMH,
+at::Tensor leaf_attention(const BlockKernel& kernel, const AttentionInputs& inputs,
                           const AttentionSpec& spec, const Packing& packing,
-                          const at::Tensor& sinks_N) {
-  TORCH_CHECK(q_TNH.size(0) == packing.num_tokens(), "attention: ", q_TNH.size(0),
+                          AttentionCheckpoint checkpoint) {
+  const int64_t num_tokens = inputs.q_TNH.size(0);
+  TORCH_CHECK(num_tokens == packing.num_tokens(), "attention: ", num_tokens,
               " tokens, but the packing describes ", packing.num_tokens());
-  return leaf_attention(kernel, q_TNH, k_TMH, v_TMH, spec, causal_blocks(packing, spec.window),
-                        sinks_N);
+  return leaf_attention(kernel, inputs, spec, causal_blocks(packing, spec.window), checkpoint);
 }
 
-at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
-                          const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+at::Tensor leaf_attention(const BlockKernel& kernel, const AttentionInputs& inputs,
                           const AttentionSpec& spec, std::vector<Block> blocks,
-                          const at::Tensor& sinks_N) {
+                          AttentionCheckpoint checkpoint) {
   auto state = c10::make_intrusive<LeafState>();
   state->kernel = &kernel;
   state->spec = spec;
   state->blocks = std::move(blocks);
-  return LeafAttention::apply(q_TNH, k_SMH, v_SMH, as_argument(sinks_N), state);
+  state->checkpoint = checkpoint;
+  return LeafAttention::apply(inputs.q_TNH, inputs.k_SMH, inputs.v_SMH, as_argument(inputs.sinks_N),
+                              state);
 }
 
-AttentionResult saved_or_computed(const std::function<AttentionResult()>& compute) {
-  if (SavedAttention* replaying = SavedAttention::replaying()) {
-    if (replaying->results.empty()) {
-      throw std::logic_error(
-          "a replayed forward calls attention more often than the saved one did");
-    }
-    AttentionResult result = std::move(replaying->results.front());
-    replaying->results.pop_front();
-    return result;
-  }
+AttentionResult saved_or_computed(AttentionCheckpoint checkpoint,
+                                  const std::function<AttentionResult()>& compute) {
+  if (checkpoint.replays()) return checkpoint.next();
   AttentionResult result = compute();
-  if (SavedAttention* saving = SavedAttention::saving()) {
-    // Detached: with gradients enabled, an output gets an autograd node, which would hold the
-    // result.
-    saving->results.push_back({result.out_TNH.detach(), result.lse_NT});
-  }
+  if (checkpoint.saves()) checkpoint.save(result);
   return result;
 }
 

@@ -4,27 +4,26 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <vector>
 
+#include "longspan/attention/attention.h"
 #include "longspan/attention/block_kernel.h"
 #include "longspan/rows/packing.h"
 
 namespace longspan {
 
 /// Returns out_TNH (attention.h) of one causal block for each document, within the layer's window.
-/// sinks_N is given where the layer has sinks. Reads and fills the SaveScope or ReplayScope of the
-/// thread (saved_attention.h).
-at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
-                          const at::Tensor& k_TMH, const at::Tensor& v_TMH,
+at::Tensor leaf_attention(const BlockKernel& kernel, const AttentionInputs& inputs,
                           const AttentionSpec& spec, const Packing& packing,
-                          const at::Tensor& sinks_N = {});
-/// The same with given blocks. k_SMH and v_SMH may have another length than q_TNH.
-at::Tensor leaf_attention(const BlockKernel& kernel, const at::Tensor& q_TNH,
-                          const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                          AttentionCheckpoint checkpoint = {});
+/// The same with given blocks. Keys and values may have another length than queries.
+at::Tensor leaf_attention(const BlockKernel& kernel, const AttentionInputs& inputs,
                           const AttentionSpec& spec, std::vector<Block> blocks,
-                          const at::Tensor& sinks_N = {});
+                          AttentionCheckpoint checkpoint = {});
 
-/// Returns the next saved result inside a ReplayScope, else compute(). Saves the result inside a
-/// SaveScope. Every leaf attention calls it.
-AttentionResult saved_or_computed(const std::function<AttentionResult()>& compute);
+/// Returns the next saved result where the checkpoint replays, else compute(). Saves the result
+/// where the checkpoint saves. Every leaf attention calls it.
+AttentionResult saved_or_computed(AttentionCheckpoint checkpoint,
+                                  const std::function<AttentionResult()>& compute);
 
 }  // namespace longspan

@@ -1,23 +1,23 @@
 #include "longspan/attention/saved_attention.h"
 
+#include <ATen/core/Tensor.h>
+
+#include <stdexcept>
 #include <utility>
 
 namespace longspan {
-namespace {
 
-thread_local SavedAttention* current_saving = nullptr;
-thread_local SavedAttention* current_replaying = nullptr;
+void AttentionCheckpoint::save(const AttentionResult& result) const {
+  saved_->results.push_back({result.out_TNH.detach(), result.lse_NT});
+}
 
-}  // namespace
-
-SavedAttention* SavedAttention::saving() { return current_saving; }
-SavedAttention* SavedAttention::replaying() { return current_replaying; }
-
-SaveScope::SaveScope(SavedAttention& saved) : previous_(std::exchange(current_saving, &saved)) {}
-SaveScope::~SaveScope() { current_saving = previous_; }
-
-ReplayScope::ReplayScope(SavedAttention& saved)
-    : previous_(std::exchange(current_replaying, &saved)) {}
-ReplayScope::~ReplayScope() { current_replaying = previous_; }
+AttentionResult AttentionCheckpoint::next() const {
+  if (saved_->results.empty()) {
+    throw std::logic_error("a replayed forward calls attention more often than the saved one did");
+  }
+  AttentionResult result = std::move(saved_->results.front());
+  saved_->results.pop_front();
+  return result;
+}
 
 }  // namespace longspan

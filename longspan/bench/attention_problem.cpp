@@ -124,11 +124,14 @@ AttentionProblem::AttentionProblem(const ProblemShape& shape, const Packing& row
   rotary_ = make_rotary(shape, positions_of(row, order));
 }
 
-at::Tensor AttentionProblem::run(Attention& attention) const {
+at::Tensor AttentionProblem::run(Attention& attention, AttentionCheckpoint checkpoint) const {
   const std::vector<at::Tensor>& x = inputs_.tokens;
-  if (!shape_.layer) return attention.attend(x[0], x[1], x[2], shape_.attention(), packing_);
-  return mixer_sublayer(x[0], layer_, {&attention, packing_, {rotary_}, shape_.dtype},
-                        /*rows_L=*/{});
+  if (!shape_.layer) {
+    return attention.attend({x[0], x[1], x[2]}, shape_.attention(), packing_, checkpoint);
+  }
+  RowContext row{&attention, packing_, {rotary_}, shape_.dtype};
+  row.checkpoint = checkpoint;
+  return mixer_sublayer(x[0], layer_, row, /*rows_L=*/{});
 }
 
 at::Tensor AttentionProblem::forward(Attention& attention) {
@@ -137,19 +140,15 @@ at::Tensor AttentionProblem::forward(Attention& attention) {
   out_ = at::Tensor();
   saved_ = {};
   if (!shape_.checkpointing) {
-    out_ = run(attention);
+    out_ = run(attention, {});
     return out_.detach();
   }
   const c10::NoGradGuard no_grad;
-  const SaveScope scope(saved_);
-  return run(attention);
+  return run(attention, AttentionCheckpoint::saving(saved_));
 }
 
 void AttentionProblem::backward(Attention& attention) {
-  if (shape_.checkpointing) {
-    const ReplayScope scope(saved_);
-    out_ = run(attention);
-  }
+  if (shape_.checkpointing) out_ = run(attention, AttentionCheckpoint::replaying(saved_));
   at::Tensor out = std::move(out_);
   out_ = at::Tensor();
   out.backward(inputs_.dout);

@@ -65,7 +65,7 @@ class AttentionProblem {
   int64_t gradient_bytes() const;
 
  private:
-  at::Tensor run(Attention& attention) const;
+  at::Tensor run(Attention& attention, AttentionCheckpoint checkpoint) const;
 
   ProblemShape shape_;
   Packing packing_;

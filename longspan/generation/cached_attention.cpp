@@ -55,9 +55,8 @@ void CachedAttention::make_room(at::Tensor& cache_MSCH, const at::Tensor& x_TMH,
   cache_MSCH = std::move(larger);
 }
 
-at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
-                                   const at::Tensor& v_TMH, const AttentionSpec& spec,
-                                   const Packing& packing, const at::Tensor& sinks_N) {
+at::Tensor CachedAttention::attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                                   const Packing& packing, AttentionCheckpoint /*checkpoint*/) {
   c10::NoGradGuard no_grad;
   TORCH_CHECK(packing.num_documents() == std::ssize(sequences_),
               "cached attention: ", packing.num_documents(), " documents for ", sequences_.size(),
@@ -69,8 +68,8 @@ at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_
   for (int64_t i = 0; i < packing.num_documents(); ++i) {
     longest = std::max(longest, lengths_[sequences_[i]] + packing.length(i));
   }
-  make_room(layer.k_MSCH, k_TMH, longest);
-  make_room(layer.v_MSCH, v_TMH, longest);
+  make_room(layer.k_MSCH, inputs.k_SMH, longest);
+  make_room(layer.v_MSCH, inputs.v_SMH, longest);
 
   const int64_t C = layer.k_MSCH.size(2);
   std::vector<Block> blocks;
@@ -83,8 +82,8 @@ at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_
           .narrow(1, before, size)
           .copy_(x_TMH.narrow(0, begin, size).transpose(0, 1));
     };
-    append(layer.k_MSCH, k_TMH);
-    append(layer.v_MSCH, v_TMH);
+    append(layer.k_MSCH, inputs.k_SMH);
+    append(layer.v_MSCH, inputs.v_SMH);
     // A single token is the last one and sees all, so its block needs no mask.
     const Block all{begin, size, sequence * C, before + size, size > 1, size > 1 ? before : 0};
     for (const Block& block : within_window({all}, spec.window, {{begin, size, before}},
@@ -96,9 +95,9 @@ at::Tensor CachedAttention::attend(const at::Tensor& q_TNH, const at::Tensor& k_
   const auto tokens_first = [](const at::Tensor& cache) {
     return cache.flatten(1, 2).transpose(0, 1);
   };
-  return with_sinks(kernel_.forward(q_TNH, tokens_first(layer.k_MSCH), tokens_first(layer.v_MSCH),
-                                    spec, blocks),
-                    sinks_N, spec)
+  return with_sinks(kernel_.forward(inputs.q_TNH, tokens_first(layer.k_MSCH),
+                                    tokens_first(layer.v_MSCH), spec, blocks),
+                    inputs.sinks_N, spec)
       .out_TNH;
 }
 

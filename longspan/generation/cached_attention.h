@@ -25,9 +25,8 @@ class CachedAttention : public Attention, private RecurrentMemory {
   /// Begins a forward pass whose document i has the next tokens of sequence sequences[i]. No
   /// sequence may come twice.
   void begin_pass(std::vector<int64_t> sequences);
-  at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N = {}) override;
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint = {}) override;
 
   /// Cached tokens of a sequence.
   int64_t length(int64_t sequence) const { return lengths_[sequence]; }

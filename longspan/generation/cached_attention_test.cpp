@@ -30,9 +30,10 @@ TEST_CASE("cached attention: a scale and values of another head dim than keys, t
   const auto attend = [&](const std::vector<int64_t>& sequences, const at::Tensor& index_T,
                           const Packing& packing) {
     attention.begin_pass(sequences);
-    const at::Tensor out = attention.attend(problem.q_TNH.index_select(0, index_T),
-                                            problem.k_TMH.index_select(0, index_T),
-                                            problem.v_TMH.index_select(0, index_T), spec, packing);
+    const at::Tensor out = attention.attend(
+        {problem.q_TNH.index_select(0, index_T), problem.k_TMH.index_select(0, index_T),
+         problem.v_TMH.index_select(0, index_T)},
+        spec, packing);
     CHECK(relative_error(out, expected.index_select(0, index_T)) < kTolerance);
   };
   const int64_t second = lengths[0];

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
-#include <utility>
 
 #include "longspan/base/user_error.h"
 #include "longspan/cpu/capability.h"
@@ -111,8 +110,6 @@ bool computed_by_tiles(const at::Tensor& c, const at::Tensor& a, const at::Tenso
   return true;
 }
 
-thread_local bool shapes_vary = false;
-
 /// Rows of a chunk whose result is added to more precise numbers (spec/device_sizes.h): enough for
 /// full speed.
 constexpr int64_t kMinPartRows = 256;
@@ -138,30 +135,30 @@ bool adds_to_fp32(const at::Tensor& like) {
 }
 
 /// Null when at::mm is as good or the operands are not oneDNN's business.
-OneDnnGemm onednn_for(const at::Tensor& a, const at::Tensor& b) {
+OneDnnGemm onednn_for(const at::Tensor& a, const at::Tensor& b, GemmShapes shapes) {
   const bool fits = a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
                     a.numel() > 0 && b.numel() > 0;
-  if (!fits || (shapes_vary && !onednn_is_named())) return nullptr;
+  if (!fits || (shapes == GemmShapes::kVarying && !onednn_is_named())) return nullptr;
   return onednn_gemm();
 }
 
 }  // namespace
 
-at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b, GemmShapes shapes) {
   const bool tiled = gemm_tiles() != nullptr && tiled_gemm_takes(a, b);
-  if (!tiled && !onednn_for(a, b)) return at::mm(a, b);
-  return gemm_out(at::empty({a.size(0), b.size(1)}, a.options()), a, b);
+  if (!tiled && !onednn_for(a, b, shapes)) return at::mm(a, b);
+  return gemm_out(at::empty({a.size(0), b.size(1)}, a.options()), a, b, shapes);
 }
 
 bool gives_fp32(const at::Tensor& a) {
   return !a.is_cpu() && (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
 }
 
-at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
+at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b, GemmShapes shapes) {
   if (is_fp32_of_bf16(c, a)) return at::mm_outf(a, b, at::kFloat, c);
-  if (c.scalar_type() != a.scalar_type()) return c.copy_(gemm(a, b));
+  if (c.scalar_type() != a.scalar_type()) return c.copy_(gemm(a, b, shapes));
   if (computed_by_tiles(c, a, b, 1.0, /*add=*/false)) return c;
-  if (const OneDnnGemm onednn = onednn_for(a, b)) {
+  if (const OneDnnGemm onednn = onednn_for(a, b, shapes)) {
     onednn(a, b, c, 0.0f, 1.0f);
   } else {
     at::mm_out(c, a, b);
@@ -169,7 +166,8 @@ at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b) {
   return c;
 }
 
-at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale) {
+at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale,
+                     GemmShapes shapes) {
   const bool fp32 = is_fp32_of_bf16(c, a);
   if (fp32 && adds_to_fp32(a)) return at::addmm_outf(c, a, b, at::kFloat, /*beta=*/1.0, scale, c);
   if (c.scalar_type() != a.scalar_type()) {
@@ -181,21 +179,18 @@ at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, dou
       const int64_t size = std::min(part, c.size(0) - begin);
       const at::Tensor part_of_a = a.narrow(0, begin, size);
       c.narrow(0, begin, size)
-          .add_(fp32 ? at::mm(part_of_a, b, at::kFloat) : gemm(part_of_a, b), scale);
+          .add_(fp32 ? at::mm(part_of_a, b, at::kFloat) : gemm(part_of_a, b, shapes), scale);
     }
     return c;
   }
   if (computed_by_tiles(c, a, b, scale, /*add=*/true)) return c;
-  if (const OneDnnGemm onednn = onednn_for(a, b)) {
+  if (const OneDnnGemm onednn = onednn_for(a, b, shapes)) {
     onednn(a, b, c, 1.0f, static_cast<float>(scale));
   } else {
     c.addmm_(a, b, /*beta=*/1.0, /*alpha=*/scale);
   }
   return c;
 }
-
-VaryingShapes::VaryingShapes() : before_(std::exchange(shapes_vary, true)) {}
-VaryingShapes::~VaryingShapes() { shapes_vary = before_; }
 
 std::string gemm_library() {
   if (gemm_tiles()) return "own AVX2 tiles";

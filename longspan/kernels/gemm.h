@@ -11,6 +11,10 @@ namespace longspan {
 /// one: mkl, onednn or tiles. For tests (as on another processor) and comparisons.
 inline constexpr const char* kGemmVariable = "LONGSPAN_GEMM";
 
+/// Whether a caller's gemms recur with the same shapes, or have any: the rows that come to an
+/// expert, say.
+enum class GemmShapes { kRecurring, kVarying };
+
 /// a[m, k] b[k, n], any strides, outside autograd.
 ///
 /// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's it
@@ -21,9 +25,9 @@ inline constexpr const char* kGemmVariable = "LONGSPAN_GEMM";
 /// value, or names what this processor lacks.
 ///
 /// oneDNN compiles code for each shape that it has not seen lately, which takes about a
-/// millisecond. Where shapes do not recur (VaryingShapes), it computes only if kGemmVariable names
-/// it.
-at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
+/// millisecond. Where shapes vary, it computes only if kGemmVariable names it.
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b,
+                GemmShapes shapes = GemmShapes::kRecurring);
 
 /// Can a gemm of these matrices give fp32 though they are bf16? A GPU adds up in fp32, and its
 /// library rounds only where it is told to.
@@ -31,25 +35,14 @@ bool gives_fp32(const at::Tensor& a);
 
 /// c[m, n] = a b, written into c (any strides). Returns c. An fp32 c of bf16 matrices gets the
 /// result as fp32 where gives_fp32(); else the result is rounded to bf16 first.
-at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b);
+at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
+                    GemmShapes shapes = GemmShapes::kRecurring);
 
 /// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, a GPU adds to
 /// it in fp32. Else the gemm is chunked by rows of c, and each chunk's result is rounded to their
 /// dtype first. So nothing else is ever as large as c.
-at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0);
-
-/// While it lives, this thread's gemms have shapes that do not recur: the rows that come to an
-/// expert, say.
-class VaryingShapes {
- public:
-  VaryingShapes();
-  ~VaryingShapes();
-  VaryingShapes(const VaryingShapes&) = delete;
-  VaryingShapes& operator=(const VaryingShapes&) = delete;
-
- private:
-  bool before_;
-};
+at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0,
+                     GemmShapes shapes = GemmShapes::kRecurring);
 
 /// The name of the library that computes fp32 gemms on the CPU, for reports.
 std::string gemm_library();

@@ -6,8 +6,6 @@
 
 #include <utility>
 
-#include "longspan/kernels/gemm.h"
-
 namespace longspan {
 namespace {
 
@@ -16,31 +14,33 @@ void add_bias_and_adapter(const Linear& layer, at::Tensor& y_TO, const at::Tenso
   if (layer.bias.defined()) y_TO.add_(layer.bias.to(dtype));
   if (!layer.has_adapter()) return;
   const at::Tensor inner_TR =
-      gemm(layer.dropout.apply(x_TI), layer.lora_a.to(dtype).t()).mul_(layer.lora_scale);
-  add_gemm_(y_TO, inner_TR, layer.own_lora_b().to(dtype).t());
+      gemm(layer.dropout.apply(x_TI), layer.lora_a.to(dtype).t(), layer.shapes)
+          .mul_(layer.lora_scale);
+  add_gemm_(y_TO, inner_TR, layer.own_lora_b().to(dtype).t(), 1.0, layer.shapes);
 }
 
 void add_adapter_input_gradient(const Linear& layer, at::Tensor& dx_TI, const at::Tensor& dy_TO) {
   if (!layer.has_adapter()) return;
   const auto dtype = dy_TO.scalar_type();
-  const at::Tensor dinner_TR = gemm(dy_TO, layer.own_lora_b().to(dtype)).mul_(layer.lora_scale);
+  const at::Tensor dinner_TR =
+      gemm(dy_TO, layer.own_lora_b().to(dtype), layer.shapes).mul_(layer.lora_scale);
   if (layer.dropout.active()) {
-    dx_TI.add_(layer.dropout.apply(gemm(dinner_TR, layer.lora_a.to(dtype))));
+    dx_TI.add_(layer.dropout.apply(gemm(dinner_TR, layer.lora_a.to(dtype), layer.shapes)));
   } else {
-    add_gemm_(dx_TI, dinner_TR, layer.lora_a.to(dtype));
+    add_gemm_(dx_TI, dinner_TR, layer.lora_a.to(dtype), 1.0, layer.shapes);
   }
 }
 
 /// Adds dy^T x to rows [begin, begin + dy.size(1)) of the parameter's gradient.
 void add_rows_gradient(const at::Tensor& parameter, int64_t begin, const at::Tensor& dy_TO,
-                       const at::Tensor& x_TI) {
+                       const at::Tensor& x_TI, GemmShapes shapes) {
   const int64_t num_rows = dy_TO.size(1);
   if (parameter.size(0) == num_rows) {
-    add_product_gradient(parameter, dy_TO, x_TI);
+    add_product_gradient(parameter, dy_TO, x_TI, shapes);
     return;
   }
   c10::NoGradGuard no_grad;
-  add_gemm_(gradient_of(parameter).narrow(0, begin, num_rows), dy_TO.t(), x_TI);
+  add_gemm_(gradient_of(parameter).narrow(0, begin, num_rows), dy_TO.t(), x_TI, 1.0, shapes);
 }
 
 void add_bias_gradient(const at::Tensor& bias, int64_t begin, const at::Tensor& dy_TO) {
@@ -56,7 +56,8 @@ void add_bias_gradient(const at::Tensor& bias, int64_t begin, const at::Tensor& 
 /// Adds gradients of the layer's parameters for outputs [first, first + dy.size(1)).
 void add_output_gradients(const Linear& layer, int64_t first, const at::Tensor& dy_TO,
                           const at::Tensor& x_TI) {
-  if (layer.weight.requires_grad()) add_rows_gradient(layer.weight, first, dy_TO, x_TI);
+  const GemmShapes shapes = layer.shapes;
+  if (layer.weight.requires_grad()) add_rows_gradient(layer.weight, first, dy_TO, x_TI, shapes);
   if (layer.bias.defined() && layer.bias.requires_grad()) {
     add_bias_gradient(layer.bias, first, dy_TO);
   }
@@ -64,11 +65,11 @@ void add_output_gradients(const Linear& layer, int64_t first, const at::Tensor& 
   const auto dtype = x_TI.scalar_type();
   const int64_t first_of_b = layer.lora_b_begin + first;
   const at::Tensor x = layer.dropout.apply(x_TI);
-  const at::Tensor inner_TR = gemm(x, layer.lora_a.to(dtype).t()).mul_(layer.lora_scale);
+  const at::Tensor inner_TR = gemm(x, layer.lora_a.to(dtype).t(), shapes).mul_(layer.lora_scale);
   const at::Tensor b_OR = layer.lora_b.narrow(0, first_of_b, dy_TO.size(1)).to(dtype);
-  const at::Tensor dinner_TR = gemm(dy_TO, b_OR).mul_(layer.lora_scale);
-  add_rows_gradient(layer.lora_b, first_of_b, dy_TO, inner_TR);
-  add_product_gradient(layer.lora_a, dinner_TR, x);
+  const at::Tensor dinner_TR = gemm(dy_TO, b_OR, shapes).mul_(layer.lora_scale);
+  add_rows_gradient(layer.lora_b, first_of_b, dy_TO, inner_TR, shapes);
+  add_product_gradient(layer.lora_a, dinner_TR, x, shapes);
 }
 
 }  // namespace
@@ -134,28 +135,28 @@ void add_gradient(const at::Tensor& parameter, at::Tensor gradient) {
 }
 
 void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
-                          const at::Tensor& b_TI) {
+                          const at::Tensor& b_TI, GemmShapes shapes) {
   c10::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
   if (!grad.defined() && parameter.scalar_type() == a_TO.scalar_type()) {
-    grad = gemm(a_TO.t(), b_TI);
+    grad = gemm(a_TO.t(), b_TI, shapes);
   } else if (!grad.defined() && parameter.scalar_type() == at::kFloat && gives_fp32(a_TO)) {
     grad = gemm_out(at::empty(parameter.sizes(), parameter.options().requires_grad(false)),
-                    a_TO.t(), b_TI);
+                    a_TO.t(), b_TI, shapes);
   } else {
-    add_gemm_(gradient_of(parameter), a_TO.t(), b_TI);
+    add_gemm_(gradient_of(parameter), a_TO.t(), b_TI, 1.0, shapes);
   }
 }
 
 at::Tensor Linear::forward(const at::Tensor& x_TI) const {
   const auto dtype = x_TI.scalar_type();
-  at::Tensor y_TO = gemm(x_TI, weight.to(dtype).t());
+  at::Tensor y_TO = gemm(x_TI, weight.to(dtype).t(), shapes);
   add_bias_and_adapter(*this, y_TO, x_TI);
   return y_TO;
 }
 
 void Linear::forward_out(at::Tensor y_TO, const at::Tensor& x_TI) const {
-  gemm_out(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
+  gemm_out(y_TO, x_TI, weight.to(x_TI.scalar_type()).t(), shapes);
   add_bias_and_adapter(*this, y_TO, x_TI);
 }
 
@@ -164,7 +165,7 @@ void Linear::add_forward_(at::Tensor y_TO, const at::Tensor& x_TI) const {
     y_TO.add_(forward(x_TI));
     return;
   }
-  add_gemm_(y_TO, x_TI, weight.to(x_TI.scalar_type()).t());
+  add_gemm_(y_TO, x_TI, weight.to(x_TI.scalar_type()).t(), 1.0, shapes);
   add_bias_and_adapter(*this, y_TO, x_TI);
 }
 
@@ -181,22 +182,23 @@ void Linear::add_forward_out(at::Tensor out_TO, const at::Tensor& h_TO,
 void Linear::add_gradients(const at::Tensor& dy_TO, const at::Tensor& x_TI) const {
   Linear held = cast_of ? *cast_of : *this;
   held.dropout = dropout;
+  held.shapes = shapes;
   add_output_gradients(held, first_output, dy_TO, x_TI);
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& dy_TO) const {
-  at::Tensor dx_TI = gemm(dy_TO, weight.to(dy_TO.scalar_type()));
+  at::Tensor dx_TI = gemm(dy_TO, weight.to(dy_TO.scalar_type()), shapes);
   add_adapter_input_gradient(*this, dx_TI, dy_TO);
   return dx_TI;
 }
 
 void Linear::input_gradient_out(at::Tensor dx_TI, const at::Tensor& dy_TO) const {
-  gemm_out(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
+  gemm_out(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()), shapes);
   add_adapter_input_gradient(*this, dx_TI, dy_TO);
 }
 
 void Linear::add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) const {
-  add_gemm_(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()));
+  add_gemm_(dx_TI, dy_TO, weight.to(dy_TO.scalar_type()), 1.0, shapes);
   add_adapter_input_gradient(*this, dx_TI, dy_TO);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/kernels/dropout.h"
+#include "longspan/kernels/gemm.h"
 
 namespace longspan {
 
@@ -17,7 +18,7 @@ void add_gradient(const at::Tensor& parameter, at::Tensor gradient);
 
 /// parameter.grad += a^T b for a_TO, b_TI, without another tensor as large as .grad.
 void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
-                          const at::Tensor& b_TI);
+                          const at::Tensor& b_TI, GemmShapes shapes = GemmShapes::kRecurring);
 
 /// Returns parameter.grad; creates it with zeros where there is none.
 at::Tensor& gradient_of(const at::Tensor& parameter);
@@ -61,6 +62,7 @@ struct Linear {
   Dropout dropout = {};                        // of the adapter's input, for this layer's rows
   std::shared_ptr<const Linear> cast_of = {};  // the layer that gets its gradients; null: itself
   int64_t first_output = 0;                    // its first output there, if it has some
+  GemmShapes shapes = GemmShapes::kRecurring;  // of its gemms
 
   at::Tensor forward(const at::Tensor& x_TI) const;
   /// Writes the same into y_TO.

@@ -27,6 +27,11 @@ class SavedHere : public SavedTensors {
   std::vector<at::Tensor> tensors_;
 };
 
+RowContext with(AttentionCheckpoint checkpoint, RowContext row) {
+  row.checkpoint = checkpoint;
+  return row;
+}
+
 /// One layer on one row, between its forward and its backward.
 class Checkpoint {
  public:
@@ -65,14 +70,11 @@ at::Tensor Checkpoint::forward(const at::Tensor& h_TD) {
   c10::NoGradGuard no_grad;
   SavedAttention results;
   at::Tensor mixed_T, middle_LD;
+  const RowContext saving = with(AttentionCheckpoint::saving(results), row_);
   if (overlaps(layer_, row_)) {
-    const SaveScope scope(results);
-    middle_LD = mixer_sublayer(h_TD, layer_, row_, rows_L_);
+    middle_LD = mixer_sublayer(h_TD, layer_, saving, rows_L_);
   } else {
-    {
-      const SaveScope scope(results);
-      mixed_T = layer_.mixer->mix(mixer_inputs(h_TD, layer_, row_), row_);
-    }
+    mixed_T = layer_.mixer->mix(mixer_inputs(h_TD, layer_, row_), saving);
     const auto mixer = with_output_of(layer_, rows_L_);
     const OutputNorm norm = layer_.mixer_output_norm();
     middle_LD = rows_L_.defined()
@@ -136,8 +138,7 @@ at::Tensor Checkpoint::replay(at::Tensor h_TD) {
       return std::vector<at::Tensor>{};
     });
   }
-  const ReplayScope scope(replayed_);
-  return layer_.mixer->mix(inputs, row_);
+  return layer_.mixer->mix(inputs, with(AttentionCheckpoint::replaying(replayed_), row_));
 }
 
 /// Backward through the feed-forward and the mixer's output. Returns d loss / d (h + output), [L,
@@ -259,8 +260,8 @@ std::vector<at::Tensor> Checkpoint::chunked_backward(at::Tensor dout_LD) {
   at::Tensor middle;
   {
     const c10::AutoGradMode with_graph(true);
-    const ReplayScope replay(replayed_);
-    middle = mixer_sublayer(input_TD, layer_, row_, rows_L_);
+    const RowContext replaying = with(AttentionCheckpoint::replaying(replayed_), row_);
+    middle = mixer_sublayer(input_TD, layer_, replaying, rows_L_);
   }
   // The MLP's output is not needed again, so its down projection is never recomputed.
   const auto dmiddle = feed_forward_backward(dout_LD, middle.detach(),

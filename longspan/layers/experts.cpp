@@ -7,7 +7,6 @@
 
 #include "longspan/kernels/expert_rows.h"
 #include "longspan/kernels/gated_activation.h"
-#include "longspan/kernels/gemm.h"
 #include "longspan/layers/grouped_experts.h"
 #include "longspan/memory/transfer.h"
 
@@ -39,7 +38,6 @@ at::Tensor room_for_both(const ExpertMlp& expert, const at::Tensor& room, int64_
 /// Returns the expert's output for its rows.
 at::Tensor output_of(const ExpertMlp& expert, const GateActivation& activation,
                      const at::Tensor& x_RD, const at::Tensor& room) {
-  const VaryingShapes rows_vary;
   const int64_t R = x_RD.size(0);
   at::Tensor gate_RI = room[0].narrow(0, 0, R), up_RI = room[1].narrow(0, 0, R);
   expert.gate_and_up_out(gate_RI, up_RI, x_RD, room_for_both(expert, room, kForwardParts, R));
@@ -55,7 +53,6 @@ struct RowGradients {
 RowGradients gradients_of(const ExpertMlp& expert, const GateActivation& activation,
                           const at::Tensor& x_RD, at::Tensor dout_RD, const at::Tensor& weights_R,
                           const at::Tensor& room) {
-  const VaryingShapes rows_vary;
   const int64_t R = x_RD.size(0);
   const at::Tensor weights_R1 = weights_R.to(x_RD.scalar_type()).unsqueeze(1);
   const auto part = [&](int i) { return room[i].narrow(0, 0, R); };
@@ -153,7 +150,11 @@ at::Tensor Experts::backward_room(int64_t num_rows, const at::TensorOptions& opt
 /// Arriving rows are undefined: adapters of experts have no dropout (spec/lora_spec).
 ExpertMlp Experts::weights_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
                                at::ScalarType dtype) const {
-  return weights_[expert].cast_for_uses(dtype, rows_R.defined() ? rows_R + begin : rows_R);
+  ExpertMlp used =
+      weights_[expert].cast_for_uses(dtype, rows_R.defined() ? rows_R + begin : rows_R);
+  // As many rows as the router sends.
+  for (Linear* linear : used.linears()) linear->shapes = GemmShapes::kVarying;
+  return used;
 }
 
 bool Experts::can_be_grouped() const {

@@ -189,11 +189,11 @@ at::Tensor LatentAttention::mix(const std::vector<at::Tensor>& inputs,
       std::make_shared<ExpandedKeys>(spec_, spec_.attention.num_heads, weights_.kv_b_proj);
   if (weights_.kv_b_proj.dropout.active()) {  // dropout has keys only for the tokens here
     const LatentKeys::Heads heads = expanded(inputs[kLatent], keys);
-    return row.attention->attend(inputs[kQueries], heads.k_SMH, heads.v_SMH, spec_.attention,
-                                 row.packing);
+    return row.attention->attend({inputs[kQueries], heads.k_SMH, heads.v_SMH}, spec_.attention,
+                                 row.packing, row.checkpoint);
   }
   return row.attention->attend_latent(inputs[kQueries], inputs[kLatent], keys, spec_.attention,
-                                      row.packing);
+                                      row.packing, row.checkpoint);
 }
 
 at::Tensor LatentAttention::plain(const at::Tensor& x_TD, const RowContext& row) const {

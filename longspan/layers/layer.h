@@ -35,6 +35,7 @@ struct RowContext {
   ExpertLoad* expert_load = nullptr;  // where mixtures of experts count; null: nowhere
   at::Tensor is_real_T = {};  // bool: rows of the feed-forward that are no padding; undefined: all
   bool on_gpu = false;        // whether a GPU's sizes apply (spec/device_sizes.h)
+  AttentionCheckpoint checkpoint = {};  // saves or replays the results of attention
 };
 
 /// Rows [begin, begin + size) of those that a layer works on.

@@ -192,8 +192,8 @@ at::Tensor mixer_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowC
                           const at::Tensor& rows_L) {
   if (overlaps(layer, row)) {
     ChunkedProjections parts(h_TD, layer, row, rows_L);
-    return row.attention->project_and_attend(parts.as_functions(),
-                                             layer.mixer->overlap()->attention, row.packing);
+    return row.attention->project_and_attend(
+        parts.as_functions(), layer.mixer->overlap()->attention, row.packing, row.checkpoint);
   }
   at::Tensor mixed_T;
   {

@@ -64,8 +64,9 @@ class ToyAttention : public PlainMixer {
     const auto rotated = [&](const at::Tensor& x_TNK) {
       return plain_rotation(x_TNK * factors_K.to(x_TNK.scalar_type()), row.rotary.at(0));
     };
-    const at::Tensor mixed_TNK = row.attention->attend(rotated(heads(q_)), rotated(heads(k_)),
-                                                       heads(v_), attention_spec(), row.packing);
+    const at::Tensor mixed_TNK =
+        row.attention->attend({rotated(heads(q_)), rotated(heads(k_)), heads(v_)}, attention_spec(),
+                              row.packing, row.checkpoint);
     return plain_linear(o_, at::silu(mixed_TNK).flatten(1));
   }
 

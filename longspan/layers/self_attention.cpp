@@ -166,14 +166,13 @@ void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::
 
 at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const {
   const AttentionSpec& attention = spec_.attention;
-  if (!spec_.output_gate) {
-    return row.attention->attend(inputs[0], inputs[1], inputs[2], attention, row.packing,
-                                 as_input(weights_.sinks_N));
-  }
+  const auto attend = [&](const at::Tensor& q_TNK) {
+    return row.attention->attend({q_TNK, inputs[1], inputs[2], as_input(weights_.sinks_N)},
+                                 attention, row.packing, row.checkpoint);
+  };
+  if (!spec_.output_gate) return attend(inputs[0]);
   const auto [q_TNK, gate_TNV] = split_heads(inputs[0], attention.key_dim);
-  return gated(row.attention->attend(q_TNK, inputs[1], inputs[2], attention, row.packing,
-                                     as_input(weights_.sinks_N)),
-               gate_TNV);
+  return gated(attend(q_TNK), gate_TNV);
 }
 
 std::optional<TokenMixer::Overlap> SelfAttention::overlap() const {

@@ -78,20 +78,20 @@ class AllGather : public ConsecutiveShares {
   AllGather(Group group, const BlockKernel& kernel, int head_waves)
       : ConsecutiveShares(std::move(group), kernel), head_waves_(head_waves) {}
 
-  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
-    const HeadSplit split = split_by_tokens(group_.size(), q_tNH.size(1), k_tMH.size(1), packing,
-                                            head_waves_, spec.window);
-    return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
-                            piece_attention(kernel_, spec, packing), sinks_N);
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
+    const HeadSplit split =
+        split_by_tokens(group_.size(), inputs.q_TNH.size(1), inputs.k_SMH.size(1), packing,
+                        head_waves_, spec.window);
+    return attend_exchanged(inputs, split, group_, piece_attention(kernel_, spec, packing),
+                            checkpoint);
   }
 
   at::Tensor attend_latent(const at::Tensor& q_tNH, const at::Tensor& x_tJ,
                            const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
-                           const Packing& packing) override {
+                           const Packing& packing, AttentionCheckpoint checkpoint) override {
     if (!gathers_latents(spec, head_waves_)) {
-      return ConsecutiveShares::attend_latent(q_tNH, x_tJ, keys, spec, packing);
+      return ConsecutiveShares::attend_latent(q_tNH, x_tJ, keys, spec, packing, checkpoint);
     }
     const int64_t t = q_tNH.size(0);
     TORCH_CHECK(t * group_.size() == packing.num_tokens(), "allgather: ", t, " tokens on each of ",
@@ -105,8 +105,9 @@ class AllGather : public ConsecutiveShares {
         finish_tokens_to_heads(start_tokens_to_heads(x_tJ.unsqueeze(1), needed, group_));
     const LatentKeys::Heads heads = expanded(gathered.at(0).squeeze(1), keys);
     const HeadBlock queries{0, q_tNH.size(1), group_.rank() * t, t};
-    return leaf_attention(kernel_, q_tNH, heads.k_SMH, heads.v_SMH, spec,
-                          blocks_of_piece(queries, needed[group_.rank()][0], packing, spec.window));
+    return leaf_attention(kernel_, {q_tNH, heads.k_SMH, heads.v_SMH}, spec,
+                          blocks_of_piece(queries, needed[group_.rank()][0], packing, spec.window),
+                          checkpoint);
   }
 
  private:

@@ -52,7 +52,7 @@ class AsyncUlysses : public ConsecutiveShares {
   bool overlaps_projections() const override { return true; }
 
   at::Tensor project_and_attend(const AttentionProjections& projections, const AttentionSpec& spec,
-                                const Packing& packing) override {
+                                const Packing& packing, AttentionCheckpoint checkpoint) override {
     const at::Tensor q_tNH = projections.query();
     const int64_t t = q_tNH.size(0), N = q_tNH.size(1);
     // The kv heads of a wave depend on their number, which is known only after the key projection;
@@ -75,6 +75,7 @@ class AsyncUlysses : public ConsecutiveShares {
     const RankShare& share = split[group_.rank()];
     const AttendPiece attend = piece_attention(kernel_, spec, packing);
     ExchangedHeads heads;
+    heads.sinks_N = projections.sinks_N;
     heads.k_items.resize(share.kv_items.size());
     heads.v_items.resize(share.kv_items.size());
     std::vector<StartedExchange> out;
@@ -84,8 +85,9 @@ class AsyncUlysses : public ConsecutiveShares {
       std::vector<at::Tensor> also;
       receive(k[wave], now, heads.k_items, also);
       receive(v[wave], now, heads.v_items, also);
-      std::vector<at::Tensor> outs = attend_pieces(share, now, heads, projections.sinks_N, attend);
-      out.push_back(start_heads_to_tokens(outs, wave_heads(split, wave).numbered, group_, t, also));
+      std::vector<at::Tensor> outs = attend_pieces(share, now, heads, attend, checkpoint);
+      out.push_back(start_heads_to_tokens(outs, wave_heads(split, wave).numbered, group_, t,
+                                          checkpoint.output_is_known(), also));
     }
     at::Tensor y_tD = projections.begin_output();
     for (int wave = 0; wave < waves; ++wave) {
@@ -96,14 +98,13 @@ class AsyncUlysses : public ConsecutiveShares {
   }
 
   /// Without projections, the waves' exchanges overlap with attention alone.
-  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
     AttentionProjections given;
-    given.sinks_N = sinks_N;
-    given.query = [&] { return q_tNH; };
-    given.key = [&] { return k_tMH; };
-    given.value = [&] { return v_tMH; };
+    given.sinks_N = inputs.sinks_N;
+    given.query = [&] { return inputs.q_TNH; };
+    given.key = [&] { return inputs.k_SMH; };
+    given.value = [&] { return inputs.v_SMH; };
     given.begin_output = [] { return at::Tensor(); };
     std::vector<at::Tensor> outs;
     std::vector<int64_t> order;
@@ -113,10 +114,10 @@ class AsyncUlysses : public ConsecutiveShares {
       order.insert(order.end(), heads.begin(), heads.end());
       return y;
     };
-    project_and_attend(given, spec, packing);
+    project_and_attend(given, spec, packing, checkpoint);
     std::vector<int64_t> place(order.size());
     for (size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<int64_t>(i);
-    const at::Tensor index = sent_to(at::tensor(place, at::kLong), q_tNH.device());
+    const at::Tensor index = sent_to(at::tensor(place, at::kLong), inputs.q_TNH.device());
     return at::cat(outs, 1).index_select(1, index);
   }
 

@@ -65,7 +65,7 @@ class Inputs {
 
   /// With a graph, the gradients of the inputs go to `gradients`.
   at::Tensor attend(SequenceParallel& attention, const Packing& packing,
-                    std::vector<at::Tensor>* gradients) {
+                    AttentionCheckpoint checkpoint, std::vector<at::Tensor>* gradients) {
     std::vector<at::Tensor> x = std::move(tensors_);
     if (gradients != nullptr) {
       const at::Tensor anything = at::empty({0}).requires_grad_(true);
@@ -74,8 +74,8 @@ class Inputs {
         return std::vector<at::Tensor>{};
       });
     }
-    if (keys_) return attention.attend_latent(x[0], x[1], keys_, spec_, packing);
-    return attention.attend(x[0], x[1], x[2], spec_, packing);
+    if (keys_) return attention.attend_latent(x[0], x[1], keys_, spec_, packing, checkpoint);
+    return attention.attend({x[0], x[1], x[2]}, spec_, packing, checkpoint);
   }
 
  private:
@@ -107,10 +107,10 @@ Peaks measure(SequenceParallel& attention, const AttentionSpec& spec, const Toke
   SavedAttention kept;
   {
     const c10::AutoGradMode no_gradients(false);
-    const SaveScope save(kept);
     Inputs inputs(spec, t, up_JE);
     counter.restart_peak();
-    const at::Tensor out = inputs.attend(attention, order.packing, nullptr);
+    const at::Tensor out =
+        inputs.attend(attention, order.packing, AttentionCheckpoint::saving(kept), nullptr);
     peaks.forward = static_cast<double>(counter.peak_bytes());
   }
   {
@@ -118,12 +118,9 @@ Peaks measure(SequenceParallel& attention, const AttentionSpec& spec, const Toke
     Inputs inputs(spec, t, up_JE);
     at::Tensor out, dout = at::randn({t, spec.num_heads, spec.value_dim}, options);
     kept.output_is_known = true;
-    {
-      const ReplayScope replay(kept);
-      counter.restart_peak();
-      out = inputs.attend(attention, order.packing, &gradients);
-      peaks.replay = static_cast<double>(counter.peak_bytes());
-    }
+    counter.restart_peak();
+    out = inputs.attend(attention, order.packing, AttentionCheckpoint::replaying(kept), &gradients);
+    peaks.replay = static_cast<double>(counter.peak_bytes());
     counter.restart_peak();
     run_backward(std::move(out), std::move(dout));
     peaks.backward = static_cast<double>(counter.peak_bytes());
@@ -132,7 +129,7 @@ Peaks measure(SequenceParallel& attention, const AttentionSpec& spec, const Toke
   {
     std::vector<at::Tensor> gradients;
     Inputs inputs(spec, t, up_JE);
-    at::Tensor out = inputs.attend(attention, order.packing, &gradients);
+    at::Tensor out = inputs.attend(attention, order.packing, {}, &gradients);
     peaks.saved = static_cast<double>(counter.live_bytes());
     run_backward(std::move(out), at::randn(out.sizes(), options));
   }

@@ -24,13 +24,12 @@ class BalancedUlysses : public ConsecutiveShares {
   BalancedUlysses(Group group, const BlockKernel& kernel, int head_waves)
       : ConsecutiveShares(std::move(group), kernel), head_waves_(head_waves) {}
 
-  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
-    const HeadSplit split = split_by_cost(group_.size(), q_tNH.size(1), k_tMH.size(1), packing,
-                                          head_waves_, spec.window);
-    return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_,
-                            piece_attention(kernel_, spec, packing), sinks_N);
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
+    const HeadSplit split = split_by_cost(group_.size(), inputs.q_TNH.size(1), inputs.k_SMH.size(1),
+                                          packing, head_waves_, spec.window);
+    return attend_exchanged(inputs, split, group_, piece_attention(kernel_, spec, packing),
+                            checkpoint);
   }
 
  private:

@@ -177,8 +177,8 @@ TEST_CASE("conformance: sinks that are not there, or not asked for, are no silen
   without.spec.has_sinks = true;
   const auto attention = make_local(cpu_block_kernel());
   for (const AttentionCase& wrong : {problem, without}) {
-    CHECK_THROWS_AS(attention->attend(wrong.q_TNH, wrong.k_TMH, wrong.v_TMH, wrong.spec,
-                                      wrong.packing, wrong.sinks_N),
+    CHECK_THROWS_AS(attention->attend({wrong.q_TNH, wrong.k_TMH, wrong.v_TMH, wrong.sinks_N},
+                                      wrong.spec, wrong.packing),
                     std::logic_error);
   }
 }

@@ -21,21 +21,22 @@ class DummyHeadUlysses : public ConsecutiveShares {
   DummyHeadUlysses(Group group, const BlockKernel& kernel, int head_waves)
       : ConsecutiveShares(std::move(group), kernel), head_waves_(head_waves) {}
 
-  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
+    const at::Tensor &q_tNH = inputs.q_TNH, &sinks_N = inputs.sinks_N;
     const int64_t t = q_tNH.size(0), N = q_tNH.size(1), H = q_tNH.size(2);
     const int64_t num_dummies = round_up(N, group_.size()) - N;
-    const HeadSplit split =
-        split_with_dummy_heads(group_.size(), N, k_tMH.size(1), t * group_.size(), head_waves_);
+    const HeadSplit split = split_with_dummy_heads(group_.size(), N, inputs.k_SMH.size(1),
+                                                   t * group_.size(), head_waves_);
     const at::Tensor padded =
         num_dummies == 0 ? q_tNH
                          : at::cat({q_tNH, at::zeros({t, num_dummies, H}, q_tNH.options())}, 1);
     const at::Tensor sinks = num_dummies == 0 || !sinks_N.defined()
                                  ? sinks_N
                                  : at::constant_pad_nd(sinks_N, {0, num_dummies});
-    const at::Tensor out = attend_exchanged(padded, k_tMH, v_tMH, split, group_,
-                                            piece_attention(kernel_, spec, packing), sinks);
+    const at::Tensor out =
+        attend_exchanged({padded, inputs.k_SMH, inputs.v_SMH, sinks}, split, group_,
+                         piece_attention(kernel_, spec, packing), checkpoint);
     return num_dummies == 0 ? out : out.narrow(1, 0, N);
   }
 

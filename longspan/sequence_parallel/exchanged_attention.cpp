@@ -31,23 +31,23 @@ at::Tensor sinks_of(const at::Tensor& sinks_N, const HeadBlock& query) {
 AttendPiece piece_attention(const BlockKernel& kernel, const AttentionSpec& spec,
                             const Packing& packing) {
   return [&kernel, spec, packing](const AttentionPiece& piece, const HeadBlock& kv_item,
-                                  const at::Tensor& q_SnH, const at::Tensor& k_SmH,
-                                  const at::Tensor& v_SmH, const at::Tensor& sinks_n) {
-    return leaf_attention(kernel, q_SnH, k_SmH, v_SmH, spec,
-                          blocks_of_piece(piece.query, kv_item, packing, spec.window), sinks_n);
+                                  const AttentionInputs& heads, AttentionCheckpoint checkpoint) {
+    return leaf_attention(kernel, heads, spec,
+                          blocks_of_piece(piece.query, kv_item, packing, spec.window), checkpoint);
   };
 }
 
 std::vector<at::Tensor> attend_pieces(const RankShare& share, const HeadWave& wave,
-                                      const ExchangedHeads& heads, const at::Tensor& sinks_N,
-                                      const AttendPiece& attend) {
+                                      const ExchangedHeads& heads, const AttendPiece& attend,
+                                      AttentionCheckpoint checkpoint) {
   std::vector<at::Tensor> outs;
   for (size_t i = 0; i < wave.pieces.size(); ++i) {
     const AttentionPiece& piece = wave.pieces[i];
-    outs.push_back(attend(piece, share.kv_items[piece.kv_item], heads.queries[i],
-                          some_heads(heads.k_items[piece.kv_item], piece.kv_begin, piece.num_kv),
-                          some_heads(heads.v_items[piece.kv_item], piece.kv_begin, piece.num_kv),
-                          sinks_of(sinks_N, piece.query)));
+    const AttentionInputs of_piece{
+        heads.queries[i], some_heads(heads.k_items[piece.kv_item], piece.kv_begin, piece.num_kv),
+        some_heads(heads.v_items[piece.kv_item], piece.kv_begin, piece.num_kv),
+        sinks_of(heads.sinks_N, piece.query)};
+    outs.push_back(attend(piece, share.kv_items[piece.kv_item], of_piece, checkpoint));
   }
   return outs;
 }
@@ -69,26 +69,28 @@ BlocksByRank released_blocks(const HeadSplit& split, int wave) {
   return items_by_rank(split, wave, &HeadWave::released);
 }
 
-at::Tensor attend_exchanged(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
-                            const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,
-                            const AttendPiece& attend, const at::Tensor& sinks_N) {
+at::Tensor attend_exchanged(const AttentionInputs& inputs, const HeadSplit& split,
+                            const Group& group, const AttendPiece& attend,
+                            AttentionCheckpoint checkpoint) {
   const RankShare& share = split[group.rank()];
   if (share.waves.size() > 1) {
-    return attend_in_waves(q_tNH, k_tMH, v_tMH, split, group, attend, sinks_N);
+    return attend_in_waves(inputs, split, group, attend, checkpoint);
   }
   const BlocksByRank queries = query_blocks(split, 0), kv = fetched_blocks(split, 0);
-  const auto q = start_tokens_to_heads(q_tNH, queries, group);
-  const auto k = start_tokens_to_heads(k_tMH, kv, group);
-  const auto v = start_tokens_to_heads(v_tMH, kv, group);
+  const auto q = start_tokens_to_heads(inputs.q_TNH, queries, group);
+  const auto k = start_tokens_to_heads(inputs.k_SMH, kv, group);
+  const auto v = start_tokens_to_heads(inputs.v_SMH, kv, group);
   std::vector<at::Tensor> outs;
   {
     ExchangedHeads heads;
     heads.queries = finish_tokens_to_heads(q);
     heads.k_items = finish_tokens_to_heads(k);
     heads.v_items = finish_tokens_to_heads(v);
-    outs = attend_pieces(share, share.waves[0], heads, sinks_N, attend);
+    heads.sinks_N = inputs.sinks_N;
+    outs = attend_pieces(share, share.waves[0], heads, attend, checkpoint);
   }  // frees them; without a graph nothing needs them any more
-  return finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group, q_tNH.size(0)));
+  return finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group, inputs.q_TNH.size(0),
+                                                      checkpoint.output_is_known()));
 }
 
 }  // namespace longspan

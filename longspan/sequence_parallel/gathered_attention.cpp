@@ -83,9 +83,10 @@ struct GatherState : torch::CustomClassHolder {
   const BlockKernel& kernel;
   AttentionSpec spec;
   std::shared_ptr<const LatentKeys> latents;
-  std::vector<Block> blocks;   // this rank's queries, keys of the whole row
-  at::Tensor row_places;       // places in the row of the tokens of rank 0, of rank 1, ...
-  at::Tensor gathered_places;  // the inverse
+  AttentionCheckpoint checkpoint;  // for the forward alone
+  std::vector<Block> blocks;       // this rank's queries, keys of the whole row
+  at::Tensor row_places;           // places in the row of the tokens of rank 0, of rank 1, ...
+  at::Tensor gathered_places;      // the inverse
 
   // Calls visit(wave, k_TmH, v_TmH) for every wave.
   template <typename Visit>
@@ -205,10 +206,12 @@ struct GatherAttention : torch::autograd::Function<GatherAttention> {
                             const std::optional<at::Tensor>& second,
                             const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<GatherState> state) {
+    const AttentionCheckpoint checkpoint = std::exchange(state->checkpoint, {});
     const at::Tensor sinks_N = sinks.value_or(at::Tensor());
     const at::Tensor other = second.value_or(at::Tensor());
-    AttentionResult result = saved_or_computed(
-        [&] { return with_sinks(state->forward(q_tNH, {first, other}), sinks_N, state->spec); });
+    AttentionResult result = saved_or_computed(checkpoint, [&] {
+      return with_sinks(state->forward(q_tNH, {first, other}), sinks_N, state->spec);
+    });
     ctx->save_for_backward({q_tNH, first, other, result.out_TNH, result.lse_NT, sinks_N});
     ctx->saved_data["state"] = c10::IValue::make_capsule(state);
     return result.out_TNH;
@@ -240,26 +243,30 @@ class GatheredAttention : public SequenceParallel {
         kernel_(kernel),
         in_windows_(make_zigzag_ring(Rings({group_}), group_, "llama3", kernel)) {}
 
-  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
-    if (spec.window) return in_windows_->attend(q_tNH, k_tMH, v_tMH, spec, packing, sinks_N);
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
+    if (spec.window) return in_windows_->attend(inputs, spec, packing, checkpoint);
+    const at::Tensor& q_tNH = inputs.q_TNH;
     check(q_tNH, packing);
-    return GatherAttention::apply(
-        q_tNH, k_tMH, as_argument(v_tMH), as_argument(sinks_N),
-        c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device(), nullptr));
+    auto state =
+        c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device(), nullptr);
+    state->checkpoint = checkpoint;
+    return GatherAttention::apply(q_tNH, inputs.k_SMH, as_argument(inputs.v_SMH),
+                                  as_argument(inputs.sinks_N), state);
   }
 
   at::Tensor attend_latent(const at::Tensor& q_tNH, const at::Tensor& x_tJ,
                            const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
-                           const Packing& packing) override {
+                           const Packing& packing, AttentionCheckpoint checkpoint) override {
     if (!gathers_latents(spec)) {
-      return SequenceParallel::attend_latent(q_tNH, x_tJ, keys, spec, packing);
+      return SequenceParallel::attend_latent(q_tNH, x_tJ, keys, spec, packing, checkpoint);
     }
     check(q_tNH, packing);
-    return GatherAttention::apply(
-        q_tNH, x_tJ, std::optional<at::Tensor>(), std::optional<at::Tensor>(),
-        c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device(), keys));
+    auto state =
+        c10::make_intrusive<GatherState>(group_, kernel_, spec, packing, q_tNH.device(), keys);
+    state->checkpoint = checkpoint;
+    return GatherAttention::apply(q_tNH, x_tJ, std::optional<at::Tensor>(),
+                                  std::optional<at::Tensor>(), state);
   }
 
   int rank() const override { return group_.rank(); }

@@ -142,7 +142,7 @@ std::vector<Recorded> run_all(const std::vector<Task>& tasks) {
         };
         const at::Tensor q = leaf(spec.num_heads), k = leaf(spec.num_kv_heads),
                          v = leaf(spec.num_kv_heads);
-        const at::Tensor out = attention->attend(q, k, v, spec, order.packing);
+        const at::Tensor out = attention->attend({q, k, v}, spec, order.packing);
         out.backward(at::ones_like(out));
         recorded[i].orders[rank] = order;
         recorded[i].unpadded_orders[rank] = attention->token_order(tasks[i].row, kMultiple);

@@ -9,8 +9,6 @@
 #include <array>
 #include <optional>
 
-#include "longspan/attention/saved_attention.h"
-
 namespace longspan {
 namespace {
 
@@ -161,11 +159,6 @@ struct ExchangeState : torch::CustomClassHolder {
 
 using StatePointer = c10::intrusive_ptr<ExchangeState>;
 
-bool output_is_known() {
-  const SavedAttention* replayed = SavedAttention::replaying();
-  return replayed != nullptr && replayed->output_is_known;
-}
-
 void save_state(AutogradContext* ctx, const StatePointer& state) {
   ctx->saved_data["state"] = c10::IValue::make_capsule(state);
 }
@@ -215,10 +208,10 @@ struct FinishToHeads : torch::autograd::Function<FinishToHeads> {
 struct StartToTokens : torch::autograd::Function<StartToTokens> {
   // `tensors`: the blocks, then the other tensors that the backward must wait for.
   static at::Tensor forward(AutogradContext* ctx, at::TensorList tensors, StatePointer state,
-                            int64_t num_blocks) {
+                            int64_t num_blocks, bool output_is_known) {
     save_state(ctx, state);
     ctx->saved_data["others"] = static_cast<int64_t>(tensors.size()) - num_blocks;
-    if (output_is_known()) return state->token();
+    if (output_is_known) return state->token();
     state->to_tokens = start_to_tokens(tensors.slice(0, num_blocks).vec(), state->by_rank,
                                        state->group, state->tokens_per_rank);
     return state->token();
@@ -228,7 +221,7 @@ struct StartToTokens : torch::autograd::Function<StartToTokens> {
     variable_list gradients = state->received_blocks();
     const int64_t others = ctx->saved_data["others"].toInt();
     for (int64_t i = 0; i < others; ++i) gradients.push_back(state->token());
-    gradients.resize(gradients.size() + 2);
+    gradients.resize(gradients.size() + 3);
     return gradients;
   }
 };
@@ -283,7 +276,7 @@ std::vector<at::Tensor> finish_tokens_to_heads(const StartedExchange& exchange) 
 
 StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
                                       const BlocksByRank& by_rank, const Group& group,
-                                      int64_t tokens_per_rank,
+                                      int64_t tokens_per_rank, bool output_is_known,
                                       const std::vector<at::Tensor>& also) {
   int64_t first_head = INT64_MAX, end_head = 0;
   for (const auto& of_rank : by_rank) {
@@ -296,9 +289,9 @@ StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
   const StatePointer state = make_state(blocks[0], by_rank, group, tokens_per_rank, end_head);
   std::vector<at::Tensor> tensors = blocks;
   tensors.insert(tensors.end(), also.begin(), also.end());
-  return started(
-      StartToTokens::apply(at::TensorList(tensors), state, static_cast<int64_t>(blocks.size())),
-      state);
+  return started(StartToTokens::apply(at::TensorList(tensors), state,
+                                      static_cast<int64_t>(blocks.size()), output_is_known),
+                 state);
 }
 
 at::Tensor finish_heads_to_tokens(const StartedExchange& exchange) {

@@ -74,11 +74,12 @@ StartedExchange start_tokens_to_heads(const at::Tensor& x_tNH, const BlocksByRan
                                       const Group& group);
 std::vector<at::Tensor> finish_tokens_to_heads(const StartedExchange& started);
 
-/// The blocks must cover each head of each token once. The backward waits for the backward of
-/// `also`.
+/// The blocks must cover each head of each token once. With `output_is_known`, nothing is sent and
+/// the result has no values; its gradient is exchanged in any case. The backward waits for the
+/// backward of `also`.
 StartedExchange start_heads_to_tokens(const std::vector<at::Tensor>& blocks,
                                       const BlocksByRank& by_rank, const Group& group,
-                                      int64_t tokens_per_rank,
+                                      int64_t tokens_per_rank, bool output_is_known,
                                       const std::vector<at::Tensor>& also = {});
 at::Tensor finish_heads_to_tokens(const StartedExchange& started);
 

@@ -24,6 +24,7 @@ struct WaveState : torch::CustomClassHolder {
   HeadSplit split;
   AttendPiece attend;
   std::vector<SavedAttention> saved;  // one per wave
+  AttentionCheckpoint checkpoint;     // for the forward alone
 
   int num_waves() const { return static_cast<int>(mine().waves.size()); }
   const RankShare& mine() const { return split[group.rank()]; }
@@ -81,18 +82,15 @@ void finish_into(std::optional<TokensInFlight>& returning, at::Tensor& x_tNH, bo
 }
 
 /// Returns a wave's outputs: computed and saved, or taken from an outer checkpoint.
-std::vector<at::Tensor> attend_wave(WaveState& state, int w, const ExchangedHeads& heads,
-                                    const at::Tensor& sinks_N) {
-  SaveScope save(state.saved[w]);
-  return attend_pieces(state.mine(), state.wave(w), heads, sinks_N, state.attend);
+std::vector<at::Tensor> attend_wave(WaveState& state, int w, const ExchangedHeads& heads) {
+  return attend_pieces(state.mine(), state.wave(w), heads, state.attend,
+                       AttentionCheckpoint::saving(state.saved[w]));
 }
 
-std::vector<at::Tensor> replay_wave(WaveState& state, int w, SavedAttention& outer) {
+std::vector<at::Tensor> replay_wave(WaveState& state, int w, AttentionCheckpoint outer) {
   std::vector<at::Tensor> outs;
   for (size_t i = 0; i < state.wave(w).pieces.size(); ++i) {
-    TORCH_CHECK(!outer.results.empty(), "a replayed wave was not saved");
-    state.saved[w].results.push_back(std::move(outer.results.front()));
-    outer.results.pop_front();
+    state.saved[w].results.push_back(outer.next());
     outs.push_back(state.saved[w].results.back().out_TNH);
   }
   return outs;
@@ -102,15 +100,14 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_tNH, const at::Tensor& k_tMH,
                             const at::Tensor& v_tMH, const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<WaveState> state) {
+    const AttentionCheckpoint outer = std::exchange(state->checkpoint, {});
     const at::Tensor sinks_N = sinks.value_or(at::Tensor());
-    SavedAttention *outer_saving = SavedAttention::saving(),
-                   *outer_replaying = SavedAttention::replaying();
     const int64_t t = q_tNH.size(0);
     const std::array<int64_t, 3> shape{t, q_tNH.size(1), v_tMH.size(2)};
-    const bool output_is_known = outer_replaying != nullptr && outer_replaying->output_is_known;
-    at::Tensor out_tNH = output_is_known ? without_values(shape, q_tNH.options())
-                                         : at::empty(shape, q_tNH.options());
+    at::Tensor out_tNH = outer.output_is_known() ? without_values(shape, q_tNH.options())
+                                                 : at::empty(shape, q_tNH.options());
     ExchangedHeads heads;
+    heads.sinks_N = sinks_N;
     heads.k_items.resize(state->mine().kv_items.size());
     heads.v_items.resize(state->mine().kv_items.size());
     state->saved = std::vector<SavedAttention>(state->num_waves());
@@ -122,27 +119,25 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       next_q = start_queries(*state, w, q_tNH);
       next_items = start_items(*state, w, k_tMH, v_tMH);
     };
-    if (outer_replaying == nullptr) start_next(0);
+    if (!outer.replays()) start_next(0);
     std::optional<TokensInFlight> returning;
     for (int w = 0; w < state->num_waves(); ++w) {
       std::vector<at::Tensor> outs;
-      if (outer_replaying != nullptr) {
-        outs = replay_wave(*state, w, *outer_replaying);
+      if (outer.replays()) {
+        outs = replay_wave(*state, w, outer);
       } else {
         heads.queries = next_q->wait();
         next_items.wait_into(state->wave(w), heads);
         start_next(w + 1);
-        outs = attend_wave(*state, w, heads, sinks_N);
+        outs = attend_wave(*state, w, heads);
         heads.queries.clear();
         release(state->wave(w), heads);
-        if (outer_saving != nullptr) {
-          for (const AttentionResult& result : state->saved[w].results) {
-            outer_saving->results.push_back(result);
-          }
+        if (outer.saves()) {
+          for (const AttentionResult& result : state->saved[w].results) outer.save(result);
         }
       }
       finish_into(returning, out_tNH, /*add=*/false);
-      if (output_is_known) continue;
+      if (outer.output_is_known()) continue;
       returning = start_to_tokens(outs, query_blocks(state->split, w), state->group, t);
     }
     finish_into(returning, out_tNH, /*add=*/false);
@@ -155,8 +150,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     auto state =
         c10::static_intrusive_pointer_cast<WaveState>(ctx->saved_data["state"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &q_tNH = saved[0], &k_tMH = saved[1], &v_tMH = saved[2], &sinks_N = saved[3];
-    at::Tensor dsinks_N;
+    const at::Tensor &q_tNH = saved[0], &k_tMH = saved[1], &v_tMH = saved[2];
     const at::Tensor dout_tNH = gradients[0].contiguous();
     const int64_t t = q_tNH.size(0);
     const at::ScalarType dtype = q_tNH.scalar_type();
@@ -166,9 +160,12 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
 
     const size_t num_items = state->mine().kv_items.size();
     ExchangedHeads heads;
+    heads.sinks_N = saved[3];
     heads.k_items.resize(num_items);
     heads.v_items.resize(num_items);
-    std::vector<at::Tensor> dk_items(num_items), dv_items(num_items);
+    SharedGradients sums;
+    sums.dk_items.resize(num_items);
+    sums.dv_items.resize(num_items);
     const bool overlaps = state->num_waves() <= kMostWavesInFlight;
     std::optional<BlocksInFlight> next_q, next_dout;
     ArrivingItems next_items;
@@ -193,8 +190,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       next_items.wait_into(wave, heads);
       if (w + 1 < state->num_waves()) next_q = start_queries(*state, w + 1, q_tNH);
       if (overlaps) start_rest(w + 1);
-      std::vector<at::Tensor> dqs =
-          wave_gradients(*state, w, heads, sinks_N, douts, dk_items, dv_items, dsinks_N);
+      std::vector<at::Tensor> dqs = wave_gradients(*state, w, heads, douts, sums);
       heads.queries.clear();
       douts.clear();
       release(wave, heads);
@@ -203,16 +199,22 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       dqs.clear();
       const BlocksByRank kv = released_blocks(state->split, w);
       if (any(kv)) {
-        dk_returning = start_to_tokens(taken(wave, dk_items, k_tMH), kv, state->group, t);
-        dv_returning = start_to_tokens(taken(wave, dv_items, v_tMH), kv, state->group, t);
+        dk_returning = start_to_tokens(taken(wave, sums.dk_items, k_tMH), kv, state->group, t);
+        dv_returning = start_to_tokens(taken(wave, sums.dv_items, v_tMH), kv, state->group, t);
       }
       if (!overlaps) finish_returns();
     }
     finish_returns();
-    return {dq_tNH, dk_tMH.to(dtype), dv_tMH.to(dtype), dsinks_N, {}};
+    return {dq_tNH, dk_tMH.to(dtype), dv_tMH.to(dtype), sums.dsinks_N, {}};
   }
 
  private:
+  /// Gradients of what several waves may read: a rank's kv items, and the sinks.
+  struct SharedGradients {
+    std::vector<at::Tensor> dk_items, dv_items;
+    at::Tensor dsinks_N;
+  };
+
   static void release(const HeadWave& wave, ExchangedHeads& heads) {
     for (int item : wave.released) {
       heads.k_items[item].reset();
@@ -233,14 +235,12 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
     return gradients;
   }
 
-  // Returns dq of each piece; adds to the gradients of items and sinks. Replays the forward on the
-  // saved results.
-  static std::vector<at::Tensor> wave_gradients(WaveState& state, int w, ExchangedHeads& heads,
-                                                const at::Tensor& sinks_N,
+  // Returns dq of each piece; adds to the other gradients. Replays the forward on the saved
+  // results.
+  static std::vector<at::Tensor> wave_gradients(WaveState& state, int w,
+                                                const ExchangedHeads& heads,
                                                 const std::vector<at::Tensor>& douts,
-                                                std::vector<at::Tensor>& dk_items,
-                                                std::vector<at::Tensor>& dv_items,
-                                                at::Tensor& dsinks_N) {
+                                                SharedGradients& sums) {
     const HeadWave& wave = state.wave(w);
     std::vector<int> used;
     for (const AttentionPiece& piece : wave.pieces) {
@@ -262,13 +262,11 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
       leaves.k_items[item] = leaf(heads.k_items[item]);
       leaves.v_items[item] = leaf(heads.v_items[item]);
     }
-    const at::Tensor sinks_leaf = sinks_N.defined() ? leaf(sinks_N) : at::Tensor();
+    const bool has_sinks = heads.sinks_N.defined();
+    if (has_sinks) leaves.sinks_N = leaf(heads.sinks_N);
     SavedAttention saved = std::move(state.saved[w]);
-    std::vector<at::Tensor> outs;
-    {
-      ReplayScope replay(saved);
-      outs = attend_pieces(state.mine(), wave, leaves, sinks_leaf, state.attend);
-    }
+    const std::vector<at::Tensor> outs = attend_pieces(state.mine(), wave, leaves, state.attend,
+                                                       AttentionCheckpoint::replaying(saved));
     variable_list results = torch::autograd::grad(outs, inputs, douts);
     const size_t num_pieces = wave.pieces.size();
     const at::ScalarType wide = at::toOpMathType(results[0].scalar_type());
@@ -281,12 +279,12 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
           total = total.to(wide).add_(part);
         }
       };
-      add(dk_items[used[i]], results[num_pieces + 2 * i]);
-      add(dv_items[used[i]], results[num_pieces + 2 * i + 1]);
+      add(sums.dk_items[used[i]], results[num_pieces + 2 * i]);
+      add(sums.dv_items[used[i]], results[num_pieces + 2 * i + 1]);
     }
-    if (sinks_N.defined()) {
+    if (has_sinks) {
       const c10::AutoGradMode no_gradients(false);
-      dsinks_N = dsinks_N.defined() ? dsinks_N + results.back() : results.back();
+      sums.dsinks_N = sums.dsinks_N.defined() ? sums.dsinks_N + results.back() : results.back();
     }
     results.resize(num_pieces);
     return results;
@@ -295,14 +293,16 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
 
 }  // namespace
 
-at::Tensor attend_in_waves(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
-                           const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,
-                           const AttendPiece& attend, const at::Tensor& sinks_N) {
+at::Tensor attend_in_waves(const AttentionInputs& inputs, const HeadSplit& split,
+                           const Group& group, const AttendPiece& attend,
+                           AttentionCheckpoint checkpoint) {
   auto state = c10::make_intrusive<WaveState>();
   state->group = group;
   state->split = split;
   state->attend = attend;
-  return AttentionInWaves::apply(q_tNH, k_tMH, v_tMH, as_argument(sinks_N), state);
+  state->checkpoint = checkpoint;
+  return AttentionInWaves::apply(inputs.q_TNH, inputs.k_SMH, inputs.v_SMH,
+                                 as_argument(inputs.sinks_N), state);
 }
 
 }  // namespace longspan

@@ -8,8 +8,8 @@ namespace longspan {
 
 /// attend_exchanged() in the waves of the split. Of the exchanged tensors, only attention's output
 /// and lse are saved for the backward, which exchanges queries, keys and values again.
-at::Tensor attend_in_waves(const at::Tensor& q_tNH, const at::Tensor& k_tMH,
-                           const at::Tensor& v_tMH, const HeadSplit& split, const Group& group,
-                           const AttendPiece& attend, const at::Tensor& sinks_N);
+at::Tensor attend_in_waves(const AttentionInputs& inputs, const HeadSplit& split,
+                           const Group& group, const AttendPiece& attend,
+                           AttentionCheckpoint checkpoint);
 
 }  // namespace longspan

@@ -63,7 +63,7 @@ Buffers backward_buffers(int head_waves) {
     const at::Tensor dout = at::randn(q.sizes());
     AllocationCounter counter(AllocationCounter::Of::kThisThread);
     kernel.counter = &counter;
-    const at::Tensor out = attention->attend(q, k, v, plain_attention(kHeads, kKvHeads, kHeadDim),
+    const at::Tensor out = attention->attend({q, k, v}, plain_attention(kHeads, kKvHeads, kHeadDim),
                                              Packing::single(kTokens));
     const int64_t numbers = out.numel() + kHeads / kRanks * kTokens;  // saved: out and lse
     const auto saved_and_output = static_cast<int64_t>(out.nbytes()) + numbers * 4;

@@ -1,4 +1,3 @@
-// T: tokens of the row, N: query heads, M: kv heads, H: elements of a head.
 #include <c10/util/Exception.h>
 
 #include "longspan/attention/leaf_attention.h"
@@ -15,10 +14,9 @@ class Local : public SequenceParallel {
  public:
   explicit Local(const BlockKernel& kernel) : kernel_(kernel) {}
 
-  at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
-    return leaf_attention(kernel_, q_TNH, k_TMH, v_TMH, spec, packing, sinks_N);
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
+    return leaf_attention(kernel_, inputs, spec, packing, checkpoint);
   }
 
   int rank() const override { return 0; }

@@ -43,6 +43,7 @@ struct RingState : torch::CustomClassHolder {
   Packing packing;
   std::shared_ptr<const LatentKeys> latents;
   std::optional<FetchedAttention> fetched;  // only in a sliding window
+  AttentionCheckpoint checkpoint;           // for the forward alone
 
   std::vector<Block> blocks(int owner) const {
     return blocks_of(layout, packing, rings.rank(), owner, rings.size(), /*window=*/std::nullopt);
@@ -123,10 +124,11 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
                             const std::optional<at::Tensor>& second,
                             const std::optional<at::Tensor>& sinks,
                             c10::intrusive_ptr<RingState> ring) {
+    const AttentionCheckpoint checkpoint = std::exchange(ring->checkpoint, {});
     const at::Tensor sinks_N = sinks.value_or(at::Tensor());
     const Rings::Tensors own = travelling(first, second.value_or(at::Tensor()));
     AttentionResult result = saved_or_computed(
-        [&] { return with_sinks(ring->forward(q_TNH, own), sinks_N, ring->spec); });
+        checkpoint, [&] { return with_sinks(ring->forward(q_TNH, own), sinks_N, ring->spec); });
     ctx->save_for_backward(
         {q_TNH, first, second.value_or(at::Tensor()), result.out_TNH, result.lse_NT, sinks_N});
     ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
@@ -158,25 +160,28 @@ class RingAttention : public SequenceParallel {
   RingAttention(Rings rings, Group ring, RingLayout layout, const BlockKernel& kernel)
       : rings_(std::move(rings)), ring_(std::move(ring)), layout_(layout), kernel_(kernel) {}
 
-  at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
-    check(q_TNH, packing);
-    return RingFunction::apply(
-        q_TNH, k_TMH, as_argument(v_TMH), as_argument(sinks_N),
-        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing, nullptr));
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
+    check(inputs.q_TNH, packing);
+    auto state =
+        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing, nullptr);
+    state->checkpoint = checkpoint;
+    return RingFunction::apply(inputs.q_TNH, inputs.k_SMH, as_argument(inputs.v_SMH),
+                               as_argument(inputs.sinks_N), state);
   }
 
   at::Tensor attend_latent(const at::Tensor& q_TNH, const at::Tensor& x_TJ,
                            const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
-                           const Packing& packing) override {
+                           const Packing& packing, AttentionCheckpoint checkpoint) override {
     if (!passes_latents(spec, /*ulysses_size=*/1, /*head_waves=*/1)) {
-      return SequenceParallel::attend_latent(q_TNH, x_TJ, keys, spec, packing);
+      return SequenceParallel::attend_latent(q_TNH, x_TJ, keys, spec, packing, checkpoint);
     }
     check(q_TNH, packing);
-    return RingFunction::apply(
-        q_TNH, x_TJ, std::optional<at::Tensor>(), std::optional<at::Tensor>(),
-        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing, keys));
+    auto state =
+        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing, keys);
+    state->checkpoint = checkpoint;
+    return RingFunction::apply(q_TNH, x_TJ, std::optional<at::Tensor>(),
+                               std::optional<at::Tensor>(), state);
   }
 
   int rank() const override { return rings_.rank(); }

@@ -59,8 +59,9 @@ TEST_CASE("trees: every method refuses all but pairs") {
             const auto heads = [&](int64_t count) {
               return at::zeros({std::ssize(order.index), count, spec.key_dim});
             };
-            attention->attend(heads(spec.num_heads), heads(spec.num_kv_heads),
-                              heads(spec.num_kv_heads), spec, order.packing);
+            attention->attend(
+                {heads(spec.num_heads), heads(spec.num_kv_heads), heads(spec.num_kv_heads)}, spec,
+                order.packing);
           });
         })));
       }

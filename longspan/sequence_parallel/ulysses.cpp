@@ -26,26 +26,25 @@ class Ulysses : public SequenceParallel {
   Ulysses(Group group, std::unique_ptr<SequenceParallel> inner, int head_waves)
       : group_(std::move(group)), inner_(std::move(inner)), head_waves_(head_waves) {}
 
-  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
+    const at::Tensor &q_tNH = inputs.q_TNH, &k_tMH = inputs.k_SMH;
     const HeadSplit split = split_evenly(group_.size(), q_tNH.size(1), k_tMH.size(1),
                                          q_tNH.size(0) * group_.size(), head_waves_);
     const auto attend = [inner = inner_.get(), spec, packing](
-                            const AttentionPiece&, const HeadBlock&, const at::Tensor& q_TnH,
-                            const at::Tensor& k_TmH, const at::Tensor& v_TmH,
-                            const at::Tensor& sinks_n) {
-      return inner->attend(q_TnH, k_TmH, v_TmH, spec, packing, sinks_n);
+                            const AttentionPiece&, const HeadBlock&, const AttentionInputs& heads,
+                            AttentionCheckpoint checkpoint) {
+      return inner->attend(heads, spec, packing, checkpoint);
     };
-    return attend_exchanged(q_tNH, k_tMH, v_tMH, split, group_, attend, sinks_N);
+    return attend_exchanged(inputs, split, group_, attend, checkpoint);
   }
 
   at::Tensor attend_latent(const at::Tensor& q_tNH, const at::Tensor& x_tJ,
                            const std::shared_ptr<const LatentKeys>& keys, const AttentionSpec& spec,
-                           const Packing& packing) override {
+                           const Packing& packing, AttentionCheckpoint checkpoint) override {
     const int U = group_.size();
     if (!passes_latents(spec, U, head_waves_)) {
-      return SequenceParallel::attend_latent(q_tNH, x_tJ, keys, spec, packing);
+      return SequenceParallel::attend_latent(q_tNH, x_tJ, keys, spec, packing, checkpoint);
     }
     const int64_t t = q_tNH.size(0), T = t * U;
     const HeadSplit split = split_evenly(U, q_tNH.size(1), spec.num_kv_heads, T, /*head_waves=*/1);
@@ -61,10 +60,11 @@ class Ulysses : public SequenceParallel {
         const AttentionPiece& piece = share.waves[0].pieces[i];
         const int64_t kv_begin = share.kv_items[piece.kv_item].head_begin + piece.kv_begin;
         outs.push_back(inner_->attend_latent(
-            q_pieces[i], x_TJ, keys->of_heads(kv_begin, piece.num_kv), spec, packing));
+            q_pieces[i], x_TJ, keys->of_heads(kv_begin, piece.num_kv), spec, packing, checkpoint));
       }
     }  // frees them; without a graph nothing needs them any more
-    return finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group_, t));
+    return finish_heads_to_tokens(
+        start_heads_to_tokens(outs, queries, group_, t, checkpoint.output_is_known()));
   }
 
   int rank() const override { return inner_->rank() * group_.size() + group_.rank(); }

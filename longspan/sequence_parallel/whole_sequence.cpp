@@ -106,7 +106,8 @@ at::Tensor WholeSequence::over_heads(const std::vector<at::Tensor>& inputs,
     }
     y_TnG = in_order(checked(of_heads), row_places_T_);
   }
-  return finish_heads_to_tokens(start_heads_to_tokens({y_TnG}, blocks[0], group_, t));
+  return finish_heads_to_tokens(
+      start_heads_to_tokens({y_TnG}, blocks[0], group_, t, /*output_is_known=*/false));
 }
 
 }  // namespace longspan

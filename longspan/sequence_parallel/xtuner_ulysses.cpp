@@ -27,9 +27,9 @@ class XtunerUlysses : public ConsecutiveShares {
   XtunerUlysses(Group group, Group slices, const BlockKernel& kernel)
       : ConsecutiveShares(std::move(group), kernel), slices_(std::move(slices)) {}
 
-  at::Tensor attend(const at::Tensor& q_tNH, const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                    const AttentionSpec& spec, const Packing& packing,
-                    const at::Tensor& sinks_N) override {
+  at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
+                    const Packing& packing, AttentionCheckpoint checkpoint) override {
+    const at::Tensor &q_tNH = inputs.q_TNH, &k_tMH = inputs.k_SMH, &v_tMH = inputs.v_SMH;
     const int num_holders = group_.size() / slices_.size();  // ranks with different heads
     const int64_t N = q_tNH.size(1), M = k_tMH.size(1), t = q_tNH.size(0);
     const HeadSplit by_holder = split_evenly(num_holders, N, M, t * group_.size(), 1);
@@ -39,17 +39,18 @@ class XtunerUlysses : public ConsecutiveShares {
     const auto k = start_tokens_to_heads(sliced(k_tMH), kv, group_);
     const auto v = start_tokens_to_heads(sliced(v_tMH), kv, group_);
     ExchangedHeads heads;
+    heads.sinks_N = inputs.sinks_N;
     heads.queries = whole(finish_tokens_to_heads(q));
     heads.k_items = whole(finish_tokens_to_heads(k));
     heads.v_items = whole(finish_tokens_to_heads(v));
     const RankShare& share = by_holder[group_.rank() / slices_.size()];
     // The sinks' gradient on each neighbour comes from its slice of the output.
-    std::vector<at::Tensor> outs = attend_pieces(share, share.waves[0], heads, sinks_N,
-                                                 piece_attention(kernel_, spec, packing));
+    std::vector<at::Tensor> outs = attend_pieces(
+        share, share.waves[0], heads, piece_attention(kernel_, spec, packing), checkpoint);
     const int64_t h = v_tMH.size(2) / slices_.size();
     for (at::Tensor& out : outs) out = out.narrow(2, slices_.rank() * h, h);
-    const at::Tensor out_tNh =
-        finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group_, t));
+    const at::Tensor out_tNh = finish_heads_to_tokens(
+        start_heads_to_tokens(outs, queries, group_, t, checkpoint.output_is_known()));
     return out_tNh.view({t, slices_.size(), N, h}).transpose(1, 2).flatten(2);
   }
 

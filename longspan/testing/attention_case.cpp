@@ -209,25 +209,25 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   // The loss does not include padding: its gradient is 0 there.
   const at::Tensor dout = share(problem.dout_TNH, 0);
   const Traffic before = sequence_traffic(mesh);
-  auto attend = [&] {
-    if (!latent) return attention.attend(q, k, v, problem.spec, order.packing, sinks);
-    return attention.attend_latent(q, x, latent_keys(problem.spec, up), problem.spec,
-                                   order.packing);
+  auto attend = [&](AttentionCheckpoint checkpoint) {
+    if (!latent) {
+      return attention.attend({q, k, v, sinks}, problem.spec, order.packing, checkpoint);
+    }
+    return attention.attend_latent(q, x, latent_keys(problem.spec, up), problem.spec, order.packing,
+                                   checkpoint);
   };
   at::Tensor out, values;
   if (task.checkpointing) {
     SavedAttention kept;
     {
       c10::AutoGradMode no_gradients(false);
-      SaveScope save(kept);
-      values = attend();
+      values = attend(AttentionCheckpoint::saving(kept));
     }
     kept.output_is_known = task.output_is_known;
-    ReplayScope replay(kept);
-    out = attend();
+    out = attend(AttentionCheckpoint::replaying(kept));
     TORCH_CHECK(kept.results.empty(), "something kept was not replayed");
   } else {
-    out = attend();
+    out = attend({});
   }
   if (!task.output_is_known) values = out;
   out.backward(dout);

@@ -67,9 +67,10 @@ std::vector<DistributedSolution> solve_all(const std::vector<DistributedTask>& t
 
 /// Runs make_attention(plan) on threads. Each rank takes its share of the row by token_order,
 /// attends and runs the backward; the results are put back in row order. Padding holds large random
-/// numbers, which must not affect the results. With checkpointing, the forward runs in a SaveScope
-/// and is replayed before the backward, without values if the output is known. Computes in `dtype`.
-/// Many problems share one start of ranks, which takes longer than most of them.
+/// numbers, which must not affect the results. With checkpointing, the forward saves its
+/// results, and they are replayed before the backward, without values if the output is known.
+/// Computes in `dtype`. Many problems share one start of ranks, which takes longer than most of
+/// them.
 std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
                                                    const ParallelPlan& plan, at::ScalarType dtype,
                                                    bool checkpointing = false);

@@ -242,8 +242,8 @@ class NoAttention : public SequenceParallel {
   TokenOrder token_order_of(int, const Packing&, int64_t) const override {
     throw UserError("not here");
   }
-  at::Tensor attend(const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionSpec&,
-                    const Packing&, const at::Tensor&) override {
+  at::Tensor attend(const AttentionInputs&, const AttentionSpec&, const Packing&,
+                    AttentionCheckpoint) override {
     throw UserError("not here");
   }
 };
