@@ -19,7 +19,7 @@
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
 #include "longspan/data/example_source.h"
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/report/console.h"
 #include "longspan/session/run_plan.h"
 #include "longspan/text/print.h"
@@ -31,7 +31,7 @@ using longspan::print_out;
 
 /// The library asks for GPUs only where the configuration leaves a choice.
 longspan::Machine this_machine() {
-  return {.look_for_gpus = longspan::look_for_gpus, .num_threads = at::get_num_threads()};
+  return {.find_gpus = longspan::find_gpus, .num_threads = at::get_num_threads()};
 }
 
 /// The plan and the account, before any data are read or any tensor is made.
@@ -72,14 +72,14 @@ longspan::RunResult train(const std::string& file, const std::string& folder,
   const longspan::Config config = longspan::load_config(
       file, {"output_dir=" + folder, "learning_rate=" + rate},
       own_rows ? longspan::TrainingRows::kOfCaller : longspan::TrainingRows::kOfDataSet);
-  longspan::PlainHost host;  // nothing stops the run before its last step
+  longspan::PlainRunControl control;  // nothing stops the run before its last step
   longspan::RunParts parts{.meter = nullptr, .events = events, .make_source = {}};
   if (own_rows) {
     parts.make_source = [](const longspan::ExampleSet& /*train*/, const longspan::Mesh& /*mesh*/) {
       return std::make_unique<OwnRows>();
     };
   }
-  return longspan::run_training(config, longspan::plan_run(config, this_machine()), host, parts);
+  return longspan::run_training(config, longspan::plan_run(config, this_machine()), control, parts);
 }
 
 void train_and_tell(const std::string& file, const std::string& folder, const std::string& rate,

@@ -1,8 +1,6 @@
 #include "longspan/comm/mesh.h"
 
-#include <arpa/inet.h>
 #include <doctest/doctest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -17,26 +15,15 @@
 #include "longspan/rendezvous/communication_error.h"
 #include "longspan/rendezvous/store.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/testing/silent_server.h"
 
 namespace longspan {
 namespace {
 
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bind(fd, reinterpret_cast<sockaddr*>(&address), length);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
 TEST_CASE("mesh: ranks find each other through the store of rank 0") {
   ParallelPlan plan;
   plan.world_size = plan.sequence_size = plan.ulysses_size = 2;
-  const int port = free_port();
+  const int port = testing::free_port();
   std::vector<std::string> texts[2];
   std::vector<std::thread> ranks;
   for (int rank : {0, 1}) {
@@ -60,7 +47,7 @@ TEST_CASE("mesh: a peer that never comes is an error that names the address") {
   Rendezvous where;
   where.rank = 1;
   where.world_size = where.local_world_size = 2;
-  where.master_port = free_port();
+  where.master_port = testing::free_port();
   CHECK_THROWS_WITH_AS(make_mesh(where, plan, Link::kGloo, 1), doctest::Contains("127.0.0.1"),
                        CommunicationError);
 }
@@ -154,7 +141,7 @@ TEST_CASE("mesh: groups of the same ranks are one group") {
 
 TEST_CASE("mesh: ranks that planned differently all say so at once") {
   constexpr int kRanks = 3;
-  const int port = free_port();
+  const int port = testing::free_port();
   std::vector<std::string> errors(kRanks);
   std::vector<double> seconds(kRanks);
   std::vector<std::thread> ranks;
@@ -197,13 +184,13 @@ TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's e
     CHECK_THROWS_WITH_AS(load_cuda(), doctest::Contains("CPU"), UserError);
     CHECK_THROWS_WITH_AS(use_gpu(0, {}), doctest::Contains("CPU"), UserError);
     CHECK(!why_no_cuda().empty());
-    CHECK(look_for_gpus().count == 0);
-    CHECK(look_for_gpus().why_none == why_no_cuda());
+    CHECK(find_gpus().count == 0);
+    CHECK(find_gpus().why_none == why_no_cuda());
   } else {
     const int num_devices = load_cuda().num_devices();
     CHECK(num_devices > 0);
     CHECK(why_no_cuda().empty());
-    CHECK(look_for_gpus().count == num_devices);
+    CHECK(find_gpus().count == num_devices);
     CHECK_NOTHROW(use_gpu(0, {}));
   }
 }

@@ -37,8 +37,6 @@ std::string message_of(const std::function<void()>& action) {
   return "";
 }
 
-int port_that_is_free() { return SilentServer().port(); }
-
 }  // namespace
 
 TEST_CASE("within: a call's result, its error, or nothing in time") {
@@ -70,7 +68,7 @@ TEST_CASE("endpoints: ports have a range, IPv6 addresses brackets") {
 }
 
 TEST_CASE("endpoints: who listens, and whether this machine can") {
-  const int free_port = port_that_is_free();
+  const int free_port = testing::free_port();
   CHECK(why_not_free(free_port).empty());
   CHECK(who_listens("127.0.0.1", free_port, kPatience) == Listener::kRefuses);
   const SilentServer server;
@@ -123,7 +121,7 @@ TEST_CASE("stores: what listens but does not answer is told, in time") {
   const testing::Launcher launcher;
   const int good = launcher.worker(0, 2).master_port;
   require_store_or_nobody("127.0.0.1", good, kPatience);
-  require_store_or_nobody("127.0.0.1", port_that_is_free(), kPatience);
+  require_store_or_nobody("127.0.0.1", testing::free_port(), kPatience);
   CHECK_THROWS_AS(require_store_or_nobody("127.0.0.1", server.port(), milliseconds(500)),
                   UserError);
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "longspan/comm/mesh.h"
-#include "longspan/optim/state_piece.h"
+#include "longspan/optim/state_shard.h"
 #include "longspan/saving/saving.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/session/model_update.h"

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <exception>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/generation/cached_decoder.h"
+#include "longspan/testing/silent_server.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/testing/thread_groups.h"
@@ -74,8 +74,7 @@ std::vector<Sample> samples_of(int64_t step) {
 
 /// Runs `body` on each rank of a session; ranks are threads. Rethrows a rank's error.
 void on_ranks(int num_ranks, const Config& config, const std::function<void(Session&)>& body) {
-  static std::atomic<int> port{21'000};
-  const int own_port = port += 7;
+  const int own_port = testing::free_port();
   const ModelParts model = parts_of_model();
   std::vector<std::exception_ptr> errors(num_ranks);
   std::vector<std::thread> threads;

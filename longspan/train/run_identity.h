@@ -22,6 +22,7 @@ struct IdentitySettings {
 /// Returns the identity of this start without the contents of files, which are read later. `model`:
 /// as it is trained, with rope_scaling.
 RunIdentity identity_of(const IdentitySettings& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Moment& moment);
+                        const TrainedModel& trained, const RunData& data,
+                        const LocalTime& template_time);
 
 }  // namespace longspan

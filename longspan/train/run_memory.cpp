@@ -45,7 +45,7 @@ RunMemory plan_memory(const AccountSettings& config, int64_t cutoff_len, const R
                       const Workers& workers) {
   RunMemory memory;
   memory.facts = memory_facts(config, plan.attended, plan.parallel, parameters,
-                              lengths_of(config, cutoff_len, *data.train), plan.computer());
+                              lengths_of(config, cutoff_len, *data.train), plan.hardware());
   if (auto said =
           said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);

@@ -11,16 +11,16 @@ namespace longspan {
 RunSaving::RunSaving(const ModelSettings& model, const OptimizationSettings& optimization,
                      const OutputSettings& output, Workers& workers, const Session& session,
                      const RunData& data, const RunStart& start, const StepSchedule& schedule,
-                     Host& host, Events& events)
+                     RunControl& control, Events& events)
     : saver(session.saver(data.chat)),
       checkpoints(output, workers.world(), workers.notices(), saver, start.folder()),
-      patient_saver(workers.world(), workers.notices(), host, events),
+      patient_saver(workers.world(), workers.notices(), control, events),
       config_(output),
       rule_(update_rule_of(optimization)),
       trains_in_bf16_(model.pure_bf16),
       schedule_(schedule),
       num_processes_(workers.world().size()),
-      divided_(session.divided() != nullptr) {}
+      sharded_(session.sharded_parameters() != nullptr) {}
 
 DiskFacts RunSaving::disk(int64_t steps_done) const {
   const SavedModel& saved = saver.model();
@@ -28,7 +28,7 @@ DiskFacts RunSaving::disk(int64_t steps_done) const {
   DiskFacts facts = disk_facts(config_, rule_, saved, rounds);
   if (!saved.lora) facts.other_bytes += num_copied_bytes(saved.source_folder, saved.config);
   facts.num_processes = num_processes_;
-  facts.divided = divided_;
+  facts.sharded = sharded_;
   facts.num_saves = schedule_.num_saves_after(steps_done);
   return facts;
 }

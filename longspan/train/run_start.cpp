@@ -7,13 +7,14 @@
 
 namespace longspan {
 
-Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed) {
+LocalTime template_time_of_run(const Group& world, const std::optional<ResumePoint>& resumed) {
   std::string mine;
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
-    const std::string kept = resumed ? resumed->state.identity.moment : "";
-    mine =
-        !kept.empty() ? kept : (resumed ? moment_at(resumed->state.saved_at) : this_moment()).text;
+    const std::string saved = resumed ? resumed->state.identity.template_time : "";
+    mine = !saved.empty()
+               ? saved
+               : (resumed ? local_time_at(resumed->state.saved_at) : local_time_now()).text;
   });
   return {world.gather_text(mine)[0]};
 }

@@ -13,7 +13,7 @@
 #include "longspan/saving/resume.h"
 #include "longspan/saving/run_contents.h"
 #include "longspan/saving/training_state.h"
-#include "longspan/text/moment.h"
+#include "longspan/text/local_time.h"
 
 namespace longspan {
 
@@ -32,7 +32,7 @@ struct RunStart {
 
 /// Returns the time of the run, chosen by rank 0: that of the checkpoint, or the present time. For
 /// a checkpoint of an earlier version, which has none: the time when it was saved. Collective.
-Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
+LocalTime template_time_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
 
 /// Completes `start`, which already has its launch, its identity without contents, and the
 /// checkpoint, if any. Reads the contents of the files. Collective. Throws as all_or_none if the

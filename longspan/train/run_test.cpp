@@ -20,6 +20,7 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/session/session.h"
+#include "longspan/testing/silent_server.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/testing/thread_groups.h"
 
@@ -100,29 +101,30 @@ std::unique_ptr<ExampleSource> make_stream(const ExampleSet& train, const Mesh& 
 }
 
 RunResult run(const Config& config, const RunParts& parts) {
-  PlainHost host;
-  return run_training(config, plan_run(config, {}), host, parts);
+  PlainRunControl control;
+  return run_training(config, plan_run(config, {}), control, parts);
 }
 
 /// Runs on two ranks, which are threads and share each row. Returns rank 0's result.
 RunResult run_on_two(Config config, const RunParts& parts) {
   config.parallel.sequence_parallel_size = 2;
+  const int port = testing::free_port();
   std::vector<RunResult> results(2);
   std::vector<std::exception_ptr> errors(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        PlainHost host;
+        PlainRunControl control;
         const Rendezvous where{.rank = rank,
                                .world_size = 2,
                                .local_rank = rank,
                                .local_world_size = 2,
-                               .master_port = 23'500,
+                               .master_port = port,
                                .interfaces = {},
                                .store_prefix = {},
                                .link = &testing::thread_link()};
-        results[rank] = run_training(config, plan_run(config, {}, where), host, parts);
+        results[rank] = run_training(config, plan_run(config, {}, where), control, parts);
       } catch (...) {
         errors[rank] = std::current_exception();
       }

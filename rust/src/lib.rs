@@ -9,7 +9,7 @@ mod generation_blocks;
 mod held_memory;
 mod json;
 mod line_editor;
-mod moment;
+mod local_time;
 mod plot;
 mod progress;
 mod python;
@@ -22,17 +22,16 @@ mod tokenizer;
 mod tokenizer_checks;
 mod tokenizer_config;
 mod train;
+mod xxh64;
 mod yaml;
 
 use std::borrow::Cow;
-use std::hash::Hasher;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use events::EventFile;
 use line_editor::{Line, LineEditor};
 use progress::Progress;
 use tokenizer::HfTokenizer;
-use twox_hash::XxHash64;
 
 /// A mistake that the user can fix; the message says what and how. Everything else panics and is
 /// caught at the C interface.
@@ -325,26 +324,6 @@ pub unsafe extern "C" fn lsr_events_free(events: *mut EventFile) {
     if !events.is_null() {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(events))));
     }
-}
-
-#[no_mangle]
-pub extern "C" fn lsr_xxh64_new() -> *mut XxHash64 {
-    Box::into_raw(Box::new(XxHash64::with_seed(0)))
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn lsr_xxh64_add(hash: *mut XxHash64, bytes: View) {
-    (*hash).write(bytes.bytes());
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn lsr_xxh64_value(hash: *const XxHash64) -> u64 {
-    (*hash).finish()
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn lsr_xxh64_free(hash: *mut XxHash64) {
-    drop(Box::from_raw(hash));
 }
 
 #[no_mangle]
