@@ -20,7 +20,7 @@ class LatentKeys;
 class RecurrentMemory;
 class WholeRow;
 
-/// What attends and what is attended to. Queries and keys are already rotated. sinks_N has one
+/// The inputs of attention. Queries and keys are already rotated. sinks_N has one
 /// number per query head and is given where AttentionSpec::has_sinks.
 struct AttentionInputs {
   at::Tensor q_TNH, k_SMH, v_SMH;

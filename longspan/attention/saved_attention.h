@@ -19,7 +19,7 @@ struct SavedAttention {
   bool output_is_known = false;
 };
 
-/// What a call of attention does with the results of its leaves: save, replay, or neither. A
+/// The use of leaf results by a call of attention: save, replay, or neither. A
 /// reference to a SavedAttention, which must outlive the call.
 class AttentionCheckpoint {
  public:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "longspan/data/bad_rows.h"
@@ -31,6 +32,24 @@ std::string python_json(const ordered_json& value) {
 
 std::string python_json_string(const std::string& text) { return ordered_json(text).dump(); }
 
+namespace {
+
+/// Refuses numbers beyond 64 bits: the parser has made floats of such integers, which a template
+/// would print with other digits.
+void require_exact_integers(const ordered_json& value, const std::string& place) {
+  constexpr double kTwoTo63 = 9223372036854775808.0;
+  if (value.is_number_float() && std::abs(value.get<double>()) >= kTwoTo63) {
+    throw RowError(
+        fmt::format("{}: the number {} is beyond 64 bits, and an integer of that size loses "
+                    "digits; write it as text, in quotes",
+                    place, value.dump()));
+  }
+  if (!value.is_structured()) return;
+  for (const auto& item : value) require_exact_integers(item, place);
+}
+
+}  // namespace
+
 std::vector<FunctionCall> parse_function_calls(const std::string& content,
                                                const std::string& place) {
   ordered_json calls = try_parse_ordered_json(content).value_or(nullptr);
@@ -41,6 +60,7 @@ std::vector<FunctionCall> parse_function_calls(const std::string& content,
     well_formed = well_formed && call.is_object() && call.contains("arguments") &&
                   call.contains("name") && call.at("name").is_string();
     if (!well_formed) break;
+    require_exact_integers(call.at("arguments"), place);
     parsed.push_back({call.at("name").get<std::string>(), python_json(call.at("arguments"))});
   }
   if (!well_formed || parsed.empty()) {
@@ -74,6 +94,7 @@ FunctionCall read_function(const ordered_json& function, const std::string& plac
         function.contains("arguments") ? shortened(function.at("arguments").dump(), 60)
                                        : "missing"));
   }
+  require_exact_integers(arguments, place);
   unread.add(function, {"name", "arguments"}, "call");
   return {name->get<std::string>(), python_json(arguments)};
 }
@@ -122,6 +143,7 @@ std::string read_tools(const ordered_json& tools, const std::string& place) {
         place, kMaxJsonDepth, shortened(tools.dump(), 60)));
   }
   if (list.empty()) return "";
+  require_exact_integers(list, place);
   ordered_json whole = ordered_json::array();
   for (size_t i = 0; i < list.size(); ++i) {
     const ordered_json& tool = list[i];

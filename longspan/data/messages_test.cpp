@@ -93,6 +93,16 @@ TEST_CASE("messages: calls in each shape") {
   CHECK(chats.answer(R"("content": "c", "tool_calls": [], "function_call": null)").calls.empty());
   CHECK_SAYS(chats.complaint_at(R"("content": null, "tool_calls": [])"), "content is null");
   CHECK_SAYS(chats.complaint_at(R"("tool_calls": "f")"), "is not a list of calls but string");
+  // Integers of 64 bits are exact; larger ones would lose digits.
+  CHECK(chats.answer(R"("tool_calls": [{"name": "f", "arguments": {"x": 18446744073709551615}}])")
+            .calls[0]
+            .arguments == R"({"x": 18446744073709551615})");
+  for (const char* arguments :
+       {R"({"x": [18446744073709551616]})", R"("{\"x\": -9223372036854775809}")"}) {
+    CHECK_SAYS(chats.complaint_at(
+                   fmt::format(R"("tool_calls": [{{"name": "f", "arguments": {}}}])", arguments)),
+               "beyond 64 bits");
+  }
   CHECK_SAYS(chats.complaint_at(R"("tool_calls": [{"name": "f", "arguments": "[1]"}])"),
              "message 2 of messages: tool_calls, call 1: the arguments of f must be a JSON object");
   CHECK_SAYS(chats.complaint_at(R"("tool_calls": [{"name": "f"}])"), "they are missing");

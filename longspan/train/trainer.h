@@ -23,7 +23,7 @@ class Trainer {
   /// Evaluates; returns nullopt if a rank was told to stop. Empty: there is nothing to evaluate on.
   using Evaluation = std::function<std::optional<EvaluationResult>()>;
 
-  /// What a trainer works with; all must outlive it.
+  /// The parts of a trainer; each must outlive it.
   struct Parts {
     Workers& workers;
     const StepSchedule& schedule;

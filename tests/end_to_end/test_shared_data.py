@@ -103,7 +103,7 @@ def test_one_rank_of_a_machine_reads(variables, readers, settings, watched, tmp_
 
 
 def encoded_files(pid, folder):
-    """What the process has open in the folder, with names or without."""
+    """The files that the process has open in the folder, with names or without."""
     links = [os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
     return [link for link in links if link.startswith(f"{folder}/")]
 
