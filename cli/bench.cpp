@@ -167,7 +167,7 @@ DeviceChoice read_device(const Options& options) {
     throw UserError(
         fmt::format("{}: --device {}: choose auto, cuda or cpu", kCommand, wanted.device));
   }
-  return choose_device(wanted, look_for_gpus);
+  return choose_device(wanted, find_gpus);
 }
 
 int work(const Options& options, AttentionBenchOptions bench, const DeviceChoice& device,

@@ -47,7 +47,8 @@ at::ScalarType dtype_of(const ModelConfig& config) {
 std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::string>& adapters) {
   const std::string& model = config.model.model_name_or_path;
   if (!config.data.chat_template.empty())
-    return saved_chat(config.data, stage_of(config.method), Tokenizer::load(model), this_moment());
+    return saved_chat(config.data, stage_of(config.method), Tokenizer::load(model),
+                      local_time_now());
   const auto has_tokenizer = [](const std::string& folder) {
     return std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json");
   };

@@ -23,7 +23,7 @@
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/out_of_memory.h"
 #include "longspan/rendezvous/communication_error.h"
-#include "longspan/text/kept_warnings.h"
+#include "longspan/text/deferred_warnings.h"
 #include "longspan/text/print.h"
 
 namespace longspan {
@@ -68,7 +68,7 @@ int run(Arguments arguments) {
   if (name != "help" && name != "version") cpu_capability();  // throws for an error in its variable
   if (command->computes) require_compiled_torch();
   const int status = command->run(arguments);
-  for (const std::string& warning : take_kept_warnings()) print_err("{}\n", warning);
+  for (const std::string& warning : take_deferred_warnings()) print_err("{}\n", warning);
   return status;
 }
 

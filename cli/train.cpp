@@ -85,9 +85,7 @@ void end_with_launcher() {
 }
 
 Machine this_machine() {
-  return {.look_for_gpus = look_for_gpus,
-          .num_threads = at::get_num_threads(),
-          .num_cores = num_cores()};
+  return {.find_gpus = find_gpus, .num_threads = at::get_num_threads(), .num_cores = num_cores()};
 }
 
 /// Runs one process of a run: handles signals and measures memory. Returns the exit status: 130
@@ -160,7 +158,7 @@ int run(const Arguments& words) {
   if (is_launched()) return work(arguments);
   std::optional<EarlyStops> stops(std::in_place, /*speaks=*/true);
   const Config config = read_config(arguments);
-  const DeviceChoice device = choose_device(config.model, look_for_gpus);
+  const DeviceChoice device = choose_device(config.model, find_gpus);
   const LaunchPlan plan = make_launch_plan(config.parallel, device);
   require_gpus(device, plan.processes_per_node);
   check_early(config, plan.world_size(), plan.processes_per_node);

@@ -70,7 +70,7 @@ constexpr CudaEntry kEntry{num_devices,
                            c10::DeviceType::CUDA,
                            "CUDA",
                            block_kernel,
-                           /*row_kernels=*/nullptr};
+                           /*replacement_kernels=*/nullptr};
 
 }  // namespace
 }  // namespace longspan

@@ -19,7 +19,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/report/console.h"
 #include "longspan/session/session.h"
 #include "longspan/text/print.h"
@@ -30,9 +30,9 @@ void train(const std::string& config_file, const std::string& rows_file,
            const std::string& folder) {
   const Config config = load_session_config(config_file, {});
   Console console;  // prints the session's events
-  Session session(
-      config, {.machine = {.look_for_gpus = look_for_gpus, .num_threads = at::get_num_threads()},
-               .events = &console});
+  Session session(config,
+                  {.machine = {.find_gpus = find_gpus, .num_threads = at::get_num_threads()},
+                   .events = &console});
   std::ifstream lines(rows_file);
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json json = nlohmann::json::parse(line);

@@ -26,7 +26,7 @@ NOT_ON_SIMULATED_GPUS = {
     "test_memory.py::test_a_shared_row_of_32k_takes_a_fifth": CHUNKS,
     "test_memory.py::test_memory_grows_in_a_straight_line[one process]": CHUNKS,
     "test_memory.py::test_memory_grows_in_a_straight_line[two processes]":
-        "a GPU's head takes all of a rank's 4096 rows of the shortest row at once, and is its fullest moment; that of the "
+        "a GPU's head takes all of a rank's 4096 rows of the shortest row at once, and is its peak; that of the "
         "others is in the projections",
     "test_sharding.py::test_a_full_disk_on_one_rank":
         "its disk is full by a limit on the sizes of files, and the memory of simulated GPUs is a file",

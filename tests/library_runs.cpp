@@ -14,7 +14,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/report/console.h"
 #include "longspan/session/run_plan.h"
 #include "longspan/text/print.h"
@@ -26,7 +26,7 @@ using longspan::print_out;
 
 /// The library asks for GPUs only where the configuration leaves a choice.
 longspan::Machine this_machine() {
-  return {.look_for_gpus = longspan::look_for_gpus, .num_threads = at::get_num_threads()};
+  return {.find_gpus = longspan::find_gpus, .num_threads = at::get_num_threads()};
 }
 
 /// The plan and the account, before any data are read or any tensor is made.
@@ -44,8 +44,8 @@ longspan::RunResult train(const std::string& file, const std::string& folder,
                           const std::string& rate, longspan::EventSink* events) {
   const longspan::Config config =
       longspan::load_config(file, {"output_dir=" + folder, "learning_rate=" + rate});
-  longspan::PlainHost host;  // nothing stops the run before its last step
-  return longspan::run_training(config, longspan::plan_run(config, this_machine()), host,
+  longspan::PlainRunControl control;  // nothing stops the run before its last step
+  return longspan::run_training(config, longspan::plan_run(config, this_machine()), control,
                                 {.meter = nullptr, .events = events, .make_source = {}});
 }
 

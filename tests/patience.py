@@ -10,24 +10,24 @@ import time
 
 
 class Clock(threading.Thread):
-    """Looks a few times a second at how many threads of the machine want to compute."""
+    """Samples a few times a second how many threads of the machine want to compute."""
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.seconds, self.looked = 0.0, time.monotonic()
+        self.seconds, self.sampled = 0.0, time.monotonic()
         self.lock = threading.Lock()
 
-    def look(self):
+    def sample(self):
         with self.lock:
             now = time.monotonic()
             want = int(pathlib.Path("/proc/loadavg").read_text().split()[3].split("/")[0])
-            self.seconds += (now - self.looked) * min(1.0, os.cpu_count() / max(1, want))
-            self.looked = now
+            self.seconds += (now - self.sampled) * min(1.0, os.cpu_count() / max(1, want))
+            self.sampled = now
             return self.seconds
 
     def run(self):
         while True:
-            self.look()
+            self.sample()
             time.sleep(0.2)
 
 
@@ -40,7 +40,7 @@ def clock():
 
 def patient_time():
     """Seconds, of no meaning but their differences."""
-    return clock().look()
+    return clock().sample()
 
 
 def let_pass(seconds):

@@ -28,7 +28,7 @@
 #include "longspan/cuda/cuda.h"
 #include "longspan/data/example_source.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/report/console.h"
 #include "longspan/session/run_plan.h"
 #include "longspan/testing/thread_groups.h"
@@ -39,7 +39,7 @@ namespace {
 
 using nlohmann::json;
 
-class EndingHost final : public longspan::Host {
+class EndingRunControl final : public longspan::RunControl {
  public:
   void stopped_early(const std::string& /*why*/) override { _exit(0); }
   void lost_others(const std::string& message) override {
@@ -79,18 +79,18 @@ longspan::RunParts with_stream(const longspan::Config& config) {
 int train(const std::string& config_file, const longspan::Rendezvous& where, bool stream) {
   try {
     const longspan::Config config = longspan::load_config(config_file, {});
-    const longspan::Machine machine{.look_for_gpus = longspan::look_for_gpus,
+    const longspan::Machine machine{.find_gpus = longspan::find_gpus,
                                     .num_threads = at::get_num_threads()};
     const longspan::RunPlan plan = longspan::plan_run(config, machine, where);
     if (plan.device.cuda()) {
       longspan::use_gpu(plan.own_gpu(), {.deterministic = config.model.full_determinism,
                                          .tf32 = config.model.tf32});
     }
-    EndingHost host;
+    EndingRunControl control;
     longspan::Console console(!config.output.disable_tqdm);
     longspan::RunParts parts = stream ? with_stream(config) : longspan::RunParts{};
     parts.events = &console;
-    longspan::run_training(config, plan, host, parts);
+    longspan::run_training(config, plan, control, parts);
     return 0;
   } catch (const longspan::FailedElsewhere&) {
     return 1;  // another rank has printed why

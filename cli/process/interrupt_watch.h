@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 
 namespace longspan {
 
@@ -35,7 +35,7 @@ inline constexpr int kInterruptedStatus = 130;
 /// the process was started to ignore (nohup) stays ignored. Construct it before other threads
 /// start, since they inherit the signal mask. It is never destroyed, so it still works while static
 /// destructors run.
-class InterruptWatch final : public Host {
+class InterruptWatch final : public RunControl {
  public:
   /// `speaks`: prints events to stderr (rank 0).
   explicit InterruptWatch(bool speaks);

@@ -27,14 +27,14 @@ DiskNeed disk_need(const DiskFacts& facts) {
   }
   const int64_t all = facts.num_found + facts.num_saves;
   const bool limited = facts.limit > 0 && facts.num_saves > 0;
-  need.num_kept = limited ? std::min(all, facts.limit) : all;
+  need.num_retained = limited ? std::min(all, facts.limit) : all;
   // While a checkpoint is written, the ones to keep and the oldest one exist too.
   const int64_t at_once = limited ? std::min(all, std::max(facts.limit, facts.num_found) + 1) : all;
   const auto bytes_of = [&](int64_t checkpoints) {  // the product may exceed any disk
     return std::min(product_of({checkpoints, need.checkpoint}).value_or(INT64_MAX), INT64_MAX / 4);
   };
   need.most = std::max({bytes_of(at_once - facts.num_found),
-                        bytes_of(need.num_kept - facts.num_found) + need.model,
+                        bytes_of(need.num_retained - facts.num_found) + need.model,
                         facts.num_saves == 0 ? need.model : int64_t{0}});
   return need;
 }
@@ -57,7 +57,7 @@ int64_t num_saves(Interval strategy, int64_t save_steps, int64_t from, int64_t t
 
 void check_file_size(const DiskFacts& facts, std::optional<int64_t> limit, int64_t shard_bytes) {
   const int64_t weights =
-      facts.saved_elements * facts.saved_bytes / (facts.divided ? facts.num_processes : 1);
+      facts.saved_elements * facts.saved_bytes / (facts.sharded ? facts.num_processes : 1);
   int64_t file = weights <= shard_bytes ? weights : shard_bytes / 2;
   if (facts.num_saves > 0) {
     const DiskNeed need = disk_need(facts);
@@ -90,7 +90,7 @@ std::string disk_account(const DiskFacts& facts, const Room& output_dir,
   if (facts.num_saves > 0) {
     text += fmt::format(", {} checkpoint{} {}{}", facts.num_saves, facts.num_saves == 1 ? "" : "s",
                         name_bytes(need.checkpoint), facts.num_saves == 1 ? "" : " each");
-    if (need.num_kept < facts.num_saves) text += fmt::format(" ({} kept)", need.num_kept);
+    if (need.num_retained < facts.num_saves) text += fmt::format(" ({} kept)", need.num_retained);
   }
   text += fmt::format(": at most {} more; {} are free in {}.", name_bytes(need.most),
                       name_bytes(free), output_dir.folder);

@@ -19,7 +19,7 @@ struct DiskFacts {
   bool only_model = false;     // save_only_model
   bool rounded = false;        // bf16 weights are saved with fp32 masters
   int64_t num_processes = 1;   // processes that write optimizer states, one file each
-  bool divided = false;        // these processes also write the model in parts
+  bool sharded = false;        // these processes also write the model in parts
   int64_t num_saves = 0;       // checkpoints still to be written
   int64_t num_found = 0;       // checkpoints already in output_dir
   int64_t limit = 0;           // save_total_limit; 0: none
@@ -27,9 +27,9 @@ struct DiskFacts {
 
 /// Bytes. Sharding the states (zero_stage) does not change them: shards are written once.
 struct DiskNeed {
-  int64_t model = 0;       // the final model
-  int64_t checkpoint = 0;  // one checkpoint
-  int64_t num_kept = 0;    // checkpoints at the end
+  int64_t model = 0;         // the final model
+  int64_t checkpoint = 0;    // one checkpoint
+  int64_t num_retained = 0;  // checkpoints at the end
   /// Peak of the bytes that the run adds to output_dir. An old checkpoint is removed only after the
   /// new one has been read back, and the final model is saved while all checkpoints are there.
   int64_t most = 0;

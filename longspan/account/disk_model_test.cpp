@@ -89,7 +89,7 @@ TEST_CASE("disk: a limit of file sizes is known before anything is trained") {
   check_file_size(saves, 400, kShard);
   saves.num_trained = 102;
   CHECK_THROWS_AS(check_file_size(saves, 400, kShard), UserError);
-  saves.num_saves = 0, saves.divided = true;
+  saves.num_saves = 0, saves.sharded = true;
   check_file_size(saves, 200, kShard);
   check_file_size(large, 500,
                   kShard);  // files of more than half a shard are noticed only when written

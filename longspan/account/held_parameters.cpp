@@ -199,7 +199,7 @@ std::vector<HeldParameter> used_parameters(const AccountSettings& settings,
   return held;
 }
 
-HeldBytes divided_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
+HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
                         int num_ranks, int expert_parallel_size, bool cuda) {
   // Parameters of a flat buffer have the same unit and dtype, are all trained or none, and are
   // sharded over the same number of ranks.

@@ -60,7 +60,7 @@ bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, i
 /// Returns the bytes of values on one rank between uses, if values are sharded or offloaded
 /// (optim/flat_parameters.h). `cuda`: a GPU's host also holds the values that it sends, in the
 /// dtype at use.
-HeldBytes divided_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
+HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
                         int num_ranks, int expert_parallel_size = 1, bool cuda = false);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Bytes per token of one kind of layers, from which the moments of a step are computed. No torch.
+// Bytes per token of one kind of layers, from which the phases of a step are computed. No torch.
 // D: model dim.
 #pragma once
 

@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "longspan/account/fullest_moment.h"
-#include "longspan/account/step_moments.h"
+#include "longspan/account/step_peak.h"
+#include "longspan/account/step_phases.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
 
-int64_t divided(int64_t bytes, int64_t parts) { return (bytes + parts - 1) / parts; }
+int64_t ceil_div(int64_t bytes, int64_t parts) { return (bytes + parts - 1) / parts; }
 
 /// How the run shards its states over ranks.
 struct Division {
@@ -24,7 +24,7 @@ struct Division {
   /// Returns this rank's bytes of trained states. Distributed experts are sharded over fewer ranks.
   int64_t share_of(int64_t all, int64_t of_experts) const {
     const int64_t expert_parts = parts(1) > 1 ? facts.expert_shard_size : 1;
-    return divided(all - of_experts, parts(1)) + divided(of_experts, expert_parts);
+    return ceil_div(all - of_experts, parts(1)) + ceil_div(of_experts, expert_parts);
   }
   std::string described(int64_t from_stage) const {
     return parts(from_stage) > 1 ? fmt::format("1/{} of {}", ranks, "all") : std::string();
@@ -53,7 +53,7 @@ struct Division {
 using Lines = std::vector<MemoryAccount::Line>;
 
 void add_parameters(const MemoryFacts& facts, const Division& division, Lines& lines) {
-  const int64_t held = divided(facts.parameter_bytes, division.parts(3));
+  const int64_t held = ceil_div(facts.parameter_bytes, division.parts(3));
   const std::string how = division.described(3);
   if (facts.held_on_device >= 0) {
     lines.push_back({"Parameters", facts.held_on_device, facts.held_on_host, how});
@@ -65,7 +65,7 @@ void add_parameters(const MemoryFacts& facts, const Division& division, Lines& l
   // A share on the host is copied to the device while the next unit is gathered from it. With one
   // rank, the copy is used directly.
   const bool is_sent = facts.offload_params && division.ranks > 1;
-  const int64_t sent = is_sent ? divided(facts.largest_unit_bytes, division.ranks) : 0;
+  const int64_t sent = is_sent ? ceil_div(facts.largest_unit_bytes, division.ranks) : 0;
   lines.push_back(
       {"  gathered", 2 * facts.largest_unit_bytes + sent, 0, "the unit at work and the next"});
 }
@@ -77,7 +77,7 @@ void add_gradients(const MemoryFacts& facts, const Division& division, Lines& li
       division.share_of(facts.trained_parameter_bytes, facts.trained_expert_bytes);
   // On a GPU, a unit's part of a sum on the host exists there until the copy has ended.
   const int64_t landing =
-      on_host && facts.cuda ? divided(facts.largest_unit_gradient_bytes, division.parts(1)) : 0;
+      on_host && facts.cuda ? ceil_div(facts.largest_unit_gradient_bytes, division.parts(1)) : 0;
   if (facts.zero_stage < 2) {
     lines.push_back({"Gradients", sums.device_bytes, on_host ? share : 0, ""});
     if (landing > 0) lines.push_back({"  of a unit", 0, landing, "on its way to the host"});
@@ -106,23 +106,24 @@ void add_states(const MemoryFacts& facts, const Division& division, Lines& lines
 }
 
 /// Corrects the sum of the lines to the peak.
-void add_moment(const MemoryFacts& facts, const Division& division, int64_t always, Lines& lines) {
-  const int64_t there = bytes_of_fullest_moment(facts, division.sums());
+void add_peak_correction(const MemoryFacts& facts, const Division& division, int64_t always,
+                         Lines& lines) {
+  const int64_t there = step_peak_bytes(facts, division.sums());
   if (there == 0) return;
   int64_t all = -always;
   for (const MemoryAccount::Line& line : lines) all += line.device;
   if (there < all) {
     lines.push_back({"Never at once", there - all, 0, "gradients are made while activations go"});
   } else if (there > all) {
-    lines.push_back({"At the fullest moment", there - all, 0, "beside all of these"});
+    lines.push_back({"At the peak", there - all, 0, "beside all of these"});
   }
 }
 
 /// Returns the bytes per token of saved, kept and temporary activations.
 double add_activations(const MemoryFacts& facts, Lines& lines) {
   const TokenBytes tokens = token_bytes(facts);
-  const auto row = static_cast<double>(divided(facts.num_tokens, facts.sequence_size));
-  const Moment moment = fullest_moment(facts);
+  const auto row = static_cast<double>(ceil_div(facts.num_tokens, facts.sequence_size));
+  const StepPhase phase = peak_phase(facts);
   lines.push_back({"Activations saved", static_cast<int64_t>(tokens.saved * row),
                    facts.in_file ? 0 : static_cast<int64_t>(tokens.on_host * row),
                    fmt::format("{:.1f} KiB a token{}",
@@ -139,9 +140,9 @@ double add_activations(const MemoryFacts& facts, Lines& lines) {
          fmt::format("{:.1f} KiB a token, of {} of {} layers", tokens.kept / 1024, kept, all)});
   }
   lines.push_back({"  worked with", static_cast<int64_t>(tokens.working * row), 0,
-                   fmt::format("{:.1f} KiB a token, in {}", tokens.working / 1024, moment.name)});
+                   fmt::format("{:.1f} KiB a token, in {}", tokens.working / 1024, phase.name)});
   lines.push_back({"Buffers",
-                   static_cast<int64_t>(moment.fixed) + device_sizes(facts.cuda).workspace_bytes, 0,
+                   static_cast<int64_t>(phase.fixed) + device_sizes(facts.cuda).workspace_bytes, 0,
                    "whatever the row"});
   return tokens.saved + tokens.kept + tokens.working;
 }
@@ -158,7 +159,7 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   add_states(facts, division, account.lines);
   for (size_t i = first_state; i < account.lines.size(); ++i) always += account.lines[i].device;
   account.activation_bytes_per_token = add_activations(facts, account.lines);
-  add_moment(facts, division, always, account.lines);
+  add_peak_correction(facts, division, always, account.lines);
   for (const MemoryAccount::Line& line : account.lines) {
     account.device += line.device;
     account.host += line.host;

@@ -101,7 +101,7 @@ struct MemoryAccount {
 
 MemoryAccount account_of(const MemoryFacts& facts);
 
-/// Device bytes per token: saved by all layers, and temporary at the fullest moment.
+/// Device bytes per token: saved by all layers, and temporary at the peak.
 struct TokenBytes {
   double saved = 0, working = 0;
   double kept = 0;     // of feed-forwards, under checkpointing; not in `saved`

@@ -77,17 +77,17 @@ TEST_CASE("memory account: states by stage, shard and offload") {
   CHECK(line(account_of(facts), "Parameters").device == 4000);
   facts.zero_stage = 3;
   facts.offload_optimizer = true;
-  const MemoryAccount divided = account_of(facts);
-  CHECK(line(divided, "Parameters").device == 1000);
-  CHECK(line(divided, "Optimizer").device == 0);
-  CHECK(line(divided, "Optimizer").host == 2000);
+  const MemoryAccount sharded = account_of(facts);
+  CHECK(line(sharded, "Parameters").device == 1000);
+  CHECK(line(sharded, "Optimizer").device == 0);
+  CHECK(line(sharded, "Optimizer").host == 2000);
   int64_t device = 0, host = 0;
-  for (const MemoryAccount::Line& each : divided.lines) {
+  for (const MemoryAccount::Line& each : sharded.lines) {
     device += each.device;
     host += each.host;
   }
-  CHECK(divided.device == device);
-  CHECK(divided.host == host);
+  CHECK(sharded.device == device);
+  CHECK(sharded.host == host);
   // A reference model adds to both roles.
   facts.reference_on_device = 30;
   facts.reference_on_host = 500;

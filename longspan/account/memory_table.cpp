@@ -27,8 +27,8 @@ std::string table_of(const MemoryAccount& account) {
                          text_of(line.host), line.note);
     while (table.size() > 1 && table[table.size() - 2] == ' ') table.erase(table.size() - 2, 1);
   }
-  return table + fmt::format("{:<18} {:>10} {:>10}  at the fullest moment of the longest row",
-                             "In all", text_of(account.device + account.beside_tensors),
+  return table + fmt::format("{:<18} {:>10} {:>10}  at the peak of the longest row", "In all",
+                             text_of(account.device + account.beside_tensors),
                              text_of(account.host));
 }
 

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "longspan/account/kept_layers.h"
-#include "longspan/account/step_moments.h"
+#include "longspan/account/step_peak.h"
 #include "longspan/config/config.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/mixer_exchange.h"
@@ -57,7 +57,7 @@ MemoryFacts::Units units_of(const AccountSettings& settings, const ModelSpec& mo
     }
     if (!parameter.trained) continue;
     of.gradients +=
-        parameters.divided ? parameter.spec.num_elements() * master_bytes : parameter.num_bytes();
+        parameters.sharded ? parameter.spec.num_elements() * master_bytes : parameter.num_bytes();
   }
   return units;
 }
@@ -69,25 +69,25 @@ constexpr int64_t kBucketBytes = int64_t{4} << 20;
 /// update.
 int64_t update_bytes(const AccountSettings& settings, const ParallelPlan& plan,
                      const RunParameters& parameters, const MemoryFacts& facts,
-                     int64_t master_bytes, const Computer& computer) {
+                     int64_t master_bytes, const Hardware& hardware) {
   int64_t of_sums = 0, of_rule = 0, of_wholes = 0;
   const UpdateRule& rule = update_rule_of(settings.optimization);
   const int64_t largest_numbers = facts.largest_unit_gradient_bytes / master_bytes;
   for (const HeldParameter& parameter : parameters.used) {
     if (!parameter.trained) continue;
-    if (!parameters.divided && plan.world_size > 1 && parameter.num_bytes() < kBucketBytes) {
+    if (!parameters.sharded && plan.world_size > 1 && parameter.num_bytes() < kBucketBytes) {
       of_sums += parameter.num_bytes();
     }
     if (settings.memory.offload_optimizer) continue;
-    of_rule = std::max(of_rule, rule.working_bytes(parameter, computer.cuda));
+    of_rule = std::max(of_rule, rule.working_bytes(parameter, hardware.cuda));
     // Sharded matrices are gathered in bf16, one unit at a time.
-    if (parameters.divided && rule.wants_whole(parameter.spec)) {
+    if (parameters.sharded && rule.wants_whole(parameter.spec)) {
       of_wholes = 2 * 2 * largest_numbers;
     }
   }
   // Gradients of whole parameters are copied into one buffer, a unit at a time, and reduced in
   // chunks.
-  if (parameters.divided && facts.zero_stage < 2) {
+  if (parameters.sharded && facts.zero_stage < 2) {
     of_sums = facts.largest_unit_gradient_bytes +
               (facts.shard_size > 1 ? bytes_under_reduction(facts.largest_unit_gradient_bytes) : 0);
   }
@@ -112,15 +112,15 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
 
 RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference,
-                                     const Computer& computer) {
+                                     const Hardware& hardware) {
   const int ranks = plan.shard_size, experts = plan.expert_parallel_size;
   const std::vector<HeldParameter> held =
       parameters_here(planned_parameters(settings, model), experts);
   RunParameters parameters{.used = used_parameters(settings, held, ranks, experts),
-                           .divided = std::nullopt,
+                           .sharded = std::nullopt,
                            .reference = {}};
   if (zero_stage_of(settings.memory) > 0 || settings.memory.offload_optimizer || experts > 1) {
-    parameters.divided = divided_bytes(settings, held, ranks, experts, computer.cuda);
+    parameters.sharded = sharded_bytes(settings, held, ranks, experts, hardware.cuda);
   }
   if (!stage_of(settings.method).has_reference(settings.preferences) ||
       settings.preferences.precompute_ref_log_probs) {
@@ -129,7 +129,7 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
   const std::vector<HeldParameter> compared = parameters_here(
       reference_parameters(settings, reference == nullptr ? model : *reference), experts);
   if (divides_values(settings.memory)) {
-    parameters.reference = divided_bytes(settings, compared, ranks, experts, computer.cuda);
+    parameters.reference = sharded_bytes(settings, compared, ranks, experts, hardware.cuda);
   } else {
     for (const HeldParameter& parameter : compared) {
       parameters.reference.device += parameter.num_bytes();
@@ -140,7 +140,7 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
 
 MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
                          const ParallelPlan& plan, const RunParameters& parameters,
-                         const RowLengths& row, const Computer& computer) {
+                         const RowLengths& row, const Hardware& hardware) {
   const bool bf16 = computes_in_bf16(settings.model, settings.optimization);
   const int64_t master_bytes = settings.model.pure_bf16 ? 2 : 4;
   MemoryFacts facts;
@@ -165,7 +165,7 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
     // Values at use may have another dtype than their masters. Gradients and states follow the
     // masters.
     HeldParameter updated = parameter;
-    if (parameters.divided) updated.element_bytes = master_bytes;
+    if (parameters.sharded) updated.element_bytes = master_bytes;
     state_bytes += rule.state_bytes(updated);
   }
   facts.largest_unit_bytes = largest_unit(parameters.used, [&](const HeldParameter& parameter) {
@@ -174,9 +174,9 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
                ? 0
                : parameter.num_bytes();
   });
-  if (parameters.divided) {
-    facts.held_on_device = parameters.divided->device;
-    facts.held_on_host = parameters.divided->host;
+  if (parameters.sharded) {
+    facts.held_on_device = parameters.sharded->device;
+    facts.held_on_host = parameters.sharded->host;
     facts.trained_parameter_bytes = facts.num_trained * master_bytes;
     facts.trained_expert_bytes = facts.num_trained_of_experts * master_bytes;
     facts.largest_unit_gradient_bytes =
@@ -198,7 +198,7 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
       expert_shard_size(static_cast<int>(facts.shard_size), plan.expert_parallel_size);
   facts.offload_optimizer = settings.memory.offload_optimizer;
   facts.offload_params = settings.memory.offload_params;
-  facts.update_bytes = update_bytes(settings, plan, parameters, facts, master_bytes, computer);
+  facts.update_bytes = update_bytes(settings, plan, parameters, facts, master_bytes, hardware);
   facts.num_tokens = row.num_tokens;
   // A value head reads the last token of each document.
   facts.num_labels =
@@ -224,26 +224,26 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
       facts.sums_blocks_apart = facts.sums_blocks_apart || bf16_sum;
     }
   }
-  facts.cuda = computer.cuda;
+  facts.cuda = hardware.cuda;
   for (const HeldParameter& parameter : parameters.used) {
     if (!parameter.spec.expert || parameter.spec.role != ParameterRole::kLoraA) continue;
     facts.expert_adapter_rank = parameter.spec.shape[0];
   }
-  facts.experts_at_once = computer.cuda && bf16 &&
+  facts.experts_at_once = hardware.cuda && bf16 &&
                           facts.expert_adapter_rank % kGroupedNumbers == 0 &&
                           (facts.expert_adapter_rank == 0 || settings.method.lora_dropout == 0);
   facts.num_groups = std::ssize(connected_groups(plan));
-  facts.widens_attention = bf16 && !computer.cuda;
-  facts.attention_threads = computer.cuda ? 0 : computer.num_threads;
+  facts.widens_attention = bf16 && !hardware.cuda;
+  facts.attention_threads = hardware.cuda ? 0 : hardware.num_threads;
   facts.checkpointing = !settings.model.disable_gradient_checkpointing;
   const OffloadedTo offloaded_to = activations_offloaded_to(settings.memory);
   facts.offload_activations = offloaded_to != OffloadedTo::kNowhere;
   facts.in_file = offloaded_to == OffloadedTo::kDisk;
-  facts.reads_ahead = facts.offload_activations && !facts.in_file && computer.cuda;
+  facts.reads_ahead = facts.offload_activations && !facts.in_file && hardware.cuda;
   facts.mlp_tiles = settings.memory.tiled_mlp.value_or(0);
   facts.drops_inputs = trains_adapter(settings.method) && settings.method.lora_dropout > 0;
   // The number that fits is known only where the run is (train/run_memory.h).
-  if (const auto said = said_kept_layers(settings.model, settings.memory, model, computer.cuda)) {
+  if (const auto said = said_kept_layers(settings.model, settings.memory, model, hardware.cuda)) {
     keep_layers(facts, model, said->count);
   }
   return facts;
@@ -251,10 +251,10 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
 
 MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
-                              const Computer& computer, const ModelSpec* reference) {
+                              const Hardware& hardware, const ModelSpec* reference) {
   return account_of(memory_facts(settings, model, plan,
-                                 planned_run_parameters(settings, model, plan, reference, computer),
-                                 row, computer));
+                                 planned_run_parameters(settings, model, plan, reference, hardware),
+                                 row, hardware));
 }
 
 }  // namespace longspan

@@ -23,12 +23,12 @@ struct RowLengths {
 /// A run's parameters on one rank.
 struct RunParameters {
   std::vector<HeldParameter> used;   // in the dtypes at use
-  std::optional<HeldBytes> divided;  // bytes between uses, if sharded or offloaded
+  std::optional<HeldBytes> sharded;  // bytes between uses, if sharded or offloaded
   HeldBytes reference;               // the reference model's
 };
 
 /// The hardware of one rank.
-struct Computer {
+struct Hardware {
   bool cuda = false;
   int64_t num_threads = 1;  // on a CPU
 };
@@ -37,16 +37,16 @@ struct Computer {
 /// of ref_model; null: the trained one. Throws UserError as planned_parameters.
 RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference = nullptr,
-                                     const Computer& computer = {});
+                                     const Hardware& hardware = {});
 
 /// Returns the facts of a run. `model`: as its attentions see it (session/attended_model.h).
 MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
                          const ParallelPlan& plan, const RunParameters& parameters,
-                         const RowLengths& row, const Computer& computer);
+                         const RowLengths& row, const Hardware& hardware);
 
 /// Returns the estimate for a run that has not made anything yet.
 MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
-                              const Computer& computer, const ModelSpec* reference = nullptr);
+                              const Hardware& hardware, const ModelSpec* reference = nullptr);
 
 }  // namespace longspan

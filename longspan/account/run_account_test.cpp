@@ -47,8 +47,8 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
   if (mesh.experts.size() > 1) trained.options.expert_exchange = &experts;
   const auto attention = make_local(cpu_block_kernel());
   Decoder policy(model.spec, trained.parameters, *attention, trained.options);
-  RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
-  if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
+  RunParameters parameters{.used = trained.held(), .sharded = std::nullopt, .reference = {}};
+  if (trained.sharded) parameters.sharded = trained.sharded->held_bytes();
   if (config.method.stage == "dpo") {
     parameters.reference =
         make_reference(config, trained, model, policy, *attention, sharding, at::kCPU)

@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "longspan/cuda/driver.h"
-#include "longspan/text/kept_warnings.h"
+#include "longspan/text/deferred_warnings.h"
 
 namespace longspan::cudnn {
 namespace {
@@ -73,7 +73,7 @@ struct Part {
 
 void give_up(const std::string& reason) {
   if (refused().exchange(true)) return;
-  keep_warning(fmt::format(
+  defer_warning(fmt::format(
       "warning: cuDNN refuses attention ({}). ATen's flash attention computes it instead.",
       reason.substr(0, reason.find('\n'))));
 }

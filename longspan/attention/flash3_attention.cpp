@@ -18,7 +18,7 @@
 #include "longspan/attention/packed_calls.h"
 #include "longspan/cuda/driver.h"
 #include "longspan/cuda/shared_library.h"
-#include "longspan/text/kept_warnings.h"
+#include "longspan/text/deferred_warnings.h"
 
 namespace longspan::flash3 {
 namespace {
@@ -233,7 +233,7 @@ std::unique_ptr<const Kernel> load(const std::string& path) {
       reason = error.what();
     }
   }
-  keep_warning(fmt::format(
+  defer_warning(fmt::format(
       "warning: FlashAttention 3 in {} cannot be used: {}. ATen's flash attention computes in its "
       "place.",
       path, first_line(reason)));
@@ -254,7 +254,7 @@ const BlockKernel* kernel_for(const at::Tensor& q, const AttentionSpec& spec, bo
 
 void give_up(const std::string& reason) {
   if (refused().exchange(true)) return;
-  keep_warning(fmt::format(
+  defer_warning(fmt::format(
       "warning: FlashAttention 3 refuses attention ({}). ATen's flash attention computes it "
       "instead.",
       first_line(reason)));

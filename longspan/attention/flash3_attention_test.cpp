@@ -15,7 +15,7 @@
 #include "longspan/testing/kernel_check.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/testing/tolerance.h"
-#include "longspan/text/kept_warnings.h"
+#include "longspan/text/deferred_warnings.h"
 
 namespace longspan {
 namespace {
@@ -211,11 +211,11 @@ TEST_CASE("flash attention 3: it is found beside torch, and one warning says why
   const std::string path = packages.write("flash_attn_3/_C.abi3.so", "no library");
   CHECK(flash3::find_in(packages.path) == path);
 
-  take_kept_warnings();
+  take_deferred_warnings();
   CHECK(flash3::load("") == nullptr);
-  CHECK(take_kept_warnings().empty());
+  CHECK(take_deferred_warnings().empty());
   CHECK(flash3::load(path) == nullptr);
-  const std::vector<std::string> warnings = take_kept_warnings();
+  const std::vector<std::string> warnings = take_deferred_warnings();
   REQUIRE(warnings.size() == 1);
   const std::string& warning = warnings[0];
   CHECK(warning.starts_with("warning: FlashAttention 3 in " + path + " cannot be used: "));

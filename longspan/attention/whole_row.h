@@ -1,6 +1,6 @@
 // A whole row whose tokens are on several processes, for layers that go over whole rows
 // (recurrences, convolutions). t: tokens of this process, T: tokens of the padded row, s: tokens of
-// this process's piece, N: heads, n: some of the heads, H, G: numbers in an input's head and in an
+// this process's slice, N: heads, n: some of the heads, H, G: numbers in an input's head and in an
 // output's head, X: numbers of a token.
 #pragma once
 
@@ -21,9 +21,9 @@ struct HeadRange {
 };
 
 /// Consecutive tokens of a row.
-struct RowPiece {
-  Packing packing;  /// documents of the piece, cut to it
-  /// Tokens before the piece that belong to its first document.
+struct RowSlice {
+  Packing packing;  /// documents of the slice, cut to it
+  /// Tokens before the slice that belong to its first document.
   int64_t num_before = 0;
 };
 
@@ -45,19 +45,19 @@ class WholeRow {
   virtual at::Tensor over_heads(const std::vector<at::Tensor>& inputs,
                                 const Function& function) const = 0;
 
-  /// The alternative to over_heads(): each process goes over one piece of the row with all heads.
-  /// Null: this row goes by over_heads(). The functions below are for pieces, and are
+  /// The alternative to over_heads(): each process goes over one slice of the row with all heads.
+  /// Null: this row goes by over_heads(). The functions below are for slices, and are
   /// differentiable.
-  virtual const RowPiece* piece() const = 0;
-  /// Moves x_tX of this process's tokens to x_sX of its piece, and back.
-  virtual at::Tensor to_piece(const at::Tensor& x_tX) const = 0;
-  virtual at::Tensor from_piece(const at::Tensor& x_sX) const = 0;
-  /// Returns the last `size` tokens before the piece that belong to its first document, or as many
+  virtual const RowSlice* slice() const = 0;
+  /// Moves x_tX of this process's tokens to x_sX of its slice, and back.
+  virtual at::Tensor to_slice(const at::Tensor& x_tX) const = 0;
+  virtual at::Tensor from_slice(const at::Tensor& x_sX) const = 0;
+  /// Returns the last `size` tokens before the slice that belong to its first document, or as many
   /// as there are.
-  virtual at::Tensor before_piece(const at::Tensor& x_sX, int64_t size) const = 0;
-  /// Returns the state S before this piece. Each piece maps S to `transition` S + `state`, in each
-  /// head; the result composes the maps of all earlier pieces, from zeros. All processes call it,
-  /// also where no document continues into their piece.
+  virtual at::Tensor before_slice(const at::Tensor& x_sX, int64_t size) const = 0;
+  /// Returns the state S before this slice. Each slice maps S to `transition` S + `state`, in each
+  /// head; the result composes the maps of all earlier slices, from zeros. All processes call it,
+  /// also where no document continues into their slice.
   virtual at::Tensor state_before(const at::Tensor& transition_NKK,
                                   const at::Tensor& state_NKV) const = 0;
 };

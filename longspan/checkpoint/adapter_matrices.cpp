@@ -103,7 +103,7 @@ void require_stack(const SafetensorsFile& file, const StackInFile& found, int64_
                                 found.a == nullptr ? stack.a_name : stack.b_name));
   }
   const std::vector<int64_t>& weight = stack.parts.front().shape;
-  const int64_t rows = counted_product({r, std::ssize(stack.parts)}, "an adapter's rows");
+  const int64_t rows = bounded_product({r, std::ssize(stack.parts)}, "an adapter's rows");
   const std::vector<int64_t> a_shape{rows, weight[1]}, b_shape{weight[0], rows};
   for (const auto& [entry, shape] : {std::pair{found.a, a_shape}, std::pair{found.b, b_shape}}) {
     require_floating(file, *entry);

@@ -47,9 +47,9 @@ void write_state_part(const std::string& path, const std::vector<StateSource>& s
   }
   SafetensorsWriter file(path, std::move(planned));
   for (const StateSource& source : sources) {
-    const StatePiece piece = source.make();
-    for (const auto& [what, dtype] : source.dtypes) file.write(piece.tensors.at(what));
-    file.write(at::full({1}, piece.num_steps, at::kLong));
+    const StateShard shard = source.make();
+    for (const auto& [what, dtype] : source.dtypes) file.write(shard.tensors.at(what));
+    file.write(at::full({1}, shard.num_steps, at::kLong));
   }
   file.commit();
 }
@@ -59,13 +59,13 @@ StateSource part_of(const StateSource& source, int64_t begin, int64_t end) {
   part.begin = begin;
   part.end = end;
   part.make = [make = source.make, begin, end] {
-    StatePiece piece = make();
-    for (auto& [what, values] : piece.tensors) {
-      values = values.narrow(0, begin - piece.begin, end - begin);
+    StateShard shard = make();
+    for (auto& [what, values] : shard.tensors) {
+      values = values.narrow(0, begin - shard.begin, end - begin);
     }
-    piece.begin = begin;
-    piece.end = end;
-    return piece;
+    shard.begin = begin;
+    shard.end = end;
+    return shard;
   };
   return part;
 }
@@ -134,27 +134,27 @@ void StateReader::copy_run(const std::string& what, const std::string& parameter
       folder_, what, at, parameter));
 }
 
-void StateReader::read(StatePiece& piece) const {
-  for (auto& [what, values] : piece.tensors) {
-    if (what == kMaster && !has_master(piece.parameter)) {
-      const auto [weights, place] = weights_of(piece.parameter, piece.end);
-      copy_weights(*weights, place, piece.begin, values);
+void StateReader::read(StateShard& shard) const {
+  for (auto& [what, values] : shard.tensors) {
+    if (what == kMaster && !has_master(shard.parameter)) {
+      const auto [weights, place] = weights_of(shard.parameter, shard.end);
+      copy_weights(*weights, place, shard.begin, values);
     } else {
-      copy_run(what, piece.parameter, piece.begin, piece.end, values);
+      copy_run(what, shard.parameter, shard.begin, shard.end, values);
     }
   }
-  const auto steps = runs_.find(std::string(kSteps) + " " + piece.parameter);
+  const auto steps = runs_.find(std::string(kSteps) + " " + shard.parameter);
   if (steps == runs_.end()) {
     throw UserError(
         fmt::format("{} holds no state of {}: it is of another model, or of another "
                     "way of training.",
-                    folder_, piece.parameter));
+                    folder_, shard.parameter));
   }
   const Stored& stored = steps->second.front().values;
-  piece.num_steps = stored.file->read(*stored.entry).item<int64_t>();
-  if (piece.num_steps < 0 || piece.num_steps > kMostCounted) {
+  shard.num_steps = stored.file->read(*stored.entry).item<int64_t>();
+  if (shard.num_steps < 0 || shard.num_steps > kMostCounted) {
     throw UserError(fmt::format("{}: {} is {}, which is no number of updates.", stored.file->path(),
-                                stored.entry->name, piece.num_steps));
+                                stored.entry->name, shard.num_steps));
   }
 }
 
@@ -206,14 +206,14 @@ at::Tensor StateReader::read_values(const std::string& parameter, int64_t begin,
 void load_optimizer(const StateReader& reader, Optimizer& optimizer) {
   const std::vector<StateSource> states = optimizer.state();
   for (size_t i = 0; i < states.size(); ++i) {
-    StatePiece piece{states[i].parameter, states[i].begin, states[i].end, 0, {}};
-    const int64_t size = piece.end - piece.begin;
+    StateShard shard{states[i].parameter, states[i].begin, states[i].end, 0, {}};
+    const int64_t size = shard.end - shard.begin;
     for (const auto& [what, dtype] : states[i].dtypes) {
-      piece.tensors[what] = at::empty({size}, dtype);
+      shard.tensors[what] = at::empty({size}, dtype);
     }
-    piece.tensors[kMaster] = at::empty({size}, states[i].dtypes.begin()->second);
-    reader.read(piece);
-    optimizer.load_state(i, piece);
+    shard.tensors[kMaster] = at::empty({size}, states[i].dtypes.begin()->second);
+    reader.read(shard);
+    optimizer.load_state(i, shard);
   }
 }
 

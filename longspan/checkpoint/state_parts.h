@@ -10,7 +10,7 @@
 
 #include "longspan/checkpoint/safetensors.h"
 #include "longspan/optim/optimizer.h"
-#include "longspan/optim/state_piece.h"
+#include "longspan/optim/state_shard.h"
 #include "longspan/parameters/named_tensor.h"
 
 namespace longspan {
@@ -20,11 +20,11 @@ inline constexpr const char* kStateFolder = "training_state";
 /// Returns "training_state/part-00001-of-00004.safetensors", counted from 1.
 std::string state_part_name(int number, int num_parts);
 
-/// Writes the pieces into one safetensors file, one after the other. A tensor's name gives its run:
+/// Writes the shards into one safetensors file, one after the other. A tensor's name gives its run:
 /// "exp_avg model.norm.weight 0 64". "steps ..." holds the number of updates.
 void write_state_part(const std::string& path, const std::vector<StateSource>& sources);
 
-/// Returns numbers [begin, end) of the parameter, which share the piece's memory.
+/// Returns numbers [begin, end) of the parameter, which share the shard's memory.
 StateSource part_of(const StateSource& source, int64_t begin, int64_t end);
 
 /// Where the weights of a checkpoint hold a parameter.
@@ -43,9 +43,9 @@ class StateReader {
   /// where files are missing or broken.
   explicit StateReader(const std::string& folder, std::map<std::string, StoredWeights> stored = {});
 
-  /// Fills the piece's tensors, whose names and lengths are set, and its number of updates. Throws
+  /// Fills the shard's tensors, whose names and lengths are set, and its number of updates. Throws
   /// UserError where the checkpoint lacks any of the numbers.
-  void read(StatePiece& piece) const;
+  void read(StateShard& shard) const;
   /// Returns numbers [begin, end) of the parameter, 1-D: from the master copy where there is one,
   /// else from the weights.
   at::Tensor read_values(const std::string& parameter, int64_t begin, int64_t end) const;
@@ -79,7 +79,7 @@ class StateReader {
   std::map<std::string, Stored> weights_;
 };
 
-/// Loads the state and the trained values into the optimizer, one piece after the other. Throws
+/// Loads the state and the trained values into the optimizer, one shard after the other. Throws
 /// UserError as StateReader::read does.
 void load_optimizer(const StateReader& reader, Optimizer& optimizer);
 

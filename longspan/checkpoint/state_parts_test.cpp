@@ -22,10 +22,10 @@ namespace fs = std::filesystem;
 StateSource run_of(const std::string& name, int64_t begin, int64_t end,
                    const at::Tensor& master = {}) {
   const at::Tensor values = at::arange(begin, end, at::kFloat);
-  StatePiece piece{name, begin, end, 7, {{"exp_avg", values}, {"exp_avg_sq", values * 2}}};
-  if (master.defined()) piece.tensors["master"] = master;
-  StateSource source{name, begin, end, {}, [piece] { return piece; }};
-  for (const auto& [what, tensor] : piece.tensors) source.dtypes[what] = tensor.scalar_type();
+  StateShard shard{name, begin, end, 7, {{"exp_avg", values}, {"exp_avg_sq", values * 2}}};
+  if (master.defined()) shard.tensors["master"] = master;
+  StateSource source{name, begin, end, {}, [shard] { return shard; }};
+  for (const auto& [what, tensor] : shard.tensors) source.dtypes[what] = tensor.scalar_type();
   return source;
 }
 
@@ -40,11 +40,11 @@ TEST_CASE("training state: any cut is read back as any other") {
   const StateReader reader(place.path);
   for (const auto& [begin, end] :
        {std::pair<int64_t, int64_t>{0, 1000}, {5, 6}, {0, 2}, {300, 999}}) {
-    StatePiece piece{"w", begin, end, 0, {}};
-    piece.tensors["exp_avg_sq"] = at::empty({end - begin}, at::kFloat);
-    reader.read(piece);
-    CHECK(piece.num_steps == 7);
-    CHECK(at::equal(piece.tensors["exp_avg_sq"], at::arange(begin, end, at::kFloat) * 2));
+    StateShard shard{"w", begin, end, 0, {}};
+    shard.tensors["exp_avg_sq"] = at::empty({end - begin}, at::kFloat);
+    reader.read(shard);
+    CHECK(shard.num_steps == 7);
+    CHECK(at::equal(shard.tensors["exp_avg_sq"], at::arange(begin, end, at::kFloat) * 2));
   }
 }
 
@@ -54,9 +54,9 @@ TEST_CASE("training state: what is not there is an error, never zeros") {
   write_state_part(place / state_part_name(1, 1), {run_of("w", 10, 20)});
   const StateReader reader(place.path);
   const auto read = [&](const std::string& name, const char* what, int64_t begin, int64_t end) {
-    StatePiece piece{name, begin, end, 0, {}};
-    piece.tensors[what] = at::empty({end - begin}, at::kFloat);
-    reader.read(piece);
+    StateShard shard{name, begin, end, 0, {}};
+    shard.tensors[what] = at::empty({end - begin}, at::kFloat);
+    reader.read(shard);
   };
   CHECK_NOTHROW(read("w", "exp_avg", 10, 20));
   CHECK_THROWS_AS(read("w", "exp_avg", 9, 20), UserError);
@@ -76,8 +76,8 @@ TEST_CASE("training state: names that lie about their tensors are refused") {
         {{"exp_avg v 0 10", numbers}, {"steps v 0 10", at::ones({1}, at::kLong)}, {name, values}});
     try {
       const StateReader reader(place.path);
-      StatePiece piece{"w", 0, 10, 0, {{"exp_avg", numbers}}};
-      reader.read(piece);
+      StateShard shard{"w", 0, 10, 0, {{"exp_avg", numbers}}};
+      reader.read(shard);
     } catch (const UserError& error) {
       return error.what();
     }
@@ -139,11 +139,11 @@ TEST_CASE("training state: values of a matrix that lies in the files as columns 
   CHECK(at::equal(reader.read_values("third", 1, 8), third.narrow(0, 1, 7)));
   CHECK_THROWS_WITH_AS(reader.read_values("beyond", 0, 8), doctest::Contains("no weights of"),
                        UserError);
-  StatePiece piece{"turned", 2, 9, 0, {}};
-  piece.tensors["exp_avg"] = at::empty({7}, at::kFloat);
-  piece.tensors["master"] = at::empty({7}, at::kFloat);
-  reader.read(piece);
-  CHECK(at::equal(piece.tensors["master"], turned.narrow(0, 2, 7)));
+  StateShard shard{"turned", 2, 9, 0, {}};
+  shard.tensors["exp_avg"] = at::empty({7}, at::kFloat);
+  shard.tensors["master"] = at::empty({7}, at::kFloat);
+  reader.read(shard);
+  CHECK(at::equal(shard.tensors["master"], turned.narrow(0, 2, 7)));
 }
 
 TEST_CASE("training state: saving and loading take one parameter's room beside the optimizer's") {
@@ -170,12 +170,12 @@ TEST_CASE("training state: saving and loading take one parameter's room beside t
         parameters.push_back(
             {fmt::format("w{}", i), at::randn({kSize}).to(kind.dtype).set_requires_grad(true)});
       }
-      const std::vector<ParameterPiece> pieces =
-          whole_pieces(parameters, testing::projections(parameters));
+      const std::vector<ParameterShard> shards =
+          unsharded_parameters(parameters, testing::projections(parameters));
       if (kind.in_8_bits) {
-        optimizer = std::make_unique<AdamW8bit>(pieces, AdamWOptions{});
+        optimizer = std::make_unique<AdamW8bit>(shards, AdamWOptions{});
       } else {
-        optimizer = std::make_unique<AdamW>(pieces, AdamWOptions{});
+        optimizer = std::make_unique<AdamW>(shards, AdamWOptions{});
       }
       for (int step = 0; step < steps; ++step) {
         for (auto& [name, tensor] : parameters) {
@@ -202,7 +202,7 @@ TEST_CASE("training state: saving and loading take one parameter's room beside t
     CHECK(counter.peak_bytes() <= (4 + 4 + 4) * kSize + kSmall);
     for (size_t i = 0; i < values.size(); ++i) {
       CHECK(fresh_values[i].tensor.equal(values[i].tensor));
-      const StatePiece theirs = optimizer->state()[i].make(), ours = fresh->state()[i].make();
+      const StateShard theirs = optimizer->state()[i].make(), ours = fresh->state()[i].make();
       CHECK(ours.num_steps == 2);
       for (const auto& [what, tensor] : theirs.tensors) {
         CHECK(ours.tensors.at(what).equal(tensor));

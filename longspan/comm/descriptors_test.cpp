@@ -40,9 +40,9 @@ TEST_CASE("descriptors: a rank needs a connection to each other rank of each gro
   CHECK(descriptors_of_rank(plan, /*serves_store=*/true) > many + 300);
   plan.shard_size = 100;
   CHECK(descriptors_of_rank(plan, /*serves_store=*/false) > many + 99);
-  const int64_t divided = descriptors_of_rank(plan, /*serves_store=*/false);
+  const int64_t sharded = descriptors_of_rank(plan, /*serves_store=*/false);
   plan.expert_parallel_size = 10;  // groups of ranks that divide experts, and that shard an expert
-  CHECK(descriptors_of_rank(plan, /*serves_store=*/false) > divided + 9 + 9);
+  CHECK(descriptors_of_rank(plan, /*serves_store=*/false) > sharded + 9 + 9);
   CHECK(descriptors_of_launcher(100) > descriptors_of_launcher(1) + 300);
 }
 

@@ -197,13 +197,13 @@ TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's e
     CHECK_THROWS_WITH_AS(load_cuda(), doctest::Contains("CPU"), UserError);
     CHECK_THROWS_WITH_AS(use_gpu(0, {}), doctest::Contains("CPU"), UserError);
     CHECK(!why_no_cuda().empty());
-    CHECK(look_for_gpus().count == 0);
-    CHECK(look_for_gpus().why_none == why_no_cuda());
+    CHECK(find_gpus().count == 0);
+    CHECK(find_gpus().why_none == why_no_cuda());
   } else {
     const int num_devices = load_cuda().num_devices();
     CHECK(num_devices > 0);
     CHECK(why_no_cuda().empty());
-    CHECK(look_for_gpus().count == num_devices);
+    CHECK(find_gpus().count == num_devices);
     CHECK_NOTHROW(use_gpu(0, {}));
   }
 }

@@ -28,7 +28,7 @@ KeySection memory_keys() {
        noted(
            number(
                "zero_shard_size", &S::zero_shard_size, kFree, 1,
-               "Neighbouring processes that hold one divided copy (hybrid sharding); left out: all "
+               "Neighbouring processes that hold one sharded copy (hybrid sharding); left out: all "
                "of them.",
                kMostTokens),
            kDeepSpeed),

@@ -1,7 +1,7 @@
 // Keys: the trained part of the model, and the kind of rows.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
-#include "longspan/config/words_of_registers.h"
+#include "longspan/config/register_choices.h"
 
 namespace longspan::key_tables {
 

@@ -1,7 +1,7 @@
 // Keys: steps, the optimizer and evaluation.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
-#include "longspan/config/words_of_registers.h"
+#include "longspan/config/register_choices.h"
 #include "longspan/registers/schedule.h"
 
 namespace longspan::key_tables {

@@ -1,7 +1,7 @@
 // Keys: processes, and how they divide rows and experts.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
-#include "longspan/config/words_of_registers.h"
+#include "longspan/config/register_choices.h"
 #include "longspan/registers/method.h"
 
 namespace longspan::key_tables {

@@ -88,7 +88,7 @@ const CudaEntry& load_cuda() {
   return *loaded().entry;
 }
 
-Gpus look_for_gpus() {
+Gpus find_gpus() {
   if (!cuda_available()) {
     return {.count = 0, .why_none = why_no_cuda(), .broken = loaded().broken};
   }

@@ -34,7 +34,7 @@ struct CudaEntry {
   /// Returns why num_devices() is -1, as one clause; else "".
   const char* (*trouble)();
   /// Returns the stream (a CUstream) of torch's operators on this device in this thread. Null where
-  /// row_kernels is set.
+  /// replacement_kernels is set.
   void* (*current_stream)(int device);
   /// Device type for ATen; display name for users.
   c10::DeviceType type;
@@ -44,7 +44,7 @@ struct CudaEntry {
   const BlockKernel& (*block_kernel)(const BlockKernel& of_cpu, const BlockKernel& of_cuda);
   /// Returns replacements for the compiled kernels over rows (longspan/cuda) on a device, or null
   /// for ATen's operators. The pointer itself is null where the compiled kernels run.
-  cuda::Kernels* (*row_kernels)(int device);
+  cuda::Kernels* (*replacement_kernels)(int device);
 };
 
 /// Whether there is a GPU, and a CUDA build of torch to use it. Loads the shared object on the
@@ -60,7 +60,7 @@ const std::string& why_no_cuda();
 const CudaEntry& load_cuda();
 
 /// Returns the GPUs of this machine, for choose_device().
-Gpus look_for_gpus();
+Gpus find_gpus();
 
 /// Returns ATen's device for a run's choice: GPU number `gpu` of this machine, or the CPU.
 c10::Device device_of(const DeviceChoice& choice, int gpu);

@@ -8,13 +8,13 @@
 
 namespace longspan {
 
-DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& look) {
+DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& find) {
   const WantedDevice wanted = wanted_device_of(config);
   if (wanted == WantedDevice::kCpu) {
     return {.kind = DeviceKind::kCpu, .why_cpu = "as device: cpu asks"};
   }
   const bool asked = wanted == WantedDevice::kCuda;
-  const Gpus gpus = look();
+  const Gpus gpus = find();
   if (gpus.count == 0) {
     if (!asked && gpus.broken) {
       throw UserError(fmt::format(

@@ -18,9 +18,9 @@ struct Gpus {
 
 /// The machine of a program. The program passes it to the plan of a run.
 struct Machine {
-  std::function<Gpus()> look_for_gpus;  // cuda/cuda.h has one; not called for device: cpu
-  int num_threads = 1;                  // threads of this process, on a CPU
-  int num_cores = 0;                    // 0: unknown
+  std::function<Gpus()> find_gpus;  // cuda/cuda.h has one; not called for device: cpu
+  int num_threads = 1;              // threads of this process, on a CPU
+  int num_cores = 0;                // 0: unknown
 };
 
 enum class DeviceKind { kCpu, kCuda };
@@ -35,10 +35,10 @@ struct DeviceChoice {
   bool cuda() const { return kind == DeviceKind::kCuda; }
 };
 
-/// Chooses by the key `device`. `look` finds the GPUs of this machine. It is not called for device:
-/// cpu, so that no driver is loaded. Throws UserError with the remedy for device: cuda without a
-/// GPU, and, unless device: cpu is set, for a GPU that this build or driver cannot use.
-DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& look);
+/// Chooses by the key `device`. `find` returns the GPUs of this machine. It is not called for
+/// device: cpu, so that no driver is loaded. Throws UserError with the remedy for device: cuda
+/// without a GPU, and, unless device: cpu is set, for a GPU that this build or driver cannot use.
+DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& find);
 
 /// Throws UserError if `num_processes` on this machine exceed its GPUs, on CUDA, unless they are
 /// shared.

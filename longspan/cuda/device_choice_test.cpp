@@ -36,13 +36,13 @@ TEST_CASE("device: auto takes GPUs where there are some, cpu never looks") {
     const DeviceChoice choice = choose_device(config_of("auto", bf16).model, machine(0));
     CHECK(choice.kind == DeviceKind::kCpu);
     CHECK(choice.why_cpu == "no CUDA: no NVIDIA driver here");
-    int looks = 0;
-    const auto look = [&looks] {
-      ++looks;
+    int num_calls = 0;
+    const auto find = [&num_calls] {
+      ++num_calls;
       return Gpus{.count = 8, .why_none = {}};
     };
-    CHECK(!choose_device(config_of("cpu", bf16).model, look).cuda());
-    CHECK(looks == 0);
+    CHECK(!choose_device(config_of("cpu", bf16).model, find).cuda());
+    CHECK(num_calls == 0);
   }
   Config pure = config_of("auto");
   pure.model.pure_bf16 = true;

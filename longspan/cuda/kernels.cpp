@@ -12,7 +12,7 @@
 #include "longspan/cuda/compiler.h"
 #include "longspan/cuda/cubin_cache.h"
 #include "longspan/cuda/cuda.h"
-#include "longspan/text/kept_warnings.h"
+#include "longspan/text/deferred_warnings.h"
 #include "longspan/text/print.h"
 
 namespace longspan::cuda {
@@ -53,7 +53,7 @@ std::atomic<Kernels*> lent{nullptr};
 void warn_once(const std::string& reason) {
   static std::once_flag once;
   std::call_once(once, [&] {
-    keep_warning(fmt::format(
+    defer_warning(fmt::format(
         "warning: the kernels over rows cannot be used on this GPU: {}. PyTorch's operators "
         "take their place, which is slower.",
         reason));
@@ -80,7 +80,7 @@ std::string cubin_of(Part part, int capability) {
   const std::string key =
       fmt::format("NVRTC {} {}\n{}", compiler.version(), compiler.options(architecture), source);
   const CubinCache cache = CubinCache::of_user();
-  if (std::optional<std::string> kept = cache.find(key)) return *std::move(kept);
+  if (std::optional<std::string> cached = cache.find(key)) return *std::move(cached);
   std::string cubin = compiler.compile(source, name_of(part), architecture).cubin;
   cache.keep(key, cubin);
   return cubin;
@@ -90,8 +90,8 @@ Kernels* kernels_of(int device, Part part) {
   if (switched_off > 0) return nullptr;
   if (Kernels* const kernels = lent) return kernels;
   if (device < 0) return nullptr;  // not a GPU
-  if (cuda_available() && load_cuda().row_kernels != nullptr) {
-    return load_cuda().row_kernels(device);
+  if (cuda_available() && load_cuda().replacement_kernels != nullptr) {
+    return load_cuda().replacement_kernels(device);
   }
   static std::mutex mutex;
   static std::map<std::pair<int, Part>, std::unique_ptr<LoadedKernels>> loaded;

@@ -85,7 +85,7 @@ TEST_CASE("bad rows: skip leaves them out and says so") {
       doctest::Contains("its only row cannot be used"), UserError);
 }
 
-TEST_CASE("bad rows: pairs and verdicts") {
+TEST_CASE("bad rows: pairs and unpaired answers") {
   const auto skipped = [](const std::string& stage, const std::string& entry,
                           const std::string& rows) {
     const DatasetFolder folder(stage);

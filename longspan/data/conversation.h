@@ -58,7 +58,7 @@ struct Conversation {
   std::vector<Message> messages;
   std::string source;               // "file, row 17", for messages
   std::optional<Message> rejected;  // dpo, rm
-  bool desirable = true;            // kto: the verdict
+  bool desirable = true;            // kto: whether the answer is
   std::string tools = {};           // JSON list of the callable tools; empty: none
 };
 

@@ -59,7 +59,7 @@ Conversation RowReader::read(const ordered_json& row, const std::string& place) 
         "called, for example\n  {}",
         place, entry_.name, wanted, names_in(row), entry_.info_file, suggested_entry(entry_, row)));
   }
-  if (parts_of(entry_.kind).verdict) conversation.desirable = read_verdict(row, place);
+  if (parts_of(entry_.kind).desirability) conversation.desirable = read_desirable(row, place);
   switch (entry_.formatting) {
     case Formatting::kAlpaca:
       read_alpaca(row, conversation);
@@ -94,7 +94,7 @@ std::vector<std::string> RowReader::columns_read() const {
     if (parts.answer) read.push_back(columns.response);
   }
   if (parts.pair) read.insert(read.end(), {columns.chosen, columns.rejected});
-  if (parts.verdict) read.push_back(columns.kto_tag);
+  if (parts.desirability) read.push_back(columns.kto_tag);
   std::vector<std::string> names;
   for (const auto& column : read) {
     if (column) names.push_back(*column);
@@ -104,7 +104,7 @@ std::vector<std::string> RowReader::columns_read() const {
 
 void RowReader::require_trained_answer(const Conversation& conversation) const {
   const RowParts parts = parts_of(entry_.kind);
-  if (!parts.pair && !parts.verdict) return;
+  if (!parts.pair && !parts.desirability) return;
   const bool trained = conversation.messages.back().is_trained &&
                        (!conversation.rejected || conversation.rejected->is_trained);
   if (trained) return;
@@ -127,7 +127,7 @@ std::vector<std::string> RowReader::demanded_in_first_row() const {
     demanded.push_back(*columns.chosen);
     demanded.push_back(*columns.rejected);
   }
-  if (parts_of(entry_.kind).verdict) demanded.push_back(*columns.kto_tag);
+  if (parts_of(entry_.kind).desirability) demanded.push_back(*columns.kto_tag);
   return demanded;
 }
 
@@ -176,13 +176,13 @@ std::optional<std::string> RowReader::text(const ordered_json& row,
   return value->get<std::string>();
 }
 
-bool RowReader::read_verdict(const ordered_json& row, const std::string& place) const {
+bool RowReader::read_desirable(const ordered_json& row, const std::string& place) const {
   const std::string& column = *entry_.columns.kto_tag;
-  const auto verdict = row.find(column);
-  if (verdict != row.end() && verdict->is_boolean()) return verdict->get<bool>();
+  const auto desirability = row.find(column);
+  if (desirability != row.end() && desirability->is_boolean()) return desirability->get<bool>();
   throw RowError(fmt::format(
       "{}: {} is {}; wanted is true (the answer is good) or false (it is bad), without quotes",
-      place, column, verdict == row.end() ? "missing" : shown(*verdict)));
+      place, column, desirability == row.end() ? "missing" : shown(*desirability)));
 }
 
 Message RowReader::read_side(const ordered_json& row, const std::string& column,

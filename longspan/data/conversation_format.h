@@ -38,7 +38,7 @@ class RowReader {
   void read_messages(const nlohmann::ordered_json& row, Conversation& conversation,
                      UnreadKeys& unread) const;
   void read_history(const nlohmann::ordered_json& row, Conversation& conversation) const;
-  bool read_verdict(const nlohmann::ordered_json& row, const std::string& place) const;
+  bool read_desirable(const nlohmann::ordered_json& row, const std::string& place) const;
   /// Reads one answer of a pair.
   Message read_side(const nlohmann::ordered_json& row, const std::string& column,
                     const std::string& place, UnreadKeys& unread) const;

@@ -111,7 +111,7 @@ class EntryReader {
     const RowParts parts = parts_of(entry_.kind);
     const bool holds_texts = !holds_messages(entry_.formatting);
     require_columns_of_pairs(parts.pair, holds_texts);
-    require_column_of_verdicts(parts.verdict);
+    require_desirability_column(parts.desirability);
     if (parts.text) require_columns_of_texts(holds_texts);
     if (holds_texts && parts.answer && !columns.response) {
       fail("columns lists no response: which column holds the answers?");
@@ -157,19 +157,19 @@ class EntryReader {
     }
   }
 
-  void require_column_of_verdicts(bool wants_verdicts) const {
+  void require_desirability_column(bool wants_desirability) const {
     const DatasetColumns& columns = entry_.columns;
-    if (wants_verdicts && !columns.kto_tag) {
+    if (wants_desirability && !columns.kto_tag) {
       fail(
           fmt::format("columns lists no kto_tag: stage {} wants to know which column says whether "
                       "an answer is good (true) or bad (false)",
                       stage_.name));
     }
-    if (!wants_verdicts && columns.kto_tag) {
+    if (!wants_desirability && columns.kto_tag) {
       fail(fmt::format(
           "columns lists kto_tag, which is for stage {}; the stage is {}, which would "
           "train on good and bad answers alike. Name another dataset, or remove kto_tag",
-          enumerated(names_of_stages_with(RowKind::kVerdict)), stage_.name));
+          enumerated(names_of_stages_with(RowKind::kUnpairedPreference)), stage_.name));
     }
   }
 

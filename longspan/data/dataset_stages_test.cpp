@@ -16,7 +16,7 @@ const char* kPairs = R"({"file_name": "d.json", "ranking": true,
               "history": "h", "system": "s"}})";
 const char* kPairChats = R"({"file_name": "d.json", "ranking": true, "formatting": "sharegpt",
   "columns": {"messages": "conversations", "chosen": "good", "rejected": "bad"}})";
-const char* kVerdicts = R"({"file_name": "d.json",
+const char* kUnpaired = R"({"file_name": "d.json",
   "columns": {"prompt": "p", "response": "r", "kto_tag": "ok"}})";
 
 }  // namespace
@@ -43,9 +43,9 @@ TEST_CASE("pairs: alpaca has texts, sharegpt one message each") {
   }
 }
 
-TEST_CASE("verdicts: true and false") {
+TEST_CASE("unpaired answers: true and false") {
   const DatasetFolder folder("kto");
-  folder.info(kVerdicts);
+  folder.info(kUnpaired);
   folder.write("d.json",
                R"([{"p": "a", "r": "b", "ok": true}, {"p": "c", "r": "d", "ok": false}])");
   const auto rows = folder.rows();
@@ -134,7 +134,7 @@ TEST_CASE("an entry for another stage: what is wrong is said") {
              "the text of prompt (and query) alone");
 }
 
-TEST_CASE("rows of pairs, verdicts and texts: what is wrong is said, with file and row") {
+TEST_CASE("rows of pairs, unpaired answers and texts: what is wrong is said, with file and row") {
   const auto complaint = [](const char* stage, const char* entry, const std::string& rows) {
     const DatasetFolder folder(stage);
     folder.info(entry);
@@ -177,12 +177,12 @@ TEST_CASE("rows of pairs, verdicts and texts: what is wrong is said, with file a
 
   for (const char* tag : {"\"true\"", "1", "null"}) {
     const std::string rows = std::string(R"([{"p": "a", "r": "b", "ok": )") + tag + "}]";
-    CHECK_SAYS(complaint("kto", kVerdicts, rows), "d.json, row 1: ok is ");
-    CHECK_SAYS(complaint("kto", kVerdicts, rows), "wanted is true (the answer is good) or false");
+    CHECK_SAYS(complaint("kto", kUnpaired, rows), "d.json, row 1: ok is ");
+    CHECK_SAYS(complaint("kto", kUnpaired, rows), "wanted is true (the answer is good) or false");
   }
-  CHECK_SAYS(complaint("kto", kVerdicts, R"([{"p": "a", "r": "b", "good": true}])"),
+  CHECK_SAYS(complaint("kto", kUnpaired, R"([{"p": "a", "r": "b", "good": true}])"),
              R"("columns":{"prompt":"<column>","response":"<column>","kto_tag":"good"})");
-  CHECK_SAYS(complaint("kto", kVerdicts, R"([{"p": "a", "r": "", "ok": true}])"), "no answer");
+  CHECK_SAYS(complaint("kto", kUnpaired, R"([{"p": "a", "r": "", "ok": true}])"), "no answer");
   const char* texts = R"({"file_name": "d.json", "columns": {"prompt": "p"}})";
   CHECK_SAYS(complaint("pt", texts, R"([{"text": "a"}])"), R"("columns":{"prompt":"text"})");
   CHECK_SAYS(complaint("pt", texts, R"([{"p": 3}])"), "row 1: p is not text but number");

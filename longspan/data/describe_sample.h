@@ -15,7 +15,7 @@ struct Sample;
 std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer);
 
 /// The same for the documents of an example (the first two of a packed row). Headings say what each
-/// is at this stage: chosen and rejected, the answer with its verdict and the mismatched one, ...
+/// is at this stage: chosen and rejected, the answer with its mark and the mismatched one, ...
 std::string describe_example(const Example& example, const std::string& stage,
                              const Tokenizer& tokenizer);
 

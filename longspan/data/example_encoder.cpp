@@ -61,11 +61,11 @@ std::string CutReport::text(int64_t cutoff_len) const {
 
 EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
                                 const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
-                                const Moment& moment, int64_t vocab_size) {
+                                const LocalTime& template_time, int64_t vocab_size) {
   if (rows.empty()) return {};
   BadRows bad;
   ChatReport chats;
-  const Encoding encoding{config, stage, tokenizer, moment, vocab_size, bad, chats};
+  const Encoding encoding{config, stage, tokenizer, template_time, vocab_size, bad, chats};
   EncodedExamples encoded = stage.encode(encoding, rows);
   encoded.chats = chats.notes();
   encoded.left_out = bad.settle(on_bad_row_of(config), "the data", std::ssize(rows));

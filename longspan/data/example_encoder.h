@@ -8,7 +8,7 @@
 
 #include "longspan/data/dataset.h"
 #include "longspan/rows/example.h"
-#include "longspan/text/moment.h"
+#include "longspan/text/local_time.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -61,12 +61,12 @@ struct EncodedExamples {
 ///   sft      trains answers (train_on_prompt, mask_history); packs best-fit by length.
 ///   dpo, rm  documents {chosen, rejected}; trains answers.
 ///   kto      documents {answer, answer of the row before}; trains answers.
-/// `moment`: the run's time, which the model's chat template may write into rows. Example i is row
-/// i unless rows were packed, left out by on_bad_row: skip, or empty (pt). Throws UserError: a
-/// token id of at least `vocab_size` (the model's); kto with one row; rows without a trained token,
-/// or that the template refuses, unless on_bad_row is skip.
+/// `template_time`: the run's time, which the model's chat template may write into rows. Example i
+/// is row i unless rows were packed, left out by on_bad_row: skip, or empty (pt). Throws UserError:
+/// a token id of at least `vocab_size` (the model's); kto with one row; rows without a trained
+/// token, or that the template refuses, unless on_bad_row is skip.
 EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
                                 const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
-                                const Moment& moment, int64_t vocab_size = INT64_MAX);
+                                const LocalTime& template_time, int64_t vocab_size = INT64_MAX);
 
 }  // namespace longspan

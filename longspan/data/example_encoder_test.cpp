@@ -37,7 +37,7 @@ class Rows {
     row.source = "rows, row " + std::to_string(rows.size());
   }
   EncodedExamples encode(int64_t vocab_size = INT64_MAX) const {
-    return encode_examples(config.data, stage_of(config.method), tokenizer, rows, this_moment(),
+    return encode_examples(config.data, stage_of(config.method), tokenizer, rows, local_time_now(),
                            vocab_size);
   }
   std::string complaint(int64_t vocab_size = INT64_MAX) const {

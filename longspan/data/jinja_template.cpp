@@ -73,17 +73,17 @@ class JinjaWriter {
       if (!text.empty()) parts.push_back(jinja_text(text));
     };
     for (size_t i = 0; i < frame.size(); ++i) {
-      if (frame[i].kind != Piece::kText) {
-        add(frame[i].kind == Piece::kBos ? bos_ : eos_);
+      if (frame[i].kind != Slot::kText) {
+        add(frame[i].kind == Slot::kBos ? bos_ : eos_);
         continue;
       }
-      std::string_view piece = frame[i].text;
-      if (i + 1 == frame.size()) piece.remove_suffix(ending.size());
-      const size_t at = piece.find(kContent);
-      add(piece.substr(0, at));
+      std::string_view slot_text = frame[i].text;
+      if (i + 1 == frame.size()) slot_text.remove_suffix(ending.size());
+      const size_t at = slot_text.find(kContent);
+      add(slot_text.substr(0, at));
       if (at == std::string_view::npos) continue;
       parts.push_back(content);
-      add(piece.substr(at + kContent.size()));
+      add(slot_text.substr(at + kContent.size()));
     }
     return fmt::format("{}", fmt::join(parts, " + "));
   }

@@ -41,7 +41,8 @@ Conversation question_of(const Conversation& row) {
 
 std::string hint_at_joined_messages(const DataSettings& config, const Stage& stage,
                                     const SavedChat& chat, const Tokenizer& tokenizer,
-                                    const std::vector<Conversation>& rows, const Moment& moment) {
+                                    const std::vector<Conversation>& rows,
+                                    const LocalTime& template_time) {
   if (parts_of(stage.rows).text || !chat.chat_template) return "";
   const auto own = tokenizer.chat_template();
   if (own && chat.chat_template->ends_with(*own)) return "";
@@ -54,7 +55,8 @@ std::string hint_at_joined_messages(const DataSettings& config, const Stage& sta
     if (row.messages.size() < 2) continue;
     const Conversation asked = question_of(row);
     try {
-      const std::string text = rendered_prompt(*chat.chat_template, tokenizer, eos, asked, moment);
+      const std::string text =
+          rendered_prompt(*chat.chat_template, tokenizer, eos, asked, template_time);
       num_joined += tokenizer.encode(text) != encoder->question(asked);
       ++num_chats;
     } catch (const UserError&) {

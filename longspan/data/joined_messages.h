@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "longspan/data/conversation.h"
-#include "longspan/text/moment.h"
+#include "longspan/text/local_time.h"
 #include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"
 
@@ -21,6 +21,7 @@ struct Stage;
 /// chat template is saved, and for stage pt. Checks only both ends of long messages.
 std::string hint_at_joined_messages(const DataSettings& config, const Stage& stage,
                                     const SavedChat& chat, const Tokenizer& tokenizer,
-                                    const std::vector<Conversation>& rows, const Moment& moment);
+                                    const std::vector<Conversation>& rows,
+                                    const LocalTime& template_time);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// kto: an answer with a verdict, and the same question with an answer to another one.
+// kto: an answer that is desirable or not, and the same question with an answer to another one.
 #include <fmt/format.h>
 
 #include "longspan/base/user_error.h"
@@ -8,9 +8,9 @@
 
 namespace longspan {
 
-EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const auto turns =
-      make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer, encoding.moment);
+EncodedExamples encode_unpaired(const Encoding& encoding, const std::vector<Conversation>& rows) {
+  const auto turns = make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer,
+                                       encoding.template_time);
   std::vector<int64_t> lengths(rows.size());
   const auto encode = [&](const Conversation& row, std::string_view what, int64_t* length) {
     Turn turn = encoding.question_and_answer(*turns, row, /*counts=*/length != nullptr);

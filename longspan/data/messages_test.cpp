@@ -163,7 +163,7 @@ TEST_CASE("messages: weight and train") {
              "only answers are trained");
 }
 
-TEST_CASE("pairs and verdicts: an answer that the row takes out of training is refused") {
+TEST_CASE("pairs and unpaired answers: an answer that the row takes out of training is refused") {
   const std::string question = R"([{"role": "user", "content": "a"}])";
   for (const char* stage : {"dpo", "rm"}) {
     const Chats chats(stage);

@@ -24,9 +24,9 @@ namespace {
 using nlohmann::ordered_json;
 
 /// Variables as in transformers: missing tools and documents are None, special tokens are named.
-ordered_json template_variables(const Tokenizer& tokenizer, const Moment& moment) {
+ordered_json template_variables(const Tokenizer& tokenizer, const LocalTime& template_time) {
   ordered_json variables = {
-      {"tools", nullptr}, {"documents", nullptr}, {"strftime_now", moment.text}};
+      {"tools", nullptr}, {"documents", nullptr}, {"strftime_now", template_time.text}};
   const auto add = [&](const char* name, const std::optional<std::string>& token) {
     if (token) variables[name] = *token;
   };
@@ -53,7 +53,7 @@ std::string fitting_templates(const Tokenizer& tokenizer) {
 class ModelTemplate : public TurnEncoder {
  public:
   ModelTemplate(const Tokenizer& tokenizer, const std::optional<std::string>& default_system,
-                bool enable_thinking, const Moment& moment)
+                bool enable_thinking, const LocalTime& template_time)
       : tokenizer_(tokenizer), default_system_(default_system.value_or("")) {
     if (!tokenizer.chat_template()) {
       throw UserError(fmt::format(
@@ -61,7 +61,7 @@ class ModelTemplate : public TurnEncoder {
           fitting_templates(tokenizer)));
     }
     chat_template_ = *tokenizer.chat_template();
-    variables_ = template_variables(tokenizer, moment);
+    variables_ = template_variables(tokenizer, template_time);
     // Templates treat a missing enable_thinking as true.
     if (!enable_thinking) variables_["enable_thinking"] = false;
     find_ends_of_template();
@@ -362,8 +362,8 @@ class ModelTemplate : public TurnEncoder {
 
 std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
                             const std::optional<std::string>& eos_token,
-                            const Conversation& conversation, const Moment& moment) {
-  ordered_json variables = template_variables(tokenizer, moment);
+                            const Conversation& conversation, const LocalTime& template_time) {
+  ordered_json variables = template_variables(tokenizer, template_time);
   if (eos_token) variables["eos_token"] = *eos_token;
   variables["messages"] = ordered_json::array();
   for (const Message& message : conversation.messages) {
@@ -379,8 +379,9 @@ std::string rendered_prompt(const std::string& chat_template, const Tokenizer& t
 
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 bool enable_thinking, const Moment& moment) {
-  return std::make_unique<ModelTemplate>(tokenizer, default_system, enable_thinking, moment);
+                                                 bool enable_thinking,
+                                                 const LocalTime& template_time) {
+  return std::make_unique<ModelTemplate>(tokenizer, default_system, enable_thinking, template_time);
 }
 
 }  // namespace longspan

@@ -105,7 +105,7 @@ class NamedTemplate : public TurnEncoder {
     if (tokenizer.eos_token()) eos_ = tokenizer.id_of(*tokenizer.eos_token());
     const bool needs_eos =
         format.ends_once ||
-        std::ranges::find(format.assistant, Piece::kEos, &Piece::kind) != format.assistant.end();
+        std::ranges::find(format.assistant, Slot::kEos, &Slot::kind) != format.assistant.end();
     if (needs_eos && !eos_) {
       throw UserError(fmt::format(
           "template {}: the model's tokenizer_config.json names no eos_token, which ends each turn",
@@ -191,11 +191,11 @@ class NamedTemplate : public TurnEncoder {
       if (const auto id = tokenizer_.id_of(word)) ends.push_back(*id);
     }
     if (format_.ends_once && eos_) return with_end(std::move(ends), *eos_);
-    for (const Piece& piece : format_.assistant) {
-      if (piece.kind == Piece::kEos && eos_) return with_end(std::move(ends), *eos_);
-      const size_t content = piece.text.find(kContent);
+    for (const Slot& slot : format_.assistant) {
+      if (slot.kind == Slot::kEos && eos_) return with_end(std::move(ends), *eos_);
+      const size_t content = slot.text.find(kContent);
       if (content == std::string_view::npos) continue;
-      const auto after = tokenizer_.encode(piece.text.substr(content + kContent.size()));
+      const auto after = tokenizer_.encode(slot.text.substr(content + kContent.size()));
       if (const auto end = leading_special(tokenizer_, after)) {
         return with_end(std::move(ends), *end);
       }
@@ -283,7 +283,7 @@ class NamedTemplate : public TurnEncoder {
       const bool has_thoughts = has_marks(content);
       // Empty thoughts belong to the question where the model is not to think.
       if (keeps_thoughts && !has_thoughts) {
-        append({{Piece::kText, no_thoughts_}}, "", thinking_.enabled ? turn.target : turn.source);
+        append({{Slot::kText, no_thoughts_}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
     const bool calls = !answer.calls.empty();
@@ -297,13 +297,13 @@ class NamedTemplate : public TurnEncoder {
   }
 
   void append(const Frame& frame, const std::string& content, std::vector<int32_t>& ids) const {
-    for (const Piece& piece : frame) {
-      if (piece.kind != Piece::kText) {
-        const std::optional<int32_t>& token = piece.kind == Piece::kBos ? bos_ : eos_;
+    for (const Slot& slot : frame) {
+      if (slot.kind != Slot::kText) {
+        const std::optional<int32_t>& token = slot.kind == Slot::kBos ? bos_ : eos_;
         if (token) ids.push_back(*token);
         continue;
       }
-      const std::vector<int32_t> encoded = tokenizer_.encode(with_content(piece.text, content));
+      const std::vector<int32_t> encoded = tokenizer_.encode(with_content(slot.text, content));
       ids.insert(ids.end(), encoded.begin(), encoded.end());
     }
   }
@@ -340,9 +340,11 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage) {
 }
 
 std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
-                                               const Tokenizer& tokenizer, const Moment& moment) {
+                                               const Tokenizer& tokenizer,
+                                               const LocalTime& template_time) {
   if (config.chat_template.empty()) {
-    return make_model_template(tokenizer, config.default_system, config.enable_thinking, moment);
+    return make_model_template(tokenizer, config.default_system, config.enable_thinking,
+                               template_time);
   }
   return make_named_template(config.chat_template, tokenizer, config.default_system,
                              thinking_of(config, stage));

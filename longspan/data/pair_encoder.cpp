@@ -7,8 +7,8 @@
 namespace longspan {
 
 EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Conversation>& rows) {
-  const auto turns =
-      make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer, encoding.moment);
+  const auto turns = make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer,
+                                       encoding.template_time);
   std::vector<Example> examples(rows.size());
   struct Lengths {
     int64_t all, longest;

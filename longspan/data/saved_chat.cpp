@@ -39,12 +39,12 @@ std::vector<int32_t> prompt_ids(const TurnEncoder& encoder, const Conversation& 
 /// Whether a chat template renders the same prompts as an encoder.
 bool renders_prompts_of(const std::string& chat_template, const Tokenizer& tokenizer,
                         const std::optional<std::string>& eos, const TurnEncoder& encoder,
-                        const Moment& moment) {
+                        const LocalTime& template_time) {
   try {
     return std::ranges::all_of(samples_of_chats(), [&](const Conversation& chat) {
       Conversation asked = chat;
       asked.messages.pop_back();
-      const std::string text = rendered_prompt(chat_template, tokenizer, eos, asked, moment);
+      const std::string text = rendered_prompt(chat_template, tokenizer, eos, asked, template_time);
       return tokenizer.encode(text) == prompt_ids(encoder, chat);
     });
   } catch (const UserError&) {
@@ -60,10 +60,11 @@ std::optional<SavedChat::Token> token_of(const Tokenizer& tokenizer,
 
 /// Returns the ends of answers by the model's own template, unless generation stops at all of them.
 std::optional<SavedChat> ends_of_own_template(const DataSettings& config, const Stage& stage,
-                                              const Tokenizer& tokenizer, const Moment& moment) {
+                                              const Tokenizer& tokenizer,
+                                              const LocalTime& template_time) {
   if (!tokenizer.chat_template() || parts_of(stage.rows).text) return std::nullopt;
   SavedChat chat;
-  const auto encoder = make_turn_encoder(config, stage, tokenizer, moment);
+  const auto encoder = make_turn_encoder(config, stage, tokenizer, template_time);
   chat.stop_ids = encoder->turn_ends();
   if (const auto end = encoder->added_end()) chat.stop_ids.push_back(*end);
   const bool all_known = std::ranges::all_of(
@@ -82,8 +83,9 @@ SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to) {
 }
 
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
-                                    const Tokenizer& tokenizer, const Moment& moment) {
-  if (config.chat_template.empty()) return ends_of_own_template(config, stage, tokenizer, moment);
+                                    const Tokenizer& tokenizer, const LocalTime& template_time) {
+  if (config.chat_template.empty())
+    return ends_of_own_template(config, stage, tokenizer, template_time);
   const Format& format = template_format(config.chat_template);
   SavedChat chat;
   std::optional<std::string> eos = tokenizer.eos_token();
@@ -112,7 +114,7 @@ std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& sta
                                             *own
                                       : *own;
     const auto fits = [&](const TurnEncoder& prompts) {
-      return renders_prompts_of(candidate, tokenizer, eos, prompts, moment);
+      return renders_prompts_of(candidate, tokenizer, eos, prompts, template_time);
     };
     if (fits(*encoder) || (format.thinks && fits(*chatting))) {
       // AutoTokenizer does not read a processor's template.

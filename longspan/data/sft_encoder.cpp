@@ -136,7 +136,8 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
 
 EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows) {
   const DataSettings& config = encoding.config;
-  const auto turns = make_turn_encoder(config, encoding.stage, encoding.tokenizer, encoding.moment);
+  const auto turns =
+      make_turn_encoder(config, encoding.stage, encoding.tokenizer, encoding.template_time);
   CutReport cut;
   std::vector<Sample> samples = encode_samples(encoding, *turns, rows, cut);
   EncodedExamples encoded;

@@ -23,7 +23,7 @@ struct Encoding {
   const DataSettings& config;
   const Stage& stage;
   const Tokenizer& tokenizer;
-  const Moment& moment;  // of the run
+  const LocalTime& template_time;  // of the run
   int64_t vocab_size;
   BadRows& bad;
   ChatReport& chats;
@@ -49,7 +49,7 @@ struct Encoding {
 EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Conversation>& rows);
 EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows);
 EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Conversation>& rows);
-EncodedExamples encode_verdicts(const Encoding& encoding, const std::vector<Conversation>& rows);
+EncodedExamples encode_unpaired(const Encoding& encoding, const std::vector<Conversation>& rows);
 
 /// Packs samples of 1 to `row_length` tokens into rows: each row takes the longest sample that
 /// still fits, until none fits. Returns the samples' indices by row. Same rows in the same order as

@@ -89,7 +89,7 @@ std::string suggested_entry(const DatasetEntry& entry, const ordered_json& row) 
     suggestion["columns"]["rejected"] =
         or_unknown(first_of(row, {"rejected", "worse", "dispreferred", "refused", "loser"}));
   }
-  if (parts.verdict) {
+  if (parts.desirability) {
     std::string tag = first_of(row, {"kto_tag", "label", "desirable", "good"});
     for (const auto& [name, value] : row.items()) {
       if (tag.empty() && value.is_boolean()) tag = name;

@@ -16,9 +16,9 @@ namespace {
 
 constexpr std::string_view kChatmlGeneration = "<|im_start|>assistant\n";
 
-Frame text(std::string_view frame) { return {{Piece::kText, frame}}; }
+Frame text(std::string_view frame) { return {{Slot::kText, frame}}; }
 
-Frame ended(std::string_view frame) { return {{Piece::kText, frame}, {Piece::kEos}}; }
+Frame ended(std::string_view frame) { return {{Slot::kText, frame}, {Slot::kEos}}; }
 
 /// Returns the format under another name, changed.
 Format like(Format format, std::string_view name, const std::function<void(Format&)>& change) {
@@ -44,7 +44,7 @@ std::vector<Format> formats_of_families() {
                        .ends_once = true};
   const Format gemma = {
       .name = "gemma",
-      .prefix = {{Piece::kBos}},
+      .prefix = {{Slot::kBos}},
       .system = text("{{content}}\n\n"),
       .user = text("<start_of_turn>user\n{{content}}<end_of_turn>\n<start_of_turn>model\n"),
       .assistant = text("{{content}}<end_of_turn>\n"),
@@ -58,7 +58,7 @@ std::vector<Format> formats_of_families() {
       .replaces_eos = true,
       .system_in_question = true};
   const Format deepseek3 = {.name = "deepseek3",
-                            .prefix = {{Piece::kBos}},
+                            .prefix = {{Slot::kBos}},
                             .system = text("{{content}}"),
                             .user = text("<｜User｜>{{content}}<｜Assistant｜>"),
                             .assistant = ended("{{content}}"),
@@ -67,7 +67,7 @@ std::vector<Format> formats_of_families() {
                             .calls = kActionCalls,
                             .tokens = {"<｜User｜>", "<｜Assistant｜>"},
                             .generation = "<｜Assistant｜>"};
-  const Frame llama2_question = {{Piece::kBos}, {Piece::kText, "[INST] {{content}} [/INST]"}};
+  const Frame llama2_question = {{Slot::kBos}, {Slot::kText, "[INST] {{content}} [/INST]"}};
   const auto thinks = [](Format& format) { format.thinks = true; };
   return {
       glm4,
@@ -154,7 +154,7 @@ std::vector<Format> formats_of_families() {
        .tokens = {},
        .system_in_question = true},
       {.name = "mistral_small",
-       .prefix = {{Piece::kBos}},
+       .prefix = {{Slot::kBos}},
        .system = text("[SYSTEM_PROMPT]{{content}}[/SYSTEM_PROMPT]"),
        .user = text("[INST]{{content}}[/INST]"),
        .assistant = ended("{{content}}"),
@@ -246,7 +246,7 @@ std::vector<Format> make_formats() {
        .stop_words = {"<|im_end|>"},
        .replaces_eos = true},
       {.name = "llama3",
-       .prefix = {{Piece::kBos}},
+       .prefix = {{Slot::kBos}},
        .system = text("<|start_header_id|>system<|end_header_id|>\n\n{{content}}<|eot_id|>"),
        .user = text("<|start_header_id|>user<|end_header_id|>\n\n{{content}}<|eot_id|>"
                     "<|start_header_id|>assistant<|end_header_id|>\n\n"),
@@ -262,15 +262,15 @@ std::vector<Format> make_formats() {
        .stop_words = {"<|eot_id|>", "<|eom_id|>"},
        .replaces_eos = true},
       {.name = "mistral",
-       .prefix = {{Piece::kBos}},
+       .prefix = {{Slot::kBos}},
        .system = text("{{content}}\n\n"),
        .user = text("[INST] {{content}}[/INST]"),
-       .assistant = {{Piece::kText, " {{content}}"}, {Piece::kEos}},
+       .assistant = {{Slot::kText, " {{content}}"}, {Slot::kEos}},
        .observation = text("[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]"),
        .default_system = "",
        .calls = kMistralCalls,
        .tokens = {},
-       .function = {{Piece::kText, "[TOOL_CALLS] {{content}}"}, {Piece::kEos}},
+       .function = {{Slot::kText, "[TOOL_CALLS] {{content}}"}, {Slot::kEos}},
        .tools = kMistralTools,
        .between_results = "}[/TOOL_RESULTS][TOOL_RESULTS] {\"content\": ",
        .system_in_question = true},
@@ -290,14 +290,12 @@ std::vector<Format> make_formats() {
        .replaces_eos = true},
       {.name = "default",
        .prefix = {},
-       .system = {{Piece::kText, "System: {{content}}"}, {Piece::kEos}, {Piece::kText, "\n"}},
-       .user = {{Piece::kText, "Human: {{content}}"},
-                {Piece::kEos},
-                {Piece::kText, "\nAssistant:"}},
-       .assistant = {{Piece::kText, "{{content}}"}, {Piece::kEos}, {Piece::kText, "\n"}},
-       .observation = {{Piece::kText, "Human: {{content}}"},
-                       {Piece::kEos},
-                       {Piece::kText, "\nAssistant:"}},
+       .system = {{Slot::kText, "System: {{content}}"}, {Slot::kEos}, {Slot::kText, "\n"}},
+       .user = {{Slot::kText, "Human: {{content}}"}, {Slot::kEos}, {Slot::kText, "\nAssistant:"}},
+       .assistant = {{Slot::kText, "{{content}}"}, {Slot::kEos}, {Slot::kText, "\n"}},
+       .observation = {{Slot::kText, "Human: {{content}}"},
+                       {Slot::kEos},
+                       {Slot::kText, "\nAssistant:"}},
        .default_system = "",
        .calls = kActionCalls,
        .tokens = {},

@@ -33,13 +33,13 @@ struct ToolFormat {
   bool empty() const { return before.empty(); }
 };
 
-/// A piece of a message's frame: text (which may hold {{content}}), or the bos or eos token. Each
-/// piece of text is tokenized separately.
-struct Piece {
+/// A slot of a message's frame: text (which may hold {{content}}), or the bos or eos token. Each
+/// slot of text is tokenized separately.
+struct Slot {
   enum Kind { kText, kBos, kEos } kind;
   std::string_view text = {};
 };
-using Frame = std::vector<Piece>;
+using Frame = std::vector<Slot>;
 
 struct Format {
   std::string_view name;

@@ -10,7 +10,7 @@
 
 #include "longspan/data/conversation.h"
 #include "longspan/rows/ignore_label.h"
-#include "longspan/text/moment.h"
+#include "longspan/text/local_time.h"
 #include "longspan/text/saved_chat.h"
 #include "longspan/text/tokenizer.h"
 
@@ -75,15 +75,17 @@ std::vector<std::string> named_templates();
 /// The model's own chat_template. A conversation's tokens are those of transformers'
 /// apply_chat_template, plus an end token where the template prints none after the last answer. An
 /// answer is what {% generation %} marks; else the text between the generation prompt and the token
-/// that stops generation. `moment`: for strftime_now. Throws UserError where the tokenizer has no
-/// chat_template.
+/// that stops generation. `template_time`: for strftime_now. Throws UserError where the tokenizer
+/// has no chat_template.
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 bool enable_thinking, const Moment& moment);
+                                                 bool enable_thinking,
+                                                 const LocalTime& template_time);
 
 /// Returns the configuration's encoder: its named template, else the model's own.
 std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
-                                               const Tokenizer& tokenizer, const Moment& moment);
+                                               const Tokenizer& tokenizer,
+                                               const LocalTime& template_time);
 
 /// Returns how the stage trains thoughts.
 Thinking thinking_of(const DataSettings& config, const Stage& stage);
@@ -94,7 +96,7 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage);
 /// Keeps the model's own template where it renders the same prompts. Without a named template: the
 /// tokens that end an answer and that the model's files lack; nullopt where there are none.
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
-                                    const Tokenizer& tokenizer, const Moment& moment);
+                                    const Tokenizer& tokenizer, const LocalTime& template_time);
 
 /// Returns the chat settings of `to` that differ from those of `from`, with token ids of `from`.
 /// Leaves out tokens that `from` lacks.
@@ -105,7 +107,7 @@ SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
 /// Throws UserError.
 std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
                             const std::optional<std::string>& eos_token,
-                            const Conversation& conversation, const Moment& moment);
+                            const Conversation& conversation, const LocalTime& template_time);
 
 /// Stage pt: returns the text of the token that ends a text. By LLaMA-Factory's rule it is the
 /// token that ends a turn of the named template (for llama3 <|end_of_text|>), else the tokenizer's

@@ -65,7 +65,7 @@ Trained train_alone(const ModelSpec& spec) {
   }
   const auto attention = make_local(cpu_block_kernel());
   Decoder model(spec, parameters, *attention, {});
-  AdamW optimizer(whole_pieces(parameters, ParameterTable(parameters_of(spec))),
+  AdamW optimizer(unsharded_parameters(parameters, ParameterTable(parameters_of(spec))),
                   {.epsilon = 1e-2, .weight_decay = 0.1});
   Trained result;
   for (int step = 0; step < kNumSteps; ++step) {
@@ -103,7 +103,7 @@ Trained train_together(const ModelSpec& spec, const ParallelPlan& plan, int stag
     ExpertParallel experts(mesh.experts);
     Decoder model(spec, sharded.parameters(), *attention,
                   {.expert_exchange = &experts, .parameter_hooks = &sharded});
-    AdamW optimizer(sharded.pieces(), {.epsilon = 1e-2, .weight_decay = 0.1});
+    AdamW optimizer(sharded.shards(), {.epsilon = 1e-2, .weight_decay = 0.1});
     Trained mine;
     for (int step = 0; step < kNumSteps; ++step) {
       at::Tensor loss = at::zeros({1}, at::kDouble);

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <string>
 
-#include "longspan/files/seal.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
@@ -46,12 +46,12 @@ TEST_CASE("xxh64: pieces of any length make the same hash") {
   }
 }
 
-TEST_CASE("seal: whole as it was written, every change is seen and named") {
+TEST_CASE("checksum file: whole as it was written, every change is seen and named") {
   const testing::TemporaryFolder place;
   place.write("a", "first");
   place.write("below/b", std::string(100000, 'b'));
   place.write("empty", "");
-  write_seal(place.path, checksums_of(place.path, {}));
+  write_checksum_file(place.path, checksums_of(place.path, {}));
   CHECK(broken_file(place.path) == "");
   for (int part = 0; part < 5; ++part) CHECK(broken_file(place.path, part, 5) == "");
 
@@ -72,13 +72,13 @@ TEST_CASE("seal: whole as it was written, every change is seen and named") {
   CHECK(broken_file(place.path).find("checksums.json") == 0);
 }
 
-TEST_CASE("seal: the table covers itself, and says which files there must be") {
+TEST_CASE("checksum file: the table covers itself, and says which files there must be") {
   const testing::TemporaryFolder place;
   place.write("model.safetensors", "first");
   place.write("training_state.json", std::string("{\"") + kCoversItself + "\": true}");
   place.write("training_state/part-00001-of-00001.safetensors", "x");
   const ChecksumTable table = checksums_of(place.path, {});
-  write_seal(place.path, table);
+  write_checksum_file(place.path, table);
   REQUIRE(broken_file(place.path) == "");
   const std::string whole = table_text(table);
   CHECK(table_from(whole) == table);
@@ -106,19 +106,19 @@ TEST_CASE("seal: the table covers itself, and says which files there must be") {
   // A table that lacks an entry, or has one outside the folder, with a new checksum of its own.
   ChecksumTable other = table;
   other.erase("model.safetensors");
-  write_seal(place.path, other);
+  write_checksum_file(place.path, other);
   CHECK(broken_file(place.path).find("model.safetensors is there") == 0);
   other = table;
   other["../thesis"] = {5, 7};
-  write_seal(place.path, other);
+  write_checksum_file(place.path, other);
   CHECK(broken_file(place.path).find("../thesis is no name of a file in it") != std::string::npos);
-  write_seal(place.path, table);
+  write_checksum_file(place.path, table);
   place.write("training_state/part-00002-of-00002.safetensors", "x");
   CHECK(broken_file(place.path).find("part-00002-of-00002.safetensors is there") !=
         std::string::npos);
 }
 
-TEST_CASE("seal: the table of an older version, without a checksum of its own, is good") {
+TEST_CASE("checksum file: the table of an older version, without a checksum of its own, is good") {
   const testing::TemporaryFolder place;
   place.write("model.safetensors", "abc");
   place.write("training_state.json", "{}");

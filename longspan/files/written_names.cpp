@@ -10,8 +10,8 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/files/atomic_file.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/files/left_temporary.h"
-#include "longspan/files/seal.h"
 #include "longspan/input/json_text.h"
 
 namespace longspan {
@@ -33,14 +33,14 @@ bool is_numbered(std::string_view name, std::string_view prefix) {
 }
 
 /// Names in the folder's table of checksums; none where it has no table.
-std::set<std::string> sealed_names(const std::string& folder) {
+std::set<std::string> names_with_checksums(const std::string& folder) {
   std::set<std::string> names;
   std::error_code error;
-  if (!fs::is_regular_file(fs::symlink_status(folder + "/" + kSealFile, error))) return names;
+  if (!fs::is_regular_file(fs::symlink_status(folder + "/" + kChecksumFile, error))) return names;
   try {
     const std::string text =
-        read_text_file(folder + "/" + kSealFile, "table of checksums", kMaxTableBytes);
-    for (const auto& [name, checksum] : seal_from(text).table) names.insert(name);
+        read_text_file(folder + "/" + kChecksumFile, "table of checksums", kMaxTableBytes);
+    for (const auto& [name, checksum] : checksum_file_from(text).table) names.insert(name);
   } catch (const UserError&) {
   }
   return names;
@@ -90,7 +90,7 @@ bool is_among(const std::vector<std::string>& names, const std::string& name) {
 bool is_final_name(const std::string& name) {
   static const std::vector<std::string> of_runs = {"longspan_files.json", "trainer_state.json",
                                                    "trainer_log.jsonl", "training_state.json",
-                                                   kSealFile};
+                                                   kChecksumFile};
   return is_among(model_file_names(), name) || is_among(tokenizer_file_names(), name) ||
          is_among(of_runs, name) || is_numbered(name, "model-") ||
          is_numbered(name, "training_state/part-");
@@ -141,7 +141,7 @@ std::string foreign_entry(const std::string& folder) {
   const fs::file_status status = fs::symlink_status(folder, error);
   if (status.type() == fs::file_type::not_found) return "";
   if (!fs::is_directory(status)) return "itself";
-  const std::set<std::string> sealed = sealed_names(folder);
+  const std::set<std::string> listed = names_with_checksums(folder);
   // Links are not followed.
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
@@ -151,7 +151,7 @@ std::string foreign_entry(const std::string& folder) {
     const bool own =
         fs::is_directory(found)
             ? name == "training_state"
-            : fs::is_regular_file(found) && (is_written_name(name) || sealed.contains(name) ||
+            : fs::is_regular_file(found) && (is_written_name(name) || listed.contains(name) ||
                                              is_held_name(entry->path().filename()));
     if (!own) return name;
   }

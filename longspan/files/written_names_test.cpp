@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "longspan/base/user_error.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/files/left_temporary.h"
-#include "longspan/files/seal.h"
 #include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
@@ -73,7 +73,7 @@ TEST_CASE("written names: what the table of checksums names is the program's, to
   place.write(".nfs0123456789abcdef00000001", "x");
   const ChecksumTable table = checksums_of(place.path, {});
   CHECK(table.size() == 1);
-  write_seal(place.path, table);
+  write_checksum_file(place.path, table);
   CHECK(foreign_entry(place.path) == "");
 }
 

@@ -247,7 +247,7 @@ std::unique_ptr<TurnEncoder> chat_of(const AssistantRequest& request, const Toke
     return nullptr;
   }
   return make_model_template(tokenizer, request.default_system, request.enable_thinking,
-                             this_moment());
+                             local_time_now());
 }
 
 std::string described(int64_t num_parameters) {

@@ -94,7 +94,7 @@ inline std::optional<int64_t> sum_of(std::initializer_list<int64_t> terms) {
 
 /// Returns the product. Throws UserError beyond kMostCounted; the message begins with `what` is
 /// counted.
-inline int64_t counted_product(std::initializer_list<int64_t> factors, std::string_view what) {
+inline int64_t bounded_product(std::initializer_list<int64_t> factors, std::string_view what) {
   const std::optional<int64_t> product = product_of(factors);
   if (product && *product <= kMostCounted) return *product;
   std::string text;

@@ -69,8 +69,8 @@ TEST_CASE("numbers: products and sums are right or refused") {
   CHECK_FALSE(product_of({int64_t{1} << 32, int64_t{1} << 31}));
   CHECK(sum_of({1, 2}) == 3);
   CHECK_FALSE(sum_of({INT64_MAX, 1}));
-  CHECK(counted_product({1 << 20, 1 << 20}, "x") == int64_t{1} << 40);
-  CHECK_THROWS_WITH_AS(counted_product({kMostCounted, 2}, "rows of a step"),
+  CHECK(bounded_product({1 << 20, 1 << 20}, "x") == int64_t{1} << 40);
+  CHECK_THROWS_WITH_AS(bounded_product({kMostCounted, 2}, "rows of a step"),
                        doctest::Contains("rows of a step: 9007199254740992 x 2 is more than"),
                        UserError);
   CHECK_THROWS_WITH_AS(counted_sum({INT64_MAX, 1}, "all"), doctest::Contains("all: "), UserError);

@@ -51,7 +51,7 @@ TEST_CASE("cuda gemm: bf16 products come in fp32 and are added in fp32") {
     const at::Tensor weight = at::zeros({m, n}, c.options()).requires_grad_(true);
     const at::Tensor a_T = a.t().contiguous();
     for (int part = 1; part <= 2; ++part) {
-      add_product_gradient(weight, a_T, b);
+      add_gemm_gradient(weight, a_T, b);
       CHECK(relative_error(weight.grad(), exact * part) <= rounding_of_sum(k));
     }
     at::Tensor bf16 = at::zeros({m, n}, a.options());

@@ -69,9 +69,9 @@ bool is_bf16_too(const std::optional<GroupMatrices>& matrices) {
 }
 
 void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tensor& to_S,
-              const SortedRows& sorted, const std::vector<GroupedProduct>& products,
+              const SortedRows& sorted, const std::vector<GroupedOperands>& operands,
               const std::optional<GroupMatrices>& biases, double scale) {
-  TORCH_CHECK(!products.empty() && products.size() <= cuda::kMostFactors, "one to four products");
+  TORCH_CHECK(!operands.empty() && operands.size() <= cuda::kMostFactors, "one to four products");
   TORCH_CHECK(is_bf16(y) && y.is_contiguous() && y.size(0) == sorted.num_rows &&
                   y.size(1) % cuda::kBf16Vector == 0,
               "rows in experts are bf16, contiguous, of 8n numbers");
@@ -81,13 +81,13 @@ void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tens
                              .biases = addresses_of(biases),
                              .y = y.mutable_data_ptr(),
                              .to = numbers_of(to_S),
-                             .num_factors = static_cast<int>(products.size()),
+                             .num_factors = static_cast<int>(operands.size()),
                              .num_columns = static_cast<int>(y.size(1)),
                              .biases_are_bf16 = is_bf16_too(biases),
                              .scale = static_cast<float>(scale)};
   bool has_fp32 = false;
-  for (size_t i = 0; i < products.size(); ++i) {
-    const auto& [rows, matrices] = products[i];
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const auto& [rows, matrices] = operands[i];
     check_rows(rows, sorted);
     const int64_t depth = transposed ? matrices.num_rows : matrices.num_columns,
                   columns = transposed ? matrices.num_columns : matrices.num_rows;
@@ -195,14 +195,14 @@ SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows) {
 }
 
 void forward_out(at::Tensor& y, const at::Tensor& to_S, const SortedRows& sorted,
-                 const std::vector<GroupedProduct>& products,
+                 const std::vector<GroupedOperands>& operands,
                  const std::optional<GroupMatrices>& biases, double scale) {
-  multiply("grouped_rows", /*transposed=*/false, y, to_S, sorted, products, biases, scale);
+  multiply("grouped_rows", /*transposed=*/false, y, to_S, sorted, operands, biases, scale);
 }
 
 void input_gradient_out(at::Tensor& dx, const at::Tensor& to_S, const SortedRows& sorted,
-                        const std::vector<GroupedProduct>& products, double scale) {
-  multiply("grouped_rows_transposed", /*transposed=*/true, dx, to_S, sorted, products, {}, scale);
+                        const std::vector<GroupedOperands>& operands, double scale) {
+  multiply("grouped_rows_transposed", /*transposed=*/true, dx, to_S, sorted, operands, {}, scale);
 }
 
 void add_matrix_gradients(const GroupMatrices& gradients, const SortedRows& sorted,

@@ -132,18 +132,18 @@ TEST_CASE("cuda rows: each row times the matrix of its group, and its input grad
           for (size_t i = 0; i < num_factors; ++i) table.add(factors[i].matrices);
           const size_t bias = table.add(biases);
           table.send();
-          std::vector<GroupedProduct> products;
+          std::vector<GroupedOperands> operands;
           for (size_t i = 0; i < num_factors; ++i) {
-            products.push_back(
+            operands.push_back(
                 {{factors[i].x, factors[i].is_picked ? c.from_S : at::Tensor()}, table.at(i)});
           }
           const bool has_bias = !transposed && num_factors == 2, goes = num_factors == 1;
           at::Tensor y = testing::room({c.S, columns}, at::kBFloat16, true);
           const at::Tensor to = goes ? c.to_S : at::Tensor();
           if (transposed) {
-            grouped::input_gradient_out(y, to, c.sorted, products, 0.5);
+            grouped::input_gradient_out(y, to, c.sorted, operands, 0.5);
           } else {
-            grouped::forward_out(y, to, c.sorted, products,
+            grouped::forward_out(y, to, c.sorted, operands,
                                  has_bias ? std::optional(table.at(bias)) : std::nullopt, 0.5);
           }
           const std::vector<Factor> used(factors.begin(),
@@ -212,8 +212,8 @@ TEST_CASE("cuda rows: products of rows in groups, and sums over the groups of a 
     table.send();
     at::Tensor dots = testing::room({c.S}, at::kFloat, true);
     grouped::dots_out(dots, c.to_S, c.sorted, {x, c.from_S}, y);
-    const at::Tensor picked = wide(x.index_select(0, c.from_S)), products = picked * wide(y);
-    Exact exact{products.sum(1), products.abs().sum(1)};
+    const at::Tensor picked = wide(x.index_select(0, c.from_S)), operands = picked * wide(y);
+    Exact exact{operands.sum(1), operands.abs().sum(1)};
     check(dots.index_select(0, c.to_S), exact, columns);
     at::Tensor in_place = testing::room({c.S}, at::kFloat, true);
     grouped::dots_out(in_place, {}, c.sorted, {x, c.from_S}, y);

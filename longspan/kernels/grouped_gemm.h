@@ -51,7 +51,7 @@ struct PickedRows {
 };
 
 /// Rows times their expert's matrix: [O, I], or [I, O] in an input gradient.
-struct GroupedProduct {
+struct GroupedOperands {
   PickedRows rows;
   GroupMatrices matrices;
 };
@@ -70,11 +70,11 @@ SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows);
 /// y[to_S[row]] = scale * the sum of at most four products + the expert's bias. y: bf16, [S, O];
 /// writes each row once. Undefined to_S: y[row].
 void forward_out(at::Tensor& y, const at::Tensor& to_S, const SortedRows& sorted,
-                 const std::vector<GroupedProduct>& products,
+                 const std::vector<GroupedOperands>& operands,
                  const std::optional<GroupMatrices>& biases, double scale = 1.0);
 /// The same with transposed matrices.
 void input_gradient_out(at::Tensor& dx, const at::Tensor& to_S, const SortedRows& sorted,
-                        const std::vector<GroupedProduct>& products, double scale = 1.0);
+                        const std::vector<GroupedOperands>& operands, double scale = 1.0);
 /// gradients += dy^T x over the rows of each expert, in fp32.
 void add_matrix_gradients(const GroupMatrices& gradients, const SortedRows& sorted,
                           const PickedRows& dy_SO, const PickedRows& x_SI);

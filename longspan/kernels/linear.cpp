@@ -36,7 +36,7 @@ void add_rows_gradient(const at::Tensor& parameter, int64_t begin, const at::Ten
                        const at::Tensor& x_TI, GemmShapes shapes) {
   const int64_t num_rows = dy_TO.size(1);
   if (parameter.size(0) == num_rows) {
-    add_product_gradient(parameter, dy_TO, x_TI, shapes);
+    add_gemm_gradient(parameter, dy_TO, x_TI, shapes);
     return;
   }
   c10::NoGradGuard no_grad;
@@ -69,7 +69,7 @@ void add_output_gradients(const Linear& layer, int64_t first, const at::Tensor& 
   const at::Tensor b_OR = layer.lora_b.narrow(0, first_of_b, dy_TO.size(1)).to(dtype);
   const at::Tensor dinner_TR = gemm(dy_TO, b_OR, shapes).mul_(layer.lora_scale);
   add_rows_gradient(layer.lora_b, first_of_b, dy_TO, inner_TR, shapes);
-  add_product_gradient(layer.lora_a, dinner_TR, x, shapes);
+  add_gemm_gradient(layer.lora_a, dinner_TR, x, shapes);
 }
 
 }  // namespace
@@ -134,8 +134,8 @@ void add_gradient(const at::Tensor& parameter, at::Tensor gradient) {
   }
 }
 
-void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
-                          const at::Tensor& b_TI, GemmShapes shapes) {
+void add_gemm_gradient(const at::Tensor& parameter, const at::Tensor& a_TO, const at::Tensor& b_TI,
+                       GemmShapes shapes) {
   c10::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
   if (!grad.defined() && parameter.scalar_type() == a_TO.scalar_type()) {

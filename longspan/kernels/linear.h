@@ -17,8 +17,8 @@ namespace longspan {
 void add_gradient(const at::Tensor& parameter, at::Tensor gradient);
 
 /// parameter.grad += a^T b for a_TO, b_TI, without another tensor as large as .grad.
-void add_product_gradient(const at::Tensor& parameter, const at::Tensor& a_TO,
-                          const at::Tensor& b_TI, GemmShapes shapes = GemmShapes::kRecurring);
+void add_gemm_gradient(const at::Tensor& parameter, const at::Tensor& a_TO, const at::Tensor& b_TI,
+                       GemmShapes shapes = GemmShapes::kRecurring);
 
 /// Returns parameter.grad; creates it with zeros where there is none.
 at::Tensor& gradient_of(const at::Tensor& parameter);

@@ -104,17 +104,17 @@ struct Recurrence {
                              : over_remembered(all, row, *memory, stretch);
   }
 
-  /// Returns the output of a piece of the row, all heads, with the states from earlier pieces: [s,
+  /// Returns the output of a slice of the row, all heads, with the states from earlier slices: [s,
   /// N, V].
-  at::Tensor over_piece(const at::Tensor& x_sJ, const at::Tensor& a_sN, const at::Tensor& b_sN,
+  at::Tensor over_slice(const at::Tensor& x_sJ, const at::Tensor& a_sN, const at::Tensor& b_sN,
                         const WholeRow& row) const {
     const int64_t N = spec.num_value_heads, K = spec.key_dim, V = spec.value_dim;
     const int64_t s = x_sJ.size(0);
     const HeadRange all_keys{0, spec.num_key_heads}, all_values{0, N};
-    const RowPiece& piece = *row.piece();
-    const at::Tensor window_PJ = row.before_piece(x_sJ, spec.conv_width - 1);
+    const RowSlice& slice = *row.slice();
+    const at::Tensor window_PJ = row.before_slice(x_sJ, spec.conv_width - 1);
     const at::Tensor y_sJ =
-        causal_conv_silu(x_sJ, channels(all_keys, all_values), piece.packing, window_PJ);
+        causal_conv_silu(x_sJ, channels(all_keys, all_values), slice.packing, window_PJ);
     const DeltaRuleInputs all = inputs(y_sJ, gates(a_sN, b_sN, all_values),
                                        key_heads(all_keys, all_values, x_sJ.device()), N);
     const auto part = [&](int64_t begin, int64_t size) -> DeltaRuleInputs {
@@ -122,15 +122,15 @@ struct Recurrence {
               all.v_TNV.narrow(0, begin, size), all.g_TN.narrow(0, begin, size),
               all.beta_TN.narrow(0, begin, size)};
     };
-    if (piece.num_before == 0) {
-      const DeltaRuleResult result = gated_delta_rule(all, piece.packing, {});
+    if (slice.num_before == 0) {
+      const DeltaRuleResult result = gated_delta_rule(all, slice.packing, {});
       const at::Tensor nothing_NKK = at::zeros({N, K, K}, result.state_NKV.options());
       return after(result.out_TNV, row.state_before(nothing_NKK, result.state_NKV));
     }
-    // Output and state are linear in the state before the piece. The first document gets K more
+    // Output and state are linear in the state before the slice. The first document gets K more
     // value columns of zeros, whose state begins as the identity. Their final state is the matrix
-    // by which the piece maps its state.
-    const int64_t first = piece.packing.length(0);
+    // by which the slice maps its state.
+    const int64_t first = slice.packing.length(0);
     DeltaRuleInputs entered = part(0, first);
     const auto options =
         x_sJ.options().dtype(arithmetic_dtype(x_sJ.scalar_type())).requires_grad(false);
@@ -145,8 +145,8 @@ struct Recurrence {
     std::vector<at::Tensor> outs;
     if (first < s) {
       std::vector<int64_t> lengths;
-      for (int64_t d = 1; d < piece.packing.num_documents(); ++d) {
-        lengths.push_back(piece.packing.length(d));
+      for (int64_t d = 1; d < slice.packing.num_documents(); ++d) {
+        lengths.push_back(slice.packing.length(d));
       }
       const DeltaRuleResult rest =
           gated_delta_rule(part(first, s - first), Packing::from_lengths(lengths), {});
@@ -245,12 +245,12 @@ at::Tensor GatedDeltaNet::over_row(const Parts& parts, const RowContext& row) co
   if (row.whole_row == nullptr) {
     return recurrence.over_heads({all_keys, all_values, x_tJ, a_tN, b_tN}, row.packing, row.memory);
   }
-  if (row.whole_row->piece() != nullptr) {
+  if (row.whole_row->slice() != nullptr) {
     const int64_t J = spec_.num_channels(), N = spec_.num_value_heads;
-    const at::Tensor x_sX = row.whole_row->to_piece(at::cat({x_tJ, a_tN, b_tN}, 1));
-    const at::Tensor out_sNV = recurrence.over_piece(x_sX.narrow(1, 0, J), x_sX.narrow(1, J, N),
+    const at::Tensor x_sX = row.whole_row->to_slice(at::cat({x_tJ, a_tN, b_tN}, 1));
+    const at::Tensor out_sNV = recurrence.over_slice(x_sX.narrow(1, 0, J), x_sX.narrow(1, J, N),
                                                      x_sX.narrow(1, J + N, N), *row.whole_row);
-    return row.whole_row->from_piece(out_sNV.flatten(1)).unflatten(1, {N, spec_.value_dim});
+    return row.whole_row->from_slice(out_sNV.flatten(1)).unflatten(1, {N, spec_.value_dim});
   }
   const int64_t K = spec_.key_dim, V = spec_.value_dim, queries = spec_.num_queries();
   const auto heads = [&](int64_t begin, int64_t count, int64_t dim) {

@@ -88,9 +88,9 @@ at::Tensor GroupedExperts::backward(at::Tensor& dweights, const at::Tensor& to_S
   {
     at::Tensor back_SI = room(I);  // gradient of act for weights of 1
     const at::Tensor inner_SR = down.inner_gradient(dout, sorted_);
-    std::vector<GroupedProduct> products;
-    down.append_input_products(products, dout, inner_SR);
-    grouped::input_gradient_out(back_SI, {}, sorted_, products);
+    std::vector<GroupedOperands> operands;
+    down.append_input_operands(operands, dout, inner_SR);
+    grouped::input_gradient_out(back_SI, {}, sorted_, operands);
     at::mul_out(dact_SI, back_SI, weights_S1);
     gated_backward_(activation_, gate_SI, up_SI, dact_SI);
     grouped::dots_out(dweights, to_S, sorted_, {back_SI}, dact_SI);
@@ -107,16 +107,16 @@ at::Tensor GroupedExperts::backward(at::Tensor& dweights, const at::Tensor& to_S
   }
   const std::vector<at::Tensor> dmade =
       takes_turns() ? std::vector{both_S2I} : std::vector{gate_SI, up_SI};
-  std::vector<GroupedProduct> products;
+  std::vector<GroupedOperands> operands;
   for (size_t i = 0; i < dmade.size(); ++i) {
     const GroupedLinear& linear = linears_.gate_and_up[i];
     const at::Tensor inner_SR = linear.inner_gradient({dmade[i]}, sorted_);
-    linear.append_input_products(products, {dmade[i]}, inner_SR);
+    linear.append_input_operands(operands, {dmade[i]}, inner_SR);
     linear.add_gradients({dmade[i]}, inner_SR, x, sorted_);
     linear.add_bias_gradients({dmade[i]}, {}, sorted_);
   }
   at::Tensor dx_SD = room(x.x.size(1));
-  grouped::input_gradient_out(dx_SD, to_S, sorted_, products);
+  grouped::input_gradient_out(dx_SD, to_S, sorted_, operands);
   return dx_SD;
 }
 

@@ -82,15 +82,15 @@ at::Tensor GroupedLinear::inner_gradient(const PickedRows& dy, const SortedRows&
 
 void GroupedLinear::forward_out(at::Tensor& y, const at::Tensor& to_S, const PickedRows& x,
                                 const SortedRows& sorted) const {
-  std::vector<GroupedProduct> products{{x, at(weight_)}};
-  if (lora_b_) products.push_back({{inner(x, sorted)}, at(*lora_b_)});
-  grouped::forward_out(y, to_S, sorted, products, bias_ ? std::optional(at(*bias_)) : std::nullopt);
+  std::vector<GroupedOperands> operands{{x, at(weight_)}};
+  if (lora_b_) operands.push_back({{inner(x, sorted)}, at(*lora_b_)});
+  grouped::forward_out(y, to_S, sorted, operands, bias_ ? std::optional(at(*bias_)) : std::nullopt);
 }
 
-void GroupedLinear::append_input_products(std::vector<GroupedProduct>& products,
+void GroupedLinear::append_input_operands(std::vector<GroupedOperands>& operands,
                                           const PickedRows& dy, const at::Tensor& inner) const {
-  products.push_back({dy, at(weight_)});
-  if (lora_a_) products.push_back({{inner}, at(*lora_a_)});
+  operands.push_back({dy, at(weight_)});
+  if (lora_a_) operands.push_back({{inner}, at(*lora_a_)});
 }
 
 void GroupedLinear::add_gradients(const PickedRows& dy, const at::Tensor& inner_of_dy,

@@ -31,8 +31,8 @@ class GroupedLinear {
   /// y[to_S] = x W^T + b + ...
   void forward_out(at::Tensor& y, const at::Tensor& to_S, const PickedRows& x,
                    const SortedRows& sorted) const;
-  /// Appends the products whose sum is dy W + ... `inner`: inner_gradient() of dy.
-  void append_input_products(std::vector<GroupedProduct>& products, const PickedRows& dy,
+  /// Appends the operands of the products whose sum is dy W + ... `inner`: inner_gradient() of dy.
+  void append_input_operands(std::vector<GroupedOperands>& operands, const PickedRows& dy,
                              const at::Tensor& inner) const;
   /// Adds gradients of weight and adapter, where they are trained.
   void add_gradients(const PickedRows& dy, const at::Tensor& inner_of_dy, const PickedRows& x,

@@ -234,7 +234,7 @@ Trained train(const Setup& setup) {
                    .parameter_hooks = &sharded,
                    .plain_layers = setup.plain_layers,
                    .change_layer = make_toy});
-    AdamW optimizer(sharded.pieces(), {.epsilon = 1e-3});
+    AdamW optimizer(sharded.shards(), {.epsilon = 1e-3});
     Trained mine;
     for (int step = 0; step < kNumSteps; ++step) {
       at::Tensor loss = at::zeros({1}, at::kDouble);

@@ -117,7 +117,7 @@ void Router::backward(const Routing& routing, const at::Tensor& dweights_CK,
   const at::Tensor dlogits_CE = logit_gradients(routing, dweights_CK, dscores_CE);
   const auto dtype = arithmetic_dtype(x_CD.scalar_type());
   if (weights_.weight_ED.requires_grad()) {
-    add_product_gradient(weights_.weight_ED, dlogits_CE, x_CD.to(dtype));
+    add_gemm_gradient(weights_.weight_ED, dlogits_CE, x_CD.to(dtype));
   }
   if (const at::Tensor& bias_E = weights_.bias_E; bias_E.defined() && bias_E.requires_grad()) {
     add_gradient(bias_E, at::sum(dlogits_CE, {0}, /*keepdim=*/false, gradient_dtype(bias_E)));

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "longspan/files/process_identity.h"
-#include "longspan/liveness/standstill.h"
+#include "longspan/liveness/stall_detector.h"
 
 namespace longspan {
 namespace {
@@ -112,7 +112,7 @@ ProcessState state_of_process(const Beat& beat, const std::string& own_machine) 
 }
 
 bool has_left(const Beat& beat, const std::string& own_machine) {
-  // A rank with Ending::kAsks still reads the verdict.
+  // A rank with Ending::kAsks still reads the diagnosis.
   return (beat.ending != Beat::Ending::kNone && beat.ending != Beat::Ending::kAsks) ||
          state_of_process(beat, own_machine) == ProcessState::kGone;
 }
@@ -179,7 +179,7 @@ std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
   if (std::string blamed = blamed_of(earlier, later, own_rank, own_machine); !blamed.empty()) {
     return blamed;
   }
-  if (const std::string late = laggards_of(later); !late.empty()) {
+  if (const std::string late = stragglers_of(later); !late.empty()) {
     return fmt::format("All ranks live. {}", late);
   }
   int64_t last = INT64_MIN;

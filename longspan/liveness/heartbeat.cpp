@@ -15,9 +15,9 @@
 #include "longspan/liveness/beat.h"
 #include "longspan/liveness/lost_store.h"
 #include "longspan/liveness/notices.h"
-#include "longspan/liveness/standstill.h"
+#include "longspan/liveness/stall_detector.h"
 #include "longspan/liveness/store_beats.h"
-#include "longspan/liveness/unanswered.h"
+#include "longspan/liveness/store_watchdog.h"
 #include "longspan/rendezvous/store.h"
 
 namespace longspan {
@@ -29,8 +29,8 @@ using Beats = std::vector<std::optional<Beat>>;
 
 /// Time for the main thread to notice by itself that a rank is gone.
 constexpr Seconds kGrace{10};
-/// Time between two looks at the others, in beats: a living rank has beaten in between.
-constexpr double kBeatsBetweenLooks = 2.5;
+/// Time between two checks of the others, in beats: a living rank has beaten in between.
+constexpr double kBeatsBetweenChecks = 2.5;
 
 }  // namespace
 
@@ -101,9 +101,9 @@ struct Heartbeat::Impl {
             std::max(Seconds(2), 2 * interval));
         Connections made;
         store = connect_to_store(where, where.store_prefix + kNoticesPrefix, patience, &made);
-        unanswered.asks_in(std::move(made));
+        store_watchdog.watch_connections(std::move(made));
       }
-      const Unanswered::Question question(unanswered);
+      const StoreWatchdog::Request request(store_watchdog);
       use();
       const std::lock_guard lock(mutex);
       last_reached = Clock::now();
@@ -121,23 +121,23 @@ struct Heartbeat::Impl {
   }
 
   /// The body of a second thread.
-  void end_unanswered_questions() {
+  void watch_store_requests() {
     std::unique_lock lock(mutex);
     while (!stop) {
-      unanswered.look(collectives ? collectives->now() : StartedCollectives(), own.doing,
-                      Clock::now(), timeout);
+      store_watchdog.check(collectives ? collectives->now() : StartedCollectives(), own.doing,
+                           Clock::now(), timeout);
       wake.wait_for(lock, interval, [&] { return stop; });
     }
   }
 
-  void look_for_stop_notice() {
+  void read_stop_notice() {
     const std::string text = text_at(*store, kStopNotice);
     const std::lock_guard lock(mutex);
     stop_notice = text;
   }
 
   std::string store_is_gone() const {
-    if (!seen_verdict.empty()) return seen_verdict;
+    if (!seen_diagnosis.empty()) return seen_diagnosis;
     std::optional<Beat> rank_0 = head;
     has_been_in(rank_0, passed_step, passed);
     return why_store_is_lost(where, rank_0, own.machine, refused_since.has_value());
@@ -154,40 +154,40 @@ struct Heartbeat::Impl {
     }());
   }
 
-  /// Compares two looks at all ranks, some beats apart; or takes another rank's verdict.
+  /// Compares two readings of all beats, some time apart; or takes another rank's diagnosis.
   std::string diagnose(bool reached, Beats& later) {
     std::string known;
     Beats earlier;
-    bool looked = reached && on_store([&] {
-                    look_for_stop_notice();
-                    known = text_at(*store, kVerdict);
-                    earlier = beats_of_all(*store, where.world_size);
-                  });
-    // A rank's own words and /proc need no second look.
-    if (looked && is_clear_at_once(earlier, where.rank, own.machine)) {
+    bool has_read = reached && on_store([&] {
+                      read_stop_notice();
+                      known = text_at(*store, kDiagnosis);
+                      earlier = beats_of_all(*store, where.world_size);
+                    });
+    // A rank's own words and /proc need no second reading.
+    if (has_read && is_clear_at_once(earlier, where.rank, own.machine)) {
       later = earlier;
       earlier.assign(where.world_size, std::nullopt);
-    } else if (looked && known.empty()) {
-      std::this_thread::sleep_for(interval * kBeatsBetweenLooks);
-      looked = on_store([&] {
-        known = text_at(*store, kVerdict);
+    } else if (has_read && known.empty()) {
+      std::this_thread::sleep_for(interval * kBeatsBetweenChecks);
+      has_read = on_store([&] {
+        known = text_at(*store, kDiagnosis);
         later = beats_of_all(*store, where.world_size);
       });
     }
     if (!known.empty()) return known;
     {
       const std::lock_guard lock(mutex);
-      if (!looked) return store_is_gone();
+      if (!has_read) return store_is_gone();
       for (std::optional<Beat>& beat : later) has_been_in(beat, passed_step, passed);
     }
     if (blamed_of(earlier, later, where.rank, own.machine).empty() && posts_own_failure()) {
       return "";
     }
     std::string found = diagnosis_of(earlier, later, where.rank, own.machine);
-    // The first verdict wins. It is posted before this rank ends, since later ranks may find the
+    // The first diagnosis wins. It is posted before this rank ends, since later ranks may find the
     // store (hosted here) gone.
     on_store([&] {
-      if (known = text_at(*store, kVerdict); known.empty()) put_text(*store, kVerdict, found);
+      if (known = text_at(*store, kDiagnosis); known.empty()) put_text(*store, kDiagnosis, found);
     });
     return known.empty() ? found : known;
   }
@@ -213,15 +213,15 @@ struct Heartbeat::Impl {
     });
   }
 
-  /// Rank 0 watches all ranks. The others watch rank 0, whose verdict holds for all.
+  /// Rank 0 watches all ranks. The others watch rank 0, whose diagnosis holds for all.
   void watch() {
     Beats beats;
     const bool reached = on_store([&] {
       beats = where.rank == 0 ? beats_of_all(*store, where.world_size) : beats_of(*store, {0});
-      look_for_stop_notice();
-      const std::string known = text_at(*store, kVerdict);
+      read_stop_notice();
+      const std::string known = text_at(*store, kDiagnosis);
       const std::lock_guard lock(mutex);
-      seen_verdict = known;
+      seen_diagnosis = known;
     });
     if (!stop_notice.empty()) {
       // Rank 0 waits for this confirmation. The next beat repeats it where the store is late.
@@ -232,10 +232,10 @@ struct Heartbeat::Impl {
     }
     if (refused_since && where.launcher_hosts_store) return end_without_launcher();
     const Clock::time_point now = Clock::now();
-    std::string lost = seen_verdict;
+    std::string lost = seen_diagnosis;
     if (reached && lost.empty()) {
-      lost = silence.look(beats, where.rank, own.machine, now, timeout);
-      const std::string late = standstill.look(beats, now, timeout);
+      lost = silence.check(beats, where.rank, own.machine, now, timeout);
+      const std::string late = stalls.check(beats, now, timeout);
       if (lost.empty()) lost = late;
     }
     {
@@ -252,8 +252,8 @@ struct Heartbeat::Impl {
     if (!noticed) noticed = now;
     on_store([&] { put_text(*store, kAlarm, lost); });
     if (now - *noticed < kGrace) return;
-    if (seen_verdict.empty()) {
-      on_store([&] { put_text(*store, kVerdict, lost); });
+    if (seen_diagnosis.empty()) {
+      on_store([&] { put_text(*store, kDiagnosis, lost); });
       if (where.serves_store() && !beats.empty()) linger(beats);
     }
     {
@@ -285,14 +285,14 @@ struct Heartbeat::Impl {
   Clock::time_point last_reached = Clock::now();
   bool reachable = true;     // the store answered the last question
   std::optional<Beat> head;  // last beat of rank 0
-  Unanswered unanswered;
+  StoreWatchdog store_watchdog;
 
   // Used only by the thread.
   c10::intrusive_ptr<c10d::Store> store;
-  std::string seen_verdict;
+  std::string seen_diagnosis;
   bool heard = false;  // this rank has confirmed the stop notice
-  Silence silence;
-  Standstill standstill;
+  SilenceDetector silence;
+  StallDetector stalls;
   std::optional<Clock::time_point> noticed;
   std::optional<Clock::time_point> refused_since;  // since the store's port refuses connections
 };
@@ -303,7 +303,7 @@ Heartbeat::Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProces
   impl_ = std::make_shared<Impl>(where, timeout_seconds, std::move(end_process),
                                  std::move(on_stop_notice), std::move(on_launcher_gone));
   std::thread([impl = impl_] { impl->beat_on(); }).detach();
-  std::thread([impl = impl_] { impl->end_unanswered_questions(); }).detach();
+  std::thread([impl = impl_] { impl->watch_store_requests(); }).detach();
 }
 
 Heartbeat::~Heartbeat() { leave(); }
@@ -394,7 +394,7 @@ void Heartbeat::failed(const std::string& reason) {
   impl_->told.wait_for(lock, Seconds(2), [&] { return impl_->posted_count >= next; });
   lock.unlock();
   if (impl_->where.serves_store())
-    std::this_thread::sleep_for(impl_->interval * kBeatsBetweenLooks);
+    std::this_thread::sleep_for(impl_->interval * kBeatsBetweenChecks);
 }
 
 }  // namespace longspan

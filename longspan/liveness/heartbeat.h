@@ -23,7 +23,7 @@ class Heartbeat {
   ///     refuses connections;
   ///   - the store has been silent for timeout_seconds while this rank made no progress;
   ///   - a living rank has kept others waiting in a collective for longer: then on all ranks
-  ///     (liveness/standstill).
+  ///     (liveness/stall_detector).
   using EndProcess = std::function<void(const std::string& message)>;
 
   /// Called repeatedly by the thread after a rank has announced that it was told to end

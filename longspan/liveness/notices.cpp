@@ -31,7 +31,7 @@ constexpr std::chrono::milliseconds kShortPatience{2000};
 /// busy machine. Before all ranks have met, it also limits the whole announcement, since no rank
 /// may be there to read it.
 constexpr std::chrono::milliseconds kLastPatience{6000};
-/// Pause between two looks whether all are here: a part of the time that has passed, within these
+/// Pause between two checks whether all are here: a part of the time that has passed, within these
 /// limits.
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{250};
 constexpr std::chrono::milliseconds kBetweenNotices{50};

@@ -14,8 +14,8 @@ std::string key_of_beat(int rank) { return fmt::format("beat{}", rank); }
 
 void post_beat(c10d::Store& store, int rank, const Beat& beat) {
   put_text(store, key_of_beat(rank), text_of(beat));
-  if (beat.ending != Beat::Ending::kFailed || !text_at(store, kVerdict).empty()) return;
-  put_text(store, kVerdict, blame(rank, beat, beat, beat.machine));
+  if (beat.ending != Beat::Ending::kFailed || !text_at(store, kDiagnosis).empty()) return;
+  put_text(store, kDiagnosis, blame(rank, beat, beat, beat.machine));
 }
 
 std::vector<std::optional<Beat>> beats_of(c10d::Store& store, const std::vector<int>& ranks) {
@@ -32,7 +32,7 @@ std::vector<std::optional<Beat>> beats_of_all(c10d::Store& store, int world_size
 
 void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own_machine,
             std::chrono::duration<double> interval,
-            const std::function<std::vector<std::optional<Beat>>()>& look) {
+            const std::function<std::vector<std::optional<Beat>>()>& read_beats) {
   const auto start = std::chrono::steady_clock::now();
   const auto lasted = [&](std::chrono::duration<double> time) {
     return std::chrono::steady_clock::now() - start >= time;
@@ -45,7 +45,7 @@ void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own
   };
   for (bool waits = !seen.empty(); waits && !lasted(kLingers);) {
     waits = false;
-    const std::vector<std::optional<Beat>> now = look();
+    const std::vector<std::optional<Beat>> now = read_beats();
     for (size_t rank = 1; rank < now.size(); ++rank) waits |= waits_for(rank, now[rank]);
     // Ranks that are no longer waited for may still be reading.
     std::this_thread::sleep_for(waits ? interval / 4 : kLeastGap);

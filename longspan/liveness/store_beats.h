@@ -16,7 +16,7 @@ class Store;
 namespace longspan {
 
 /// The key of the diagnosis that all ranks print.
-inline constexpr const char* kVerdict = "verdict";
+inline constexpr const char* kDiagnosis = "diagnosis";
 
 /// How long the rank that serves the store lets others read from it before it ends.
 inline constexpr std::chrono::duration<double> kLingers{4};
@@ -26,7 +26,7 @@ inline constexpr std::chrono::duration<double> kLeastGap{0.2};
 /// Returns the key of a rank's beat.
 std::string key_of_beat(int rank);
 
-/// Posts a rank's beat. A failure of its own also becomes the verdict, unless there is one. The
+/// Posts a rank's beat. A failure of its own also becomes the diagnosis, unless there is one. The
 /// store may end with this rank, and others would blame missing ranks.
 void post_beat(c10d::Store& store, int rank, const Beat& beat);
 
@@ -37,10 +37,10 @@ std::vector<std::optional<Beat>> beats_of(c10d::Store& store, const std::vector<
 std::vector<std::optional<Beat>> beats_of_all(c10d::Store& store, int world_size);
 
 /// Waits until the living ranks have read from the store, for kLingers at most. Rank 0 calls it
-/// before it ends, since the store ends with it. `seen`: earlier beats of all ranks. `look` returns
-/// their current beats, or an empty vector where the store does not answer.
+/// before it ends, since the store ends with it. `seen`: earlier beats of all ranks. `read_beats`
+/// returns their current beats, or an empty vector where the store does not answer.
 void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own_machine,
             std::chrono::duration<double> interval,
-            const std::function<std::vector<std::optional<Beat>>()>& look);
+            const std::function<std::vector<std::optional<Beat>>()>& read_beats);
 
 }  // namespace longspan

@@ -59,7 +59,7 @@ class Pool {
     const size_t bytes = block->block_bytes;
     used_ -= bytes;
     free_bytes_ += bytes;
-    const auto entry = oldest_first_.insert(oldest_first_.end(), Kept{block, bytes, {}});
+    const auto entry = oldest_first_.insert(oldest_first_.end(), FreeBlock{block, bytes, {}});
     entry->place = by_size_.emplace(bytes, entry);
   }
 
@@ -70,10 +70,10 @@ class Pool {
   }
 
  private:
-  struct Kept {
+  struct FreeBlock {
     Header* block;
     size_t bytes;
-    std::multimap<size_t, std::list<Kept>::iterator>::iterator place;
+    std::multimap<size_t, std::list<FreeBlock>::iterator>::iterator place;
   };
 
   void add_used(size_t bytes) {
@@ -82,7 +82,7 @@ class Pool {
   }
 
   void drop_oldest() {
-    const Kept oldest = oldest_first_.front();
+    const FreeBlock oldest = oldest_first_.front();
     oldest_first_.pop_front();
     by_size_.erase(oldest.place);
     free_bytes_ -= oldest.bytes;
@@ -90,8 +90,8 @@ class Pool {
   }
 
   std::mutex mutex_;
-  std::list<Kept> oldest_first_;
-  std::multimap<size_t, std::list<Kept>::iterator> by_size_;
+  std::list<FreeBlock> oldest_first_;
+  std::multimap<size_t, std::list<FreeBlock>::iterator> by_size_;
   size_t used_ = 0, free_bytes_ = 0, most_used_ = 0;
 };
 

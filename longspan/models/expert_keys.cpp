@@ -77,7 +77,7 @@ MixtureOfExpertsSpec sigmoid_experts(const JsonObject& keys, const SigmoidDefaul
   check_experts(keys, experts);
   const int64_t shared = experts_or(keys, "n_shared_experts", 1);
   experts.shared = {
-      .intermediate_size = counted_product({shared, experts.expert_size}, "n_shared_experts"),
+      .intermediate_size = bounded_product({shared, experts.expert_size}, "n_shared_experts"),
       .name = "shared_experts"};
   return experts;
 }

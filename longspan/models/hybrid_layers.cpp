@@ -86,8 +86,8 @@ GatedDeltaNetSpec gated_delta_net_from(const JsonObject& keys, const HybridKind&
     keys.fail(fmt::format("linear_num_value_heads {} is not a multiple of linear_num_key_heads {}",
                           net.num_value_heads, net.num_key_heads));
   }
-  counted_product({net.num_value_heads, net.value_dim, hidden_size}, "a linear attention");
-  counted_product({2, net.num_key_heads, net.key_dim, hidden_size}, "a linear attention");
+  bounded_product({net.num_value_heads, net.value_dim, hidden_size}, "a linear attention");
+  bounded_product({2, net.num_key_heads, net.key_dim, hidden_size}, "a linear attention");
   return net;
 }
 

@@ -1,4 +1,4 @@
-// KTO (arXiv 2402.01306): single answers with a verdict. B: answers; all tensors fp64.
+// KTO (arXiv 2402.01306): single answers, each desirable or not. B: answers; all tensors fp64.
 #pragma once
 
 #include <ATen/core/Tensor.h>

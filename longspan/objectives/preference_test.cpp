@@ -1,4 +1,4 @@
-// The losses of pairs and of verdicts in cases with known values.
+// The losses of pairs and of single answers in cases with known values.
 #include "longspan/objectives/preference.h"
 
 #include <ATen/ATen.h>
@@ -121,7 +121,7 @@ TEST_CASE("preference: averaging losses do not change when answers are repeated"
   }
 }
 
-TEST_CASE("kto: verdicts, weights and the estimate") {
+TEST_CASE("kto: desirable answers, weights and the estimate") {
   const at::Tensor reference = numbers({-10, -20, -30});
   const KtoScores even{reference, reference, numbers({5, 5, 5}),
                        at::tensor({1, 0, 1}, at::kLong).to(at::kBool)};

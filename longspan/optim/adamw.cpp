@@ -23,19 +23,19 @@ AdamWOptions adamw_options_of(const OptimizationSettings& config) {
           .weight_decay = config.weight_decay};
 }
 
-AdamW::AdamW(std::vector<ParameterPiece> pieces, const AdamWOptions& options,
+AdamW::AdamW(std::vector<ParameterShard> shards, const AdamWOptions& options,
              const AllocateLike& allocate)
     : options_(options) {
   const at::NoGradGuard no_grad;
   const auto zeros = [&](const at::Tensor& values) {
     return allocate ? allocate(values).zero_() : at::zeros_like(values);
   };
-  for (ParameterPiece& piece : pieces) {
-    const at::Tensor values = piece.values.detach();
+  for (ParameterShard& shard : shards) {
+    const at::Tensor values = shard.values.detach();
     at::Tensor first = zeros(values), second = zeros(values);
     at::Tensor num_steps = at::zeros({}, first.options().dtype(at::kFloat));
     trained_.push_back(
-        {std::move(piece), std::move(first), std::move(second), std::move(num_steps)});
+        {std::move(shard), std::move(first), std::move(second), std::move(num_steps)});
   }
 }
 
@@ -44,8 +44,8 @@ void AdamW::step(double learning_rate) {
   for (const bool decayed : {true, false}) {
     std::vector<Trained*> group;
     for (Trained& trained : trained_) {
-      if (!trained.piece.values.grad().defined()) continue;
-      if (trained.piece.spec.decays == decayed) group.push_back(&trained);
+      if (!trained.shard.values.grad().defined()) continue;
+      if (trained.shard.spec.decays == decayed) group.push_back(&trained);
     }
     update(group, learning_rate, decayed ? options_.weight_decay : 0.0);
   }
@@ -63,18 +63,18 @@ void AdamW::update(const std::vector<Trained*>& trained, double learning_rate,
     for (auto* list : {&values, &gradients, &first, &second, &steps}) list->clear();
   };
   for (Trained* t : trained) {
-    const at::Tensor& gradient = t->piece.values.grad();
+    const at::Tensor& gradient = t->shard.values.grad();
     const auto device = t->first_moment.device();
-    values.push_back(t->piece.values.to(device));
+    values.push_back(t->shard.values.to(device));
     gradients.push_back(gradient.to(device));
     first.push_back(t->first_moment);
     second.push_back(t->second_moment);
     steps.push_back(t->num_steps);
     // If states live on another device: copy the parameter there, update it, copy it back.
-    if (t->piece.values.device() == device) continue;
+    if (t->shard.values.device() == device) continue;
     const at::Tensor visiting = values.back();
     run();
-    t->piece.values.copy_(visiting);
+    t->shard.values.copy_(visiting);
   }
   run();
 }
@@ -85,34 +85,34 @@ std::vector<StateSource> AdamW::state() const {
     const auto dtype = arithmetic_dtype(t.first_moment.scalar_type());
     // Views, unless the moments have another dtype.
     const auto make = [&t, dtype] {
-      return StatePiece{t.piece.parameter,
-                        t.piece.begin,
-                        t.piece.end,
+      return StateShard{t.shard.parameter,
+                        t.shard.begin,
+                        t.shard.end,
                         std::llround(t.num_steps.item<double>()),
                         {{"exp_avg", t.first_moment.flatten().to(dtype)},
                          {"exp_avg_sq", t.second_moment.flatten().to(dtype)}}};
     };
-    sources.push_back({t.piece.parameter,
-                       t.piece.begin,
-                       t.piece.end,
+    sources.push_back({t.shard.parameter,
+                       t.shard.begin,
+                       t.shard.end,
                        {{"exp_avg", dtype}, {"exp_avg_sq", dtype}},
                        make});
   }
   return sources;
 }
 
-void AdamW::load_state(size_t i, const StatePiece& piece) {
+void AdamW::load_state(size_t i, const StateShard& shard) {
   const at::NoGradGuard no_grad;
   Trained& t = trained_.at(i);
-  require_same_run(piece, t.piece);
-  t.first_moment.copy_(piece.tensors.at("exp_avg").view(t.first_moment.sizes()));
-  t.second_moment.copy_(piece.tensors.at("exp_avg_sq").view(t.second_moment.sizes()));
-  t.num_steps.fill_(static_cast<double>(piece.num_steps));
-  load_master(piece, t.piece);
+  require_same_run(shard, t.shard);
+  t.first_moment.copy_(shard.tensors.at("exp_avg").view(t.first_moment.sizes()));
+  t.second_moment.copy_(shard.tensors.at("exp_avg_sq").view(t.second_moment.sizes()));
+  t.num_steps.fill_(static_cast<double>(shard.num_steps));
+  load_master(shard, t.shard);
 }
 
 void AdamW::zero_grad() {
-  for (Trained& t : trained_) t.piece.values.mutable_grad().reset();
+  for (Trained& t : trained_) t.shard.values.mutable_grad().reset();
 }
 
 namespace {
@@ -126,7 +126,7 @@ int64_t saved_bytes(const HeldParameter& parameter) {
 }
 
 std::unique_ptr<Optimizer> make(const OptimizerJob& job) {
-  return std::make_unique<AdamW>(job.pieces, adamw_options_of(job.config), job.allocate);
+  return std::make_unique<AdamW>(job.shards, adamw_options_of(job.config), job.allocate);
 }
 
 }  // namespace

@@ -21,18 +21,18 @@ class AdamW : public Optimizer {
  public:
   /// First and second moments have the dtype of the values. They live on the values' device, or
   /// where `allocate` puts them.
-  AdamW(std::vector<ParameterPiece> pieces, const AdamWOptions& options,
+  AdamW(std::vector<ParameterShard> shards, const AdamWOptions& options,
         const AllocateLike& allocate = {});
 
   void step(double learning_rate) override;
   std::vector<StateSource> state() const override;
-  void load_state(size_t i, const StatePiece& piece) override;
+  void load_state(size_t i, const StateShard& shard) override;
   /// Drops the gradients; the next backward allocates new ones.
   void zero_grad();
 
  private:
   struct Trained {
-    ParameterPiece piece;
+    ParameterShard shard;
     at::Tensor first_moment, second_moment;  // of the values' shape
     at::Tensor num_steps;                    // fp32, as the fused kernel requires
   };

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t kBlock = kQuantizationBlock;
 
-bool is_quantized(const ParameterPiece& piece) {
-  return std::max(piece.spec.num_elements(), piece.end) >= AdamW8bit::kMinQuantized;
+bool is_quantized(const ParameterShard& shard) {
+  return std::max(shard.spec.num_elements(), shard.end) >= AdamW8bit::kMinQuantized;
 }
 
 /// Updates one block in fp32, whatever the dtype of the values.
@@ -67,26 +67,26 @@ void quantize(const at::Tensor& x, bool is_signed, at::Tensor& codes, at::Tensor
 
 }  // namespace
 
-AdamW8bit::AdamW8bit(const std::vector<ParameterPiece>& pieces, const AdamWOptions& options,
+AdamW8bit::AdamW8bit(const std::vector<ParameterShard>& shards, const AdamWOptions& options,
                      const AllocateLike& allocate)
     : options_(options) {
   const c10::NoGradGuard no_grad;
-  std::vector<ParameterPiece> small;
-  for (const ParameterPiece& piece : pieces) {
-    const bool quantizes = is_quantized(piece);
+  std::vector<ParameterShard> small;
+  for (const ParameterShard& shard : shards) {
+    const bool quantizes = is_quantized(shard);
     places_.emplace_back(quantizes, quantizes ? quantized_.size() : small.size());
     if (!quantizes) {
-      small.push_back(piece);
+      small.push_back(shard);
       continue;
     }
-    const int64_t numel = piece.values.numel();
+    const int64_t numel = shard.values.numel();
     const auto zeros = [&](int64_t n, at::ScalarType dtype) {
       // `allocate` reads only the shape and dtype of `like`.
-      const at::Tensor like = at::empty({1}, piece.values.options().dtype(dtype)).expand({n});
+      const at::Tensor like = at::empty({1}, shard.values.options().dtype(dtype)).expand({n});
       return allocate ? allocate(like).zero_() : at::zeros({n}, like.options());
     };
     const int64_t num_blocks = (numel + kBlock - 1) / kBlock;
-    Quantized quantized{piece, zeros(numel, at::kByte), zeros(numel, at::kByte),
+    Quantized quantized{shard, zeros(numel, at::kByte), zeros(numel, at::kByte),
                         zeros(num_blocks, at::kFloat), zeros(num_blocks, at::kFloat)};
     quantized_.push_back(std::move(quantized));
   }
@@ -97,17 +97,17 @@ void AdamW8bit::step(double learning_rate) {
   const c10::NoGradGuard no_grad;
   small_->step(learning_rate);
   for (Quantized& quantized : quantized_) {
-    if (quantized.piece.values.grad().defined()) update(quantized, learning_rate);
+    if (quantized.shard.values.grad().defined()) update(quantized, learning_rate);
   }
 }
 
 void AdamW8bit::update(Quantized& q, double learning_rate) const {
   const auto device = q.first_codes.device();
-  const at::Tensor gradient = q.piece.values.grad().to(device).flatten();
-  at::Tensor values = q.piece.values.detach().to(device).view({-1});
+  const at::Tensor gradient = q.shard.values.grad().to(device).flatten();
+  at::Tensor values = q.shard.values.detach().to(device).view({-1});
   q.num_steps += 1;
   const double steps = static_cast<double>(q.num_steps);
-  const double decay = q.piece.spec.decays ? options_.weight_decay : 0.0;
+  const double decay = q.shard.spec.decays ? options_.weight_decay : 0.0;
   const Factors8bit factors{
       static_cast<float>(options_.beta1),
       static_cast<float>(options_.beta2),
@@ -136,8 +136,8 @@ void AdamW8bit::update(Quantized& q, double learning_rate) const {
       });
     });
   }
-  if (q.piece.values.device() != device) {
-    q.piece.values.detach().copy_(values.view(q.piece.values.sizes()));
+  if (q.shard.values.device() != device) {
+    q.shard.values.detach().copy_(values.view(q.shard.values.sizes()));
   }
 }
 
@@ -151,39 +151,39 @@ std::vector<StateSource> AdamW8bit::state() const {
     }
     const Quantized& q = quantized_[place];
     const auto make = [&q] {
-      return StatePiece{
-          q.piece.parameter,
-          q.piece.begin,
-          q.piece.end,
+      return StateShard{
+          q.shard.parameter,
+          q.shard.begin,
+          q.shard.end,
           q.num_steps,
           {{"exp_avg", restored(q.first_codes.cpu(), q.first_scales.cpu(), true)},
            {"exp_avg_sq", restored(q.second_codes.cpu(), q.second_scales.cpu(), false)}}};
     };
-    sources.push_back({q.piece.parameter,
-                       q.piece.begin,
-                       q.piece.end,
+    sources.push_back({q.shard.parameter,
+                       q.shard.begin,
+                       q.shard.end,
                        {{"exp_avg", at::kFloat}, {"exp_avg_sq", at::kFloat}},
                        make});
   }
   return sources;
 }
 
-void AdamW8bit::load_state(size_t i, const StatePiece& piece) {
+void AdamW8bit::load_state(size_t i, const StateShard& shard) {
   const c10::NoGradGuard no_grad;
   const auto& [is_quantized, place] = places_.at(i);
-  if (!is_quantized) return small_->load_state(place, piece);
+  if (!is_quantized) return small_->load_state(place, shard);
   Quantized& q = quantized_[place];
-  require_same_run(piece, q.piece);
-  q.num_steps = piece.num_steps;
+  require_same_run(shard, q.shard);
+  q.num_steps = shard.num_steps;
   const auto load = [&](const char* name, bool is_signed, at::Tensor& codes, at::Tensor& scales) {
     at::Tensor on_cpu = codes.cpu(), scales_on_cpu = scales.cpu();
-    quantize(piece.tensors.at(name).cpu(), is_signed, on_cpu, scales_on_cpu);
+    quantize(shard.tensors.at(name).cpu(), is_signed, on_cpu, scales_on_cpu);
     codes.copy_(on_cpu);
     scales.copy_(scales_on_cpu);
   };
   load("exp_avg", true, q.first_codes, q.first_scales);
   load("exp_avg_sq", false, q.second_codes, q.second_scales);
-  load_master(piece, q.piece);
+  load_master(shard, q.shard);
 }
 
 namespace {
@@ -206,7 +206,7 @@ int64_t working_bytes(const HeldParameter& parameter, bool cuda) {
 }
 
 std::unique_ptr<Optimizer> make(const OptimizerJob& job) {
-  return std::make_unique<AdamW8bit>(job.pieces, adamw_options_of(job.config), job.allocate);
+  return std::make_unique<AdamW8bit>(job.shards, adamw_options_of(job.config), job.allocate);
 }
 
 }  // namespace

@@ -11,22 +11,22 @@ namespace longspan {
 
 /// AdamW with block-wise quantized moments (arXiv 2110.02861). Each update restores a block,
 /// updates it in fp32, applies it and quantizes it again. Parameters of fewer than kMinQuantized
-/// elements use plain AdamW. state() returns restored fp32 moments; load_state() of the same piece
+/// elements use plain AdamW. state() returns restored fp32 moments; load_state() of the same shard
 /// restores every code exactly.
 class AdamW8bit : public Optimizer {
  public:
   static constexpr int64_t kMinQuantized = 4096;
 
-  AdamW8bit(const std::vector<ParameterPiece>& pieces, const AdamWOptions& options,
+  AdamW8bit(const std::vector<ParameterShard>& shards, const AdamWOptions& options,
             const AllocateLike& allocate = {});
 
   void step(double learning_rate) override;
   std::vector<StateSource> state() const override;
-  void load_state(size_t i, const StatePiece& piece) override;
+  void load_state(size_t i, const StateShard& shard) override;
 
  private:
   struct Quantized {
-    ParameterPiece piece;
+    ParameterShard shard;
     at::Tensor first_codes, second_codes;    // uint8, one per element
     at::Tensor first_scales, second_scales;  // fp32, one per block
     int64_t num_steps = 0;

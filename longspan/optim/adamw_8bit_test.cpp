@@ -17,8 +17,8 @@ NamedTensor parameter(const std::string& name, int64_t size, at::ScalarType dtyp
   return {name, at::randn({size}, at::kFloat).to(dtype).set_requires_grad(true)};
 }
 
-std::vector<ParameterPiece> pieces_of(const std::vector<NamedTensor>& parameters) {
-  return whole_pieces(parameters, testing::projections(parameters));
+std::vector<ParameterShard> shards_of(const std::vector<NamedTensor>& parameters) {
+  return unsharded_parameters(parameters, testing::projections(parameters));
 }
 
 void set_gradient(const NamedTensor& parameter, int step) {
@@ -100,14 +100,14 @@ TEST_CASE("adamw 8bit: moves as AdamW does, with a quarter of its state") {
   const at::Tensor before = ours[0].tensor.detach().clone();
   const AdamWOptions options{.weight_decay = 0.1};
   int64_t num_bytes = 0;
-  AdamW8bit small(pieces_of(ours), options, [&](const at::Tensor& like) {
+  AdamW8bit small(shards_of(ours), options, [&](const at::Tensor& like) {
     num_bytes += static_cast<int64_t>(like.numel() * like.element_size());
     return at::empty(like.sizes(), like.options());
   });
   // Two bytes per element, two scales of four bytes per block of 256, and the small parameter in
   // fp32.
   CHECK(num_bytes == 2 * 5000 + 2 * 4 * 20 + 2 * 4 * 100);
-  AdamW plain(pieces_of(theirs), options);
+  AdamW plain(shards_of(theirs), options);
   for (int step = 0; step < 40; ++step) {
     for (int i : {0, 1}) {
       set_gradient(ours[i], step);
@@ -131,7 +131,7 @@ TEST_CASE("adamw 8bit: state that is saved and loaded goes on to the last bit") 
                                           parameter("b.bias", 300, dtype)};
     const std::vector<NamedTensor> two = {parameter("a.weight", 4100, dtype),
                                           parameter("b.bias", 300, dtype)};
-    AdamW8bit straight(pieces_of(one), {}), stopped(pieces_of(two), {});
+    AdamW8bit straight(shards_of(one), {}), stopped(shards_of(two), {});
     const auto run = [](AdamW8bit& optimizer, const std::vector<NamedTensor>& parameters, int first,
                         int last) {
       for (int step = first; step < last; ++step) {
@@ -141,11 +141,11 @@ TEST_CASE("adamw 8bit: state that is saved and loaded goes on to the last bit") 
     };
     run(straight, one, 0, 10);
     run(stopped, two, 0, 5);
-    AdamW8bit resumed(pieces_of(two), {});
+    AdamW8bit resumed(shards_of(two), {});
     load(resumed, stopped);
     run(resumed, two, 5, 10);
     for (int i : {0, 1}) CHECK(one[i].tensor.detach().equal(two[i].tensor.detach()));
-    AdamW8bit forgetful(pieces_of(two), {});
+    AdamW8bit forgetful(shards_of(two), {});
     run(forgetful, two, 5, 10);
     CHECK_FALSE(one[0].tensor.detach().equal(two[0].tensor.detach()));
   }
@@ -154,7 +154,7 @@ TEST_CASE("adamw 8bit: state that is saved and loaded goes on to the last bit") 
 TEST_CASE("adamw: state that is saved and loaded goes on to the last bit") {
   const std::vector<NamedTensor> one = {parameter("a.weight", 41), parameter("b.bias", 30)};
   const std::vector<NamedTensor> two = {parameter("a.weight", 41), parameter("b.bias", 30)};
-  AdamW straight(pieces_of(one), {}), stopped(pieces_of(two), {}), resumed(pieces_of(two), {});
+  AdamW straight(shards_of(one), {}), stopped(shards_of(two), {}), resumed(shards_of(two), {});
   const auto run = [](AdamW& optimizer, const std::vector<NamedTensor>& parameters, int first,
                       int last) {
     for (int step = first; step < last; ++step) {

@@ -38,7 +38,7 @@ TEST_CASE("adamw: equals the paper's formula in fp64, decayed and not") {
   }
   ParameterTable specs = testing::projections(parameters);
   specs.add(parameter_spec("model.norm.weight", {5}, ParameterRole::kNorm, kAlwaysThere));
-  AdamW optimizer(whole_pieces(parameters, specs), options);
+  AdamW optimizer(unsharded_parameters(parameters, specs), options);
   for (int step = 1; step <= 5; ++step) {
     const double rate = 0.1 / step;
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -71,7 +71,7 @@ TEST_CASE("adamw: equals the paper's formula in fp64, decayed and not") {
 TEST_CASE("adamw: bf16 parameters keep bf16 state and move") {
   const std::vector<NamedTensor> parameters = {parameter("lm_head.weight", 64, at::kBFloat16)};
   const at::Tensor before = parameters[0].tensor.detach().clone();
-  AdamW optimizer(whole_pieces(parameters, testing::projections(parameters)), {});
+  AdamW optimizer(unsharded_parameters(parameters, testing::projections(parameters)), {});
   at::Tensor tensor = parameters[0].tensor;
   tensor.mutable_grad() = at::ones({64}, at::TensorOptions().dtype(at::kBFloat16));
   optimizer.step(0.5);
@@ -83,7 +83,7 @@ TEST_CASE("adamw: bf16 parameters keep bf16 state and move") {
 TEST_CASE("adamw: a parameter without a gradient stays") {
   const std::vector<NamedTensor> parameters = {parameter("a.weight", 4), parameter("b.weight", 4)};
   const at::Tensor before = parameters[1].tensor.detach().clone();
-  AdamW optimizer(whole_pieces(parameters, testing::projections(parameters)),
+  AdamW optimizer(unsharded_parameters(parameters, testing::projections(parameters)),
                   {.weight_decay = 0.5});
   at::Tensor tensor = parameters[0].tensor;
   tensor.mutable_grad() = gradient_at(tensor, 1);

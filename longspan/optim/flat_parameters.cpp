@@ -78,12 +78,12 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
       const at::Tensor values = source.make();
       if (whole_stays()) parameter.copy_(values);
       if (first < last) {
-        const at::Tensor piece = masters_.narrow(0, first - my_begin, last - first);
+        const at::Tensor shard = masters_.narrow(0, first - my_begin, last - first);
         if (!masters_are_whole_) {
-          piece.copy_(values.flatten().narrow(0, first - begin, last - first));
+          shard.copy_(values.flatten().narrow(0, first - begin, last - first));
         }
-        pieces_.push_back({source.spec.name, first - begin, last - begin, piece, source.spec});
-        source_of_piece_.push_back(i);
+        shards_.push_back({source.spec.name, first - begin, last - begin, shard, source.spec});
+        source_of_shard_.push_back(i);
       }
     }
     parameters_.push_back(parameter);
@@ -142,16 +142,16 @@ void FlatParameters::over_wholes(const std::function<bool(size_t source)>& is_wa
   const int64_t my_begin = options_.shard.rank() * share_size_;
   const at::Tensor share =
       at::zeros({share_size_}, at::TensorOptions(options_.device).dtype(work.dtype));
-  for (size_t p = 0; p < pieces_.size(); ++p) {
-    const size_t source = source_of_piece_[p];
+  for (size_t p = 0; p < shards_.size(); ++p) {
+    const size_t source = source_of_shard_[p];
     if (!is_wanted(source)) continue;
-    const ParameterPiece& piece = pieces_[p];
-    share.narrow(0, begins_[source] + piece.begin - my_begin, piece.end - piece.begin)
+    const ParameterShard& shard = shards_[p];
+    share.narrow(0, begins_[source] + shard.begin - my_begin, shard.end - shard.begin)
         .copy_(work.make(p).flatten());
   }
   const at::Tensor all = options_.shard.all_gather(share).wait();
-  for (size_t p = 0; p < pieces_.size(); ++p) {
-    const size_t source = source_of_piece_[p];
+  for (size_t p = 0; p < shards_.size(); ++p) {
+    const size_t source = source_of_shard_[p];
     if (!is_wanted(source)) continue;
     const at::Tensor& parameter = parameters_[source];
     work.use(p, all.narrow(0, begins_[source], parameter.numel()).view(parameter.sizes()));
@@ -288,14 +288,14 @@ void FlatParameters::finish_gradients(int64_t chunk_bytes, const SideStream& sid
     options_.replicas.sum_(sum);
     if (!sum.is_same(share_gradient_)) share_gradient_.copy_(sum);
   }
-  for (ParameterPiece& piece : pieces_) {
-    piece.values.mutable_grad() = share_gradient_.narrow(
-        0, piece.values.storage_offset() - masters_.storage_offset(), piece.values.numel());
+  for (ParameterShard& shard : shards_) {
+    shard.values.mutable_grad() = share_gradient_.narrow(
+        0, shard.values.storage_offset() - masters_.storage_offset(), shard.values.numel());
   }
 }
 
 void FlatParameters::drop_gradients() {
-  for (ParameterPiece& piece : pieces_) piece.values.mutable_grad().reset();
+  for (ParameterShard& shard : shards_) shard.values.mutable_grad().reset();
   for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   share_gradient_.reset();
   flat_gradient_.reset();

@@ -14,7 +14,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/memory/side_stream.h"
 #include "longspan/optim/optimizer.h"
-#include "longspan/optim/state_piece.h"
+#include "longspan/optim/state_shard.h"
 #include "longspan/parameters/parameter_source.h"
 
 namespace longspan {
@@ -51,10 +51,10 @@ class FlatParameters {
   int64_t host_bytes() const;
   /// The parameters, in the order of the sources.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  /// This rank's pieces of the parameters.
-  std::vector<ParameterPiece>& pieces() { return pieces_; }
+  /// This rank's shards of the parameters.
+  std::vector<ParameterShard>& shards() { return shards_; }
 
-  /// Passes whole matrices to `work`, gathered from its output for this rank's pieces: those for
+  /// Passes whole matrices to `work`, gathered from its output for this rank's shards: those for
   /// which `is_wanted(index of the source)` is true, the same on all ranks. Collective.
   void over_wholes(const std::function<bool(size_t source)>& is_wanted, const WholeWork& work);
 
@@ -80,7 +80,7 @@ class FlatParameters {
   void land();
 
   /// At the end of a step: reduces the gradients that are still with the parameters, then sums over
-  /// the replicas. The pieces then have their gradients. Collective.
+  /// the replicas. The shards then have their gradients. Collective.
   void finish_gradients(int64_t chunk_bytes, const SideStream& side);
   void drop_gradients();
   /// Propagates changed masters to the whole buffer, if it stays, and to the copies from which it
@@ -116,8 +116,8 @@ class FlatParameters {
   bool masters_are_whole_ = false;
   at::Tensor device_share_;  // [S], if share_on_device
   at::Tensor cast_share_;    // [S], if keeps_cast
-  std::vector<ParameterPiece> pieces_;
-  std::vector<size_t> source_of_piece_;
+  std::vector<ParameterShard> shards_;
+  std::vector<size_t> source_of_shard_;
 
   std::optional<Pending> gathering_;
   at::Tensor flat_gradient_;   // [P S]

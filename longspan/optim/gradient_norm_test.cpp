@@ -93,10 +93,10 @@ TEST_CASE("gradient norm: ranks that divide the gradients agree with one that ha
     testing::run_ranks(2, [&](const Mesh& mesh) {
       ShardedParameters sharded(sources,
                                 {.stage = stage, .shard = mesh.world, .replicas = mesh.replicas});
-      for (const ParameterPiece& piece : sharded.pieces()) {
-        at::Tensor values = piece.values;
+      for (const ParameterShard& shard : sharded.shards()) {
+        at::Tensor values = shard.values;
         values.mutable_grad() =
-            gradient.narrow(0, piece.begin, piece.end - piece.begin).view(values.sizes());
+            gradient.narrow(0, shard.begin, shard.end - shard.begin).view(values.sizes());
       }
       norms[mesh.world.rank()] = sharded.gradient_norm();
     });

@@ -47,17 +47,17 @@ class Muon : public Optimizer {
   explicit Muon(const OptimizerJob& job)
       : over_whole_matrices_(job.over_whole_matrices), weight_decay_(job.config.weight_decay) {
     const c10::NoGradGuard no_grad;
-    std::vector<ParameterPiece> others;
-    for (const ParameterPiece& piece : job.pieces) {
-      const bool is_matrix = is_matrix_of_layer(piece.spec);
+    std::vector<ParameterShard> others;
+    for (const ParameterShard& shard : job.shards) {
+      const bool is_matrix = is_matrix_of_layer(shard.spec);
       places_.emplace_back(is_matrix, is_matrix ? matrices_.size() : others.size());
       if (!is_matrix) {
-        others.push_back(piece);
+        others.push_back(shard);
         continue;
       }
-      const at::Tensor values = piece.values.detach();
+      const at::Tensor values = shard.values.detach();
       matrices_.push_back(
-          {piece, job.allocate ? job.allocate(values).zero_() : at::zeros_like(values)});
+          {shard, job.allocate ? job.allocate(values).zero_() : at::zeros_like(values)});
     }
     others_ = std::make_unique<AdamW>(others, adamw_options_of(job.config), job.allocate);
   }
@@ -85,33 +85,33 @@ class Muon : public Optimizer {
       const Matrix& m = matrices_[place];
       const auto dtype = arithmetic_dtype(m.momentum.scalar_type());
       const auto make = [&m, dtype] {
-        return StatePiece{m.piece.parameter,
-                          m.piece.begin,
-                          m.piece.end,
+        return StateShard{m.shard.parameter,
+                          m.shard.begin,
+                          m.shard.end,
                           m.num_steps,
                           {{"momentum_buffer", m.momentum.flatten().to(dtype)}}};
       };
       sources.push_back(
-          {m.piece.parameter, m.piece.begin, m.piece.end, {{"momentum_buffer", dtype}}, make});
+          {m.shard.parameter, m.shard.begin, m.shard.end, {{"momentum_buffer", dtype}}, make});
     }
     return sources;
   }
 
-  void load_state(size_t i, const StatePiece& piece) override {
+  void load_state(size_t i, const StateShard& shard) override {
     const c10::NoGradGuard no_grad;
     const auto& [is_matrix, place] = places_.at(i);
-    if (!is_matrix) return others_->load_state(place, piece);
+    if (!is_matrix) return others_->load_state(place, shard);
     Matrix& m = matrices_[place];
-    require_same_run(piece, m.piece);
-    m.momentum.copy_(piece.tensors.at("momentum_buffer").view(m.momentum.sizes()));
-    m.num_steps = piece.num_steps;
-    load_master(piece, m.piece);
+    require_same_run(shard, m.shard);
+    m.momentum.copy_(shard.tensors.at("momentum_buffer").view(m.momentum.sizes()));
+    m.num_steps = shard.num_steps;
+    load_master(shard, m.shard);
   }
 
  private:
   /// This rank's part of a matrix.
   struct Matrix {
-    ParameterPiece piece;
+    ParameterShard shard;
     at::Tensor momentum;  // in the values' shape
     int64_t num_steps = 0;
   };
@@ -119,23 +119,23 @@ class Muon : public Optimizer {
   /// Adds the gradient to the momentum. Returns the matrix to orthogonalize, with Nesterov's
   /// look-ahead.
   static at::Tensor direction(Matrix& m) {
-    if (!m.piece.values.grad().defined()) return at::zeros_like(m.momentum);
-    const at::Tensor gradient = m.piece.values.grad().to(m.momentum.device());
+    if (!m.shard.values.grad().defined()) return at::zeros_like(m.momentum);
+    const at::Tensor gradient = m.shard.values.grad().to(m.momentum.device());
     m.momentum.lerp_(gradient, 1 - kMomentum);
     m.num_steps += 1;
     return gradient.lerp(m.momentum, kMomentum);
   }
 
   void move(Matrix& m, const at::Tensor& whole, double learning_rate) const {
-    at::Tensor values = m.piece.values.detach();
-    if (!m.piece.values.grad().defined()) return;
+    at::Tensor values = m.shard.values.detach();
+    if (!m.shard.values.grad().defined()) return;
     const at::Tensor mine = orthogonalized(whole)
                                 .reshape({-1})
-                                .narrow(0, m.piece.begin, m.piece.end - m.piece.begin)
+                                .narrow(0, m.shard.begin, m.shard.end - m.shard.begin)
                                 .view(values.sizes())
                                 .to(values.device());
     const double height = static_cast<double>(whole.size(0)) / static_cast<double>(whole.size(1));
-    const double decay = m.piece.spec.decays ? weight_decay_ : 0.0;
+    const double decay = m.shard.spec.decays ? weight_decay_ : 0.0;
     values.mul_(1 - learning_rate * decay);
     values.add_(mine, -learning_rate * std::sqrt(std::max(1.0, height)));
   }

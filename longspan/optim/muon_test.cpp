@@ -93,7 +93,7 @@ struct Layout {
 };
 
 /// Trains steps [from, until). Starts with the state in `states` and leaves the final state there.
-Weights trained_divided(const Layout& layout, int from, int until, const Weights& start,
+Weights trained_sharded(const Layout& layout, int from, int until, const Weights& start,
                         States& states) {
   Weights weights;
   States ended;
@@ -114,20 +114,20 @@ Weights trained_divided(const Layout& layout, int from, int until, const Weights
     const std::vector<StateSource> sources_of_state = update.optimizer().state();
     for (size_t i = 0; i < sources_of_state.size() && from > 0; ++i) {
       const StateSource& source = sources_of_state[i];
-      StatePiece piece{
+      StateShard shard{
           source.parameter, source.begin, source.end, states.num_steps.at(source.parameter), {}};
       for (const auto& [what, whole] : states.tensors.at(source.parameter)) {
-        piece.tensors[what] = whole.narrow(0, source.begin, source.end - source.begin);
+        shard.tensors[what] = whole.narrow(0, source.begin, source.end - source.begin);
       }
-      update.optimizer().load_state(i, piece);
+      update.optimizer().load_state(i, shard);
     }
     for (int step = from; step < until; ++step) {
-      for (const ParameterPiece& piece : update.pieces()) {
+      for (const ParameterShard& shard : update.shards()) {
         for (size_t i = 0; i < specs().size(); ++i) {
-          if (specs()[i].name != piece.parameter) continue;
-          at::Tensor values = piece.values;
+          if (specs()[i].name != shard.parameter) continue;
+          at::Tensor values = shard.values;
           values.mutable_grad() =
-              numbers(i, step).flatten().narrow(0, piece.begin, piece.end - piece.begin);
+              numbers(i, step).flatten().narrow(0, shard.begin, shard.end - shard.begin);
         }
       }
       update.step(0.05);
@@ -138,12 +138,12 @@ Weights trained_divided(const Layout& layout, int from, int until, const Weights
     const std::lock_guard lock(ended.mutex);
     if (mesh.world.rank() == layout.size - 1) weights = mine;
     for (const StateSource& source : update.optimizer().state()) {
-      const StatePiece piece = source.make();
-      ended.num_steps[piece.parameter] = piece.num_steps;
-      for (const auto& [what, values] : piece.tensors) {
-        at::Tensor& whole = ended.tensors[piece.parameter][what];
-        if (!whole.defined()) whole = at::zeros({mine.at(piece.parameter).numel()});
-        whole.narrow(0, piece.begin, piece.end - piece.begin).copy_(values);
+      const StateShard shard = source.make();
+      ended.num_steps[shard.parameter] = shard.num_steps;
+      for (const auto& [what, values] : shard.tensors) {
+        at::Tensor& whole = ended.tensors[shard.parameter][what];
+        if (!whole.defined()) whole = at::zeros({mine.at(shard.parameter).numel()});
+        whole.narrow(0, shard.begin, shard.end - shard.begin).copy_(values);
       }
     }
   });
@@ -166,7 +166,7 @@ void check_same(const Weights& ours, const Weights& theirs) {
 
 }  // namespace
 
-TEST_CASE("muon: divided and offloaded states are the same run to the bit, and go on as any") {
+TEST_CASE("muon: sharded and offloaded states are the same run to the bit, and go on as any") {
   const Weights whole = trained_whole();
   for (size_t i = 0; i < specs().size(); ++i) {
     CHECK(!at::equal(whole.at(specs()[i].name), numbers(i, -1)));
@@ -174,12 +174,12 @@ TEST_CASE("muon: divided and offloaded states are the same run to the bit, and g
   for (size_t l = 0; l < std::size(kLayouts); ++l) {
     CAPTURE(l);
     States states;
-    check_same(trained_divided(kLayouts[l], 0, kNumSteps, {}, states), whole);
+    check_same(trained_sharded(kLayouts[l], 0, kNumSteps, {}, states), whole);
     // Two steps in one layout, two in the next.
     States halves;
-    const Weights start = trained_divided(kLayouts[l], 0, 2, {}, halves);
+    const Weights start = trained_sharded(kLayouts[l], 0, 2, {}, halves);
     const Layout& next = kLayouts[(l + 3) % std::size(kLayouts)];
-    check_same(trained_divided(next, 2, kNumSteps, start, halves), whole);
+    check_same(trained_sharded(next, 2, kNumSteps, start, halves), whole);
     for (const ParameterSpec& spec : specs()) {
       INFO(spec.name);
       const auto& tensors = states.tensors.at(spec.name);

@@ -10,9 +10,9 @@ namespace longspan {
 
 struct OptimizerJob {
   const OptimizationSettings& config;
-  std::vector<ParameterPiece> pieces;
+  std::vector<ParameterShard> shards;
   AllocateLike allocate;
-  /// For rules that need whole matrices. Piece indices are those of `pieces`.
+  /// For rules that need whole matrices. Piece indices are those of `shards`.
   OverWholeMatrices over_whole_matrices;
 };
 

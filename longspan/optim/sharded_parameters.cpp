@@ -44,11 +44,11 @@ ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources
     num_units = std::max(num_units, unit + 1);
     const bool gathered = is_gathered(source.spec);
     const bool apart = gathered || (source.trained && options.offload_optimizer);
-    const bool divided = source.trained || gathered;
+    const bool sharded = source.trained || gathered;
     all_specs_.push_back(source.spec);
-    used_dtypes_.push_back(divided ? whole_dtype(source, apart) : source.dtype);
+    used_dtypes_.push_back(sharded ? whole_dtype(source, apart) : source.dtype);
     if (!options.is_here(source.spec)) continue;
-    if (divided) {
+    if (sharded) {
       members[{unit, source.trained, source.dtype, used_dtypes_.back(),
                options.shares_out(source.spec)}]
           .push_back(own.size());
@@ -56,7 +56,7 @@ ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources
     own.push_back(&source);
     specs_.push_back(source.spec);
     parameters_.push_back(
-        {source.spec.name, divided ? at::Tensor() : source.make().to(options.device)});
+        {source.spec.name, sharded ? at::Tensor() : source.make().to(options.device)});
   }
   flat_of_parameter_.assign(own.size(), -1);
   units_.resize(num_units);
@@ -86,13 +86,13 @@ ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources
 
 ShardedParameters::~ShardedParameters() = default;
 
-std::vector<ParameterPiece> ShardedParameters::pieces() const {
-  std::vector<ParameterPiece> pieces;
+std::vector<ParameterShard> ShardedParameters::shards() const {
+  std::vector<ParameterShard> shards;
   for (const auto& flat : flats_) {
     if (!flat->options().trained) continue;
-    pieces.insert(pieces.end(), flat->pieces().begin(), flat->pieces().end());
+    shards.insert(shards.end(), flat->shards().begin(), flat->shards().end());
   }
-  return pieces;
+  return shards;
 }
 
 void ShardedParameters::over_wholes(const std::function<bool(const ParameterSpec&)>& is_wanted,
@@ -101,16 +101,16 @@ void ShardedParameters::over_wholes(const std::function<bool(const ParameterSpec
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (flat_of_parameter_[i] >= 0) members[flat_of_parameter_[i]].push_back(&specs_[i]);
   }
-  size_t first = 0;  // index of the flat's first piece among all pieces
+  size_t first = 0;  // index of the flat's first shard among all shards
   for (size_t f = 0; f < flats_.size(); ++f) {
     FlatParameters& flat = *flats_[f];
     if (!flat.options().trained) continue;
     flat.over_wholes(
         [&](size_t source) { return is_wanted(*members[f][source]); },
         {.dtype = work.dtype,
-         .make = [&](size_t piece) { return work.make(first + piece); },
-         .use = [&](size_t piece, const at::Tensor& whole) { work.use(first + piece, whole); }});
-    first += flat.pieces().size();
+         .make = [&](size_t shard) { return work.make(first + shard); },
+         .use = [&](size_t shard, const at::Tensor& whole) { work.use(first + shard, whole); }});
+    first += flat.shards().size();
   }
 }
 
@@ -189,8 +189,8 @@ void ShardedParameters::finish_gradients() {
 double ShardedParameters::gradient_norm() const {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients, of_experts;
-  for (const ParameterPiece& piece : pieces()) {
-    (options_.shares_out(piece.spec) ? of_experts : gradients).push_back(piece.values.grad());
+  for (const ParameterShard& shard : shards()) {
+    (options_.shares_out(shard.spec) ? of_experts : gradients).push_back(shard.values.grad());
   }
   const at::Tensor sum = sum_of_squares(gradients, options_.device);
   options_.shard.sum_(sum);
@@ -203,8 +203,8 @@ double ShardedParameters::gradient_norm() const {
 
 void ShardedParameters::scale_gradients(double factor) {
   const c10::NoGradGuard no_grad;
-  for (const ParameterPiece& piece : pieces()) {
-    if (piece.values.grad().defined()) piece.values.grad().mul_(factor);
+  for (const ParameterShard& shard : shards()) {
+    if (shard.values.grad().defined()) shard.values.grad().mul_(factor);
   }
 }
 

@@ -13,7 +13,7 @@
 #include "longspan/memory/side_stream.h"
 #include "longspan/optim/flat_parameters.h"
 #include "longspan/optim/optimizer.h"
-#include "longspan/optim/state_piece.h"
+#include "longspan/optim/state_shard.h"
 #include "longspan/parameters/parameter_hooks.h"
 #include "longspan/parameters/parameter_source.h"
 #include "longspan/spec/held_parameter.h"
@@ -63,12 +63,12 @@ class ShardedParameters : public ParameterHooks {
   /// The parameters that are here, for a Decoder with this object as its hooks. In the order of the
   /// sources.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  /// Returns this rank's pieces of the trained parameters, for the optimizer. They have gradients
+  /// Returns this rank's shards of the trained parameters, for the optimizer. They have gradients
   /// between finish_gradients() and drop_gradients().
-  std::vector<ParameterPiece> pieces() const;
+  std::vector<ParameterShard> shards() const;
 
   /// Runs `work` on the trained parameters for which `is_wanted` is true, made whole one unit at a
-  /// time. Piece indices are those of pieces(). Collective over the ranks that together hold one
+  /// time. Piece indices are those of shards(). Collective over the ranks that together hold one
   /// copy.
   void over_wholes(const std::function<bool(const ParameterSpec&)>& is_wanted,
                    const WholeWork& work);
@@ -82,7 +82,7 @@ class ShardedParameters : public ParameterHooks {
   /// Must be called after each backward pass. Collective.
   void end_backward();
 
-  /// At the end of a step: sums the gradients over all ranks, into the pieces. Collective.
+  /// At the end of a step: sums the gradients over all ranks, into the shards. Collective.
   void finish_gradients();
   /// Returns the square root of the sum of squares of all gradients, each counted once. Collective.
   double gradient_norm() const;
@@ -90,7 +90,7 @@ class ShardedParameters : public ParameterHooks {
   void scale_gradients(double factor);
   /// Drops the gradients. Collective if finish_gradients() was not called.
   void drop_gradients();
-  /// Propagates the updated pieces to the parameters. Collective.
+  /// Propagates the updated shards to the parameters. Collective.
   void publish();
 
   /// Calls `see` with each wanted parameter of the model as a whole tensor, in the order of the

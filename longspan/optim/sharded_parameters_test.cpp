@@ -126,7 +126,7 @@ Trained train_whole(const Problem& problem) {
   const auto attention = make_local(cpu_block_kernel());
   Decoder model(small_config(problem.tied).spec(), parameters, *attention,
                 decoder_options(problem));
-  AdamW optimizer(whole_pieces(parameters, specs), {.weight_decay = 0.1});
+  AdamW optimizer(unsharded_parameters(parameters, specs), {.weight_decay = 0.1});
   Trained result;
   for (int step = 0; step < kNumSteps; ++step) {
     double loss = 0;
@@ -161,7 +161,7 @@ Trained train_sharded(const Problem& problem, const ParallelPlan& plan, int stag
     DecoderOptions options = decoder_options(problem);
     options.parameter_hooks = &sharded;
     Decoder model(small_config(problem.tied).spec(), sharded.parameters(), *attention, options);
-    AdamW optimizer(sharded.pieces(), {.weight_decay = 0.1});
+    AdamW optimizer(sharded.shards(), {.weight_decay = 0.1});
     Trained mine;
     for (int step = 0; step < kNumSteps; ++step) {
       at::Tensor loss = at::zeros({1}, at::kDouble);
@@ -273,7 +273,7 @@ TEST_CASE("sharding: tied heads, kept activations, both losses, adapters, frozen
 /// notification.
 int64_t settled_bytes(const AllocationCounter& counter) {
   int64_t least = counter.live_bytes();
-  for (int look = 0; look < 20; ++look) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     least = std::min(least, counter.live_bytes());
   }
@@ -314,8 +314,9 @@ TEST_CASE("sharding: on 4 ranks a rank holds a quarter of the states, offloaded 
       }
     }
     Decoder model(config.spec(), parameters, *attention, {.parameter_hooks = sharded.get()});
-    AdamW optimizer(sharded ? sharded->pieces() : whole_pieces(parameters, ParameterTable(all)), {},
-                    allocate);
+    AdamW optimizer(
+        sharded ? sharded->shards() : unsharded_parameters(parameters, ParameterTable(all)), {},
+        allocate);
     int64_t live = 0;
     for (int step = 0; step < 2; ++step) {
       model.negative_log_likelihood_sum(row_of(step)).backward();

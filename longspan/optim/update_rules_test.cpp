@@ -83,12 +83,12 @@ TEST_CASE("optimizers: the states of a parameter take the memory that is said") 
       for (const ParameterSpec& spec : specs) {
         CAPTURE(c10::toString(dtype));
         CAPTURE(spec.name);
-        const std::vector<ParameterPiece> pieces = {
+        const std::vector<ParameterShard> shards = {
             {spec.name, 0, spec.num_elements(), at::ones(spec.shape, dtype).set_requires_grad(true),
              spec}};
         const AllocationCounter memory(AllocationCounter::Of::kThisThread);
         const std::unique_ptr<Optimizer> optimizer =
-            rule->make({config, pieces, /*allocate=*/{}, /*over_whole_matrices=*/{}});
+            rule->make({config, shards, /*allocate=*/{}, /*over_whole_matrices=*/{}});
         const HeldParameter trained{spec, static_cast<int64_t>(c10::elementSize(dtype)), true};
         const int64_t said = rule->state_bytes(trained);
         // Not included: the step count, and the scales, two fp32 per block of 256 elements with two
@@ -130,21 +130,21 @@ TEST_CASE("optimizers: a matrix that ranks divide is made whole of everyone's nu
                                               .replicas = Group(),
                                               .offload_optimizer = offloads,
                                               .offload_params = offloads && stage == 3});
-          const std::vector<ParameterPiece> pieces = sharded.pieces();
-          const auto twice = [&](size_t i) { return pieces.at(i).values * 2; };
-          const auto look = [&](size_t i, const at::Tensor& whole) {
+          const std::vector<ParameterShard> shards = sharded.shards();
+          const auto twice = [&](size_t i) { return shards.at(i).values * 2; };
+          const auto compare = [&](size_t i, const at::Tensor& whole) {
             ++num_whole[mesh.world.rank()];
             for (const ParameterSource& source : sources) {
-              if (source.spec.name != pieces[i].parameter) continue;
+              if (source.spec.name != shards[i].parameter) continue;
               num_wrong[mesh.world.rank()] += !at::equal(whole, source.make() * 2);
             }
           };
-          sharded.over_wholes(is_wanted, {.dtype = at::kFloat, .make = twice, .use = look});
+          sharded.over_wholes(is_wanted, {.dtype = at::kFloat, .make = twice, .use = compare});
         });
         for (const int64_t wrong : num_wrong) CHECK(wrong == 0);
         int64_t all = 0;
         for (const int64_t mine : num_whole) all += mine;
-        CHECK(all >= 3);  // on every rank that holds a piece
+        CHECK(all >= 3);  // on every rank that holds a shard
         CHECK(all <= 3 + 3 * (size - 1));
       }
     }

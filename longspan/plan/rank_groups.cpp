@@ -15,7 +15,7 @@ std::vector<RankGroup> groups_of_rank(const ParallelPlan& plan, int rank) {
   const int S = plan.shard_size, slices = plan.num_head_slices;
   // Experts are sharded over the ranks of a shard that hold them, with one copy per shard.
   const int experts = plan.expert_parallel_size, expert_rank = rank % experts;
-  const int divided = expert_shard_size(S, experts), span = divided * experts;
+  const int shard_size = expert_shard_size(S, experts), span = shard_size * experts;
   return {
       {.kind = kWorld, .name = "world", .index = 0, .rank = rank, .size = plan.world_size},
       {.kind = kSequence,
@@ -84,7 +84,7 @@ std::vector<RankGroup> groups_of_rank(const ParallelPlan& plan, int rank) {
        .name = "expert_shard",
        .index = rank / span * experts + expert_rank,
        .rank = rank % span / experts,
-       .size = divided,
+       .size = shard_size,
        .same_as = where(experts == 1, kShard)},
       {.kind = kExpertReplicas,
        .name = "expert_replicas",

@@ -22,7 +22,7 @@ int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded, const Re
   return numbers * foreign * element_bytes;
 }
 
-/// Returns the tokens of a row whose rank is not that of their piece.
+/// Returns the tokens of a row whose rank is not that of their slice.
 int64_t tokens_elsewhere(const ParallelPlan& plan, const Packing& padded) {
   const int64_t size = padded.num_tokens() / plan.sequence_size;
   int64_t moved = 0;
@@ -39,7 +39,7 @@ int64_t numbers_of_token(const RecurrenceSpec& net) {
   return net.num_channels() + 2 * net.num_value_heads + net.num_values();
 }
 
-/// Bytes of a piece's map of states.
+/// Bytes of a slice's map of states.
 int64_t map_bytes(const RecurrenceSpec& net, int64_t element_bytes) {
   return net.num_value_heads * net.key_dim * (net.key_dim + net.value_dim) *
          std::max<int64_t>(4, element_bytes);

@@ -31,7 +31,7 @@ HeadsOfRank heads_along(const HeadsOfRank& heads, int64_t num_heads, int64_t num
 ///
 /// By heads (sequence_parallel/whole_sequence.h; rows with forks always): a rank receives its value
 /// heads, their gates, and the queries and keys that belong to them, and returns outputs. By states
-/// (sequence_parallel/row_pieces.h): a token goes to the rank of its piece, and its output returns.
+/// (sequence_parallel/row_slices.h): a token goes to the rank of its slice, and its output returns.
 /// All ranks also exchange the last inputs of the convolution, and maps of states in fp32; these
 /// bytes do not grow with the row.
 AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded,
@@ -40,7 +40,7 @@ AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded
 
 /// Returns the memory that one layer adds on a rank (plan/attention_memory.h), by
 /// plan.recurrent_way. Inputs and outputs exist both as the rank's tokens and as its heads or its
-/// piece; by states also the maps of all pieces.
+/// slice; by states also the maps of all slices.
 AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded,
                                  const RecurrenceSpec& net, int64_t element_bytes);
 

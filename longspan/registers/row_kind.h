@@ -6,21 +6,22 @@
 namespace longspan {
 
 enum class RowKind {
-  kText,     // a text (columns prompt, query)
-  kAnswer,   // a conversation that ends with an answer
-  kPair,     // a conversation that ends with a question; a chosen and a rejected answer
-  kVerdict,  // a conversation that ends with an answer, and whether it is good
+  kText,                // a text (columns prompt, query)
+  kAnswer,              // a conversation that ends with an answer
+  kPair,                // a conversation that ends with a question; a chosen and a rejected answer
+  kUnpairedPreference,  // a conversation that ends with an answer, and whether it is desirable
 };
 
-/// Whether each document of an example gets its own row. A verdict's second document is for KL.
-constexpr bool has_documents_apart(RowKind kind) { return kind == RowKind::kVerdict; }
+/// Whether each document of an example gets its own row. An unpaired preference's second document
+/// is for KL.
+constexpr bool has_documents_apart(RowKind kind) { return kind == RowKind::kUnpairedPreference; }
 
 /// The parts that readers look for.
 struct RowParts {
-  bool text = false;     // only a text; else a conversation
-  bool answer = false;   // the last message is the answer
-  bool pair = false;     // two answers
-  bool verdict = false;  // whether its answer is good
+  bool text = false;          // only a text; else a conversation
+  bool answer = false;        // the last message is the answer
+  bool pair = false;          // two answers
+  bool desirability = false;  // whether its answer is desirable
 };
 constexpr RowParts parts_of(RowKind kind) {
   switch (kind) {
@@ -30,8 +31,8 @@ constexpr RowParts parts_of(RowKind kind) {
       return {.answer = true};
     case RowKind::kPair:
       return {.pair = true};
-    case RowKind::kVerdict:
-      return {.answer = true, .verdict = true};
+    case RowKind::kUnpairedPreference:
+      return {.answer = true, .desirability = true};
   }
   throw std::logic_error("rows of no kind");
 }

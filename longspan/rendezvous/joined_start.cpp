@@ -24,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kStartPrefix = "/longspan/start";
-constexpr std::chrono::milliseconds kBetweenLooks{20};
+constexpr std::chrono::milliseconds kPollInterval{20};
 
 std::string fresh_name() {
   std::random_device random;
@@ -55,7 +55,7 @@ std::string gather_workers(c10d::Store& store, int world_size, Clock::time_point
           fmt::format("rank {}{} did not come", *missing.begin(),
                       missing.size() > 1 ? " and " + counted(missing.size() - 1, "other") : ""));
     }
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kPollInterval);
   }
 }
 

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 /// Extra time, since torch may exceed its own timeout.
 constexpr milliseconds kSlack{2000};
 /// Time to find out what is wrong.
-constexpr milliseconds kLook{2000};
+constexpr milliseconds kDiagnosisTime{2000};
 
 /// Lets one thread at a time connect to a port, so that a new connection is known to be its own.
 std::timed_mutex& door_to(int port) {
@@ -36,11 +36,11 @@ std::timed_mutex& door_to(int port) {
 }
 
 std::string what_is_wrong(const std::string& host, int port, const std::string& reason) {
-  if (const std::string problem = why_no_address(host, kLook); !problem.empty()) {
+  if (const std::string problem = why_no_address(host, kDiagnosisTime); !problem.empty()) {
     return fmt::format("the name {} has no address ({})", host, problem);
   }
   const std::string where = endpoint_text(host, port);
-  switch (who_listens(host, port, kLook)) {
+  switch (who_listens(host, port, kDiagnosisTime)) {
     case Listener::kTakes:
       return fmt::format(
           "something listens at {} but does not answer as a torch store does{}; it may be another "

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "longspan/text/kept_warnings.h"
+#include "longspan/text/deferred_warnings.h"
 
 namespace longspan {
 
@@ -16,8 +16,8 @@ void Events::tell(const Event& event) const {
   for (EventSink* sink : sinks_) sink->take(event);
 }
 
-void Events::say_kept_warnings() const {
-  for (std::string& warning : take_kept_warnings()) {
+void Events::say_deferred_warnings() const {
+  for (std::string& warning : take_deferred_warnings()) {
     tell(Said{.text = std::move(warning), .of_any_rank = true});
   }
 }

@@ -67,8 +67,8 @@ class Events {
   void add_first(EventSink& sink) { sinks_.insert(sinks_.begin(), &sink); }
   void tell(const Event& event) const;
   void say(std::string text) const { tell(Said{std::move(text)}); }
-  /// Says the warnings that the library's kernels have kept (text/kept_warnings.h).
-  void say_kept_warnings() const;
+  /// Says the warnings that the library's kernels have deferred (text/deferred_warnings.h).
+  void say_deferred_warnings() const;
 
  private:
   int rank_;

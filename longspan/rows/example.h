@@ -13,7 +13,7 @@ namespace longspan {
 /// then the same prompt with another example's answer, for an estimate of KL.
 struct Example {
   std::vector<Sample> documents;
-  bool desirable = true;  // kto: the verdict
+  bool desirable = true;  // kto: whether the answer is
   /// sft with packing and without neat_packing: the first tokens of the samples in the one
   /// document, ascending, without 0. As in LLaMA-Factory, positions restart at 0 there, but samples
   /// see earlier ones.

@@ -14,9 +14,9 @@
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/files/atomic_file.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/files/file_claim.h"
 #include "longspan/files/left_temporary.h"
-#include "longspan/files/seal.h"
 #include "longspan/files/written_names.h"
 #include "longspan/input/input_file.h"
 #include "longspan/liveness/agreement.h"
@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "checkpoint-";
-/// Pieces with fewer elements per rank than this are not divided.
+/// Shards with fewer elements per rank than this are not divided.
 constexpr int64_t kLeastShared = 1024;
 
 std::optional<int64_t> step_of(const std::string& name) {
@@ -134,7 +134,7 @@ void remove_checkpoint(const std::string& folder, const std::string& name) {
   const std::string hidden =
       fmt::format("{}/.{}.deleted", fs::path(folder).parent_path().string(), name);
   {
-    const FileClaim claim(folder + "/" + kSealFile, FileClaim::Kind::kRemove);
+    const FileClaim claim(folder + "/" + kChecksumFile, FileClaim::Kind::kRemove);
     if (claim.refused() || !foreign_entry(folder).empty()) return;
     remove_own_folder(hidden);
     std::error_code error;
@@ -239,7 +239,7 @@ std::string broken_part(const Group& world, Notices& notices, const std::string&
   // If a rank does not see the folder, or sees another one, this is no sign of a broken checkpoint.
   std::string table;
   try {
-    table = read_text_file(folder + "/" + kSealFile, "table of checksums", kMaxTableBytes);
+    table = read_text_file(folder + "/" + kChecksumFile, "table of checksums", kMaxTableBytes);
   } catch (const UserError&) {
   }
   Xxh64 hash;
@@ -272,7 +272,7 @@ std::string Checkpoints::write_part(const std::string& folder,
   std::string mine;
   for (const StateSource& state : states) mine += run_name(state) + "\n";
   int num_writers = 0, my_number = -1;              // among the ranks that see the folder
-  std::map<std::string, std::vector<int>> holders;  // of each piece, as indices of writers
+  std::map<std::string, std::vector<int>> holders;  // of each shard, as indices of writers
   const std::vector<std::string> texts = world_.gather_text(mine);
   for (int rank = 0; rank < world_.size(); ++rank) {
     std::istringstream lines(texts[rank]);
@@ -303,7 +303,7 @@ std::string Checkpoints::write_part(const std::string& folder,
       const int64_t size = state.end - state.begin, parts = std::ssize(places);
       const int64_t part = std::ranges::find(places, my_number) - places.begin();
       if (size < kLeastShared * parts) {
-        // One of the holders, in turn, writes the whole piece.
+        // One of the holders, in turn, writes the whole shard.
         if (std::distance(holders.begin(), run) % parts == part) share.push_back(state);
       } else {
         share.push_back(part_of(state, state.begin + size * part / parts,
@@ -356,7 +356,7 @@ std::string Checkpoints::save(const std::string& output_dir, int64_t step,
       for (const std::string& text : tables) table.merge(table_from(text));
       table.merge(checksums_of(path, table));
       if (content.state) sync_folder(path + "/" + kStateFolder);
-      write_seal(path, table);
+      write_checksum_file(path, table);
       const std::string replaced = name_for_replaced(output_dir, name);
       sync_folder(path);
       put_in_place(path, target, replaced);

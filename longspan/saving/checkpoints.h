@@ -12,7 +12,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/liveness/notices.h"
 #include "longspan/optim/sharded_parameters.h"
-#include "longspan/optim/state_piece.h"
+#include "longspan/optim/state_shard.h"
 #include "longspan/parameters/named_tensor.h"
 #include "longspan/saving/saving.h"
 #include "longspan/saving/training_state.h"
@@ -54,7 +54,7 @@ std::string broken_part(const Group& world, Notices& notices, const std::string&
 
 struct CheckpointContent {
   const std::vector<NamedTensor>& parameters;
-  /// This rank's part of the optimizer's state. Ranks that hold the same pieces divide the writing.
+  /// This rank's part of the optimizer's state. Ranks that hold the same shards divide the writing.
   std::vector<StateSource> states;
   /// Source of the parameters if no rank holds all of them: every rank then writes its part.
   ShardedParameters* sharded = nullptr;

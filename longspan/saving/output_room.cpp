@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr Seconds kBetweenLooks{0.2};
+constexpr Seconds kPollInterval{0.2};
 /// Interval in which all ranks exchange whether any got a signal.
 constexpr Seconds kBetweenMeetings{1};
 /// Seconds between two attempts; each pause is longer than the one before.
@@ -209,9 +209,9 @@ std::string warning_of_fallback(const OutputSettings& config) {
 std::string PatientSaver::save(const Saved& what, const std::vector<std::string>& folders,
                                const std::function<void(const std::string&)>& attempt) {
   // If the run was told to stop before, it saves because of that. The same signal may reach one
-  // process after the other, so it does not end the wait. The host ends the process at a further
+  // process after the other, so it does not end the wait. The program ends the process at a further
   // signal.
-  const std::vector<bool> told = gather_answers(world_, host_.told_to_stop());
+  const std::vector<bool> told = gather_answers(world_, control_.told_to_stop());
   const bool told_before = std::ranges::find(told, true) != told.end();
   // The folders that may get space some time, the best first.
   std::vector<std::string> left;
@@ -272,7 +272,7 @@ bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::strin
   Clock::time_point said = start;
   for (;;) {
     const auto gives_up = [&] {
-      return host_.requested() || (!told_before && host_.told_to_stop());
+      return control_.requested() || (!told_before && control_.told_to_stop());
     };
     const auto try_again = [&] {
       const Seconds waited = Clock::now() - start;
@@ -286,7 +286,7 @@ bool PatientSaver::wait_for_room(const Saved& what, const std::vector<std::strin
     const Clock::time_point round = Clock::now();
     while (world_.rank() == 0 && !gives_up() && !(tries = try_again()) &&
            Clock::now() - round < kBetweenMeetings) {
-      std::this_thread::sleep_for(kBetweenLooks);
+      std::this_thread::sleep_for(kPollInterval);
     }
     if (world_.rank() == 0 && Clock::now() - said >= kSaidAgain) {
       said = Clock::now();

@@ -10,8 +10,8 @@
 
 #include "longspan/account/disk_model.h"
 #include "longspan/comm/group.h"
-#include "longspan/liveness/host.h"
 #include "longspan/liveness/notices.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/registers/update_rule.h"
 #include "longspan/report/console.h"
 #include "longspan/report/events.h"
@@ -52,8 +52,8 @@ std::string warning_of_fallback(const OutputSettings& config);
 class PatientSaver {
  public:
   /// All arguments must outlive this object.
-  PatientSaver(const Group& world, Notices& notices, const Host& host, Events& events)
-      : world_(world), notices_(notices), host_(host), events_(events) {}
+  PatientSaver(const Group& world, Notices& notices, const RunControl& control, Events& events)
+      : world_(world), notices_(notices), control_(control), events_(events) {}
 
   struct Saved {
     std::string name;       // e.g. "the model"
@@ -63,7 +63,7 @@ class PatientSaver {
   /// Calls `attempt(folder)`, which must be collective and throw as all_or_none, for one of
   /// `folders` after the other until one succeeds. If the disks are full, prints this, waits for
   /// space without a limit and tries again; the timeout of collectives does not run meanwhile. Does
-  /// not retry a folder that failed for another reason. Returns the folder, or "" if the host of
+  /// not retry a folder that failed for another reason. Returns the folder, or "" if the control of
   /// any rank asks the run to stop during the wait; if the run had been told to stop before, only
   /// an interrupt ends the wait. If no folder is left, rethrows the first folder's error. All ranks
   /// use rank 0's `folders`. Collective.
@@ -77,7 +77,7 @@ class PatientSaver {
 
   const Group& world_;
   Notices& notices_;
-  const Host& host_;
+  const RunControl& control_;
   Events& events_;
 };
 

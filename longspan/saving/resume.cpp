@@ -9,7 +9,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/state_parts.h"
-#include "longspan/files/seal.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_folders.h"
@@ -95,7 +95,8 @@ std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const
   while (std::getline(folders, folder)) {
     ResumePoint point{folder, {}};
     if (world.rank() == 0) {
-      point.in_use = std::make_shared<FileClaim>(folder + "/" + kSealFile, FileClaim::Kind::kRead);
+      point.in_use =
+          std::make_shared<FileClaim>(folder + "/" + kChecksumFile, FileClaim::Kind::kRead);
     }
     std::string problem = broken_part(world, notices, folder);
     const std::string unusable = problem.empty() ? "cannot be gone on from" : "is broken";

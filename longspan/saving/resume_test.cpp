@@ -8,7 +8,7 @@
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/config/config.h"
-#include "longspan/files/seal.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/temporary_folder.h"
 
@@ -20,7 +20,7 @@ TEST_CASE("resume: the checkpoint that is gone on from is kept from other runs w
   std::filesystem::create_directories(folder + "/" + kStateFolder);
   write_training_state(folder, {});
   write_state_part(folder + "/" + state_part_name(1, 1), {});
-  write_seal(folder, checksums_of(folder, {}));
+  write_checksum_file(folder, checksums_of(folder, {}));
   Config config;
   config.output.output_dir = place / "another";
   config.output.resume_from_checkpoint = folder;
@@ -31,10 +31,10 @@ TEST_CASE("resume: the checkpoint that is gone on from is kept from other runs w
         find_resume_point(config.output, mesh.world, alone, {}, silent);
     REQUIRE(point);
     CHECK(point->folder == folder);
-    const std::string seal = folder + "/" + kSealFile;
-    CHECK(FileClaim(seal, FileClaim::Kind::kRemove).refused());
+    const std::string checksums = folder + "/" + kChecksumFile;
+    CHECK(FileClaim(checksums, FileClaim::Kind::kRemove).refused());
     point->in_use.reset();
-    CHECK_FALSE(FileClaim(seal, FileClaim::Kind::kRemove).refused());
+    CHECK_FALSE(FileClaim(checksums, FileClaim::Kind::kRemove).refused());
   });
 }
 

@@ -61,14 +61,15 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
   }
   require("the number of training rows", then.num_rows, now.num_rows,
           "Set dataset, val_size, max_samples and cutoff_len back." + other_changes(then, now));
-  const char* no_moment =
-      then.moment.empty() ? " An earlier version saved it, which kept no moment: where the model's "
-                            "chat template writes the date (strftime_now), its rows have that of "
-                            "the day when the run began."
-                          : "";
+  const char* no_time =
+      then.template_time.empty()
+          ? " An earlier version wrote it, which saved no time: where the model's "
+            "chat template writes the date (strftime_now), its rows have that of "
+            "the day when the run began."
+          : "";
   require("the fingerprint of the training rows", then.rows, now.rows,
           std::string("Set dataset, template, cutoff_len and what else makes the rows back.") +
-              no_moment + other_changes(then, now));
+              no_time + other_changes(then, now));
   require("seed", then.seed, now.seed, "Set it back.");
   require("disable_shuffling", !then.shuffled, !now.shuffled, "Set it back.");
   require(

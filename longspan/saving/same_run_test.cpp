@@ -30,7 +30,7 @@ RunIdentity some_run() {
           .rows_per_step = 8,
           .seed = 42,
           .shuffled = true,
-          .moment = "2026-11-26T00:05:09.000007",
+          .template_time = "2026-11-26T00:05:09.000007",
           .rope_scaling = "none",
           .settings = {{"learning_rate", "5e-05"}, {"lora_alpha", "16"}, {"lora_rank", "8"}},
           .contents = {file_of(FileRole::kModelWeights, "model.safetensors", 7),

@@ -9,11 +9,11 @@
 #include "longspan/base/number_text.h"
 #include "longspan/base/user_error.h"
 #include "longspan/files/atomic_file.h"
-#include "longspan/files/seal.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
-#include "longspan/text/moment.h"
+#include "longspan/text/local_time.h"
 
 namespace longspan {
 namespace {
@@ -48,9 +48,9 @@ Settings settings_from(const Json& json) {
   return settings;
 }
 
-std::string moment_in(const Json& json) {
+std::string time_in(const Json& json) {
   const std::string text = json.value("moment", "");
-  return text.empty() ? text : moment_from(text).text;
+  return text.empty() ? text : local_time_from(text).text;
 }
 
 Json json_of(const RunIdentity& identity) {
@@ -62,7 +62,7 @@ Json json_of(const RunIdentity& identity) {
           {"rows_per_step", identity.rows_per_step},
           {"seed", identity.seed},
           {"shuffled", identity.shuffled},
-          {"moment", identity.moment},
+          {"moment", identity.template_time},
           {"rope_scaling", identity.rope_scaling},
           {"settings", json_of(identity.settings)},
           {"contents", json_of_contents(identity.contents)}};
@@ -77,7 +77,7 @@ RunIdentity identity_from(const Json& json) {
           .rows_per_step = count_from(json, "rows_per_step"),
           .seed = whole_number(json.at("seed"), "seed"),
           .shuffled = json.at("shuffled"),
-          .moment = moment_in(json),
+          .template_time = time_in(json),
           .rope_scaling = json.value("rope_scaling", ""),
           .settings = settings_from(json.value("settings", Json::object())),
           .contents = contents_from(json.value("contents", Json::array()))};

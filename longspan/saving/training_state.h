@@ -25,9 +25,9 @@ struct RunIdentity {
   int64_t rows_per_step = 0;  // over all processes, with accumulation
   int64_t seed = 0;
   bool shuffled = true;
-  // The time that strftime_now put into the rows (text/moment.h), which a resumed run uses again.
-  // Compared only through the rows. Empty: unknown.
-  std::string moment;
+  // The time that strftime_now put into the rows (text/local_time.h), which a resumed run uses
+  // again. Compared only through the rows. Empty: unknown.
+  std::string template_time;
   // "none", or how rotary positions are stretched; empty: unknown.
   std::string rope_scaling;
   // The run's keys and the files that it depends on. Empty: unknown.

@@ -35,7 +35,7 @@ TrainingState some_state() {
                     .rows_per_step = 8,
                     .seed = 42,
                     .shuffled = true,
-                    .moment = "2026-11-26T00:05:09.000007",
+                    .template_time = "2026-11-26T00:05:09.000007",
                     .rope_scaling = "none",
                     .settings = {{"learning_rate", "5e-05"}, {"lora_alpha", "16"}},
                     .contents = {state_file(FileRole::kModelWeights, "model.safetensors", 7),
@@ -77,7 +77,7 @@ TEST_CASE("training state: numbers that count nothing are refused, and none beco
                        UserError);
   timeless["run"].erase("moment");  // as an earlier version writes it
   place.write(kTrainingStateFile, timeless.dump());
-  CHECK(read_training_state(place.path).identity.moment.empty());
+  CHECK(read_training_state(place.path).identity.template_time.empty());
   nlohmann::json written_by_others = whole;
   written_by_others["totals"]["progress"]["step"] = 5.0;
   place.write(kTrainingStateFile, written_by_others.dump());
@@ -101,7 +101,7 @@ TEST_CASE("training state: every bit comes back") {
   CHECK_NOTHROW(require_same_run("c", state.identity, read.identity, 8));
   CHECK(changes_since("c", state.identity, read.identity, 6).empty());
   CHECK(read.identity.settings == state.identity.settings);
-  CHECK(read.identity.moment == state.identity.moment);
+  CHECK(read.identity.template_time == state.identity.template_time);
   REQUIRE(read.identity.contents.size() == 3);
   CHECK(read.identity.contents[0].stamp == state.identity.contents[0].stamp);
   CHECK(read.identity.contents[0].digest == 7);

@@ -104,28 +104,29 @@ Peaks measure(SequenceParallel& attention, const AttentionSpec& spec, const Toke
   }
   Peaks peaks;
   AllocationCounter counter(AllocationCounter::Of::kThisThread);
-  SavedAttention kept;
+  SavedAttention saved;
   {
     const c10::AutoGradMode no_gradients(false);
     Inputs inputs(spec, t, up_JE);
     counter.restart_peak();
     const at::Tensor out =
-        inputs.attend(attention, order.packing, AttentionCheckpoint::saving(kept), nullptr);
+        inputs.attend(attention, order.packing, AttentionCheckpoint::saving(saved), nullptr);
     peaks.forward = static_cast<double>(counter.peak_bytes());
   }
   {
     std::vector<at::Tensor> gradients;
     Inputs inputs(spec, t, up_JE);
     at::Tensor out, dout = at::randn({t, spec.num_heads, spec.value_dim}, options);
-    kept.output_is_known = true;
+    saved.output_is_known = true;
     counter.restart_peak();
-    out = inputs.attend(attention, order.packing, AttentionCheckpoint::replaying(kept), &gradients);
+    out =
+        inputs.attend(attention, order.packing, AttentionCheckpoint::replaying(saved), &gradients);
     peaks.replay = static_cast<double>(counter.peak_bytes());
     counter.restart_peak();
     run_backward(std::move(out), std::move(dout));
     peaks.backward = static_cast<double>(counter.peak_bytes());
   }
-  kept.results.clear();
+  saved.results.clear();
   {
     std::vector<at::Tensor> gradients;
     Inputs inputs(spec, t, up_JE);

@@ -49,7 +49,7 @@ WholeSequence::WholeSequence(const SequenceParallel& strategy, const Packing& pa
   TORCH_CHECK(std::ssize(places) == num_tokens_, "whole sequence: ", group_.size(), " ranks hold ",
               places.size(), " of ", num_tokens_, " tokens");
   if (!goes_by_heads(way, packing) && group_.size() > 1) {
-    pieces_.emplace(packing, by_rank, group_);
+    slices_.emplace(packing, by_rank, group_);
   }
   if (std::ranges::is_sorted(places)) return;
   std::vector<int64_t> gathered(places.size());

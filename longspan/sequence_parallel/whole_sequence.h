@@ -14,7 +14,7 @@
 #include "longspan/comm/group.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/rows/packing.h"
-#include "longspan/sequence_parallel/row_pieces.h"
+#include "longspan/sequence_parallel/row_slices.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 
 namespace longspan {
@@ -53,15 +53,15 @@ class WholeSequence : public WholeRow {
 
   /// This rank's consecutive tokens with RecurrentWay::kStates. Null with kHeads, and for rows with
   /// forks, since a second branch does not continue from the token before it.
-  const RowPiece* piece() const override { return pieces_ ? &pieces_->piece() : nullptr; }
-  at::Tensor to_piece(const at::Tensor& x_tX) const override { return pieces_->to_piece(x_tX); }
-  at::Tensor from_piece(const at::Tensor& x_sX) const override { return pieces_->from_piece(x_sX); }
-  at::Tensor before_piece(const at::Tensor& x_sX, int64_t size) const override {
-    return pieces_->before_piece(x_sX, size);
+  const RowSlice* slice() const override { return slices_ ? &slices_->slice() : nullptr; }
+  at::Tensor to_slice(const at::Tensor& x_tX) const override { return slices_->to_slice(x_tX); }
+  at::Tensor from_slice(const at::Tensor& x_sX) const override { return slices_->from_slice(x_sX); }
+  at::Tensor before_slice(const at::Tensor& x_sX, int64_t size) const override {
+    return slices_->before_slice(x_sX, size);
   }
   at::Tensor state_before(const at::Tensor& transition_NKK,
                           const at::Tensor& state_NKV) const override {
-    return pieces_->state_before(transition_NKK, state_NKV);
+    return slices_->state_before(transition_NKK, state_NKV);
   }
 
  private:
@@ -70,7 +70,7 @@ class WholeSequence : public WholeRow {
   /// Places in the row of the tokens of rank 0, of rank 1, ..., and the inverse; undefined if the
   /// ranks hold the row in order.
   at::Tensor row_places_T_, gathered_places_T_;
-  std::optional<RowPieces> pieces_;
+  std::optional<RowSlices> slices_;
 };
 
 }  // namespace longspan

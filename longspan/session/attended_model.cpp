@@ -53,7 +53,7 @@ ModelSpec attended_model(const Config& config, const ModelConfig& model) {
   });
   if (!makes_latents) return spec;
   const std::optional<LoraShape> lora = trained_adapter(config, model, spec);
-  return lora ? with_latents_kept(std::move(spec), *lora) : spec;
+  return lora ? without_latent_exchange(std::move(spec), *lora) : spec;
 }
 
 }  // namespace longspan

@@ -20,8 +20,8 @@ ModelConfig model_config_for(const Config& config, const ModelConfig& own);
 
 /// Returns the model as its attentions see it in training, for the plan, the memory estimate and
 /// the traffic formula. If an adapter with dropout is on the layer that expands latents, latents do
-/// not travel (with_latents_kept in spec/lora_spec.h). Reads the adapter that is trained further if
-/// necessary. Throws UserError.
+/// not travel (without_latent_exchange in spec/lora_spec.h). Reads the adapter that is trained
+/// further if necessary. Throws UserError.
 ModelSpec attended_model(const Config& config, const ModelConfig& model);
 
 }  // namespace longspan

@@ -107,9 +107,10 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
   };
   // Treats the set as the rows of one step, so that estimates cover all of it.
   objective.begin();
-  if (objective.looks_ahead()) {
-    if (!for_each_row([&](const Row& row, size_t) { objective.look(row); })) return std::nullopt;
-    objective.looked();
+  if (objective.precomputes()) {
+    if (!for_each_row([&](const Row& row, size_t) { objective.precompute(row); }))
+      return std::nullopt;
+    objective.end_precompute();
   }
   const bool done = for_each_row([&](const Row& row, size_t number) {
     const at::Tensor loss = objective.loss(row, number, 1.0, leads ? averages : others);

@@ -15,13 +15,14 @@ namespace {
 /// A loss of 1 for each row; measures memory meanwhile.
 class CountingObjective : public Objective {
  public:
-  CountingObjective(const AllocationCounter& memory, bool looks) : memory_(memory), looks_(looks) {}
+  CountingObjective(const AllocationCounter& memory, bool two_passes)
+      : memory_(memory), precomputes_(two_passes) {}
 
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
-  bool looks_ahead() const override { return looks_; }
-  void look(const Row& row) override {
-    ++num_looks;
+  bool precomputes() const override { return precomputes_; }
+  void precompute(const Row& row) override {
+    ++num_ahead;
     most_bytes = std::max(most_bytes, memory_.live_bytes());
   }
   at::Tensor loss(const Row& row, size_t row_number, double, Averages&) override {
@@ -31,12 +32,12 @@ class CountingObjective : public Objective {
     return at::full({}, static_cast<double>(row.examples.size()), at::kDouble);
   }
 
-  int num_looks = 0, num_losses = 0;
+  int num_ahead = 0, num_losses = 0;
   int64_t most_bytes = 0;
 
  private:
   const AllocationCounter& memory_;
-  bool looks_;
+  bool precomputes_;
 };
 
 /// The sum of a row's column `weight`; padding counts as 0.
@@ -89,16 +90,16 @@ constexpr int64_t kBytesOfRow = 1000 * 8 * 4 * 2;
 
 TEST_CASE("evaluation: one row at a time is in memory") {
   Case test;
-  for (const bool looks : {false, true}) {
+  for (const bool two_passes : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
-    CountingObjective objective(memory, looks);
+    CountingObjective objective(memory, two_passes);
     const auto result =
         evaluate(objective, test.context(), *test.examples, 1, [] { return false; });
     REQUIRE(result);
     CHECK(result->loss == 1.0);
     CHECK(result->num_samples == 50);
     CHECK(objective.num_losses == 50);
-    CHECK(objective.num_looks == (looks ? 50 : 0));
+    CHECK(objective.num_ahead == (two_passes ? 50 : 0));
     CHECK(objective.most_bytes < 2 * kBytesOfRow);
   }
 }
@@ -123,11 +124,11 @@ TEST_CASE("evaluation: an idle row has the columns of the others") {
 
 TEST_CASE("evaluation: whoever is told to stop makes no more rows") {
   Case test;
-  for (const bool looks : {false, true}) {
+  for (const bool two_passes : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
-    CountingObjective objective(memory, looks);
+    CountingObjective objective(memory, two_passes);
     CHECK(!evaluate(objective, test.context(), *test.examples, 1, [] { return true; }));
-    CHECK(objective.num_looks + objective.num_losses == 1);  // it is asked after the first row
+    CHECK(objective.num_ahead + objective.num_losses == 1);  // it is asked after the first row
     CHECK(memory.peak_bytes() < 2 * kBytesOfRow);
   }
 }

@@ -69,7 +69,7 @@ ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& m
   load_.sums_scores = coefficient_.has_value();
 }
 
-bool ExpertBalance::looks_ahead() const { return coefficient_ && rows_per_step_ > 1; }
+bool ExpertBalance::precomputes() const { return coefficient_ && rows_per_step_ > 1; }
 
 void ExpertBalance::begin() {
   load_.clear();
@@ -77,7 +77,7 @@ void ExpertBalance::begin() {
   load_.gradient_E = at::Tensor();
 }
 
-void ExpertBalance::look(const Row& row) {
+void ExpertBalance::precompute(const Row& row) {
   const c10::NoGradGuard no_grad;
   context_.model.count_experts(&ahead_);
   context_.model.hidden_states(row.local);
@@ -90,7 +90,7 @@ at::Tensor ExpertBalance::summed(const at::Tensor& counts_LE) const {
   return sums;
 }
 
-void ExpertBalance::looked() {
+void ExpertBalance::end_precompute() {
   load_.gradient_E =
       load_balance_gradient(summed(ahead_.counts_LE()), experts_per_token_, *coefficient_);
 }
@@ -100,7 +100,7 @@ void ExpertBalance::open() { context_.model.count_experts(&load_); }
 void ExpertBalance::close() { context_.model.count_experts(nullptr); }
 
 void ExpertBalance::count_step() {
-  if (!coefficient_ || looks_ahead()) return;
+  if (!coefficient_ || precomputes()) return;
   load_.gradient_E =
       load_balance_gradient(summed(load_.counts_LE()), experts_per_token_, *coefficient_);
 }

@@ -24,7 +24,7 @@ std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& con
 /// The loss covers all tokens of the global batch, so neither accumulation nor the number of
 /// processes changes it. Its gradient needs the total counts before the first backward. With one
 /// micro-batch per step they are summed over the ranks between forward and backward; with several,
-/// all rows first pass through the model once more (look()).
+/// all rows first pass through the model once more (precompute()).
 class ExpertBalance {
  public:
   /// Returns null for a model without experts. All objects in the context must outlive it. Throws
@@ -37,18 +37,18 @@ class ExpertBalance {
   ExpertBalance(const ObjectiveContext& context, const ModelSpec& model,
                 std::optional<double> coefficient, int64_t rows_per_step);
 
-  /// True if look() must see the step's rows.
-  bool looks_ahead() const;
+  /// True if precompute() must see the step's rows.
+  bool precomputes() const;
   void begin();
   /// Counts the tokens of each expert for a row, without gradients, with the same dropout as in
   /// training.
-  void look(const Row& row);
-  /// Called after the last look(). Collective over the world.
-  void looked();
+  void precompute(const Row& row);
+  /// Called after the last precompute(). Collective over the world.
+  void end_precompute();
   /// Called around the forward of a trained row.
   void open();
   void close();
-  /// If looks_ahead() is false: called before the only backward of the step, also on ranks without
+  /// If precomputes() is false: called before the only backward of the step, also on ranks without
   /// rows. Collective over the world.
   void count_step();
   /// Returns this rank's part of the step's auxiliary loss, fp64 scalar []; the sum over ranks is

@@ -15,7 +15,7 @@ ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTab
                          ShardedParameters* sharded, const Group& world,
                          const OptimizationSettings& config, bool offload)
     : parameters_(std::move(parameters)), sharded_(sharded), world_(world) {
-  pieces_ = sharded_ ? sharded_->pieces() : whole_pieces(parameters_, specs);
+  shards_ = sharded_ ? sharded_->shards() : unsharded_parameters(parameters_, specs);
   const UpdateRule& rule = update_rule_of(config);
   // The device of the update.
   const at::Device device = parameters_.at(0).tensor.device();
@@ -30,17 +30,17 @@ ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTab
       sharded->over_wholes(is_wanted, work);
     };
   } else {
-    over_whole_matrices = [pieces = pieces_, is_wanted](const WholeWork& work) {
-      over_whole_pieces(
-          pieces, [&](const ParameterPiece& piece) { return is_wanted(piece.spec); }, work);
+    over_whole_matrices = [shards = shards_, is_wanted](const WholeWork& work) {
+      over_unsharded_parameters(
+          shards, [&](const ParameterShard& shard) { return is_wanted(shard.spec); }, work);
     };
   }
-  optimizer_ = rule.make({config, pieces_, allocate, over_whole_matrices});
+  optimizer_ = rule.make({config, shards_, allocate, over_whole_matrices});
 }
 
 std::vector<NamedTensor> ModelUpdate::trained() const {
   std::vector<NamedTensor> trained;
-  for (const ParameterPiece& piece : pieces_) trained.push_back({piece.parameter, piece.values});
+  for (const ParameterShard& shard : shards_) trained.push_back({shard.parameter, shard.values});
   return trained;
 }
 

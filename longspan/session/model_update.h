@@ -37,7 +37,7 @@ class ModelUpdate {
   /// step().
   std::vector<NamedTensor> trained() const;
   /// The same, in the order of optimizer().state().
-  const std::vector<ParameterPiece>& pieces() const { return pieces_; }
+  const std::vector<ParameterShard>& shards() const { return shards_; }
   Optimizer& optimizer() const { return *optimizer_; }
   /// Must be called after values or states were changed from outside.
   void publish();
@@ -46,7 +46,7 @@ class ModelUpdate {
   std::vector<NamedTensor> parameters_;
   ShardedParameters* sharded_;
   Group world_;
-  std::vector<ParameterPiece> pieces_;
+  std::vector<ParameterShard> shards_;
   std::unique_ptr<Optimizer> optimizer_;
 };
 

@@ -17,19 +17,19 @@ RowPass::RowPass(const ObjectiveContext& context, Objective& objective, ExpertBa
 
 void RowPass::look_at(std::span<const Row> rows, int64_t step) {
   objective_.begin();
-  if (objective_.looks_ahead()) {
-    for (const Row& row : rows) objective_.look(row);
-    objective_.looked();
+  if (objective_.precomputes()) {
+    for (const Row& row : rows) objective_.precompute(row);
+    objective_.end_precompute();
   }
   if (!balance_) return;
   balance_->begin();
-  if (!balance_->looks_ahead()) return;
+  if (!balance_->precomputes()) return;
   for (size_t i = 0; i < rows.size(); ++i) {
     context_.model.set_dropout_seed(dropout_seed(step, i));
-    balance_->look(rows[i]);
+    balance_->precompute(rows[i]);
     context_.model.set_dropout_seed(std::nullopt);
   }
-  balance_->looked();
+  balance_->end_precompute();
 }
 
 at::Tensor RowPass::run(const Row& row, size_t number, int64_t step, double total_weight,

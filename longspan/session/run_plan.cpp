@@ -19,7 +19,7 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
   plan.where = where;
   plan.num_threads = machine.num_threads;
   plan.num_cores = machine.num_cores;
-  plan.device = choose_device(config.model, machine.look_for_gpus);
+  plan.device = choose_device(config.model, machine.find_gpus);
   require_gpus(plan.device, std::max(where.local_world_size, where.local_rank + 1));
   plan.model = model != nullptr ? model_config_for(config, *model)
                                 : model_config_for(config, config.model.model_name_or_path);
@@ -44,7 +44,7 @@ MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const Ro
     reference = model_config_for(config, config.preferences.ref_model).spec;
   return planned_account(
       {config.model, config.method, config.preferences, config.optimization, config.memory},
-      plan.attended, plan.parallel, row, plan.computer(), reference ? &*reference : nullptr);
+      plan.attended, plan.parallel, row, plan.hardware(), reference ? &*reference : nullptr);
 }
 
 std::string device_text(const RunPlan& plan) {

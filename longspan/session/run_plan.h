@@ -25,7 +25,7 @@ struct RunPlan {
   std::string warning;  // may be empty
 
   /// Returns the hardware of this rank.
-  Computer computer() const { return {.cuda = device.cuda(), .num_threads = num_threads}; }
+  Hardware hardware() const { return {.cuda = device.cuda(), .num_threads = num_threads}; }
   /// Returns the index of this rank's GPU on its machine; 0 on a CPU.
   int own_gpu() const { return device.cuda() ? where.local_rank % device.num_gpus : 0; }
 };

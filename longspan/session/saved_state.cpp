@@ -39,13 +39,13 @@ StoredWeights place_in_files(const ModelConfig& config, const ParameterSpec& par
   return place;
 }
 
-/// Returns the places of the trained pieces in a checkpoint's weights.
+/// Returns the places of the trained shards in a checkpoint's weights.
 std::map<std::string, StoredWeights> stored_weights(const SavedModel& saved,
-                                                    const std::vector<ParameterPiece>& pieces) {
+                                                    const std::vector<ParameterShard>& shards) {
   if (saved.lora) return stacked_matrices(saved);  // other adapters have their own names
   std::map<std::string, StoredWeights> stored;
-  for (const ParameterPiece& piece : pieces) {
-    stored[piece.parameter] = place_in_files(saved.config, piece.spec);
+  for (const ParameterShard& shard : shards) {
+    stored[shard.parameter] = place_in_files(saved.config, shard.spec);
   }
   return stored;
 }
@@ -55,7 +55,7 @@ std::map<std::string, StoredWeights> stored_weights(const SavedModel& saved,
 std::vector<StateSource> optimizer_state(const ModelUpdate& update, const ModelSaver& saver) {
   std::vector<StateSource> states = update.optimizer().state();
   for (size_t i = 0; i < states.size(); ++i) {
-    const ParameterPiece& trained = update.pieces()[i];
+    const ParameterShard& trained = update.shards()[i];
     if (saver.saves_exactly({trained.parameter, trained.values})) continue;
     states[i] = with_master(std::move(states[i]), trained.values);
   }
@@ -63,7 +63,7 @@ std::vector<StateSource> optimizer_state(const ModelUpdate& update, const ModelS
 }
 
 void load_state(const std::string& checkpoint, const ModelSaver& saver, ModelUpdate& update) {
-  load_optimizer(StateReader(checkpoint, stored_weights(saver.model(), update.pieces())),
+  load_optimizer(StateReader(checkpoint, stored_weights(saver.model(), update.shards())),
                  update.optimizer());
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/optim/state_piece.h"
+#include "longspan/optim/state_shard.h"
 #include "longspan/saving/saving.h"
 #include "longspan/session/model_update.h"
 

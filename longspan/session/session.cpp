@@ -41,14 +41,14 @@ struct SessionOwn {
         plan(plan_run(config, parts.machine, parts.where,
                       parts.model != nullptr ? &parts.model->config : nullptr)),
         events(parts.where.rank, parts.events),
-        host(parts.host != nullptr ? *parts.host : plain_host),
-        workers(config.parallel, config.model, plan, host) {}
+        control(parts.control != nullptr ? *parts.control : plain_control),
+        workers(config.parallel, config.model, plan, control) {}
 
   Config config;
   RunPlan plan;
   Events events;
-  PlainHost plain_host;
-  Host& host;
+  PlainRunControl plain_control;
+  RunControl& control;
   Workers workers;
 };
 
@@ -274,7 +274,7 @@ void Session::clip(double norm, double max_norm) { impl_->updating->clip(norm, m
 void Session::update(double learning_rate) {
   impl_->updating->step(learning_rate);
   ++impl_->step;
-  impl_->events.say_kept_warnings();
+  impl_->events.say_deferred_warnings();
 }
 
 void Session::drop() {
@@ -306,7 +306,7 @@ std::vector<Answer> Session::generate(const std::vector<std::vector<int32_t>>& p
 void Session::save(const std::string& folder) {
   const ModelSaver saver = this->saver(std::nullopt);
   const Group& world = impl_->workers.world();
-  if (ShardedParameters* sharded = divided()) {
+  if (ShardedParameters* sharded = sharded_parameters()) {
     return saver.save_final_together(folder, *sharded, world, impl_->workers.notices());
   }
   all_or_none_patiently(world, impl_->workers.notices(), [&] {
@@ -331,7 +331,7 @@ std::string Session::save_checkpoint(const std::string& folder, const std::strin
   return checkpoints.save(folder, s.step,
                           {.parameters = parameters(),
                            .states = optimizer_state(*s.updating, saver),
-                           .sharded = divided(),
+                           .sharded = sharded_parameters(),
                            .state = std::move(state),
                            .add_files = [](const std::string&) {}});
 }
@@ -368,7 +368,7 @@ NamedMeans Session::means() {
   return impl_->objective->completed(impl_->averages.means(mesh().world, names, impl_->device));
 }
 
-ShardedParameters* Session::divided() const {
+ShardedParameters* Session::sharded_parameters() const {
   ShardedParameters* sharded = impl_->trained.sharded.get();
   return sharded != nullptr && !sharded->all_are_here() ? sharded : nullptr;
 }
@@ -381,8 +381,8 @@ Events& Session::events() const { return impl_->events; }
 
 RunParameters Session::account() const {
   const TrainedModel& trained = impl_->trained;
-  RunParameters parameters{.used = trained.held(), .divided = std::nullopt, .reference = {}};
-  if (trained.sharded) parameters.divided = trained.sharded->held_bytes();
+  RunParameters parameters{.used = trained.held(), .sharded = std::nullopt, .reference = {}};
+  if (trained.sharded) parameters.sharded = trained.sharded->held_bytes();
   if (impl_->reference) parameters.reference = impl_->reference->held_bytes();
   return parameters;
 }

@@ -30,7 +30,7 @@
 
 #include "longspan/cuda/device_choice.h"
 #include "longspan/generation/generate.h"
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/report/events.h"
 #include "longspan/session/loss_of_caller.h"
@@ -64,7 +64,7 @@ struct ModelParts {
 struct SessionParts {
   Machine machine = {};               // GPUs and threads; default: one CPU thread
   Rendezvous where = {};              // default: alone
-  Host* host = nullptr;               // null: nothing stops the session
+  RunControl* control = nullptr;      // null: nothing stops the session
   EventSink* events = nullptr;        // null: nobody listens
   const ModelParts* model = nullptr;  // null: model_name_or_path
 };
@@ -200,7 +200,7 @@ class Session {
 
   /// Returns the owner of sharded parameters, if all ranks must save the model together; null if
   /// each has all parameters between uses.
-  ShardedParameters* divided() const;
+  ShardedParameters* sharded_parameters() const;
   const ObjectiveContext& context() const;
   Objective& objective();
   ModelUpdate& updating();

@@ -35,7 +35,7 @@ void require_room_for_adapter(const Config& config, const ModelConfig& model) {
   const ModelSpec& spec = model.spec;
   for (const ParameterSpec& matrix : lora_parameters_of(spec, lora_shape_of(config.method, spec))) {
     num_bytes = counted_sum(
-        {num_bytes, counted_product({4, matrix.shape[0], matrix.shape[1]}, "lora_rank")},
+        {num_bytes, bounded_product({4, matrix.shape[0], matrix.shape[1]}, "lora_rank")},
         "lora_rank");
   }
   const MachineMemory machine = machine_memory();

@@ -75,7 +75,7 @@ TEST_CASE("trained model: what a run will hold is known before there is a tensor
     bool same = trained.held() == used_parameters(settings, kept, num_ranks) &&
                 (trained.sharded != nullptr) == divides;
     if (trained.sharded) {
-      same = same && trained.sharded->held_bytes() == divided_bytes(settings, kept, num_ranks);
+      same = same && trained.sharded->held_bytes() == sharded_bytes(settings, kept, num_ranks);
     }
     const std::lock_guard lock(mutex);
     ++num_checked;

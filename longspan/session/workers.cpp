@@ -62,15 +62,16 @@ Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, co
 
 }  // namespace
 
-ToldOfEarlyStops::ToldOfEarlyStops(Host& host, const Notices& notices, int rank) : host_(host) {
-  host_.before_early_stop([&notices, rank](const std::string& signal) {
+ToldOfEarlyStops::ToldOfEarlyStops(RunControl& control, const Notices& notices, int rank)
+    : control_(control) {
+  control_.before_early_stop([&notices, rank](const std::string& signal) {
     notices.announce_stop(fmt::format("rank {} on host {} got {}", rank, own_host(), signal));
   });
 }
 
-ToldOfLostGpus::ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvous& where)
-    : host_(host), heartbeat_(heartbeat) {
-  host_.before_loss_of_gpus([&heartbeat, &where](const std::string& reason) {
+ToldOfLostGpus::ToldOfLostGpus(RunControl& control, Heartbeat& heartbeat, const Rendezvous& where)
+    : control_(control), heartbeat_(heartbeat) {
+  control_.before_loss_of_gpus([&heartbeat, &where](const std::string& reason) {
     const std::string what = fmt::format("{} {}", lost_gpus_message(reason), kLostSteps);
     return fmt::format("Rank {} of {}: {}", where.rank, where.world_size,
                        blamed_by(heartbeat, what));
@@ -78,38 +79,38 @@ ToldOfLostGpus::ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvou
 }
 
 ToldOfLostGpus::~ToldOfLostGpus() {
-  if (!is_last_) host_.before_loss_of_gpus({});
+  if (!is_last_) control_.before_loss_of_gpus({});
 }
 
 void ToldOfLostGpus::has_met(const std::string& failure) {
-  host_.before_loss_of_gpus([&heartbeat = heartbeat_, failure](const std::string&) {
+  control_.before_loss_of_gpus([&heartbeat = heartbeat_, failure](const std::string&) {
     return blamed_by(heartbeat, failure);
   });
 }
 
 void ToldOfLostGpus::will_say(const std::string& message) {
   is_last_ = true;
-  host_.before_loss_of_gpus([message](const std::string&) {
+  control_.before_loss_of_gpus([message](const std::string&) {
     std::this_thread::sleep_for(kTimeToEnd);
     return message;
   });
 }
 
 Workers::Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
-                 Host& host)
-    : host_(host),
+                 RunControl& control)
+    : control_(control),
       where_(joined(config, model, plan)),
       notices_(where_, timeout_of(config)),
       // Set before this rank meets the others, some of which may be ahead of it.
-      told_(host, notices_, where_.rank),
+      told_(control, notices_, where_.rank),
       mesh_(std::make_unique<Mesh>(
           make_mesh(where_, plan.parallel, link_of(plan.device), timeout_of(config)))),
       heartbeat_(
           where_, timeout_of(config),
-          [&host](const std::string& message) { host.lost_others(message); },
-          [&host](const std::string& why) { host.told_elsewhere(why); },
-          [&host] { return host.launcher_gone(); }),
-      told_of_lost_gpus_(host, heartbeat_, where_) {
+          [&control](const std::string& message) { control.lost_others(message); },
+          [&control](const std::string& why) { control.told_elsewhere(why); },
+          [&control] { return control.launcher_gone(); }),
+      told_of_lost_gpus_(control, heartbeat_, where_) {
   notices_.all_have_met();
 }
 
@@ -138,15 +139,15 @@ RunEnd Workers::guarded(const std::function<RunEnd()>& work) {
     return work();
   } catch (const CommunicationError& error) {
     leave_open();
-    if (host_.requested()) {  // so are the others; one of them was faster
-      host_.say("Interrupted; nothing more was saved.");
+    if (control_.requested()) {  // so are the others; one of them was faster
+      control_.say("Interrupted; nothing more was saved.");
       return RunEnd::kInterrupted;
     }
     const std::string own = error.of_library ? fmt::format("{} {}", error.what(), kLostSteps) : "";
     if (!own.empty()) told_of_lost_gpus_.has_met(own);
     const std::string diagnosis = heartbeat_.diagnosis(own);
     if (const std::string why = heartbeat_.stop_notice(); !why.empty()) {
-      host_.stopped_early(why);
+      control_.stopped_early(why);
       return RunEnd::kInterrupted;
     }
     const char* nobody = own.empty() ? "\nThe messages of the rank that ended first say why." : "";

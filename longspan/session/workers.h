@@ -7,8 +7,8 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/liveness/heartbeat.h"
-#include "longspan/liveness/host.h"
 #include "longspan/liveness/notices.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/session/run_plan.h"
 #include "longspan/settings/model_settings.h"
 #include "longspan/settings/parallel_settings.h"
@@ -19,13 +19,13 @@ namespace longspan {
 /// before the first step.
 class ToldOfEarlyStops {
  public:
-  ToldOfEarlyStops(Host& host, const Notices& notices, int rank);
-  ~ToldOfEarlyStops() { host_.before_early_stop({}); }
+  ToldOfEarlyStops(RunControl& control, const Notices& notices, int rank);
+  ~ToldOfEarlyStops() { control_.before_early_stop({}); }
   ToldOfEarlyStops(const ToldOfEarlyStops&) = delete;
   ToldOfEarlyStops& operator=(const ToldOfEarlyStops&) = delete;
 
  private:
-  Host& host_;
+  RunControl& control_;
 };
 
 /// Tells the other ranks, for the lifetime of this object, when a thread of a library ends this
@@ -33,7 +33,7 @@ class ToldOfEarlyStops {
 /// then prints that message, whichever thread ends the process.
 class ToldOfLostGpus {
  public:
-  ToldOfLostGpus(Host& host, Heartbeat& heartbeat, const Rendezvous& where);
+  ToldOfLostGpus(RunControl& control, Heartbeat& heartbeat, const Rendezvous& where);
   ~ToldOfLostGpus();
   ToldOfLostGpus(const ToldOfLostGpus&) = delete;
   ToldOfLostGpus& operator=(const ToldOfLostGpus&) = delete;
@@ -45,7 +45,7 @@ class ToldOfLostGpus {
   void will_say(const std::string& message);
 
  private:
-  Host& host_;
+  RunControl& control_;
   Heartbeat& heartbeat_;
   bool is_last_ = false;  // will_say() was called
 };
@@ -53,10 +53,10 @@ class ToldOfLostGpus {
 /// This rank's connections to the others.
 class Workers {
  public:
-  /// Waits for all ranks. `host` must outlive this object. Throws UserError, and CommunicationError
-  /// if the ranks do not find each other.
+  /// Waits for all ranks. `control` must outlive this object. Throws UserError, and
+  /// CommunicationError if the ranks do not find each other.
   Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
-          Host& host);
+          RunControl& control);
 
   /// meet(), guarded(work), and an orderly end of the connections.
   RunEnd run(const std::function<RunEnd()>& work);
@@ -78,7 +78,7 @@ class Workers {
   Heartbeat& heartbeat() { return heartbeat_; }
 
  private:
-  Host& host_;
+  RunControl& control_;
   Rendezvous where_;
   Notices notices_;
   ToldOfEarlyStops told_;

@@ -109,7 +109,7 @@ std::vector<std::string> passed_over(const ModelSpec& model, const std::set<std:
   return names;
 }
 
-ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape) {
+ModelSpec without_latent_exchange(ModelSpec model, const LoraShape& shape) {
   if (shape.dropout <= 0) return model;
   for (int64_t i = 0; i < std::ssize(model.pattern); ++i) {
     const bool drops = std::ranges::any_of(layer_parameters(model, i), [&](const auto& parameter) {

@@ -35,7 +35,7 @@ std::vector<std::string> passed_over(const ModelSpec& model, const std::set<std:
 /// Returns the model as its attentions see it in training. If an adapter with dropout is on the
 /// layer that expands latents, latents do not travel, since each process knows only the dropout of
 /// its own tokens.
-ModelSpec with_latents_kept(ModelSpec model, const LoraShape& shape);
+ModelSpec without_latent_exchange(ModelSpec model, const LoraShape& shape);
 
 /// Returns the matrices of an adapter of this shape: A and B of each linear layer, once for
 /// projections that share an adapter.

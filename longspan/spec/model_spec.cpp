@@ -184,7 +184,7 @@ std::vector<ParameterSpec> parameters_of(const ModelSpec& model) {
 }
 
 int64_t num_parameters_of(const ModelSpec& model, const std::string& what) {
-  const auto product = [&](int64_t a, int64_t b) { return counted_product({a, b}, what); };
+  const auto product = [&](int64_t a, int64_t b) { return bounded_product({a, b}, what); };
   const auto count = [&](const std::vector<ParameterSpec>& parameters) {
     int64_t total = 0;
     for (const ParameterSpec& parameter : parameters) {

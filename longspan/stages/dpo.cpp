@@ -35,27 +35,27 @@ class PairObjective : public Objective {
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
 
-  bool looks_ahead() const override { return kind_.has_reference; }
+  bool precomputes() const override { return kind_.has_reference; }
 
   void begin() override {
     references_.clear();
     compared_.clear();
   }
 
-  void look(const Row& row) override {
+  void precompute(const Row& row) override {
     const c10::NoGradGuard no_grad;
     references_.push_back(context_.reference->document_logprobs(row, over_row()));
     if (kind_.has_baselines) compare(row, references_.back());
   }
 
-  void looked() override {
+  void end_precompute() override {
     if (kind_.has_baselines) baselines_ = step_baselines();
   }
 
   at::Tensor loss(const Row& row, size_t row_number, double total_weight,
                   Averages& averages) override {
     const PairScores scores =
-        scores_of(row, looks_ahead() ? references_[row_number] : at::Tensor());
+        scores_of(row, precomputes() ? references_[row_number] : at::Tensor());
     const PairTerms terms = pair_terms(scores, options_, baselines_);
     log(scores, terms, averages);
     return terms.losses_B.sum() / total_weight;

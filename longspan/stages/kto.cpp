@@ -1,4 +1,4 @@
-// kto: single answers with a verdict. B: answers of a row.
+// kto: single answers, each desirable or not. B: answers of a row.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ class KtoObjective : public Objective {
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
 
-  bool looks_ahead() const override { return true; }
+  bool precomputes() const override { return true; }
 
   void begin() override {
     references_.clear();
@@ -39,7 +39,7 @@ class KtoObjective : public Objective {
 
   /// Computes the reference of the answers, and this row's part of KL over all mismatched answers
   /// of the step.
-  void look(const Row& row) override {
+  void precompute(const Row& row) override {
     const c10::NoGradGuard no_grad;
     references_.push_back(context_.reference->document_logprobs(row, over_row()));
     const Row mismatched = make_row(row, Documents::kSecond, context_.attention, context_.device);
@@ -53,7 +53,7 @@ class KtoObjective : public Objective {
                       [](const ExamplePointer& example) { return example->desirable; });
   }
 
-  void looked() override {
+  void end_precompute() override {
     const double own[] = {0.0, static_cast<double>(num_answers_),
                           static_cast<double>(num_desirable_)};
     const at::Tensor on_device =
@@ -145,17 +145,18 @@ extern const Stage kKto{
     .name = "kto",
     .title = "KTO",
     .help =
-        "single answers with a verdict; KL is estimated over the whole step, so that the loss "
+        "single answers, each desirable or not; KL is estimated over the whole step, so that the "
+        "loss "
         "does not depend on micro-batches (LLaMA-Factory's does, by about 5 %)",
     .keys = kKeys,
-    .rows = RowKind::kVerdict,
+    .rows = RowKind::kUnpairedPreference,
     .packs = false,
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
     .drawn = kLossAlone,
     .problems = no_problems,
-    .encode = encode_verdicts,
+    .encode = encode_unpaired,
     .document_name = document_name,
     .summary = summary,
     .has_reference = compares,

@@ -32,8 +32,8 @@ struct ObjectiveContext {
   bool idle_rows = false;
 };
 
-/// In each step the Trainer calls begin(); if looks_ahead(), look() with each of the step's rows
-/// and then looked(); then loss() with each row, in the same order.
+/// In each step the Trainer calls begin(); if precomputes(), precompute() with each of the step's
+/// rows and then end_precompute(); then loss() with each row, in the same order.
 class Objective {
  public:
   virtual ~Objective() = default;
@@ -46,18 +46,18 @@ class Objective {
   /// True if loss() is the whole row's on every member of its sequence group; false if it is a part
   /// that must still be summed over the group.
   virtual bool replicated() const = 0;
-  /// True if losses depend on the results of look() over all rows of the step. Otherwise look() and
-  /// looked() may be skipped.
-  virtual bool looks_ahead() const { return false; }
+  /// True if losses depend on the results of precompute() over all rows of the step. Otherwise
+  /// precompute() and end_precompute() may be skipped.
+  virtual bool precomputes() const { return false; }
   virtual void begin() {}
   /// Processes a row of this data-parallel group before any loss of the step. The row may be freed
   /// and made again before its loss. Gradients are off. Collective over the row's sequence group.
-  virtual void look(const Row& row) { (void)row; }
+  virtual void precompute(const Row& row) { (void)row; }
   /// Called after all rows of this data-parallel group (possibly none). Collective over the world.
-  virtual void looked() {}
+  virtual void end_precompute() {}
   /// Returns the row's contribution to the loss of the step; its gradient is that of the step's
-  /// loss. `total_weight`: of the step. `row_number`: index of the row among the look() calls.
-  /// Collective over the row's sequence group.
+  /// loss. `total_weight`: of the step. `row_number`: index of the row among the precompute()
+  /// calls. Collective over the row's sequence group.
   virtual at::Tensor loss(const Row& row, size_t row_number, double total_weight,
                           Averages& averages) = 0;
   /// Returns the names that loss() adds to `averages`, in the order of a log line.

@@ -218,14 +218,14 @@ void solve_share(const AttentionCase& problem, const Mesh& mesh, SequenceParalle
   };
   at::Tensor out, values;
   if (task.checkpointing) {
-    SavedAttention kept;
+    SavedAttention saved;
     {
       c10::AutoGradMode no_gradients(false);
-      values = attend(AttentionCheckpoint::saving(kept));
+      values = attend(AttentionCheckpoint::saving(saved));
     }
-    kept.output_is_known = task.output_is_known;
-    out = attend(AttentionCheckpoint::replaying(kept));
-    TORCH_CHECK(kept.results.empty(), "something kept was not replayed");
+    saved.output_is_known = task.output_is_known;
+    out = attend(AttentionCheckpoint::replaying(saved));
+    TORCH_CHECK(saved.results.empty(), "something kept was not replayed");
   } else {
     out = attend({});
   }

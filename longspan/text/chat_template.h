@@ -22,8 +22,8 @@ struct RenderedChat {
 /// Renders like transformers' apply_chat_template(messages, tokenize=False). `variables_json`: a
 /// JSON object with the template's variables: messages, tools, add_generation_prompt, bos_token,
 /// eos_token, enable_thinking, ... Defaults as in transformers: tools and documents are none,
-/// add_generation_prompt is false. The variable strftime_now is the time (text/moment.h) that the
-/// function of this name formats; without it the function is an error. Two known differences to
+/// add_generation_prompt is false. The variable strftime_now is the time (text/local_time.h) that
+/// the function of this name formats; without it the function is an error. Two known differences to
 /// Python: a loop over none is an empty loop, and a float below 1e-4 inside a printed list or after
 /// ~ is printed without exponent. Throws UserError with the template's own message for
 /// raise_exception and for syntax errors.

@@ -87,30 +87,31 @@ std::optional<Entry> entry_from(const std::string& key, const std::string& line)
   }
 }
 
-struct KeptLines {
+struct CachedLines {
   std::string text;
   int64_t num_broken = 0, num_without_checksum = 0;
 };
 
 /// Returns the intact lines, as far as can be checked. An incomplete last line, left by a killed
 /// run, gives no warning.
-KeptLines whole_lines(const std::string& path, const std::string& key, const ExampleSet& examples) {
-  KeptLines kept;
+CachedLines whole_lines(const std::string& path, const std::string& key,
+                        const ExampleSet& examples) {
+  CachedLines cached;
   std::optional<InputFile> file = InputFile::open_if_there(path, "reference log-probabilities");
-  if (!file) return kept;
+  if (!file) return cached;
   LineReader lines(std::move(*file));
   for (std::string line; lines.next(line);) {
     const auto entry = entry_from(key, line);
     if (entry && entry->example < static_cast<size_t>(examples.size()) &&
         entry->logps.size() ==
             examples.example(static_cast<int64_t>(entry->example))->documents.size()) {
-      kept.text += line + "\n";
-      if (!entry->has_checksum) ++kept.num_without_checksum;
+      cached.text += line + "\n";
+      if (!entry->has_checksum) ++cached.num_without_checksum;
     } else if (!lines.ended_with_file()) {
-      ++kept.num_broken;
+      ++cached.num_broken;
     }
   }
-  return kept;
+  return cached;
 }
 
 void append(const std::string& path, const std::string& text) {
@@ -148,19 +149,19 @@ std::optional<ReferenceTable> precompute_reference(
     if (!is_main) return;
     key = reference_key(job.config, job.examples);
     path = fmt::format("{}/reference_logps_{}.jsonl", job.config.output.output_dir, key);
-    KeptLines kept = whole_lines(path, key, job.examples);
-    found = std::move(kept.text);
-    if (kept.num_broken > 0) {
+    CachedLines cached = whole_lines(path, key, job.examples);
+    found = std::move(cached.text);
+    if (cached.num_broken > 0) {
       events.say(fmt::format("warning: {} of {} {} not as written; what {} said is computed again.",
-                             counted(kept.num_broken, "line"), path,
-                             kept.num_broken == 1 ? "is" : "are",
-                             kept.num_broken == 1 ? "it" : "they"));
+                             counted(cached.num_broken, "line"), path,
+                             cached.num_broken == 1 ? "is" : "are",
+                             cached.num_broken == 1 ? "it" : "they"));
     }
-    if (kept.num_without_checksum > 0) {
+    if (cached.num_without_checksum > 0) {
       events.say(fmt::format(
           "{} of {} {} written by an older version: no checksums cover what is taken from there.",
-          counted(kept.num_without_checksum, "line"), path,
-          kept.num_without_checksum == 1 ? "was" : "were"));
+          counted(cached.num_without_checksum, "line"), path,
+          cached.num_without_checksum == 1 ? "was" : "were"));
     }
     write_file_atomically(path, found);
   });

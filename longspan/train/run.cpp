@@ -48,11 +48,11 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
   return claim;
 }
 
-RunData read_same_data(const Config& config, const RunPlan& plan, const Moment& moment,
+RunData read_same_data(const Config& config, const RunPlan& plan, const LocalTime& template_time,
                        Workers& workers, Events& events) {
   require_same_model(workers.world(), plan.model);
   RunData data = share_data(workers.world(), workers.notices(), config.data.cache_dir, events,
-                            [&] { return read_data(config, plan.model, moment, events); });
+                            [&] { return read_data(config, plan.model, template_time, events); });
   require_same_data(workers.world(), data);
   return data;
 }
@@ -66,15 +66,16 @@ std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& p
 }
 
 /// Makes the session's reference, objective and optimizer; with precompute_ref_log_probs, first the
-/// reference's table. Returns false if the host asked the run to stop. Collective.
-bool prepare(Session& session, const Config& config, const RunData& data, const Host& host) {
+/// reference's table. Returns false if the control asked the run to stop. Collective.
+bool prepare(Session& session, const Config& config, const RunData& data,
+             const RunControl& control) {
   if (!config.preferences.precompute_ref_log_probs ||
       !stage_of(config.method).has_reference(config.preferences)) {
     session.prepare();
     return true;
   }
   const JoinedExamples examples(*data.train, *data.eval);
-  const auto stops = [&] { return host.requested() || host.told_to_stop(); };
+  const auto stops = [&] { return control.requested() || control.told_to_stop(); };
   const ReferenceJob job{config,   session.mesh(), session.attention(), session.device(),
                          examples, stops,          session.idle_rows()};
   std::optional<ReferenceTable> table =
@@ -85,10 +86,11 @@ bool prepare(Session& session, const Config& config, const RunData& data, const 
 }
 
 Trainer::Evaluation evaluation_of(Session& session, const OptimizationSettings& config,
-                                  const RunData& data, const Host& host) {
+                                  const RunData& data, const RunControl& control) {
   if (data.eval->empty()) return {};
-  return [&session, &examples = *data.eval, batch_size = config.per_device_eval_batch_size, &host] {
-    return session.evaluate(examples, batch_size, [&host] { return host.told_to_stop(); });
+  return [&session, &examples = *data.eval, batch_size = config.per_device_eval_batch_size,
+          &control] {
+    return session.evaluate(examples, batch_size, [&control] { return control.told_to_stop(); });
   };
 }
 
@@ -103,10 +105,10 @@ void prepare_folders(const OutputSettings& config, Workers& workers, const Launc
 
 }  // namespace
 
-RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
+RunResult run_training(const Config& config, const RunPlan& plan, RunControl& control,
                        const RunParts& parts) {
   RunResult result;
-  Workers workers(config.parallel, config.model, plan, host);
+  Workers workers(config.parallel, config.model, plan, control);
   Events events(plan.where.rank, parts.events);
   result.end = workers.run([&] {
     const Launch launch = find_launch(config.output, workers.where(), workers.world());
@@ -115,15 +117,15 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
     start.launch = launch;
     start.resumed =
         find_resume_point(config.output, workers.world(), workers.notices(), launch, events);
-    const Moment moment = moment_of_run(workers.world(), start.resumed);
-    const RunData data = read_same_data(config, plan, moment, workers, events);
+    const LocalTime template_time = template_time_of_run(workers.world(), start.resumed);
+    const RunData data = read_same_data(config, plan, template_time, workers, events);
     Session session(config, plan, workers, events);
-    complete_run_start(config, workers.mesh(), plan.model, session.trained(), data, moment,
+    complete_run_start(config, workers.mesh(), plan.model, session.trained(), data, template_time,
                        workers.notices(), events, start);
     prepare_folders(config.output, workers, launch);
-    host.begin_steps();
-    if (!prepare(session, config, data, host)) {
-      return say_stopped_before_steps(config.output, host, events);
+    control.begin_steps();
+    if (!prepare(session, config, data, control)) {
+      return say_stopped_before_steps(config.output, control, events);
     }
     const RunMemory memory = plan_memory(config, plan, data, session.account(), workers);
     session.context().model.keep_feed_forwards(memory.kept.count);
@@ -132,8 +134,8 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
         source_of(config, parts, *data.train, workers.mesh());
     const StepSchedule schedule(config.method, config.optimization, config.output,
                                 source->num_batches());
-    TrainingStep step(config.optimization, schedule, session, *source, host);
-    RunSaving saving(config, workers, session, data, start, schedule, host, events);
+    TrainingStep step(config.optimization, schedule, session, *source, control);
+    RunSaving saving(config, workers, session, data, start, schedule, control, events);
     RunState state(workers.mesh(), start, saving.saver, session.updating(), *source,
                    session.averages());
     RunCheckpoints checkpoints(config.output, workers, session, saving, state, reports);
@@ -142,7 +144,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
                      .schedule = schedule,
                      .session = session,
                      .step = step,
-                     .evaluate = evaluation_of(session, config.optimization, data, host),
+                     .evaluate = evaluation_of(session, config.optimization, data, control),
                      .checkpoints = checkpoints,
                      .results = results,
                      .reports = reports});
@@ -158,8 +160,8 @@ RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
               events);
     const RunEnd end = trainer.train();
     // Everything is saved; later events during cleanup do not change the result.
-    host.all_saved(end);
-    say_end(config.output, end, totals.progress, results, saving.checkpoints, host, events);
+    control.all_saved(end);
+    say_end(config.output, end, totals.progress, results, saving.checkpoints, control, events);
     result.progress = totals.progress;
     result.loss = totals.mean_loss();
     result.saved_in = results.model_in();

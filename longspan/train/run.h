@@ -7,7 +7,7 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/data/example_source.h"
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/memory/peak_meter.h"
 #include "longspan/report/events.h"
 #include "longspan/session/run_plan.h"
@@ -37,7 +37,7 @@ struct RunParts {
 /// of `plan` must call it; a process may call it repeatedly. Throws UserError on rank 0 for user
 /// errors and FailedElsewhere on the others, so that the message is printed once;
 /// CommunicationError if the ranks do not find each other.
-RunResult run_training(const Config& config, const RunPlan& plan, Host& host,
+RunResult run_training(const Config& config, const RunPlan& plan, RunControl& control,
                        const RunParts& parts = {});
 
 }  // namespace longspan

@@ -78,7 +78,7 @@ void RunCheckpoints::save_into(const std::string& output_dir, const RunTotals& t
   workers_.heartbeat().stands_at(step, fmt::format("the saving of checkpoint-{}", step));
   CheckpointContent content{.parameters = model_.parameters(),
                             .states = {},
-                            .sharded = model_.divided(),
+                            .sharded = model_.sharded_parameters(),
                             .state = std::nullopt,
                             .add_files = [&](const std::string& path) {
                               reports_.log.training_log().write_checkpoint(path, totals.progress);

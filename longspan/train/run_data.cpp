@@ -27,14 +27,14 @@ namespace longspan {
 namespace {
 
 /// True if rows depend on the time of the run.
-bool writes_moment(const DataSettings& config, const Tokenizer& tokenizer) {
+bool writes_time(const DataSettings& config, const Tokenizer& tokenizer) {
   const std::optional<std::string> own = tokenizer.chat_template();
   return config.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;
 }
 
 }  // namespace
 
-RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
+RunData read_data(const Config& config, const ModelConfig& model, const LocalTime& template_time,
                   Events& events) {
   RunData data;
   ModelConfig own = load_model_config(config.model.model_name_or_path);
@@ -55,17 +55,18 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   const Stage& stage = stage_of(config.method);
   const RunRows rows = read_run_rows(config.data, stage, config.optimization.seed);
   const auto encoded_from = [&](const std::vector<Conversation>& some) {
-    return encode_examples(config.data, stage, tokenizer, some, moment, model.spec.vocab_size);
+    return encode_examples(config.data, stage, tokenizer, some, template_time,
+                           model.spec.vocab_size);
   };
   EncodedExamples train = encoded_from(rows.train), eval;
   if (!rows.eval.empty()) eval = encoded_from(rows.eval);
-  if (writes_moment(config.data, tokenizer)) {
+  if (writes_time(config.data, tokenizer)) {
     events.say(
         fmt::format("The model's chat template asks for the date (strftime_now): in every row of "
                     "this run, also where it is resumed, that is {}.",
-                    moment.text));
+                    template_time.text));
   }
-  data.chat = saved_chat(config.data, stage, tokenizer, moment);
+  data.chat = saved_chat(config.data, stage, tokenizer, template_time);
   if (!train.examples.empty()) {
     events.say(
         fmt::format("The first training example:\n{}\n",
@@ -79,7 +80,8 @@ RunData read_data(const Config& config, const ModelConfig& model, const Moment& 
   warn(tokenizer.left_out());
   warn(hint_at_template(config.data, model, tokenizer));
   if (data.chat)
-    warn(hint_at_joined_messages(config.data, stage, *data.chat, tokenizer, rows.train, moment));
+    warn(hint_at_joined_messages(config.data, stage, *data.chat, tokenizer, rows.train,
+                                 template_time));
   for (const EncodedExamples* encoded : {&train, &eval}) {
     for (const std::string& note : encoded->chats) {
       events.say(encoded == &train ? note : "Evaluation: " + note);

@@ -9,7 +9,7 @@
 #include "longspan/data/example_set.h"
 #include "longspan/models/model_config.h"
 #include "longspan/report/events.h"
-#include "longspan/text/moment.h"
+#include "longspan/text/local_time.h"
 #include "longspan/text/saved_chat.h"
 
 namespace longspan {
@@ -23,11 +23,11 @@ struct RunData {
 };
 
 /// Reads and encodes the data sets. Prints an example, cut and left-out rows, and likely mistakes.
-/// `moment`: of the run. Throws UserError.
-RunData read_data(const Config& config, const ModelConfig& model, const Moment& moment,
+/// `template_time`: of the run. Throws UserError.
+RunData read_data(const Config& config, const ModelConfig& model, const LocalTime& template_time,
                   Events& events);
 
-/// Returns a hash of all tokens, labels, columns, positions and verdicts, in order.
+/// Returns a hash of all tokens, labels, columns, positions and desirabilities, in order.
 std::string fingerprint_of(const ExampleSet& examples);
 
 /// Throws if ranks read different models: each reads its own machine's files, which also determine

@@ -50,20 +50,21 @@ Settings settings_of(const Config& config, const std::optional<LoraShape>& lora)
 }  // namespace
 
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Moment& moment) {
+                        const TrainedModel& trained, const RunData& data,
+                        const LocalTime& template_time) {
   return {.stage = config.method.stage,
           .finetuning_type = config.method.finetuning_type,
           .trained = fingerprint_of(trained.all),
           .rows = data.fingerprint,
           .num_rows = data.train->size(),
-          .rows_per_step = counted_product(
+          .rows_per_step = bounded_product(
               {config.optimization.per_device_train_batch_size, int64_t{mesh.data.size()},
                config.optimization.gradient_accumulation_steps},
               "rows of a step (per_device_train_batch_size x data-parallel groups x "
               "gradient_accumulation_steps)"),
           .seed = config.optimization.seed,
           .shuffled = !config.method.disable_shuffling,
-          .moment = moment.text,
+          .template_time = template_time.text,
           .rope_scaling = text_of(model),
           .settings = settings_of(config, trained.lora),
           .contents = {}};

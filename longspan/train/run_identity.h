@@ -14,6 +14,7 @@ struct Config;
 /// Returns the identity of this start without the contents of files, which are read later. `model`:
 /// as it is trained, with rope_scaling.
 RunIdentity identity_of(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Moment& moment);
+                        const TrainedModel& trained, const RunData& data,
+                        const LocalTime& template_time);
 
 }  // namespace longspan

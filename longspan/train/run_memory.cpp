@@ -38,7 +38,7 @@ RunMemory plan_memory(const Config& config, const RunPlan& plan, const RunData& 
       plan.attended, plan.parallel, parameters,
       row_lengths(*data.train, config.optimization.per_device_train_batch_size,
                   stage_of(config.method).rows),
-      plan.computer());
+      plan.hardware());
   if (auto said =
           said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);

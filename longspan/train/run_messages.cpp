@@ -27,14 +27,15 @@ std::string how_to_go_on(const OutputSettings& config) {
 }
 
 void say_interrupted(const std::string& where_it_stands, bool trained_all,
-                     const RunResults& results, const Checkpoints& checkpoints, Host& host) {
+                     const RunResults& results, const Checkpoints& checkpoints,
+                     RunControl& control) {
   if (!results.model_in().empty()) {
-    host.say(
+    control.say(
         fmt::format("Interrupted {}; the model is in {}, and its logs and results were given up.",
                     where_it_stands, results.model_in()));
     return;
   }
-  host.say(fmt::format(
+  control.say(fmt::format(
       "Interrupted {}; {}. {}", where_it_stands,
       trained_all ? "the trained model was given up" : "the step under way was left",
       checkpoints.last().empty() ? "No model was saved."
@@ -93,19 +94,19 @@ void say_start(const StartFacts& facts, Events& events) {
   for (const std::string& change : start.changes) events.say(change);
 }
 
-RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Events& events) {
+RunEnd say_stopped_before_steps(const OutputSettings& config, RunControl& control, Events& events) {
   const std::string kept =
       fmt::format("the reference log-probabilities so far are kept in {}.", config.output_dir);
-  if (host.requested()) {
-    host.say("Interrupted; " + kept);
+  if (control.requested()) {
+    control.say("Interrupted; " + kept);
     return RunEnd::kInterrupted;
   }
-  events.say(fmt::format("Stopped before the first step ({}); {}", host.why_stopped(), kept));
+  events.say(fmt::format("Stopped before the first step ({}); {}", control.why_stopped(), kept));
   return RunEnd::kStopped;
 }
 
 void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
-             const RunResults& results, const Checkpoints& checkpoints, Host& host,
+             const RunResults& results, const Checkpoints& checkpoints, RunControl& control,
              Events& events) {
   const std::string where_it_stands =
       fmt::format("after step {} of {}", progress.step, progress.total_steps);
@@ -117,12 +118,12 @@ void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
                                    results.model_in(), results.record_in()));
       return;
     case RunEnd::kStopped:
-      events.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands, host.why_stopped(),
-                             checkpoints.last(), how_to_go_on(config)));
+      events.say(fmt::format("Stopped {} ({}); saved {}. {}", where_it_stands,
+                             control.why_stopped(), checkpoints.last(), how_to_go_on(config)));
       return;
     case RunEnd::kInterrupted:
       say_interrupted(where_it_stands, progress.step == progress.total_steps, results, checkpoints,
-                      host);
+                      control);
       return;
   }
 }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/report/events.h"
 #include "longspan/report/memory_report.h"
 #include "longspan/saving/checkpoints.h"
@@ -35,11 +35,12 @@ struct StartFacts {
 /// run resumes from. Starts to measure memory.
 void say_start(const StartFacts& facts, Events& events);
 
-/// For a run whose host asks it to stop before the first step. Returns how the run ended.
-RunEnd say_stopped_before_steps(const OutputSettings& config, Host& host, Events& events);
+/// For a run whose control asks it to stop before the first step. Returns how the run ended.
+RunEnd say_stopped_before_steps(const OutputSettings& config, RunControl& control, Events& events);
 
 /// `progress`: of the completed steps.
 void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
-             const RunResults& results, const Checkpoints& checkpoints, Host& host, Events& events);
+             const RunResults& results, const Checkpoints& checkpoints, RunControl& control,
+             Events& events);
 
 }  // namespace longspan

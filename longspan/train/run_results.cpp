@@ -62,8 +62,8 @@ bool RunResults::save_model(const RunTotals& totals) {
        .num_bytes = disk_need(saving_.disk(totals.progress.step)).model,
        .remains = saving_.checkpoints.last_text()},
       output_folders(config_), [&](const std::string& folder) {
-        if (ShardedParameters* divided = model_.divided()) {
-          return saving_.saver.save_final_together(folder, *divided, world, notices);
+        if (ShardedParameters* sharded = model_.sharded_parameters()) {
+          return saving_.saver.save_final_together(folder, *sharded, world, notices);
         }
         all_or_none_patiently(world, notices, [&] {
           if (workers_.is_main()) saving_.saver.save_final(folder, model_.parameters());

@@ -7,16 +7,16 @@ namespace longspan {
 
 RunSaving::RunSaving(const Config& config, Workers& workers, const Session& model,
                      const RunData& data, const RunStart& start, const StepSchedule& schedule,
-                     Host& host, Events& events)
+                     RunControl& control, Events& events)
     : saver(model.saver(data.chat)),
       checkpoints(config.output, workers.world(), workers.notices(), saver, start.folder()),
-      patient_saver(workers.world(), workers.notices(), host, events),
+      patient_saver(workers.world(), workers.notices(), control, events),
       config_(config.output),
       rule_(update_rule_of(config.optimization)),
       trains_in_bf16_(config.model.pure_bf16),
       schedule_(schedule),
       num_processes_(workers.world().size()),
-      divided_(model.divided() != nullptr) {}
+      sharded_(model.sharded_parameters() != nullptr) {}
 
 DiskFacts RunSaving::disk(int64_t steps_done) const {
   const SavedModel& saved = saver.model();
@@ -24,7 +24,7 @@ DiskFacts RunSaving::disk(int64_t steps_done) const {
   DiskFacts facts = disk_facts(config_, rule_, saved, rounds);
   if (!saved.lora) facts.other_bytes += num_copied_bytes(saved.source_folder, saved.config);
   facts.num_processes = num_processes_;
-  facts.divided = divided_;
+  facts.sharded = sharded_;
   facts.num_saves = schedule_.num_saves_after(steps_done);
   return facts;
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "longspan/account/disk_model.h"
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/report/console.h"
 #include "longspan/report/events.h"
 #include "longspan/saving/checkpoints.h"
@@ -22,7 +22,8 @@ class RunSaving {
  public:
   /// All arguments must outlive this object.
   RunSaving(const Config& config, Workers& workers, const Session& model, const RunData& data,
-            const RunStart& start, const StepSchedule& schedule, Host& host, Events& events);
+            const RunStart& start, const StepSchedule& schedule, RunControl& control,
+            Events& events);
   RunSaving(const RunSaving&) = delete;
   RunSaving& operator=(const RunSaving&) = delete;
 
@@ -39,7 +40,7 @@ class RunSaving {
   bool trains_in_bf16_;  // pure_bf16
   const StepSchedule& schedule_;
   int num_processes_;
-  bool divided_;
+  bool sharded_;
 };
 
 }  // namespace longspan

@@ -7,21 +7,23 @@
 
 namespace longspan {
 
-Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed) {
+LocalTime template_time_of_run(const Group& world, const std::optional<ResumePoint>& resumed) {
   std::string mine;
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
-    const std::string kept = resumed ? resumed->state.identity.moment : "";
-    mine =
-        !kept.empty() ? kept : (resumed ? moment_at(resumed->state.saved_at) : this_moment()).text;
+    const std::string saved = resumed ? resumed->state.identity.template_time : "";
+    mine = !saved.empty()
+               ? saved
+               : (resumed ? local_time_at(resumed->state.saved_at) : local_time_now()).text;
   });
   return {world.gather_text(mine)[0]};
 }
 
 void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Moment& moment,
-                        Notices& notices, Events& events, RunStart& start) {
-  start.identity = identity_of(config, mesh, model, trained, data, moment);
+                        const TrainedModel& trained, const RunData& data,
+                        const LocalTime& template_time, Notices& notices, Events& events,
+                        RunStart& start) {
+  start.identity = identity_of(config, mesh, model, trained, data, template_time);
   // Without saved states, no later run compares the files.
   if (!start.resumed && config.output.save_only_model) return;
   const RunIdentity then = start.resumed ? start.resumed->state.identity : RunIdentity();

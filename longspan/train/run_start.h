@@ -13,7 +13,7 @@
 #include "longspan/saving/resume.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/session/trained_model.h"
-#include "longspan/text/moment.h"
+#include "longspan/text/local_time.h"
 #include "longspan/train/run_data.h"
 
 namespace longspan {
@@ -32,13 +32,14 @@ struct RunStart {
 
 /// Returns the time of the run, chosen by rank 0: that of the checkpoint, or the present time. For
 /// a checkpoint of an earlier version, which has none: the time when it was saved. Collective.
-Moment moment_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
+LocalTime template_time_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
 
 /// Completes `start`, which already has its launch and the checkpoint, if any. `model`: as it is
-/// trained, with rope_scaling. `moment`: of the rows. Collective. Throws as all_or_none if the
-/// checkpoint belongs to another run.
+/// trained, with rope_scaling. `template_time`: of the rows. Collective. Throws as all_or_none if
+/// the checkpoint belongs to another run.
 void complete_run_start(const Config& config, const Mesh& mesh, const ModelConfig& model,
-                        const TrainedModel& trained, const RunData& data, const Moment& moment,
-                        Notices& notices, Events& events, RunStart& start);
+                        const TrainedModel& trained, const RunData& data,
+                        const LocalTime& template_time, Notices& notices, Events& events,
+                        RunStart& start);
 
 }  // namespace longspan

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "longspan/data/example_source.h"
-#include "longspan/optim/state_piece.h"
+#include "longspan/optim/state_shard.h"
 #include "longspan/report/averages.h"
 #include "longspan/saving/resume.h"
 #include "longspan/saving/saving.h"

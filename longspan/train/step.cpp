@@ -18,11 +18,11 @@ constexpr int64_t kRequested = 0, kToldToStop = 1;
 }  // namespace
 
 TrainingStep::TrainingStep(const OptimizationSettings& config, const StepSchedule& schedule,
-                           Session& session, ExampleSource& source, const Host& host)
+                           Session& session, ExampleSource& source, const RunControl& control)
     : schedule_(schedule),
       session_(session),
       source_(source),
-      host_(host),
+      control_(control),
       max_grad_norm_(config.max_grad_norm),
       nonfinite_(on_nonfinite_of(config), session.mesh(), session.updating(), session.events()) {}
 
@@ -33,11 +33,11 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   // computation.
   StepResult result{.counts = session_.count(rows), .learning_rate = schedule_.learning_rate(step)};
   const auto averages_before = session_.averages().sums();
-  const RowLosses losses =
-      session_.forward_backward(rows, result.counts.weight, [this] { return host_.requested(); });
+  const RowLosses losses = session_.forward_backward(rows, result.counts.weight,
+                                                     [this] { return control_.requested(); });
   // A signal to one rank counts for all, so that they leave at the same step.
-  const SumsOfStep sums =
-      session_.sum_up(losses, {host_.requested() ? 1.0 : 0.0, host_.told_to_stop() ? 1.0 : 0.0});
+  const SumsOfStep sums = session_.sum_up(
+      losses, {control_.requested() ? 1.0 : 0.0, control_.told_to_stop() ? 1.0 : 0.0});
   // The host waits for a GPU once per step: for the norm. The sums have arrived by then. On a CPU
   // they are here, and may save the reduction.
   const bool on_cpu = session_.context().device.is_cpu();

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "longspan/data/example_source.h"
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/session/session.h"
 #include "longspan/settings/optimization_settings.h"
 #include "longspan/stages/row.h"
@@ -29,7 +29,7 @@ class TrainingStep {
  public:
   /// `session` must be prepared. All arguments but `config` must outlive this object.
   TrainingStep(const OptimizationSettings& config, const StepSchedule& schedule, Session& session,
-               ExampleSource& source, const Host& host);
+               ExampleSource& source, const RunControl& control);
 
   /// Runs optimizer step `step` (0-based). `num_skipped`: earlier steps without an update. Throws
   /// UserError on rank 0 and FailedElsewhere on the others. Collective.
@@ -45,7 +45,7 @@ class TrainingStep {
   const StepSchedule& schedule_;
   Session& session_;
   ExampleSource& source_;
-  const Host& host_;
+  const RunControl& control_;
   double max_grad_norm_;
   NonfiniteSteps nonfinite_;
 };

@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "longspan/liveness/host.h"
+#include "longspan/liveness/run_control.h"
 #include "longspan/report/events.h"
 #include "longspan/saving/resume.h"
 #include "longspan/session/session.h"
@@ -43,7 +43,7 @@ class Trainer {
   /// Resumes from a checkpoint. Throws UserError. Collective.
   void resume(const ResumePoint& from);
   /// Runs the remaining steps and the last evaluation, and saves the model, logs and plots. If the
-  /// host asks the run to stop, saves a checkpoint at the end of the step instead, and returns.
+  /// control asks the run to stop, saves a checkpoint at the end of the step instead, and returns.
   /// Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
   RunEnd train();
 

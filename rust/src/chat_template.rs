@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::budget::{self, Bounds, Spent};
 use crate::generation_blocks::{take_marks, Marks};
-use crate::moment::{strftime, Moment};
+use crate::local_time::{strftime, LocalTime};
 use crate::template_guards::{add_filter, emit, install, method};
 use crate::{json, python, python_methods, template_code, template_scan, template_values};
 use crate::{Result, UserError};
@@ -147,18 +147,18 @@ fn explain(error: Error) -> UserError {
 }
 
 /// The variable with the time for the function of this name.
-const MOMENT: &str = "strftime_now";
+const TIME_VARIABLE: &str = "strftime_now";
 
-fn take_moment(variables: &mut Map<String, Json>) -> Result<Option<Moment>> {
-    let Some(given) = variables.remove(MOMENT) else { return Ok(None) };
-    let moment = given.as_str().and_then(|text| text.parse::<Moment>().ok());
-    moment.map(Some).ok_or_else(|| UserError(format!("{given} is no date and time (ISO 8601)")))
+fn take_time(variables: &mut Map<String, Json>) -> Result<Option<LocalTime>> {
+    let Some(given) = variables.remove(TIME_VARIABLE) else { return Ok(None) };
+    let time = given.as_str().and_then(|text| text.parse::<LocalTime>().ok());
+    time.map(Some).ok_or_else(|| UserError(format!("{given} is no date and time (ISO 8601)")))
 }
 
 pub fn render(source: &str, variables_json: &str) -> Result<Rendered> {
     let mut variables: Map<String, Json> = json::parse(variables_json)
         .map_err(|e| UserError(format!("Chat template variables are no JSON object: {}", e.what)))?;
-    let moment = take_moment(&mut variables)?;
+    let time = take_time(&mut variables)?;
     if let Some(Json::Array(messages)) = variables.get_mut("messages") {
         messages.iter_mut().for_each(alias_reasoning);
     }
@@ -171,7 +171,7 @@ pub fn render(source: &str, variables_json: &str) -> Result<Rendered> {
     let mut template = compiled(source)?;
     template
         .environment
-        .add_function(MOMENT, move |format: &str| strftime(moment.as_ref(), format));
+        .add_function(TIME_VARIABLE, move |format: &str| strftime(time.as_ref(), format));
     let marks = if template.has_generation {
         let marks = Marks::absent_from(&[source, variables_json]);
         variables.insert(BEGIN_MARK.into(), marks.begin.clone().into());

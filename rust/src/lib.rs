@@ -9,7 +9,7 @@ mod generation_blocks;
 mod held_memory;
 mod json;
 mod line_editor;
-mod moment;
+mod local_time;
 mod plot;
 mod progress;
 mod python;

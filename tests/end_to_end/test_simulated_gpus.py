@@ -239,7 +239,7 @@ def test_mlps_keep_gate_and_up_where_the_gpu_has_room(simulated, monkeypatch):
         return memory["device"] + sum(line["device"] for line in memory["account"] if line["name"] == "Beside tensors"), run, counts
 
     none, expected, launched = needed(0)
-    # What the last layer keeps is free again at the fullest moment, in the backward of the first.
+    # What the last layer keeps is free again at the peak, in the backward of the first.
     two, _, _ = needed(2)
     assert needed(1)[0] == none < two
     for bytes_of_gpu, count in ((none - 100, "none"), (none + 100, "1"), (two - 100, "1"), (two + 100, "2")):

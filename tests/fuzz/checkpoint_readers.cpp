@@ -8,8 +8,8 @@
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/chat_files.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/files/process_identity.h"
-#include "longspan/files/seal.h"
 #include "longspan/liveness/beat.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/parse_model_config.h"
@@ -47,7 +47,7 @@ FUZZ_READER(model_place) {
   const char* name = kNames[choose(input, std::size(kNames))];
   const Folder folder;
   const std::string file = folder.write(name, input);
-  const auto look = [](const std::string& path) {
+  const auto inspect = [](const std::string& path) {
     try {
       require_model_place(path);
       require_real_files(path);
@@ -56,8 +56,8 @@ FUZZ_READER(model_place) {
     }
     pickled_weights(path);
   };
-  look(folder.path());
-  look(file);
+  inspect(folder.path());
+  inspect(file);
 }
 
 FUZZ_READER(adapter_positions) {
@@ -86,7 +86,7 @@ FUZZ_READER(chat_files) {
 FUZZ_READER(checksums) {
   const Folder folder;
   folder.write("a.txt", "a");
-  folder.write(kSealFile, input);
+  folder.write(kChecksumFile, input);
   broken_file(folder.path(), /*part=*/0, /*num_parts=*/2);
   const ChecksumTable table = table_from(std::string(input));
   fuzz::require(table_from(table_text(table)) == table, "a table is read as it was written");

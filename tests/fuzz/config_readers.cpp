@@ -61,7 +61,7 @@ FUZZ_READER(run_rows) {
   fuzz::require(!run.train.empty(), "some row is left to train on");
   fuzz::require(config.data.val_size == 0 || !run.eval.empty() || !config.data.eval_dataset.empty(),
                 "val_size sets rows aside");
-  encode_examples(config.data, stage_of(config.method), tokenizer, run.train, this_moment(),
+  encode_examples(config.data, stage_of(config.method), tokenizer, run.train, local_time_now(),
                   tokenizer.vocab_size());
 }
 

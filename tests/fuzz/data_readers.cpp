@@ -125,7 +125,7 @@ FUZZ_READER(examples) {
   const EncodedExamples encoded = encode_examples(
       config.data, stage_of(config.method), tokenizer,
       read_conversations(config.data, stage_of(config.method), config.optimization.seed, "d"),
-      this_moment(), tokenizer.vocab_size());
+      local_time_now(), tokenizer.vocab_size());
   for (const Example& example : encoded.examples) {
     for (const Sample& sample : example.documents) {
       fuzz::require(sample.input_ids.size() == sample.labels.size(), "each token has a label");

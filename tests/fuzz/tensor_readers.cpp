@@ -206,10 +206,10 @@ FUZZ_READER(state_parts) {
   folder.write(state_part_name(1, 1), safetensors_file(input));
   const StateReader reader(folder.path());
   for (const char* what : {"exp_avg", "master"}) {
-    StatePiece piece{"w", 0, 8, 0, {}};
-    piece.tensors[what] = at::zeros({8}, at::kFloat);
+    StateShard shard{"w", 0, 8, 0, {}};
+    shard.tensors[what] = at::zeros({8}, at::kFloat);
     try {
-      reader.read(piece);
+      reader.read(shard);
     } catch (const UserError&) {
     }
   }

@@ -97,7 +97,7 @@ FUZZ_READER(tokenizer_config) {
   const Tokenizer tokenizer = Tokenizer::load(folder.path());
   tokenizer.adds_bos_token();
   use(tokenizer, "yes <|im_end|>");
-  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true, this_moment())
+  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true, local_time_now())
       ->turn_ends();
 }
 
@@ -137,7 +137,7 @@ FUZZ_READER(chat_variables) {
 
 FUZZ_READER(model_template) {
   static const std::unique_ptr<TurnEncoder> chatml = make_model_template(
-      fuzz::small_tokenizer(), "be kind", /*enable_thinking=*/true, this_moment());
+      fuzz::small_tokenizer(), "be kind", /*enable_thinking=*/true, local_time_now());
   const Conversation conversation = conversation_from(input);
   chatml->question(conversation);
   chatml->turns(conversation);

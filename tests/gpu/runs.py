@@ -171,7 +171,7 @@ class UsedMemory:
     """Of the first GPU, by nvidia-smi, while it lives: bytes before, and at most."""
 
     def __enter__(self):
-        self.before = self.most = self.look()
+        self.before = self.most = self.sample()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
@@ -181,10 +181,10 @@ class UsedMemory:
         self.stop.set()
         self.thread.join()
 
-    def look(self):
+    def sample(self):
         status, text, _ = run(["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"])
         return int(text.split()[0]) * 2**20 if status == 0 else 0
 
     def watch(self):
         while not self.stop.wait(0.1):
-            self.most = max(self.most, self.look())
+            self.most = max(self.most, self.sample())

@@ -37,7 +37,7 @@ void print_examples(const Config& config, const Tokenizer& tokenizer) {
   const EncodedExamples encoded = encode_examples(
       config.data, stage_of(config.method), tokenizer,
       read_run_rows(config.data, stage_of(config.method), config.optimization.seed).train,
-      this_moment());
+      local_time_now());
   for (const Example& example : encoded.examples) {
     json line = {{"input_ids", example.documents[0].input_ids},
                  {"labels", example.documents[0].labels},

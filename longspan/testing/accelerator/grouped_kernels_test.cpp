@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "longspan/layers/experts.h"
-#include "longspan/testing/accelerator/row_kernels.h"
+#include "longspan/testing/accelerator/simulated_kernels.h"
 #include "longspan/testing/accelerator/streams_for_tests.h"
 
 namespace longspan::testing::accelerator {
@@ -93,7 +93,7 @@ struct GivenExperts {
 TEST_CASE(
     "grouped kernels: what one expert after the other gives, and the host waits for nothing") {
   install();
-  const cuda::WithKernels lent(row_kernels(0));
+  const cuda::WithKernels lent(simulated_kernels(0));
   at::manual_seed(5);
   const GivenExperts given;
   std::vector<at::Tensor> expected;
@@ -126,7 +126,7 @@ TEST_CASE(
 
 TEST_CASE("grouped kernels: what they find through a table takes part in races") {
   install();
-  const cuda::WithKernels lent(row_kernels(0));
+  const cuda::WithKernels lent(simulated_kernels(0));
   at::manual_seed(6);
   const GivenExperts there = GivenExperts().on(device());
   const auto fault_of = [](const std::function<void()>& run) -> std::optional<Fault> {

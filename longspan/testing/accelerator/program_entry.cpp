@@ -20,7 +20,7 @@
 #include "longspan/testing/accelerator/accelerator.h"
 #include "longspan/testing/accelerator/attention.h"
 #include "longspan/testing/accelerator/process_group.h"
-#include "longspan/testing/accelerator/row_kernels.h"
+#include "longspan/testing/accelerator/simulated_kernels.h"
 
 namespace longspan::testing::accelerator {
 namespace {
@@ -83,9 +83,10 @@ const BlockKernel& attention_kernel(const BlockKernel& /*of_cpu*/, const BlockKe
   return block_kernel();
 }
 
-cuda::Kernels* rows_of_device(int device) {
+cuda::Kernels* replacement_kernels(int device) {
   static const char* const asked = std::getenv("SIMULATED_ROWS");
-  return asked != nullptr && asked == std::string_view("composed") ? nullptr : &row_kernels(device);
+  return asked != nullptr && asked == std::string_view("composed") ? nullptr
+                                                                   : &simulated_kernels(device);
 }
 
 constexpr CudaEntry kEntry{num_devices,
@@ -96,7 +97,7 @@ constexpr CudaEntry kEntry{num_devices,
                            kDeviceType,
                            "simulated accelerator",
                            attention_kernel,
-                           rows_of_device};
+                           replacement_kernels};
 
 }  // namespace
 }  // namespace longspan::testing::accelerator

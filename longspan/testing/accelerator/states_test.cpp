@@ -126,7 +126,7 @@ TEST_CASE("accelerator: parameters on the host are cast once, until they change"
   // Two bytes for each of the 384 elements to which two parameters of 150 are padded.
   CHECK(host_bytes().live - before == 2 * 384);
   CHECK(flat.host_bytes() == 6 * 384);
-  flat.pieces()[1].values.fill_(4);
+  flat.shards()[1].values.fill_(4);
   flat.publish(side);
   CHECK(use() == std::vector<double>{225, 600});
   CHECK(host_bytes().live - before == 2 * 384);
@@ -165,10 +165,10 @@ TEST_CASE("accelerator: the computation waits for no sum of gradients before it 
     if (!was_busy) errors[rank] += "the computation has waited; ";
     flat.finish_reduction(side);
     flat.finish_gradients(/*chunk_bytes=*/2 * 16 * 4, side);
-    for (const ParameterPiece& piece : flat.pieces()) {
-      const double expected = piece.parameter == "one" ? 3.0 : 0.0;
-      if (!piece.values.grad().cpu().eq(expected).all().item<bool>()) {
-        errors[rank] += "wrong sums of " + piece.parameter + "; ";
+    for (const ParameterShard& shard : flat.shards()) {
+      const double expected = shard.parameter == "one" ? 3.0 : 0.0;
+      if (!shard.values.grad().cpu().eq(expected).all().item<bool>()) {
+        errors[rank] += "wrong sums of " + shard.parameter + "; ";
       }
     }
     group.shut_down();

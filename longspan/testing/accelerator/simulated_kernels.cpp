@@ -1,5 +1,5 @@
 // T: rows, D: elements of a row, N: heads, H: head dim, F: pairs, V: vocabulary.
-#include "longspan/testing/accelerator/row_kernels.h"
+#include "longspan/testing/accelerator/simulated_kernels.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -273,7 +273,7 @@ class RowKernels : public cuda::Kernels {
 
 }  // namespace
 
-cuda::Kernels& row_kernels(int device) {
+cuda::Kernels& simulated_kernels(int device) {
   static auto* const of_devices = [] {
     auto* const made = new std::vector<RowKernels>;
     for (int i = 0; i < kNumDevices; ++i) made->emplace_back(i);

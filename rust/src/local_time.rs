@@ -12,7 +12,7 @@ use crate::python::error;
 const APART: usize = 64;
 
 /// Local date and time without a time zone.
-pub type Moment = chrono::NaiveDateTime;
+pub type LocalTime = chrono::NaiveDateTime;
 
 /// Python's datetime.now() has no time zone, and microseconds. Fields that only chrono has are
 /// errors.
@@ -31,14 +31,14 @@ fn as_python<'a>(item: Item<'a>, microseconds: &Item<'a>) -> Item<'a> {
     }
 }
 
-/// strftime_now of transformers at `moment`, with the names of the C locale.
-pub fn strftime(moment: Option<&Moment>, format: &str) -> Result<String, Error> {
+/// strftime_now of transformers at `time`, with the names of the C locale.
+pub fn strftime(time: Option<&LocalTime>, format: &str) -> Result<String, Error> {
     make(format.len().saturating_mul(APART))?;
-    let moment = moment.ok_or_else(|| error("strftime_now: no moment is known"))?;
+    let time = time.ok_or_else(|| error("strftime_now: no time is known"))?;
     let microseconds = StrftimeItems::new("%6f").next().unwrap_or(Item::Error);
     let items = StrftimeItems::new(format).map(|item| as_python(item, &microseconds));
     let mut text = String::new();
-    write!(text, "{}", moment.format_with_items(items))
+    write!(text, "{}", time.format_with_items(items))
         .map_err(|_| error(format!("strftime_now: no such format: {format}")))?;
     Ok(text)
 }

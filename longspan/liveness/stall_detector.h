@@ -1,7 +1,7 @@
 // Detects hanging ranks from their beats over time.
 //
-// A rank that was itself suspended between two looks (because its machine was paused, for example)
-// missed what happened meanwhile. So its next look starts all observations anew.
+// A rank that was itself suspended between two checks (because its machine was paused, for example)
+// missed what happened meanwhile. So its next check starts all observations anew.
 #pragma once
 
 #include <chrono>
@@ -14,56 +14,56 @@
 namespace longspan {
 
 /// Records when each rank last made progress, by this rank's clock.
-class SinceWhen {
+class LastProgress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Call first at every look. Forgets everything after a pause of limit / 2 or longer.
+  /// Call first in every check. Forgets everything after a pause of limit / 2 or longer.
   void begin(size_t num_ranks, Clock::time_point now, std::chrono::duration<double> limit);
-  void has_moved(size_t rank) { moved_[rank] = looked_; }
-  std::chrono::duration<double> still_for(size_t rank) const { return looked_ - moved_[rank]; }
+  void has_moved(size_t rank) { moved_[rank] = checked_; }
+  std::chrono::duration<double> still_for(size_t rank) const { return checked_ - moved_[rank]; }
 
  private:
   std::vector<Clock::time_point> moved_;
-  Clock::time_point looked_;  // time of the last look
+  Clock::time_point checked_;  // time of the last check
 };
 
 /// Watches for silent ranks, by this rank's clock.
-class Silence {
+class SilenceDetector {
  public:
   using Clock = std::chrono::steady_clock;
 
   /// Takes the current beats of rank 0 and the ranks after it. Returns sentences on another rank
   /// that is to blame (blame()) and has ended, or has not beaten for longer than `limit`; else "".
-  std::string look(const std::vector<std::optional<Beat>>& beats, int own_rank,
-                   const std::string& own_machine, Clock::time_point now,
-                   std::chrono::duration<double> limit);
+  std::string check(const std::vector<std::optional<Beat>>& beats, int own_rank,
+                    const std::string& own_machine, Clock::time_point now,
+                    std::chrono::duration<double> limit);
 
  private:
   std::vector<std::optional<Beat>> last_;
-  SinceWhen since_;
+  LastProgress since_;
 };
 
 /// Returns which ranks keep others waiting in a collective, as in "Rank 1 (host node7, process
 /// 1234) has not come to collective 57 of the sequence group, where rank 0 waits, in step 7." Names
 /// only the last rank of a chain of waiting ranks. Returns "" where all are equally far. Skips
 /// ranks without a beat.
-std::string laggards_of(const std::vector<std::optional<Beat>>& beats);
+std::string stragglers_of(const std::vector<std::optional<Beat>>& beats);
 
 /// Watches for ranks that keep others waiting, by this rank's clock. Needed for backends like
 /// NCCL's, in which no host waits for a collective, so no host learns that a rank does not come.
-class Standstill {
+class StallDetector {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Takes the current beats. Returns laggards_of() for the ranks that have begun no step and no
+  /// Takes the current beats. Returns stragglers_of() for the ranks that have begun no step and no
   /// collective for longer than `limit`; "" where there are none.
-  std::string look(const std::vector<std::optional<Beat>>& beats, Clock::time_point now,
-                   std::chrono::duration<double> limit);
+  std::string check(const std::vector<std::optional<Beat>>& beats, Clock::time_point now,
+                    std::chrono::duration<double> limit);
 
  private:
   std::vector<std::optional<Beat>> last_;
-  SinceWhen since_;
+  LastProgress since_;
 };
 
 }  // namespace longspan

@@ -7,15 +7,15 @@ namespace longspan {
 
 /// Local date and time with microseconds, as Python's datetime.now().isoformat() writes them:
 /// "2026-11-26T00:41:17.250000".
-struct Moment {
+struct LocalTime {
   std::string text;
 };
 
 /// Returns the present time, in the time zone of this machine.
-Moment this_moment();
+LocalTime local_time_now();
 /// Converts seconds since 1970 (UTC). Throws UserError outside the calendar.
-Moment moment_at(double seconds);
+LocalTime local_time_at(double seconds);
 /// Parses a saved text. Throws UserError if it is invalid.
-Moment moment_from(const std::string& text);
+LocalTime local_time_from(const std::string& text);
 
 }  // namespace longspan

@@ -14,13 +14,13 @@ enum class RunEnd {
   kStopped,      // after a step, with everything saved
 };
 
-/// A run asks its host whether to go on, and reports its progress to it. The defaults never stop a
-/// run and never end the process; PlainHost uses them. `longspan train` has a host that reacts to
-/// signals.
-class Host {
+/// A run asks its control whether to go on, and reports its progress to it. The defaults never stop
+/// a run and never end the process; PlainRunControl uses them. `longspan train` has one that reacts
+/// to signals.
+class RunControl {
  public:
-  Host(const Host&) = delete;
-  Host& operator=(const Host&) = delete;
+  RunControl(const RunControl&) = delete;
+  RunControl& operator=(const RunControl&) = delete;
 
   /// True to abandon the current step and end.
   virtual bool requested() const { return false; }
@@ -34,15 +34,16 @@ class Host {
   virtual void begin_steps() {}
   /// Called when the run has nothing more to save.
   virtual void all_saved(RunEnd end) { static_cast<void>(end); }
-  /// Sets a callback for a signal that arrives before the training loop. The host calls it on any
-  /// thread, with the name of the signal, before it ends the process. An empty function unsets it.
+  /// Sets a callback for a signal that arrives before the training loop. The program calls it on
+  /// any thread, with the name of the signal, before it ends the process. An empty function unsets
+  /// it.
   virtual void before_early_stop(std::function<void(const std::string& signal)> tell) {
     static_cast<void>(tell);
   }
 
   /// Sets a callback for the case that a thread of a library finds that this process's GPU has lost
-  /// its peers. The host calls it on any thread, with the library's reason, then ends the process
-  /// with the returned message. An empty function unsets it.
+  /// its peers. The program calls it on any thread, with the library's reason, then ends the
+  /// process with the returned message. An empty function unsets it.
   virtual void before_loss_of_gpus(std::function<std::string(const std::string& reason)> tell) {
     static_cast<void>(tell);
   }
@@ -65,11 +66,11 @@ class Host {
   virtual void lost_others(const std::string& message) { static_cast<void>(message); }
 
  protected:
-  Host() = default;
-  ~Host() = default;
+  RunControl() = default;
+  ~RunControl() = default;
 };
 
 /// Never stops a run, and leaves the process alone.
-class PlainHost final : public Host {};
+class PlainRunControl final : public RunControl {};
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "longspan/liveness/standstill.h"
+#include "longspan/liveness/stall_detector.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -31,78 +31,78 @@ bool names(const std::string& found, int rank) {
   return found.find("Rank " + std::to_string(rank) + " (host") != std::string::npos;
 }
 
-TEST_CASE("standstill: who has not come to a collective keeps the others waiting") {
+TEST_CASE("stall detector: who has not come to a collective keeps the others waiting") {
   const Beats beats{
       beat_of({{"world0", 12}, {"sequence0", 57}}), beat_of({{"world0", 12}, {"sequence0", 56}}),
       beat_of({{"world0", 12}, {"sequence1", 9}}), beat_of({{"world0", 12}, {"sequence1", 9}})};
-  CHECK(laggards_of(beats) ==
+  CHECK(stragglers_of(beats) ==
         "Rank 1 (host node7, process 1234) has not come to collective 57 of the sequence group, "
         "where rank 0 waits, in step 7.");
   Beats later = beats;  // all have beaten since
   for (std::optional<Beat>& beat : later) ++beat->count;
-  CHECK(diagnosis_of(beats, later, 0, "here") == "All ranks live. " + laggards_of(beats));
+  CHECK(diagnosis_of(beats, later, 0, "here") == "All ranks live. " + stragglers_of(beats));
   // Groups of different ranks have separate counts.
-  CHECK(laggards_of({beats[0], beats[2]}).empty());
-  CHECK(laggards_of({beats[0], std::nullopt}).empty());
+  CHECK(stragglers_of({beats[0], beats[2]}).empty());
+  CHECK(stragglers_of({beats[0], std::nullopt}).empty());
 }
 
-TEST_CASE("standstill: of ranks that wait for each other in a chain the last is named") {
+TEST_CASE("stall detector: of ranks that wait for each other in a chain the last is named") {
   // 0 waits for 1 in one group, which waits for 2 in another.
   Beats beats{beat_of({{"sequence0", 5}}), beat_of({{"sequence0", 4}, {"data1", 3}}),
               beat_of({{"data1", 2}})};
-  CHECK(names(laggards_of(beats), 2));
-  CHECK_FALSE(names(laggards_of(beats), 1));
+  CHECK(names(stragglers_of(beats), 2));
+  CHECK_FALSE(names(stragglers_of(beats), 1));
   // In a cycle all are named.
   beats[2]->collectives["slices0"] = 1;
   beats[0]->collectives["slices0"] = 0;
-  for (const int rank : {0, 1, 2}) CHECK(names(laggards_of(beats), rank));
+  for (const int rank : {0, 1, 2}) CHECK(names(stragglers_of(beats), rank));
 }
 
-TEST_CASE("standstill: it is one when nobody of these has moved for longer than the limit") {
-  const Standstill::Clock::time_point start{};
+TEST_CASE("stall detector: it finds one when nobody of these has moved for longer than the limit") {
+  const StallDetector::Clock::time_point start{};
   const Beats stuck{beat_of({{"world0", 5}}), beat_of({{"world0", 4}})};
-  Standstill watched;
-  CHECK(watched.look(stuck, start, seconds(10)).empty());
-  CHECK(watched.look(stuck, start + seconds(5), seconds(10)).empty());
-  CHECK(watched.look(stuck, start + seconds(10), seconds(10)).empty());
-  CHECK(names(watched.look(stuck, start + seconds(11), seconds(10)), 1));
+  StallDetector watched;
+  CHECK(watched.check(stuck, start, seconds(10)).empty());
+  CHECK(watched.check(stuck, start + seconds(5), seconds(10)).empty());
+  CHECK(watched.check(stuck, start + seconds(10), seconds(10)).empty());
+  CHECK(names(watched.check(stuck, start + seconds(11), seconds(10)), 1));
   // A rank that makes progress is not stuck, and does not wait.
   for (const size_t rank : {0, 1}) {
     Beats moved = stuck;
     ++moved[rank]->step;
-    CHECK(watched.look(moved, start + seconds(12), seconds(10)).empty());
+    CHECK(watched.check(moved, start + seconds(12), seconds(10)).empty());
   }
   // Neither is a rank that is equally far (while one of them writes a model), or that has ended.
-  Standstill other;
+  StallDetector other;
   Beats ended = stuck;
   ended[1]->ending = Beat::Ending::kFinished;
   for (const Beats& beats : {Beats{stuck[0], stuck[0]}, ended}) {
     for (int second = 0; second < 60; second += 5) {
-      CHECK(other.look(beats, start + seconds(second), seconds(10)).empty());
+      CHECK(other.check(beats, start + seconds(second), seconds(10)).empty());
     }
   }
 }
 
-TEST_CASE("standstill: who has stood still himself has seen nothing meanwhile") {
-  const Standstill::Clock::time_point start{};
+TEST_CASE("stall detector: who has stood still himself has seen nothing meanwhile") {
+  const StallDetector::Clock::time_point start{};
   const Beats stuck{beat_of({{"world0", 5}}), beat_of({{"world0", 4}})};
-  const auto look = [&](auto& watched, int second) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(watched)>, Silence>) {
-      return watched.look(stuck, 0, "here", start + seconds(second), seconds(10));
+  const auto check = [&](auto& watched, int second) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(watched)>, SilenceDetector>) {
+      return watched.check(stuck, 0, "here", start + seconds(second), seconds(10));
     } else {
-      return watched.look(stuck, start + seconds(second), seconds(10));
+      return watched.check(stuck, start + seconds(second), seconds(10));
     }
   };
   const auto watch = [&](auto watched) {
-    for (const int second : {0, 5, 9}) CHECK(look(watched, second).empty());
-    for (const int second : {20, 25, 30}) CHECK(look(watched, second).empty());
-    CHECK(names(look(watched, 31), 1));
+    for (const int second : {0, 5, 9}) CHECK(check(watched, second).empty());
+    for (const int second : {20, 25, 30}) CHECK(check(watched, second).empty());
+    CHECK(names(check(watched, 31), 1));
   };
-  watch(Standstill{});
-  watch(Silence{});
+  watch(StallDetector{});
+  watch(SilenceDetector{});
 }
 
-TEST_CASE("standstill: groups count what they start, and the counts go through the text") {
+TEST_CASE("stall detector: groups count what they start, and the counts go through the text") {
   std::vector<StartedCollectives> counts(2);
   testing::run_ranks(
       2,

@@ -1,4 +1,4 @@
-#include "longspan/files/seal.h"
+#include "longspan/files/checksum_file.h"
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 2;  // format 1 had no number and no checksum of the table
+constexpr int kChecksumFileFormat = 2;  // format 1 had no number and no checksum of the table
 
 /// Digest of the table's contents, whatever the text's layout.
 std::string digest_of(const ChecksumTable& table) {
@@ -57,7 +57,7 @@ bool had_digest(const std::string& folder) {
 }
 
 /// Returns weights or states that the table does not name. They would be read with the others.
-std::string unsealed_file(const std::string& folder, const ChecksumTable& table) {
+std::string file_without_checksum(const std::string& folder, const ChecksumTable& table) {
   std::error_code error;
   for (const char* below : {"", "training_state"}) {
     for (const fs::directory_entry& entry :
@@ -100,7 +100,7 @@ ChecksumTable checksums_of(const std::string& folder, const ChecksumTable& known
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
     const std::string name = fs::relative(entry.path(), folder).string();
-    if (name == kSealFile || known.contains(name) || is_held_name(entry.path().filename()))
+    if (name == kChecksumFile || known.contains(name) || is_held_name(entry.path().filename()))
       continue;
     table[name] = checksum_of_file(entry.path().string());
   }
@@ -112,56 +112,57 @@ std::string table_text(const ChecksumTable& table) {
   for (const auto& [name, checksum] : table) {
     files[name] = {{"size", checksum.size}, {"xxh64", fmt::format("{:016x}", checksum.xxh64)}};
   }
-  const nlohmann::ordered_json seal = {
-      {"format", kFormat}, {"xxh64_of_this_table", digest_of(table)}, {"files", files}};
-  return seal.dump(1) + "\n";
+  const nlohmann::ordered_json checksums = {
+      {"format", kChecksumFileFormat}, {"xxh64_of_this_table", digest_of(table)}, {"files", files}};
+  return checksums.dump(1) + "\n";
 }
 
-Seal seal_from(const std::string& text) {
-  Seal seal;
+ChecksumFile checksum_file_from(const std::string& text) {
+  ChecksumFile checksums;
   try {
-    const nlohmann::json json = parse_json(text, kSealFile);
+    const nlohmann::json json = parse_json(text, kChecksumFile);
     for (const auto& [name, entry] : json.at("files").items()) {
       if (!is_name_below(name)) throw UserError(fmt::format("{} is no name of a file in it", name));
-      seal.table[name] = {.size = whole_number(entry.at("size"), name + ": size", 0, kMostCounted),
-                          .xxh64 = checksum_from(entry.at("xxh64").get<std::string>())};
+      checksums.table[name] = {
+          .size = whole_number(entry.at("size"), name + ": size", 0, kMostCounted),
+          .xxh64 = checksum_from(entry.at("xxh64").get<std::string>())};
     }
-    seal.covers_itself = json.contains("format") || json.contains("xxh64_of_this_table");
-    if (!seal.covers_itself) return seal;
-    if (json.at("format") != kFormat) {
+    checksums.covers_itself = json.contains("format") || json.contains("xxh64_of_this_table");
+    if (!checksums.covers_itself) return checksums;
+    if (json.at("format") != kChecksumFileFormat) {
       throw UserError(fmt::format("its format is {}; this version of longspan reads {}",
-                                  json.at("format").dump(), kFormat));
+                                  json.at("format").dump(), kChecksumFileFormat));
     }
-    if (json.at("xxh64_of_this_table").get<std::string>() != digest_of(seal.table)) {
+    if (json.at("xxh64_of_this_table").get<std::string>() != digest_of(checksums.table)) {
       throw UserError("it is not what was written: its own checksum differs");
     }
   } catch (const nlohmann::json::exception& error) {
     throw UserError(fmt::format("it is no table of checksums ({})", error.what()));
   }
-  return seal;
+  return checksums;
 }
 
-void write_seal(const std::string& folder, const ChecksumTable& table) {
-  write_file_atomically(folder + "/" + kSealFile, table_text(table));
+void write_checksum_file(const std::string& folder, const ChecksumTable& table) {
+  write_file_atomically(folder + "/" + kChecksumFile, table_text(table));
 }
 
 std::string broken_file(const std::string& folder, int part, int num_parts, ReadFrom from) {
   ChecksumTable table;
   try {
-    Seal seal = seal_from(
-        read_text_file(model_file(folder, kSealFile), "table of checksums", kMaxTableBytes));
-    if (!seal.covers_itself && had_digest(folder)) {
+    ChecksumFile checksums = checksum_file_from(
+        read_text_file(model_file(folder, kChecksumFile), "table of checksums", kMaxTableBytes));
+    if (!checksums.covers_itself && had_digest(folder)) {
       throw UserError("it is not what was written: its own checksum is gone");
     }
-    table = std::move(seal.table);
-    if (seal.covers_itself) {
-      if (const std::string name = unsealed_file(folder, table); !name.empty()) {
+    table = std::move(checksums.table);
+    if (checksums.covers_itself) {
+      if (const std::string name = file_without_checksum(folder, table); !name.empty()) {
         return fmt::format("{} is there, and was not when the folder was written ({})", name,
-                           kSealFile);
+                           kChecksumFile);
       }
     }
   } catch (const UserError& error) {
-    return fmt::format("{}: {}", kSealFile, error.what());
+    return fmt::format("{}: {}", kChecksumFile, error.what());
   }
   // Deals out files, largest first, to the part with the least bytes.
   std::vector<std::pair<std::string, FileChecksum>> files(table.begin(), table.end());

@@ -1,4 +1,4 @@
-#include "longspan/liveness/unanswered.h"
+#include "longspan/liveness/store_watchdog.h"
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::seconds;
 
-/// A connection without answers, and its watcher, which looks once a second.
+/// A connection without answers, and its watchdog, which checks once a second.
 class Silent {
  public:
   Silent() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -26,25 +26,25 @@ class Silent {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(static_cast<in_port_t>(server_.port()));
     REQUIRE(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-    watched.asks_in(connections_to({"127.0.0.1"}, server_.port()));
+    watched.watch_connections(connections_to({"127.0.0.1"}, server_.port()));
   }
   ~Silent() { close(socket_); }
   Silent(const Silent&) = delete;
   Silent& operator=(const Silent&) = delete;
 
-  void look_for(int num_seconds) {
+  void check_for(int num_seconds) {
     for (int i = 0; i < num_seconds; ++i)
-      watched.look(begun, doing, now += seconds(1), seconds(10));
+      watched.check(begun, doing, now += seconds(1), seconds(10));
   }
   bool has_ended() const {
     char byte = 0;
     return recv(socket_, &byte, 1, MSG_DONTWAIT) == 0;
   }
 
-  Unanswered watched;
+  StoreWatchdog watched;
   StartedCollectives begun{{"world0", 5}};
   std::string doing = "step 7";
-  SinceWhen::Clock::time_point now{};
+  LastProgress::Clock::time_point now{};
 
  private:
   const testing::SilentServer server_;
@@ -53,22 +53,22 @@ class Silent {
 
 }  // namespace
 
-TEST_CASE("unanswered: a question ends where the rank has not moved for longer than the limit") {
+TEST_CASE("store watchdog: a request ends where the rank has not moved for longer than the limit") {
   Silent silent;
-  silent.look_for(30);
-  CHECK_FALSE(silent.has_ended());  // no question is under way
-  const Unanswered::Question question(silent.watched);
-  silent.look_for(11);
+  silent.check_for(30);
+  CHECK_FALSE(silent.has_ended());  // no request is under way
+  const StoreWatchdog::Request request(silent.watched);
+  silent.check_for(11);
   CHECK_FALSE(silent.has_ended());
-  silent.look_for(1);
+  silent.check_for(1);
   CHECK(silent.has_ended());
 }
 
-TEST_CASE("unanswered: who gets on, asks anew or was itself stopped is not cut off") {
+TEST_CASE("store watchdog: who gets on, sends a new request or was itself stopped is not cut off") {
   Silent silent;
-  std::optional<Unanswered::Question> question(silent.watched);
+  std::optional<StoreWatchdog::Request> request(silent.watched);
   const auto another_ten = [&] {
-    silent.look_for(10);
+    silent.check_for(10);
     CHECK_FALSE(silent.has_ended());
   };
   another_ten();
@@ -76,12 +76,12 @@ TEST_CASE("unanswered: who gets on, asks anew or was itself stopped is not cut o
   another_ten();
   silent.doing = "step 8";
   another_ten();
-  question.reset();
-  question.emplace(silent.watched);
+  request.reset();
+  request.emplace(silent.watched);
   another_ten();
   silent.now += seconds(60);
   another_ten();
-  silent.look_for(2);
+  silent.check_for(2);
   CHECK(silent.has_ended());
 }
 

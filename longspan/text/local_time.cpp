@@ -1,4 +1,4 @@
-#include "longspan/text/moment.h"
+#include "longspan/text/local_time.h"
 
 #include <fmt/format.h>
 
@@ -16,14 +16,14 @@ constexpr double kYear9999 = 2.5e11;  // in seconds since 1970
 
 }  // namespace
 
-Moment this_moment() {
+LocalTime local_time_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return moment_at(std::chrono::duration<double>(now).count());
+  return local_time_at(std::chrono::duration<double>(now).count());
 }
 
-Moment moment_at(double seconds) {
+LocalTime local_time_at(double seconds) {
   if (!(seconds >= 0 && seconds < kYear9999)) {
-    throw UserError(fmt::format("{} seconds since 1970 are no moment of a calendar", seconds));
+    throw UserError(fmt::format("{} seconds since 1970 are no time of a calendar", seconds));
   }
   const auto whole = static_cast<std::time_t>(seconds);
   const auto microseconds = static_cast<int>((seconds - static_cast<double>(whole)) * 1e6);
@@ -35,7 +35,7 @@ Moment moment_at(double seconds) {
                       microseconds)};
 }
 
-Moment moment_from(const std::string& text) {
+LocalTime local_time_from(const std::string& text) {
   render_chat_template("", nlohmann::json{{"strftime_now", text}}.dump());  // parses it
   return {text};
 }

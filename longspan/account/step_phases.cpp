@@ -1,5 +1,5 @@
 // D: model dim, V: vocabulary.
-#include "longspan/account/fullest_moment.h"
+#include "longspan/account/step_phases.h"
 
 #include <algorithm>
 #include <cmath>
@@ -118,7 +118,7 @@ double chosen_by_layers(const MemoryFacts& facts) {
 }
 
 /// Hidden states before and after the last norm and their gradients, and a chunk of logits.
-Moment moment_of_head(const MemoryFacts& facts, const LayerSizes& s) {
+StepPhase phase_of_head(const MemoryFacts& facts, const LayerSizes& s) {
   const double index = index_bytes(facts, s);
   const double hidden = s.labels * s.D * static_cast<double>(facts.compute_bytes) /
                         static_cast<double>(facts.residual_bytes);
@@ -189,10 +189,10 @@ double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {
   return facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
 }
 
-/// Adds the moments of the feed-forward. In the backward the gradients of the block's output and of
+/// Adds the phases of the feed-forward. In the backward the gradients of the block's output and of
 /// the attention's output exist; offloaded h and attention output are fetched back.
 void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const LayerPlace& place,
-                      std::vector<Moment>& moments) {
+                      std::vector<StepPhase>& phases) {
   const double index = index_bytes(facts, s);
   const bool stored = facts.offload_activations;
   // In the last layer, only the tokens with a label pass.
@@ -204,12 +204,12 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   const bool saved = (place.keeps || !facts.checkpointing) && facts.mlp_tiles == 0;
   // The gate is then written into the saved tensor.
   const double forward = s.feed_forward_forward - (saved ? s.feed_forward_own_saved / 2 : 0.0);
-  moments.push_back({.name = "an MLP",
-                     .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
-                     .fixed = rows * (forward + s.dropped + 2 * s.hidden + s.behind) +
-                              of_matrices({matrices.numbers, 0}, s.cost.feed_forward.cast_at_once,
-                                          facts.casts_blocks, false, facts),
-                     .in_forward = true});
+  phases.push_back({.name = "an MLP",
+                    .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
+                    .fixed = rows * (forward + s.dropped + 2 * s.hidden + s.behind) +
+                             of_matrices({matrices.numbers, 0}, s.cost.feed_forward.cast_at_once,
+                                         facts.casts_blocks, false, facts),
+                    .in_forward = true});
   // Per row of a chunk: the recomputed row between the halves of the block, its norm, the gradient
   // of the norm, and the gradient of the output if it has another dtype; in the last layer also the
   // mixer's output.
@@ -229,29 +229,29 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
                                    s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
                                    facts.sums_blocks_apart && in_chunks, facts);
   if (!facts.checkpointing) {
-    moments.push_back({"an MLP's backward", index + 2 * share * s.D, chunk});
+    phases.push_back({"an MLP's backward", index + 2 * share * s.D, chunk});
     return;
   }
   // If the kernel's output is the attention's, it is saved; otherwise the mixer is replayed.
   const double replayed =
       stored || !is_mixed_again_first(s) ? 0.0 : mixed_again(facts, s) + s.queries + s.kv;
   const double back = s.D + s.output + s.state + s.shared.leaves + s.shared.output;
-  moments.push_back({"an MLP's backward",
-                     index + share * s.D + s.output + replayed + (stored ? back : 0.0), chunk});
+  phases.push_back({"an MLP's backward",
+                    index + share * s.D + s.output + replayed + (stored ? back : 0.0), chunk});
   if (replayed > 0 && composed_rows(facts, s) > 0) {
-    moments.push_back({"a mixer's replay",
-                       index + s.D + s.queries + s.kv + s.queries + composed_rows(facts, s),
-                       composed_bytes(facts, s)});
+    phases.push_back({"a mixer's replay",
+                      index + s.D + s.queries + s.kv + s.queries + composed_rows(facts, s),
+                      composed_bytes(facts, s)});
   }
 }
 
-/// Returns the moments of one layer.
-std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
-                               const LayerPlace& place) {
+/// Returns the phases of one layer.
+std::vector<StepPhase> phases_of(const MemoryFacts& facts, const LayerSizes& s,
+                                 const LayerPlace& place) {
   const double index = index_bytes(facts, s);
   const bool stored = facts.offload_activations;
-  std::vector<Moment> moments;
-  add_feed_forward(facts, s, place, moments);
+  std::vector<StepPhase> phases;
+  add_feed_forward(facts, s, place, phases);
   // Attention's backward: gradients of its output, of queries, keys and values. Other tensors wait
   // in the store, if there is one; its own output has been fetched back.
   double attention = index + s.output + s.queries_wide + s.kv_wide + s.state +
@@ -268,25 +268,25 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
   attention += kernel_room(facts, s) + composed_rows(facts, s);
-  moments.push_back({.name = "attention's backward",
-                     .per_token = attention,
-                     .fixed = attention_scratch(facts, s.cost.mixer) + composed_bytes(facts, s),
-                     .has_kept = false});
+  phases.push_back({.name = "attention's backward",
+                    .per_token = attention,
+                    .fixed = attention_scratch(facts, s.cost.mixer) + composed_bytes(facts, s),
+                    .has_kept = false});
   // Attention's forward: tensors that are not saved.
   const double made = facts.checkpointing ? s.queries + s.kv + s.latents : 0.0;
-  moments.push_back({.name = "attention",
-                     .per_token = index + (stored ? s.D + s.output + s.state : 0.0) + made +
-                                  std::max(0.0, s.shared.forward) + composed_rows(facts, s) +
-                                  (facts.cuda ? s.output : 0.0),
-                     .fixed = attention_scratch(facts, s.cost.mixer),
-                     .in_forward = true});
+  phases.push_back({.name = "attention",
+                    .per_token = index + (stored ? s.D + s.output + s.state : 0.0) + made +
+                                 std::max(0.0, s.shared.forward) + composed_rows(facts, s) +
+                                 (facts.cuda ? s.output : 0.0),
+                    .fixed = attention_scratch(facts, s.cost.mixer),
+                    .in_forward = true});
   // The backward of the projections, of one chunk.
   const MatrixCost& before = s.cost.mixer.before;
   const int64_t chunk_rows =
       std::min(s.num_tokens, rows_of_chunk(device_sizes(facts.cuda).mixer_bytes,
                                            std::max(facts.hidden_size, s.cost.mixer.queries),
                                            facts.compute_bytes, kMinChunkRows));
-  moments.push_back(
+  phases.push_back(
       {.name = "the projections' backward",
        .per_token = index + s.D + s.queries + (s.latents > 0 ? s.latents : s.kv) +
                     (stored ? s.D : 0.0) + (facts.reads_ahead ? saved_for(facts, s, 1.0) : 0.0),
@@ -294,11 +294,11 @@ std::vector<Moment> moments_of(const MemoryFacts& facts, const LayerSizes& s,
                 of_matrices(before, before.numbers, facts.casts_blocks,
                             facts.sums_blocks_apart && s.num_tokens > chunk_rows, facts),
        .has_kept = false});
-  return moments;
+  return phases;
 }
 
-double total(const Moment& moment, const LayerSizes& s) {
-  return moment.per_token * static_cast<double>(s.num_tokens) + moment.fixed;
+double total(const StepPhase& phase, const LayerSizes& s) {
+  return phase.per_token * static_cast<double>(s.num_tokens) + phase.fixed;
 }
 
 }  // namespace
@@ -321,15 +321,16 @@ double chosen_by_layer(const MemoryFacts& facts, size_t kind, bool last) {
   return static_cast<double>(s.cost.feed_forward.choice_bytes) * (last ? s.labels : 1.0);
 }
 
-Moment head_moment(const MemoryFacts& facts) { return moment_of_head(facts, sizes_of_row(facts)); }
+StepPhase head_phase(const MemoryFacts& facts) { return phase_of_head(facts, sizes_of_row(facts)); }
 
-std::vector<Moment> layer_moments(const MemoryFacts& facts, size_t kind, const LayerPlace& place) {
-  return moments_of(facts, sizes_of(facts, kind), place);
+std::vector<StepPhase> layer_phases(const MemoryFacts& facts, size_t kind,
+                                    const LayerPlace& place) {
+  return phases_of(facts, sizes_of(facts, kind), place);
 }
 
 // The embedding's gradient. If it is in bf16 on a GPU, also some of its columns at a time in fp32
 // (kernels/embedding).
-Moment embedding_moment(const MemoryFacts& facts) {
+StepPhase embedding_phase(const MemoryFacts& facts) {
   const LayerSizes s = sizes_of_row(facts);
   constexpr double kColumns = 512, kBytesOfColumn = 8, kPlaces = 64;
   const bool by_columns = facts.cuda && facts.residual_bytes == 2;
@@ -339,20 +340,20 @@ Moment embedding_moment(const MemoryFacts& facts) {
           0.0};
 }
 
-Moment fullest_moment(const MemoryFacts& facts) {
-  std::vector<Moment> moments{head_moment(facts)};
+StepPhase peak_phase(const MemoryFacts& facts) {
+  std::vector<StepPhase> phases{head_phase(facts)};
   for (size_t kind = 0; kind < facts.layers.size(); ++kind) {
     if (facts.layers[kind].count == 0) continue;
     for (const bool is_last : {false, true}) {
       if (is_last && kind != facts.last_layer) continue;
-      const auto more = layer_moments(facts, kind, {.keeps = false, .is_last = is_last});
-      moments.insert(moments.end(), more.begin(), more.end());
+      const auto more = layer_phases(facts, kind, {.keeps = false, .is_last = is_last});
+      phases.insert(phases.end(), more.begin(), more.end());
     }
   }
   const LayerSizes s = sizes_of_row(facts);
-  return *std::max_element(moments.begin(), moments.end(), [&](const Moment& a, const Moment& b) {
-    return total(a, s) < total(b, s);
-  });
+  return *std::max_element(
+      phases.begin(), phases.end(),
+      [&](const StepPhase& a, const StepPhase& b) { return total(a, s) < total(b, s); });
 }
 
 TokenBytes token_bytes(const MemoryFacts& facts) {
@@ -366,7 +367,7 @@ TokenBytes token_bytes(const MemoryFacts& facts) {
   }
   bytes.saved += chosen_by_layers(facts);
   bytes.kept = kept_by_layers(facts);
-  bytes.working = fullest_moment(facts).per_token;
+  bytes.working = peak_phase(facts).per_token;
   return bytes;
 }
 

@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-inline constexpr const char* kSealFile = "checksums.json";
+inline constexpr const char* kChecksumFile = "checksums.json";
 
 /// Checksums of a folder's files, by their paths in the folder.
 using ChecksumTable = std::map<std::string, FileChecksum>;
@@ -19,7 +19,7 @@ using ChecksumTable = std::map<std::string, FileChecksum>;
 ChecksumTable checksums_of(const std::string& folder, const ChecksumTable& known);
 
 /// Writes the table. It must be the last file written to the folder.
-void write_seal(const std::string& folder, const ChecksumTable& table);
+void write_checksum_file(const std::string& folder, const ChecksumTable& table);
 
 /// Returns what is wrong with the folder, in a few words; "" where the table and each file that it
 /// names are unchanged, and where the folder has no other weights or states. Checks share `part` of
@@ -33,13 +33,13 @@ inline constexpr const char* kCoversItself = "checksums_cover_themselves";
 
 /// The table as text.
 std::string table_text(const ChecksumTable& table);
-struct Seal {
+struct ChecksumFile {
   ChecksumTable table;
   bool covers_itself = false;
 };
 /// Parses a table. Throws UserError for text that is no table, that has changed, or that names a
 /// file outside the folder.
-Seal seal_from(const std::string& text);
-inline ChecksumTable table_from(const std::string& text) { return seal_from(text).table; }
+ChecksumFile checksum_file_from(const std::string& text);
+inline ChecksumTable table_from(const std::string& text) { return checksum_file_from(text).table; }
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// A row in as many consecutive pieces as ranks, for recurrences that pass states from rank to rank.
-// t: tokens of a rank, T = P t: tokens of the padded row, s = t: tokens of a piece, X: elements of
+// A row in as many consecutive slices as ranks, for recurrences that pass states from rank to rank.
+// t: tokens of a rank, T = P t: tokens of the padded row, s = t: tokens of a slice, X: elements of
 // a token, N: heads, K, V: elements of a head of keys and of values.
 #pragma once
 
@@ -13,18 +13,18 @@
 
 namespace longspan {
 
-class RowPieces {
+class RowSlices {
  public:
   /// places_by_rank[p][i]: place in the row of token i of rank p.
-  RowPieces(const Packing& packing, const std::vector<std::vector<int64_t>>& places_by_rank,
+  RowSlices(const Packing& packing, const std::vector<std::vector<int64_t>>& places_by_rank,
             Group group);
 
-  const RowPiece& piece() const { return piece_; }
-  /// Send each token to the rank of its piece, and back. Nothing is sent if the ranks hold the
-  /// pieces already.
-  at::Tensor to_piece(const at::Tensor& x_tX) const;
-  at::Tensor from_piece(const at::Tensor& x_sX) const;
-  at::Tensor before_piece(const at::Tensor& x_sX, int64_t size) const;
+  const RowSlice& slice() const { return slice_; }
+  /// Send each token to the rank of its slice, and back. Nothing is sent if the ranks hold the
+  /// slices already.
+  at::Tensor to_slice(const at::Tensor& x_tX) const;
+  at::Tensor from_slice(const at::Tensor& x_sX) const;
+  at::Tensor before_slice(const at::Tensor& x_sX, int64_t size) const;
   /// All-gathers the ranks' maps; each rank composes those before it. The bytes do not depend on
   /// the row's length.
   at::Tensor state_before(const at::Tensor& transition_NKK, const at::Tensor& state_NKV) const;
@@ -40,9 +40,9 @@ class RowPieces {
 
   Group group_;
   int64_t size_;
-  RowPiece piece_;
-  bool is_there_;  // the ranks hold the pieces already
-  Route to_piece_, from_piece_;
+  RowSlice slice_;
+  bool is_there_;  // the ranks hold the slices already
+  Route to_slice_, from_slice_;
 };
 
 }  // namespace longspan

@@ -36,7 +36,7 @@ def ended(settings, num_ranks=1, status=0, **variables):
     return run
 
 
-def moment_of(folder):
+def time_of(folder):
     return json.loads((folder / "training_state.json").read_text())["run"]["moment"]
 
 
@@ -46,9 +46,9 @@ def test_a_run_goes_on_another_day(settings, tmp_path):
     resumed = ended(settings("halves") | dict(output_dir=output_dir), **NEXT_DAYS)
     assert "step 3 of 6" in resumed.text
     same_bytes(whole, resumed)  # losses of evaluations too
-    moment = moment_of(whole.output_dir / "checkpoint-6")
-    assert moment_of(resumed.output_dir / "checkpoint-6") == moment
-    assert f"is {moment}." in whole.text and f"is {moment}." in resumed.text
+    time = time_of(whole.output_dir / "checkpoint-6")
+    assert time_of(resumed.output_dir / "checkpoint-6") == time
+    assert f"is {time}." in whole.text and f"is {time}." in resumed.text
     # The template that is saved is the model's own, which writes the day when it is used.
     own = (tmp_path.__class__(settings("x")["model_name_or_path"]) / "chat_template.jinja").read_bytes()
     assert (resumed.output_dir / "chat_template.jinja").read_bytes() == own
@@ -61,7 +61,7 @@ def test_ranks_on_both_sides_of_midnight(settings, tmp_path):
     assert "step 3 of 6" in ended(one, **NEXT_DAYS).text
 
 
-def test_a_checkpoint_of_an_earlier_version_keeps_no_moment(settings, tmp_path):
+def test_a_checkpoint_of_an_earlier_version_has_no_time(settings, tmp_path):
     """The day when it was saved stands for it, which is right where the run began on that day."""
     whole = ended(settings("whole", save_total_limit=1, max_steps=3), **DAY)
     checkpoint = whole.output_dir / "checkpoint-3"
@@ -70,4 +70,4 @@ def test_a_checkpoint_of_an_earlier_version_keeps_no_moment(settings, tmp_path):
     assert "step 3 of 6" in ended(settings("whole"), **DAY).text
     refused = ended(settings("other"), status=1, **NEXT_DAYS)
     assert "the fingerprint of the training rows was" in refused.text
-    assert "kept no moment" in refused.text and "strftime_now" in refused.text
+    assert "saved no time" in refused.text and "strftime_now" in refused.text

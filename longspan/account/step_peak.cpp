@@ -1,10 +1,10 @@
-#include "longspan/account/step_moments.h"
+#include "longspan/account/step_peak.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "longspan/account/fullest_moment.h"
+#include "longspan/account/step_phases.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
@@ -31,7 +31,7 @@ std::vector<bool> layers_that_keep(const MemoryFacts& facts, int64_t num_layers)
   return keeps;
 }
 
-/// The moments of a step, in order. Activation bytes are those of all of a rank's tokens.
+/// The phases of a step, in order. Activation bytes are those of all of a rank's tokens.
 class Step {
  public:
   Step(const MemoryFacts& facts, const GradientSums& sums)
@@ -52,20 +52,20 @@ class Step {
     }
   }
 
-  double fullest() {
+  double peak() {
     forward();
     head();
     for (int64_t i = num_layers_ - 1; i >= first_; --i) backward(i);
     if (trains_embedding()) embedding();
     update();
-    return most_;
+    return peak_;
   }
 
  private:
-  void look(double bytes) { most_ = std::max(most_, bytes); }
+  void raise_peak(double bytes) { peak_ = std::max(peak_, bytes); }
 
-  double worked_with(const Moment& moment) const {
-    return moment.per_token * tokens_ + moment.fixed;
+  double worked_with(const StepPhase& phase) const {
+    return phase.per_token * tokens_ + phase.fixed;
   }
 
   bool trains_embedding() const {
@@ -102,10 +102,10 @@ class Step {
                          : 0.0;
   }
 
-  std::vector<Moment> moments(int64_t i, bool in_forward) const {
-    std::vector<Moment> some = layer_moments(facts_, static_cast<size_t>(i) % facts_.layers.size(),
-                                             {keeps_[i], i + 1 == num_layers_});
-    std::erase_if(some, [&](const Moment& moment) { return moment.in_forward != in_forward; });
+  std::vector<StepPhase> phases(int64_t i, bool in_forward) const {
+    std::vector<StepPhase> some = layer_phases(
+        facts_, static_cast<size_t>(i) % facts_.layers.size(), {keeps_[i], i + 1 == num_layers_});
+    std::erase_if(some, [&](const StepPhase& phase) { return phase.in_forward != in_forward; });
     return some;
   }
 
@@ -120,12 +120,12 @@ class Step {
     // In a step of several rows, all gradients of the previous row exist.
     const double sums = facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
     const Unit& embedding = units_.head_is_embedding ? units_.head : units_.embedding;
-    look(sums + gathered(embedding, layer(0)) + under_way(0, of_row_before(0), 0));
+    raise_peak(sums + gathered(embedding, layer(0)) + under_way(0, of_row_before(0), 0));
     for (int64_t i = 0; i < num_layers_; ++i) {
       activations_ += saved_[i] + kept_[i];
-      for (const Moment& moment : moments(i, /*in_forward=*/true)) {
-        look(sums + gathered(layer(i), layer(i + 1)) + under_way(0, of_row_before(0), 0) +
-             activations_ + worked_with(moment));
+      for (const StepPhase& phase : phases(i, /*in_forward=*/true)) {
+        raise_peak(sums + gathered(layer(i), layer(i + 1)) + under_way(0, of_row_before(0), 0) +
+                   activations_ + worked_with(phase));
       }
     }
   }
@@ -133,14 +133,14 @@ class Step {
   void head() {
     not_made_ = units_.embedding.gradients;
     for (const Unit& unit : units_.layers) not_made_ += unit.gradients;
-    const Moment moment = head_moment(facts_);
+    const StepPhase phase = head_phase(facts_);
     // A sharded sum of a unit is allocated at the end of its backward; a gradient that accumulates
     // separately is allocated after the last logits are freed.
     const int64_t gradient = units_.head.gradients;
     const int64_t own =
-        sums_.at_once ? gradient : std::min(gradient, static_cast<int64_t>(moment.before_gradient));
-    look(sums_without(not_made_ + own) + under_way(gradient, of_row_before(0), 0) +
-         gathered(units_.head, layer(num_layers_ - 1)) + activations_ + worked_with(moment));
+        sums_.at_once ? gradient : std::min(gradient, static_cast<int64_t>(phase.before_gradient));
+    raise_peak(sums_without(not_made_ + own) + under_way(gradient, of_row_before(0), 0) +
+               gathered(units_.head, layer(num_layers_ - 1)) + activations_ + worked_with(phase));
   }
 
   void backward(int64_t i) {
@@ -148,8 +148,8 @@ class Step {
     const double others =
         sums_without(not_made_) + gathered(layer(i), layer(i - 1)) +
         under_way(layer(i).gradients, layer(i + 1).gradients, layer(i + 2).gradients);
-    for (const Moment& moment : moments(i, /*in_forward=*/false)) {
-      look(others + activations_ - (moment.has_kept ? 0.0 : kept_[i]) + worked_with(moment));
+    for (const StepPhase& phase : phases(i, /*in_forward=*/false)) {
+      raise_peak(others + activations_ - (phase.has_kept ? 0.0 : kept_[i]) + worked_with(phase));
     }
     activations_ -= saved_[i] + kept_[i];
   }
@@ -157,11 +157,11 @@ class Step {
   void embedding() {
     const int64_t own =
         units_.head_is_embedding ? units_.head.gradients : units_.embedding.gradients;
-    look(sums_without(0) + under_way(own, layer(0).gradients, layer(1).gradients) +
-         worked_with(embedding_moment(facts_)));
+    raise_peak(sums_without(0) + under_way(own, layer(0).gradients, layer(1).gradients) +
+               worked_with(embedding_phase(facts_)));
   }
 
-  void update() { look(sums_without(0) + static_cast<double>(facts_.update_bytes)); }
+  void update() { raise_peak(sums_without(0) + static_cast<double>(facts_.update_bytes)); }
 
   const MemoryFacts& facts_;
   const GradientSums& sums_;
@@ -171,7 +171,7 @@ class Step {
   int64_t first_;  // the layer at which the backward ends
   std::vector<bool> keeps_;
   std::vector<double> saved_, kept_;  // per layer
-  double activations_ = 0, most_ = 0;
+  double activations_ = 0, peak_ = 0;
   int64_t not_made_ = 0;
 };
 
@@ -203,9 +203,9 @@ int64_t bytes_under_reduction(int64_t bytes) {
   return bytes <= kReductionBytes ? bytes : 2 * std::min(bytes, 2 * kReductionBytes);
 }
 
-int64_t bytes_of_fullest_moment(const MemoryFacts& facts, const GradientSums& sums) {
+int64_t step_peak_bytes(const MemoryFacts& facts, const GradientSums& sums) {
   if (facts.units.layers.empty() || facts.layers.empty()) return 0;
-  return std::llround(Step(facts, sums).fullest()) + device_sizes(facts.cuda).workspace_bytes;
+  return std::llround(Step(facts, sums).peak()) + device_sizes(facts.cuda).workspace_bytes;
 }
 
 }  // namespace longspan

@@ -7,6 +7,6 @@
 namespace longspan::testing::accelerator {
 
 /// Returns the kernels of one device, which are never freed.
-cuda::Kernels& row_kernels(int device);
+cuda::Kernels& simulated_kernels(int device);
 
 }  // namespace longspan::testing::accelerator

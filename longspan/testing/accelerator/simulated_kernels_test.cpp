@@ -1,6 +1,6 @@
 // The passes over rows as a GPU starts them: each is one launch (the gradient of a weight another),
 // accesses only its arguments, and computes the same as the CPU's loops.
-#include "longspan/testing/accelerator/row_kernels.h"
+#include "longspan/testing/accelerator/simulated_kernels.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -68,7 +68,7 @@ RotaryTable table_of(const Tensors& x, RotaryPairs pairs = RotaryPairs::kHalves)
 
 TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
   install();
-  const cuda::WithKernels lent(row_kernels(0));
+  const cuda::WithKernels lent(simulated_kernels(0));
   at::manual_seed(1);
   for (const auto& [of_h, of_y] : {std::pair(at::kFloat, at::kFloat),
                                    {at::kFloat, at::kBFloat16},
@@ -172,7 +172,7 @@ TEST_CASE("row kernels: each pass is the CPU's, in one launch") {
 /// The norm and rotation of whole heads, and of the first elements of longer heads.
 TEST_CASE("row kernels: heads are normed and rotated as on the CPU, in one launch") {
   install();
-  const cuda::WithKernels lent(row_kernels(0));
+  const cuda::WithKernels lent(simulated_kernels(0));
   at::manual_seed(2);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const int64_t gate : {0, 8}) {
@@ -219,7 +219,7 @@ TEST_CASE("row kernels: heads are normed and rotated as on the CPU, in one launc
 
 TEST_CASE("row kernels: what the gradients of a weight are added to is kept") {
   install();
-  const cuda::WithKernels lent(row_kernels(0));
+  const cuda::WithKernels lent(simulated_kernels(0));
   const at::Tensor h = random({kNumRows, kWidth}), dy = random({kNumRows, kWidth}),
                    weight = random({kWidth}), rstd = composed::reciprocal_rms(h, kEps);
   const at::Tensor before = at::ones({kWidth}, on_device());
@@ -261,7 +261,7 @@ TEST_CASE("row kernels: a gate that has none is composed in parts, of so many by
 
 TEST_CASE("row kernels: what they read and write takes part in races") {
   install();
-  const cuda::WithKernels lent(row_kernels(0));
+  const cuda::WithKernels lent(simulated_kernels(0));
   const auto fault_of = [](const std::function<void()>& run) -> std::optional<Fault> {
     try {
       run();

@@ -1,4 +1,4 @@
-#include "longspan/account/fullest_moment.h"
+#include "longspan/account/step_phases.h"
 
 #include <doctest/doctest.h>
 
@@ -19,7 +19,7 @@ MemoryFacts facts_of_rows() {
   return facts;
 }
 
-TEST_CASE("fullest moment: a head's gradient in bf16 is made once its last logits are gone") {
+TEST_CASE("peak phase: a head's gradient in bf16 is made once its last logits are gone") {
   MemoryFacts facts = facts_of_rows();
   facts.vocab_size = 100'000;
   facts.residual_bytes = facts.compute_bytes = 2;

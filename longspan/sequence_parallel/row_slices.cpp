@@ -1,4 +1,4 @@
-#include "longspan/sequence_parallel/row_pieces.h"
+#include "longspan/sequence_parallel/row_slices.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -15,29 +15,29 @@ namespace longspan {
 namespace {
 
 /// Returns the documents of tokens [begin, begin + size) of a row.
-RowPiece piece_of(const Packing& packing, int64_t begin, int64_t size) {
-  RowPiece piece;
+RowSlice slice_of(const Packing& packing, int64_t begin, int64_t size) {
+  RowSlice slice;
   std::vector<int64_t> lengths;
   for (int64_t d = 0; d < packing.num_documents(); ++d) {
     const int64_t from = std::max(packing.begin(d), begin),
                   to = std::min(packing.end(d), begin + size);
     if (from >= to) continue;
-    if (lengths.empty()) piece.num_before = from - packing.begin(d);
+    if (lengths.empty()) slice.num_before = from - packing.begin(d);
     lengths.push_back(to - from);
   }
-  piece.packing = Packing::from_lengths(lengths);
-  return piece;
+  slice.packing = Packing::from_lengths(lengths);
+  return slice;
 }
 
 at::Tensor index_of(const std::vector<int64_t>& places) { return at::tensor(places, at::kLong); }
 
 }  // namespace
 
-RowPieces::RowPieces(const Packing& packing,
+RowSlices::RowSlices(const Packing& packing,
                      const std::vector<std::vector<int64_t>>& places_by_rank, Group group)
     : group_(std::move(group)), size_(packing.num_tokens() / group_.size()) {
   const int P = group_.size(), me = group_.rank();
-  piece_ = piece_of(packing, me * size_, size_);
+  slice_ = slice_of(packing, me * size_, size_);
   is_there_ = true;
   for (int p = 0; p < P; ++p) {
     for (int64_t i = 0; i < size_; ++i) {
@@ -45,7 +45,7 @@ RowPieces::RowPieces(const Packing& packing,
     }
   }
   if (is_there_) return;
-  // Each rank sends the tokens of a piece in its own order.
+  // Each rank sends the tokens of a slice in its own order.
   const auto rank_of = [&](int64_t place) { return place / size_; };
   const std::vector<int64_t>& mine = places_by_rank[me];
   std::vector<int64_t> order(size_), returned(size_), arrived;
@@ -65,11 +65,11 @@ RowPieces::RowPieces(const Packing& packing,
   }
   std::vector<int64_t> where(size_);
   for (int64_t i = 0; i < size_; ++i) where[arrived[i]] = i;
-  to_piece_ = {index_of(order), sent, received, index_of(where)};
-  from_piece_ = {index_of(arrived), received, sent, index_of(returned)};
+  to_slice_ = {index_of(order), sent, received, index_of(where)};
+  from_slice_ = {index_of(arrived), received, sent, index_of(returned)};
 }
 
-at::Tensor RowPieces::routed(const at::Tensor& x_X, const Route& there, const Route& back) const {
+at::Tensor RowSlices::routed(const at::Tensor& x_X, const Route& there, const Route& back) const {
   const auto send = [group = group_](const at::Tensor& x, const Route& route) {
     const c10::NoGradGuard no_grad;
     const auto on = [&](const at::Tensor& index) { return sent_to(index, x.device()); };
@@ -85,23 +85,23 @@ at::Tensor RowPieces::routed(const at::Tensor& x_X, const Route& there, const Ro
   })[0];
 }
 
-at::Tensor RowPieces::to_piece(const at::Tensor& x_tX) const {
-  return is_there_ ? x_tX : routed(x_tX, to_piece_, from_piece_);
+at::Tensor RowSlices::to_slice(const at::Tensor& x_tX) const {
+  return is_there_ ? x_tX : routed(x_tX, to_slice_, from_slice_);
 }
 
-at::Tensor RowPieces::from_piece(const at::Tensor& x_sX) const {
-  return is_there_ ? x_sX : routed(x_sX, from_piece_, to_piece_);
+at::Tensor RowSlices::from_slice(const at::Tensor& x_sX) const {
+  return is_there_ ? x_sX : routed(x_sX, from_slice_, to_slice_);
 }
 
-at::Tensor RowPieces::before_piece(const at::Tensor& x_sX, int64_t size) const {
-  const int64_t own = std::min(size, size_), wanted = std::min(size, piece_.num_before);
+at::Tensor RowSlices::before_slice(const at::Tensor& x_sX, int64_t size) const {
+  const int64_t own = std::min(size, size_), wanted = std::min(size, slice_.num_before);
   const at::Tensor last_X = x_sX.narrow(0, size_ - own, own).contiguous();
-  // If pieces are shorter than `wanted`, tokens of several ranks.
+  // If slices are shorter than `wanted`, tokens of several ranks.
   const at::Tensor all_X = all_gather(last_X, group_);
   return all_X.narrow(0, group_.rank() * own - wanted, wanted);
 }
 
-at::Tensor RowPieces::state_before(const at::Tensor& transition_NKK,
+at::Tensor RowSlices::state_before(const at::Tensor& transition_NKK,
                                    const at::Tensor& state_NKV) const {
   const int64_t K = transition_NKK.size(2), V = state_NKV.size(2);
   const at::Tensor maps_PNKX =

@@ -1,4 +1,4 @@
-#include "longspan/config/words_of_registers.h"
+#include "longspan/config/register_choices.h"
 
 #include <fmt/format.h>
 

@@ -15,7 +15,7 @@ namespace longspan {
 
 /// Elements [begin, end) of a flattened parameter, as they are trained here. Unsharded: all of
 /// them.
-struct ParameterPiece {
+struct ParameterShard {
   std::string parameter;  // Hugging Face name
   int64_t begin = 0, end = 0;
   at::Tensor values;   // end - begin elements of any shape; its .grad is the gradient
@@ -23,7 +23,7 @@ struct ParameterPiece {
 };
 
 /// The optimizer state of such a range.
-struct StatePiece {
+struct StateShard {
   std::string parameter;
   int64_t begin = 0, end = 0;
   int64_t num_steps = 0;  // updates so far
@@ -32,16 +32,16 @@ struct StatePiece {
   std::map<std::string, at::Tensor> tensors;
 };
 
-/// Makes a StatePiece on demand, so that no process holds all states at once.
+/// Makes a StateShard on demand, so that no process holds all states at once.
 struct StateSource {
   std::string parameter;
   int64_t begin = 0, end = 0;
-  std::map<std::string, at::ScalarType> dtypes;  // of the piece's tensors
-  /// The tensors of the piece may be on any device, and may be views of the trained tensors.
-  std::function<StatePiece()> make;
+  std::map<std::string, at::ScalarType> dtypes;  // of the shard's tensors
+  /// The tensors of the shard may be on any device, and may be views of the trained tensors.
+  std::function<StateShard()> make;
 };
 
-/// Adds the values (any shape) as "master". They are read when the piece is made.
+/// Adds the values (any shape) as "master". They are read when the shard is made.
 StateSource with_master(StateSource source, const at::Tensor& values);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Device memory at the moments of a training step, in addition to constant memory. Gradients are
+// Device memory in the phases of a training step, in addition to constant memory. Gradients are
 // allocated while activations are freed, so the two peaks do not coincide. No torch.
 #pragma once
 
@@ -27,6 +27,6 @@ int64_t bytes_under_reduction(int64_t bytes);
 
 /// Returns the peak in bytes of gathered parameters, gradients, and saved, kept and temporary
 /// tensors; 0 if `facts` has no units.
-int64_t bytes_of_fullest_moment(const MemoryFacts& facts, const GradientSums& sums);
+int64_t step_peak_bytes(const MemoryFacts& facts, const GradientSums& sums);
 
 }  // namespace longspan

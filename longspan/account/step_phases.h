@@ -1,4 +1,4 @@
-// Moments of a training step with much temporary memory on the device, and the one with the most.
+// Phases of a training step with much temporary memory on the device, and the one with the most.
 // No torch.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace longspan {
 
-/// Temporary memory at a moment, in addition to saved tensors: bytes per token of this rank, and
-/// bytes that do not depend on the row.
-struct Moment {
+/// Temporary memory in a phase of a step, in addition to saved tensors: bytes per token of this
+/// rank, and bytes that do not depend on the row.
+struct StepPhase {
   const char* name;
   double per_token, fixed;
   bool in_forward = false;  ///< before any gradient of the row exists
@@ -20,19 +20,19 @@ struct Moment {
   double before_gradient = 0.0;
 };
 
-/// Returns the peak over all moments, assuming that all saved and kept tensors exist at each.
-Moment fullest_moment(const MemoryFacts& facts);
+/// Returns the peak over all phases, assuming that all saved and kept tensors exist in each.
+StepPhase peak_phase(const MemoryFacts& facts);
 
-/// The head's moment; its forward and backward are one.
-Moment head_moment(const MemoryFacts& facts);
+/// The head's phase; its forward and backward are one.
+StepPhase head_phase(const MemoryFacts& facts);
 /// A layer of some kind (an index in facts.layers).
 struct LayerPlace {
   bool keeps = false;    ///< checkpointing keeps the tensors that its feed-forward saves
   bool is_last = false;  ///< the last layer computes only the rows with labels
 };
-std::vector<Moment> layer_moments(const MemoryFacts& facts, size_t kind, const LayerPlace& place);
+std::vector<StepPhase> layer_phases(const MemoryFacts& facts, size_t kind, const LayerPlace& place);
 /// The embedding's backward.
-Moment embedding_moment(const MemoryFacts& facts);
+StepPhase embedding_phase(const MemoryFacts& facts);
 
 /// Bytes per token of one layer of a kind: saved for the backward, additionally kept for the
 /// feed-forward (if it keeps them), and of the experts' choices, which always stay on the device.

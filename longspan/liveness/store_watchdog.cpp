@@ -1,20 +1,21 @@
-#include "longspan/liveness/unanswered.h"
+#include "longspan/liveness/store_watchdog.h"
 
 namespace longspan {
 
-void Unanswered::asks_in(Connections connections) {
+void StoreWatchdog::watch_connections(Connections connections) {
   const std::lock_guard lock(mutex_);
   connections_ = std::move(connections);
 }
 
-void Unanswered::asks(bool under_way) {
+void StoreWatchdog::set_under_way(bool under_way) {
   const std::lock_guard lock(mutex_);
   under_way_ = under_way;
   is_new_ = true;
 }
 
-void Unanswered::look(const StartedCollectives& begun, const std::string& doing,
-                      SinceWhen::Clock::time_point now, std::chrono::duration<double> limit) {
+void StoreWatchdog::check(const StartedCollectives& begun, const std::string& doing,
+                          LastProgress::Clock::time_point now,
+                          std::chrono::duration<double> limit) {
   const std::lock_guard lock(mutex_);
   since_.begin(/*num_ranks=*/1, now, limit);
   std::pair<StartedCollectives, std::string> stands(begun, doing);

@@ -1,4 +1,4 @@
-#include "longspan/liveness/standstill.h"
+#include "longspan/liveness/stall_detector.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -62,7 +62,7 @@ bool is_as_far(const std::optional<Beat>& a, const std::optional<Beat>& b) {
 
 }  // namespace
 
-std::string laggards_of(const Beats& beats) {
+std::string stragglers_of(const Beats& beats) {
   std::map<int, Lag> lags = lags_of(beats);
   std::map<int, Lag> ends = lags;
   std::erase_if(ends, [&](const auto& lag) { return waits_itself(beats, lag.first); });
@@ -82,14 +82,14 @@ std::string laggards_of(const Beats& beats) {
   return fmt::format("{}", fmt::join(sentences, " "));
 }
 
-void SinceWhen::begin(size_t num_ranks, Clock::time_point now,
-                      std::chrono::duration<double> limit) {
-  if (moved_.size() != num_ranks || now - looked_ > limit / 2) moved_.assign(num_ranks, now);
-  looked_ = now;
+void LastProgress::begin(size_t num_ranks, Clock::time_point now,
+                         std::chrono::duration<double> limit) {
+  if (moved_.size() != num_ranks || now - checked_ > limit / 2) moved_.assign(num_ranks, now);
+  checked_ = now;
 }
 
-std::string Silence::look(const Beats& beats, int own_rank, const std::string& own_machine,
-                          Clock::time_point now, std::chrono::duration<double> limit) {
+std::string SilenceDetector::check(const Beats& beats, int own_rank, const std::string& own_machine,
+                                   Clock::time_point now, std::chrono::duration<double> limit) {
   last_.resize(beats.size());
   since_.begin(beats.size(), now, limit);
   std::string lost;
@@ -107,8 +107,8 @@ std::string Silence::look(const Beats& beats, int own_rank, const std::string& o
   return lost;
 }
 
-std::string Standstill::look(const Beats& beats, Clock::time_point now,
-                             std::chrono::duration<double> limit) {
+std::string StallDetector::check(const Beats& beats, Clock::time_point now,
+                                 std::chrono::duration<double> limit) {
   last_.resize(beats.size());
   since_.begin(beats.size(), now, limit);
   Beats still(beats.size());
@@ -118,7 +118,7 @@ std::string Standstill::look(const Beats& beats, Clock::time_point now,
     const bool lives = beats[rank] && beats[rank]->ending == Beat::Ending::kNone;
     if (lives && since_.still_for(rank) > limit) still[rank] = beats[rank];
   }
-  const std::string found = laggards_of(still);
+  const std::string found = stragglers_of(still);
   if (found.empty()) return "";
   return fmt::format(
       "{} Nothing has moved there for {:.0f} s: what is named hangs, or takes longer than "
