@@ -126,13 +126,11 @@ AttentionResult BlockKernel::forward(const at::Tensor& q_TNH, const at::Tensor& 
   return total;
 }
 
-AttentionGradients BlockKernel::backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                                         const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                                         const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+AttentionGradients BlockKernel::backward(const AttentionGradientInputs& inputs,
                                          const AttentionSpec& spec,
                                          const std::vector<Block>& blocks) const {
-  check_spec(abilities(), q_TNH, k_SMH, v_SMH, spec);
-  return backward_blocks(dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT, spec, blocks);
+  check_spec(abilities(), inputs.q_TNH, inputs.k_SMH, inputs.v_SMH, spec);
+  return backward_blocks(inputs, spec, blocks);
 }
 
 }  // namespace longspan

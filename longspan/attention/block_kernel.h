@@ -20,6 +20,14 @@ struct AttentionResult {
   at::Tensor lse_NT;
 };
 
+/// What the gradients of blocks are computed from. `out` and `lse` are those of the GLOBAL softmax
+/// of each query, of which the blocks may be a part.
+struct AttentionGradientInputs {
+  at::Tensor dout_TNH;
+  at::Tensor q_TNH, k_SMH, v_SMH;
+  at::Tensor out_TNH, lse_NT;
+};
+
 struct AttentionGradients {
   at::Tensor dq_TNH;
   at::Tensor dk_SMH;
@@ -57,14 +65,11 @@ class BlockKernel {
   /// merged in the dtype of lse. Later rounds take only the rows of their queries.
   AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                           const AttentionSpec& spec, const std::vector<Block>& blocks) const;
-  /// Returns gradients of the blocks. `out` and `lse` are those of the GLOBAL softmax of each
-  /// query, of which these blocks may be a part: p = exp(s - lse_global), delta = rowsum(dout *
-  /// out_global). So the gradients of all parts add up (FlashAttention-2, arXiv 2307.08691,
-  /// algorithm 2). Gradients are in the dtype of accumulation: fp32 for bf16, else the dtype of q.
-  AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                              const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                              const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                              const AttentionSpec& spec, const std::vector<Block>& blocks) const;
+  /// Returns gradients of the blocks: p = exp(s - lse_global), delta = rowsum(dout * out_global).
+  /// So the gradients of all parts add up (FlashAttention-2, arXiv 2307.08691, algorithm 2).
+  /// Gradients are in the dtype of accumulation: fp32 for bf16, else the dtype of q.
+  AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
+                              const std::vector<Block>& blocks) const;
 
  protected:
   /// As forward(), for a spec that the kernel computes. Each query is in at most one block.
@@ -72,9 +77,7 @@ class BlockKernel {
                                         const at::Tensor& v_SMH, const AttentionSpec& spec,
                                         const std::vector<Block>& blocks) const = 0;
   /// As backward(), for a spec that the kernel computes.
-  virtual AttentionGradients backward_blocks(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                                             const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                                             const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+  virtual AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                              const AttentionSpec& spec,
                                              const std::vector<Block>& blocks) const = 0;
 };

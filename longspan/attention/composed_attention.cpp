@@ -121,10 +121,9 @@ AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const 
   return result;
 }
 
-AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                            const AttentionSpec& spec, const std::vector<Block>& blocks) {
+AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
+                            const std::vector<Block>& blocks) {
+  const auto& [dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT] = inputs;
   const Heads heads{k_SMH.size(1), at::toOpMathType(q_TNH.scalar_type())};
   const auto zeros = [&](const at::Tensor& x) {
     return at::zeros(x.sizes(), x.options().dtype(heads.dtype));

@@ -130,21 +130,16 @@ class CpuKernel : public BlockKernel {
     return result;
   }
 
-  AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
-                                     const at::Tensor& k, const at::Tensor& v,
-                                     const at::Tensor& out, const at::Tensor& lse_NT,
+  AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                      const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const override {
-    if (flash::supports(q, v)) {
-      return flash::backward(dout, q, k, v, out, lse_NT, spec, blocks);
-    }
+    const auto& [dout, q, k, v, out, lse_NT] = inputs;
+    if (flash::supports(q, v)) return flash::backward(inputs, spec, blocks);
     if (is_beyond_aten(spec, blocks)) {
-      if (q.scalar_type() == at::kDouble) {
-        return composed::backward(dout, q, k, v, out, lse_NT, spec, blocks);
-      }
-      const AttentionGradients gradients =
-          flash::backward(for_flash(dout), for_flash(q), for_flash(k), for_flash(v), for_flash(out),
-                          lse_NT, spec, blocks);
+      if (q.scalar_type() == at::kDouble) return composed::backward(inputs, spec, blocks);
+      const AttentionGradients gradients = flash::backward(
+          {for_flash(dout), for_flash(q), for_flash(k), for_flash(v), for_flash(out), lse_NT}, spec,
+          blocks);
       return {without_padding(gradients.dq_TNH, spec.key_dim),
               without_padding(gradients.dk_SMH, spec.key_dim),
               without_padding(gradients.dv_SMH, spec.value_dim)};
@@ -154,16 +149,18 @@ class CpuKernel : public BlockKernel {
       // many kv heads as query heads.
       const at::Tensor wide_q = q.to(at::kFloat), wide_v = v.to(at::kFloat);
       if (flash::supports(wide_q, wide_v)) {
-        return flash::backward(dout.to(at::kFloat), wide_q, k.to(at::kFloat), wide_v,
-                               out.to(at::kFloat), lse_NT, spec, blocks);
+        return flash::backward(
+            {dout.to(at::kFloat), wide_q, k.to(at::kFloat), wide_v, out.to(at::kFloat), lse_NT},
+            spec, blocks);
       }
     }
     AlignedBlocks aligned = align(blocks);
     aligned.first.insert(aligned.first.end(), aligned.second.begin(), aligned.second.end());
     const int64_t H = std::max(spec.key_dim, spec.value_dim);
-    const AttentionGradients gradients = backward_aligned(
-        with_head_dim(dout, H), with_head_dim(q, H), with_head_dim(k, H), with_head_dim(v, H),
-        with_head_dim(out, H), lse_NT, spec.scale, aligned.first);
+    const AttentionGradients gradients =
+        backward_aligned({with_head_dim(dout, H), with_head_dim(q, H), with_head_dim(k, H),
+                          with_head_dim(v, H), with_head_dim(out, H), lse_NT},
+                         spec.scale, aligned.first);
     return {without_padding(gradients.dq_TNH, spec.key_dim),
             without_padding(gradients.dk_SMH, spec.key_dim),
             without_padding(gradients.dv_SMH, spec.value_dim)};
@@ -210,16 +207,15 @@ class CpuKernel : public BlockKernel {
     return result;
   }
 
-  static AttentionGradients backward_aligned(const at::Tensor& dout, const at::Tensor& q,
-                                             const at::Tensor& k, const at::Tensor& v,
-                                             const at::Tensor& out, const at::Tensor& lse_NT,
-                                             double scale, const std::vector<Block>& blocks) {
+  static AttentionGradients backward_aligned(const AttentionGradientInputs& inputs, double scale,
+                                             const std::vector<Block>& blocks) {
     // ATen sums gradients in the dtype of q, one term for each 256 queries or 512 keys. In bf16 the
     // error would grow with the length of the row.
-    const at::ScalarType accumulate = at::toOpMathType(q.scalar_type());
+    const at::ScalarType accumulate = at::toOpMathType(inputs.q_TNH.scalar_type());
     auto widen = [&](const at::Tensor& x) { return dense_heads(x.to(accumulate)); };
-    const at::Tensor dout_TNH = widen(dout), q_TNH = widen(q), k_SMH = widen(k), v_SMH = widen(v),
-                     out_TNH = widen(out);
+    const at::Tensor dout_TNH = widen(inputs.dout_TNH), q_TNH = widen(inputs.q_TNH),
+                     k_SMH = widen(inputs.k_SMH), v_SMH = widen(inputs.v_SMH),
+                     out_TNH = widen(inputs.out_TNH), &lse_NT = inputs.lse_NT;
     const int64_t T = q_TNH.size(0), N = q_TNH.size(1), H = q_TNH.size(2);
     const int64_t S = k_SMH.size(0), M = k_SMH.size(1);
     const HeadLayout layout{N, M};

@@ -117,7 +117,7 @@ TEST_CASE("cpu kernel: blocks, groupings and strides against a plain softmax, fp
       CHECK(relative_error(result.lse_NT.masked_select(finite),
                            expected.lse_NT.masked_select(finite)) < kTolerance);
       const AttentionGradients gradients =
-          cpu_block_kernel().backward(dout, q, k, v, result.out_TNH, result.lse_NT, spec, blocks);
+          cpu_block_kernel().backward({dout, q, k, v, result.out_TNH, result.lse_NT}, spec, blocks);
       CHECK(relative_error(gradients.dq_TNH, q_leaf.grad()) < kTolerance);
       CHECK(relative_error(gradients.dk_SMH, k_leaf.grad()) < kTolerance);
       CHECK(relative_error(gradients.dv_SMH, v_leaf.grad()) < kTolerance);
@@ -157,7 +157,7 @@ TEST_CASE("cpu kernel: queries in several blocks, fp32 and bf16, tiles and threa
       const BlockKernel& kernel = cpu_block_kernel();
       const AttentionResult result = kernel.forward(q, k, v, spec, blocks);
       const AttentionGradients gradients =
-          kernel.backward(dout, q, k, v, result.out_TNH, result.lse_NT, spec, blocks);
+          kernel.backward({dout, q, k, v, result.out_TNH, result.lse_NT}, spec, blocks);
       CHECK((result.out_TNH.scalar_type() == dtype));
       CHECK((result.lse_NT.scalar_type() == at::kFloat));
       // fp32: rounding errors of sums of some hundred products. bf16: rounding of each part of the
@@ -185,12 +185,10 @@ TEST_CASE("cpu kernel: a later round works on its own rows") {
       rows.push_back(q.size(0));
       return cpu_block_kernel().forward(q, k, v, spec, blocks);
     }
-    AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
-                                       const at::Tensor& k, const at::Tensor& v,
-                                       const at::Tensor& out, const at::Tensor& lse,
+    AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                        const AttentionSpec& spec,
                                        const std::vector<Block>& blocks) const override {
-      return cpu_block_kernel().backward(dout, q, k, v, out, lse, spec, blocks);
+      return cpu_block_kernel().backward(inputs, spec, blocks);
     }
   } kernel;
   const at::Tensor q = random({30, 2, 8}), k = random({30, 1, 8});
@@ -211,7 +209,7 @@ TEST_CASE("cpu kernel: gradients of two halves of the keys, given the global lse
   const AttentionSpec spec = spec_of(q, k);
   const AttentionResult whole = kernel.forward(q, k, v, spec, all);
   auto backward = [&](const std::vector<Block>& blocks) {
-    return kernel.backward(dout, q, k, v, whole.out_TNH, whole.lse_NT, spec, blocks);
+    return kernel.backward({dout, q, k, v, whole.out_TNH, whole.lse_NT}, spec, blocks);
   };
   const AttentionGradients expected = backward(all), a = backward(first), b = backward(second);
   CHECK(relative_error(a.dq_TNH + b.dq_TNH, expected.dq_TNH) < kTolerance);
@@ -228,7 +226,7 @@ TEST_CASE("cpu kernel: bf16 in, bf16 out, fp32 lse and gradients") {
   CHECK((result.out_TNH.scalar_type() == at::kBFloat16));
   CHECK((result.lse_NT.scalar_type() == at::kFloat));
   const AttentionGradients gradients = cpu_block_kernel().backward(
-      result.out_TNH, q, k, v, result.out_TNH, result.lse_NT, spec, blocks);
+      {result.out_TNH, q, k, v, result.out_TNH, result.lse_NT}, spec, blocks);
   CHECK((gradients.dk_SMH.scalar_type() == at::kFloat));
   const Plain exact =
       plain_softmax(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble), spec, blocks);
@@ -241,6 +239,7 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
   const std::vector<Block> blocks{{0, 6, 0, 6, true}};
   const AttentionSpec plain = spec_of(q, k);
   const AttentionResult result = cpu_block_kernel().forward(q, k, k, plain, blocks);
+  const AttentionGradientInputs gradient_inputs{q, q, k, k, result.out_TNH, result.lse_NT};
   // A kernel without optional features.
   struct Plainest : BlockKernel {
     KernelAbilities abilities() const override { return {.name = "A kernel of the tests"}; }
@@ -248,9 +247,7 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
                                   const AttentionSpec&, const std::vector<Block>&) const override {
       return {};
     }
-    AttentionGradients backward_blocks(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                       const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                       const AttentionSpec&,
+    AttentionGradients backward_blocks(const AttentionGradientInputs&, const AttentionSpec&,
                                        const std::vector<Block>&) const override {
       return {};
     }
@@ -265,8 +262,8 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
                          const char* message) {
     CHECK_THROWS_WITH_AS(kernel.forward(q, k, k, spec, blocks), doctest::Contains(message),
                          UserError);
-    CHECK_THROWS_WITH_AS(kernel.backward(q, q, k, k, result.out_TNH, result.lse_NT, spec, blocks),
-                         doctest::Contains(message), UserError);
+    CHECK_THROWS_WITH_AS(kernel.backward(gradient_inputs, spec, blocks), doctest::Contains(message),
+                         UserError);
   };
   check(plainest, window, "A kernel of the tests cannot compute attention with a sliding window");
   check(plainest, softcap, "A kernel of the tests cannot compute attention with a softcap");
@@ -275,8 +272,7 @@ TEST_CASE("kernels refuse by name what they cannot compute, forward and backward
         "model has 512");
   for (const BlockKernel* kernel : {&cpu_block_kernel(), &cuda_block_kernel()}) {
     CHECK_THROWS_AS(kernel->forward(q, k, k, wider, blocks), c10::Error);
-    CHECK_THROWS_AS(kernel->backward(q, q, k, k, result.out_TNH, result.lse_NT, values, blocks),
-                    c10::Error);
+    CHECK_THROWS_AS(kernel->backward(gradient_inputs, values, blocks), c10::Error);
   }
   CHECK(std::string(cpu_block_kernel().abilities().name) != cuda_block_kernel().abilities().name);
 }
@@ -291,12 +287,10 @@ TEST_CASE("leaf attention: replay takes what was saved, in order, and computes n
       ++num_forwards;
       return cpu_block_kernel().forward(q, k, v, spec, blocks);
     }
-    AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
-                                       const at::Tensor& k, const at::Tensor& v,
-                                       const at::Tensor& out, const at::Tensor& lse,
+    AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                        const AttentionSpec& spec,
                                        const std::vector<Block>& blocks) const override {
-      return cpu_block_kernel().backward(dout, q, k, v, out, lse, spec, blocks);
+      return cpu_block_kernel().backward(inputs, spec, blocks);
     }
   } kernel;
   const Packing packing = Packing::from_lengths({5, 9});

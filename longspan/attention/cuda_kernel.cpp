@@ -93,33 +93,29 @@ class CudaKernel : public BlockKernel {
                           });
   }
 
-  AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
-                                     const at::Tensor& k, const at::Tensor& v,
-                                     const at::Tensor& out, const at::Tensor& lse_NT,
+  AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                      const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const override {
-    if (!is_for_flash(q, spec)) return composed::backward(dout, q, k, v, out, lse_NT, spec, blocks);
+    const at::Tensor& q = inputs.q_TNH;
+    if (!is_for_flash(q, spec)) return composed::backward(inputs, spec, blocks);
     if (cudnn::suits(q, spec, blocks)) {
-      const auto gradients = attempt(cudnn::give_up, [&] {
-        return cudnn::backward(dout, q, k, v, out, lse_NT, spec, blocks);
-      });
+      const auto gradients =
+          attempt(cudnn::give_up, [&] { return cudnn::backward(inputs, spec, blocks); });
       if (gradients) return *gradients;
     }
     if (const BlockKernel* flash3 = flash3::kernel_for(q, spec, /*backward=*/true)) {
-      const auto gradients = attempt(flash3::give_up, [&] {
-        return flash3->backward(dout, q, k, v, out, lse_NT, spec, blocks);
-      });
+      const auto gradients =
+          attempt(flash3::give_up, [&] { return flash3->backward(inputs, spec, blocks); });
       if (gradients) return *gradients;
     }
     // Without dropout no kernel reads the random generator's state, but it must be a tensor.
     const at::Tensor rng_state = at::zeros({2}, q.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q.options());
-    return backward_packed(dout, q, k, v, out, lse_NT, blocks, flash_dim(spec),
-                           [&](const PackedCall& call, const at::Tensor& dout, const at::Tensor& q,
-                               const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-                               const at::Tensor& lse) {
+    return backward_packed(inputs, blocks, flash_dim(spec),
+                           [&](const PackedCall& call, const AttentionGradientInputs& packed) {
                              return at::_flash_attention_backward(
-                                 dout, q, k, v, out, lse, call.queries.boundaries,
+                                 packed.dout_TNH, packed.q_TNH, packed.k_SMH, packed.v_SMH,
+                                 packed.out_TNH, packed.lse_NT, call.queries.boundaries,
                                  call.keys.boundaries, call.queries.longest, call.keys.longest,
                                  /*dropout_p=*/0.0, call.causal, rng_state, unused, spec.scale,
                                  call.left(), call.right());

@@ -101,7 +101,7 @@ TEST_CASE("cuda attention: the same bits each time, where that is asked for") {
   const BlockKernel& kernel = cuda_block_kernel();
   const AttentionResult result = kernel.forward(q, k, v, spec, blocks);
   const auto backward = [&] {
-    return kernel.backward(dout, q, k, v, result.out_TNH, result.lse_NT, spec, blocks);
+    return kernel.backward({dout, q, k, v, result.out_TNH, result.lse_NT}, spec, blocks);
   };
   const AttentionGradients first = backward();
   for (int time = 0; time < 5; ++time) {

@@ -110,10 +110,9 @@ AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const 
   return result;
 }
 
-AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                            const AttentionSpec& spec, const std::vector<Block>& blocks) {
+AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
+                            const std::vector<Block>& blocks) {
+  const auto& [dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT] = inputs;
   const auto fp32 = q_TNH.options().dtype(at::kFloat);
   AttentionGradients sums;
   // Without dropout no kernel reads the random generator's state, but it must be given.

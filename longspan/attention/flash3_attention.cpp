@@ -186,15 +186,13 @@ AttentionResult Kernel::forward_round(const at::Tensor& q, const at::Tensor& k, 
                         });
 }
 
-AttentionGradients Kernel::backward_blocks(const at::Tensor& dout, const at::Tensor& q,
-                                           const at::Tensor& k, const at::Tensor& v,
-                                           const at::Tensor& out, const at::Tensor& lse_NT,
+AttentionGradients Kernel::backward_blocks(const AttentionGradientInputs& inputs,
                                            const AttentionSpec& spec,
                                            const std::vector<Block>& blocks) const {
   return backward_packed(
-      dout, q, k, v, out, lse_NT, blocks, padded_head_dim(spec),
-      [&](const PackedCall& call, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-          const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse) {
+      inputs, blocks, padded_head_dim(spec),
+      [&](const PackedCall& call, const AttentionGradientInputs& packed) {
+        const auto& [dout, q, k, v, out, lse] = packed;
         // The forms return different values, but all write dq, dk and dv.
         at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
         backward_->call({{"dout", dout},

@@ -43,7 +43,7 @@ struct LeafAttention : torch::autograd::Function<LeafAttention> {
     const variable_list saved = ctx->get_saved_variables();
     const at::ScalarType dtype = saved[0].scalar_type();
     AttentionGradients gradients = state->kernel->backward(
-        dout[0], saved[0], saved[1], saved[2], saved[3], saved[4], state->spec, state->blocks);
+        {dout[0], saved[0], saved[1], saved[2], saved[3], saved[4]}, state->spec, state->blocks);
     return {gradients.dq_TNH.to(dtype),
             gradients.dk_SMH.to(dtype),
             gradients.dv_SMH.to(dtype),

@@ -166,20 +166,21 @@ AttentionResult forward_packed(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
   return result;
 }
 
-AttentionGradients backward_packed(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                                   const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                                   const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+AttentionGradients backward_packed(const AttentionGradientInputs& inputs,
                                    const std::vector<Block>& blocks, int64_t head_dim,
                                    const PackedBackward& backward) {
-  const at::Tensor dout = with_head_dim(dout_TNH, head_dim), q = with_head_dim(q_TNH, head_dim),
-                   k = with_head_dim(k_SMH, head_dim), v = with_head_dim(v_SMH, head_dim),
-                   out = with_head_dim(out_TNH, head_dim);
+  const at::Tensor dout = with_head_dim(inputs.dout_TNH, head_dim),
+                   q = with_head_dim(inputs.q_TNH, head_dim),
+                   k = with_head_dim(inputs.k_SMH, head_dim),
+                   v = with_head_dim(inputs.v_SMH, head_dim),
+                   out = with_head_dim(inputs.out_TNH, head_dim);
   AttentionGradients sums;
   const RecentCalls::Calls calls = calls_of(blocks, q.size(0), k.size(0), q.device());
   for (const PackedCall& call : *calls) {
     auto [dq, dk, dv] =
-        backward(call, call.queries.gather(dout), call.queries.gather(q), call.keys.gather(k),
-                 call.keys.gather(v), call.queries.gather(out), call.queries.gather(lse_NT, 1));
+        backward(call, {call.queries.gather(dout), call.queries.gather(q), call.keys.gather(k),
+                        call.keys.gather(v), call.queries.gather(out),
+                        call.queries.gather(inputs.lse_NT, 1)});
     add(sums.dq_TNH, q, call.queries, dq);
     add(sums.dk_SMH, k, call.keys, dk);
     add(sums.dv_SMH, v, call.keys, dv);
@@ -187,8 +188,9 @@ AttentionGradients backward_packed(const at::Tensor& dout_TNH, const at::Tensor&
   make_zeros(sums.dq_TNH, q);
   make_zeros(sums.dk_SMH, k);
   make_zeros(sums.dv_SMH, v);
-  return {without_padding(sums.dq_TNH, q_TNH.size(2)), without_padding(sums.dk_SMH, k_SMH.size(2)),
-          without_padding(sums.dv_SMH, v_SMH.size(2))};
+  return {without_padding(sums.dq_TNH, inputs.q_TNH.size(2)),
+          without_padding(sums.dk_SMH, inputs.k_SMH.size(2)),
+          without_padding(sums.dv_SMH, inputs.v_SMH.size(2))};
 }
 
 }  // namespace longspan

@@ -47,12 +47,9 @@ AttentionResult forward_packed(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
 
 /// Returns dq, dk and dv of the call's tokens. `lse` is of the call's queries.
 using PackedBackward = std::function<std::tuple<at::Tensor, at::Tensor, at::Tensor>(
-    const PackedCall& call, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-    const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse)>;
+    const PackedCall& call, const AttentionGradientInputs& inputs)>;
 /// As BlockKernel::backward_blocks, by calls of `backward`.
-AttentionGradients backward_packed(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                                   const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                                   const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+AttentionGradients backward_packed(const AttentionGradientInputs& inputs,
                                    const std::vector<Block>& blocks, int64_t head_dim,
                                    const PackedBackward& backward);
 

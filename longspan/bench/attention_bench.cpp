@@ -40,17 +40,24 @@ int64_t all_bytes(const Traffic& traffic) {
          traffic.sum;
 }
 
+/// Where a rank measures.
+struct BenchRank {
+  Group world;
+  const BenchDevice& device;
+  UseThreads use_threads;
+};
+
 /// A method on one rank. Undistributed: on rank 0 alone, with more threads.
 class Contender {
  public:
   Contender(const AttentionBenchOptions& options, const ParallelPlan& plan, const Mesh& mesh,
-            Group world, const BenchDevice& on, UseThreads use_threads, int num_threads)
-      : device_(on.device),
-        kernel_(*on.kernel),
-        world_(std::move(world)),
+            const BenchRank& on, int num_threads)
+      : device_(on.device.device),
+        kernel_(*on.device.kernel),
+        world_(on.world),
         mesh_(mesh),
         idle_(plan.sequence_size == 1 && world_.rank() != 0),
-        use_threads_(use_threads),
+        use_threads_(on.use_threads),
         num_threads_(num_threads),
         attention_(make_attention(plan, mesh, kernel_)) {
     measured_.name = row_name(plan);
@@ -220,14 +227,14 @@ AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
   // More threads than cores would slow each other down.
   const int threads_alone = std::max(
       threads, std::min(options.num_cores, threads * std::min(where.local_world_size, num_ranks)));
+  const BenchRank rank{world, on, use_threads};
   std::vector<std::unique_ptr<Contender>> contenders;
   if (options.undistributed || plans.empty()) {
-    contenders.push_back(std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, world, on,
-                                                     use_threads, threads_alone));
+    contenders.push_back(
+        std::make_unique<Contender>(options, ParallelPlan{}, Mesh{}, rank, threads_alone));
   }
   for (size_t i = 0; i < plans.size(); ++i) {
-    contenders.push_back(
-        std::make_unique<Contender>(options, plans[i], meshes[i], world, on, use_threads, threads));
+    contenders.push_back(std::make_unique<Contender>(options, plans[i], meshes[i], rank, threads));
   }
 
   const auto report = [&](const std::string& line) {

@@ -63,13 +63,11 @@ AttentionResult MeasuredKernel::forward_round(const at::Tensor& q_TNH, const at:
                   [&] { return kernel_.forward(q_TNH, k_SMH, v_SMH, spec, blocks); });
 }
 
-AttentionGradients MeasuredKernel::backward_blocks(
-    const at::Tensor& dout_TNH, const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-    const at::Tensor& v_SMH, const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-    const AttentionSpec& spec, const std::vector<Block>& blocks) const {
-  return measured(backward_, q_TNH, blocks, [&] {
-    return kernel_.backward(dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT, spec, blocks);
-  });
+AttentionGradients MeasuredKernel::backward_blocks(const AttentionGradientInputs& inputs,
+                                                   const AttentionSpec& spec,
+                                                   const std::vector<Block>& blocks) const {
+  return measured(backward_, inputs.q_TNH, blocks,
+                  [&] { return kernel_.backward(inputs, spec, blocks); });
 }
 
 KernelWork MeasuredKernel::take(Work& work) {

@@ -32,9 +32,7 @@ class MeasuredKernel : public BlockKernel {
   AttentionResult forward_round(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
                                 const at::Tensor& v_SMH, const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override;
-  AttentionGradients backward_blocks(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                                     const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                                     const at::Tensor& out_TNH, const at::Tensor& lse_NT,
+  AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                      const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const override;
 

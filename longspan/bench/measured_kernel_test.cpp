@@ -50,7 +50,7 @@ TEST_CASE("measured kernel: the kernel's results; work since the last look") {
       result.out_TNH.equal(cpu_block_kernel().forward(q_TNH, k_SMH, v_SMH, spec, blocks).out_TNH));
   for (int i = 0; i < 2; ++i) {
     const AttentionGradients gradients = measured.backward(
-        dout_TNH, q_TNH, k_SMH, v_SMH, result.out_TNH, result.lse_NT, spec, blocks);
+        {dout_TNH, q_TNH, k_SMH, v_SMH, result.out_TNH, result.lse_NT}, spec, blocks);
     CHECK(gradients.dq_TNH.sizes() == q_TNH.sizes());
   }
   CHECK(measured.take_forward().pairs == pairs);

@@ -17,6 +17,7 @@ class Store;
 
 namespace longspan {
 
+struct GroupPlace;
 struct LinkTraits;
 
 /// Returns a group over a c10d backend. `name` appears in messages ("sequence"). `num_started`
@@ -31,10 +32,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
                                                     const std::string& host,
                                                     const std::string& interfaces = "");
 
-/// Makes all groups of one rank of a plan, over a store that all ranks share. `host` and
-/// `interfaces`: as in make_gloo_backend().
-Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
-                    const LinkTraits& link, int64_t timeout_seconds, const std::string& host,
-                    const std::string& interfaces = "");
+/// Makes all groups of one rank of a plan. `world`: the rank among all ranks, which share the
+/// store.
+Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link);
 
 }  // namespace longspan

@@ -154,25 +154,20 @@ Group Mesh::* member_of(GroupKind kind) {
 
 }  // namespace
 
-Mesh make_mesh_over(c10::intrusive_ptr<c10d::Store> store, int rank, const ParallelPlan& plan,
-                    const LinkTraits& link, int64_t timeout_seconds, const std::string& host,
-                    const std::string& interfaces) {
+Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link) {
   const auto counts = std::make_shared<CollectiveCounts>();
   Mesh mesh;
   mesh.collectives = counts;
   const auto connected = [&](const RankGroup& group, const std::string& name,
                              const LinkTraits& by) {
     const std::string own_name = fmt::format("{}{}", name, group.index);
-    auto keys = c10::make_intrusive<c10d::PrefixStore>(own_name, store);
-    auto backend = by.make_backend({.store = std::move(keys),
-                                    .rank = group.rank,
-                                    .size = group.size,
-                                    .timeout_seconds = timeout_seconds,
-                                    .host = host,
-                                    .interfaces = interfaces});
-    return group_over(std::move(backend), name, by, counts->of(own_name));
+    GroupPlace place = world;
+    place.store = c10::make_intrusive<c10d::PrefixStore>(own_name, world.store);
+    place.rank = group.rank;
+    place.size = group.size;
+    return group_over(by.make_backend(place), name, by, counts->of(own_name));
   };
-  for (const RankGroup& group : groups_of_rank(plan, rank)) {
+  for (const RankGroup& group : groups_of_rank(plan, world.rank)) {
     if (group.same_as) {
       mesh.*member_of(group.kind) = mesh.*member_of(*group.same_as);
     } else if (group.size > 1) {
@@ -230,8 +225,13 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
       });
       const auto connect = [keys, where, plan, &traits, timeout_seconds, prepare_thread] {
         prepare_thread();
-        return make_mesh_over(keys, where.rank, plan, traits, timeout_seconds, own_address(where),
-                              where.interfaces);
+        return make_mesh_over({.store = keys,
+                               .rank = where.rank,
+                               .size = where.world_size,
+                               .timeout_seconds = timeout_seconds,
+                               .host = own_address(where),
+                               .interfaces = where.interfaces},
+                              plan, traits);
       };
       // Gloo waits five times its timeout for a rank that has published its address and does not
       // come, and NCCL waits forever.

@@ -82,7 +82,7 @@ at::Tensor ChunkedProjections::input(int i) {
   {
     c10::NoGradGuard no_grad;
     x_TnH =
-        mixer.input(i, mixer.empty_input(i, all.size, x_TD_.options()), x_TD_, all, row_, &saved);
+        mixer.input(i, mixer.empty_input(i, all.size, x_TD_.options()), {x_TD_, all, row_}, &saved);
   }
   if (!needs_backward({h_TD_}, layer_.mixer_parameters())) return x_TnH;
   shared_->num_projections += 1;
@@ -94,7 +94,7 @@ at::Tensor ChunkedProjections::input(int i) {
       shared->x_TD = scale_rows(h_TD, shared->rstd_T, factors_D, row.compute_dtype);
     }
     const bool wants_dx = wants_input || norm_D.requires_grad();
-    layer.mixer->input_backward(i, gradients[0], shared->x_TD, all, row, &saved,
+    layer.mixer->input_backward(i, gradients[0], {shared->x_TD, all, row}, &saved,
                                 wants_dx ? &shared->dx_TD : nullptr);
     if (--shared->num_projections > 0 || !wants_dx) return std::vector<at::Tensor>(1);
     shared->x_TD.reset();

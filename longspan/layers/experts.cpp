@@ -178,8 +178,10 @@ ExpertDispatch Experts::dispatch(const at::Tensor& x_CD, const Routing& routing,
   return {routing.experts_CK, spec_.num_experts, exchange_};
 }
 
-void Experts::add_grouped(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
+void Experts::add_grouped(at::Tensor& sum_CD, const RoutedRows& routed,
                           const at::Tensor& x_CD) const {
+  const Routing& routing = routed.routing;
+  const ExpertDispatch& sorted = routed.sorted;
   const at::Tensor &places_S = sorted.places(), &weights_CK = routing.weights_CK;
   const GroupedExperts experts(weights_, spec_.activation, sorted.device_counts(), places_S.size(0),
                                /*trains=*/false);
@@ -188,9 +190,10 @@ void Experts::add_grouped(at::Tensor& sum_CD, const Routing& routing, const Expe
                     weights_CK.contiguous());
 }
 
-at::Tensor Experts::grouped_backward(at::Tensor& dx_CD, const Routing& routing,
-                                     const ExpertDispatch& sorted, const at::Tensor& dout_CD,
-                                     const at::Tensor& x_CD) const {
+at::Tensor Experts::grouped_backward(at::Tensor& dx_CD, const RoutedRows& routed,
+                                     const at::Tensor& dout_CD, const at::Tensor& x_CD) const {
+  const Routing& routing = routed.routing;
+  const ExpertDispatch& sorted = routed.sorted;
   const at::Tensor &places_S = sorted.places(), &rows_S = sorted.rows();
   const at::Tensor weights = routing.weights_CK.reshape({-1});
   at::Tensor dweights = at::empty_like(weights);
@@ -204,13 +207,14 @@ at::Tensor Experts::grouped_backward(at::Tensor& dx_CD, const Routing& routing,
   return dweights.view_as(routing.weights_CK);
 }
 
-void Experts::add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
-                  const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const {
-  if (are_exchanged()) return add_exchanged(sum_CD, routing, sorted, x_CD);
-  if (sorted.device_counts().defined()) return add_grouped(sum_CD, routing, sorted, x_CD);
+void Experts::add(at::Tensor& sum_CD, const RoutedRows& routed, const at::Tensor& x_CD,
+                  const RowRange& rows, const at::Tensor& room) const {
+  const ExpertDispatch& sorted = routed.sorted;
+  if (are_exchanged()) return add_exchanged(sum_CD, routed, x_CD);
+  if (sorted.device_counts().defined()) return add_grouped(sum_CD, routed, x_CD);
   const at::Tensor own =
       room.defined() ? room : room_of(kForwardParts, x_CD.size(0), x_CD.options());
-  const at::Tensor weights = routing.weights_CK.reshape({-1});
+  const at::Tensor weights = routed.routing.weights_CK.reshape({-1});
   sorted.for_each([&](size_t number, int64_t begin, int64_t R) {
     if (R == 0) return;
     const at::Tensor rows_R = sorted.rows().narrow(0, begin, R);
@@ -238,23 +242,23 @@ at::Tensor Experts::outputs_of_arrived(at::Tensor x_SD, const std::vector<int64_
   return x_SD;
 }
 
-void Experts::add_exchanged(at::Tensor& sum_CD, const Routing& routing,
-                            const ExpertDispatch& sorted, const at::Tensor& x_CD) const {
+void Experts::add_exchanged(at::Tensor& sum_CD, const RoutedRows& routed,
+                            const at::Tensor& x_CD) const {
+  const ExpertDispatch& sorted = routed.sorted;
   const ExpertRoutes& routes = sorted.routes();
   at::Tensor y_SD = outputs_of_arrived(
       routes.to_experts({x_CD.index_select(0, sorted.rows())}).at(0), routes.counts());
   const at::Tensor y_RD = routes.back({std::exchange(y_SD, {})}).at(0);
-  add_returned_rows_(sum_CD, sorted, y_RD, routing.weights_CK);
+  add_returned_rows_(sum_CD, sorted, y_RD, routed.routing.weights_CK);
 }
 
-at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing,
-                             const ExpertDispatch& sorted, const at::Tensor& dout_CD,
+at::Tensor Experts::backward(at::Tensor& dx_CD, const RoutedRows& routed, const at::Tensor& dout_CD,
                              const at::Tensor& x_CD, const RowRange& rows,
                              const at::Tensor& room) const {
-  if (are_exchanged()) return exchanged_backward(dx_CD, routing, sorted, dout_CD, x_CD);
-  if (sorted.device_counts().defined()) {
-    return grouped_backward(dx_CD, routing, sorted, dout_CD, x_CD);
-  }
+  const Routing& routing = routed.routing;
+  const ExpertDispatch& sorted = routed.sorted;
+  if (are_exchanged()) return exchanged_backward(dx_CD, routed, dout_CD, x_CD);
+  if (sorted.device_counts().defined()) return grouped_backward(dx_CD, routed, dout_CD, x_CD);
   const at::Tensor own =
       room.defined() ? room : room_of(kBackwardParts, x_CD.size(0), x_CD.options());
   const at::Tensor weights = routing.weights_CK.reshape({-1});
@@ -274,9 +278,10 @@ at::Tensor Experts::backward(at::Tensor& dx_CD, const Routing& routing,
   return dweights.view_as(routing.weights_CK);
 }
 
-at::Tensor Experts::exchanged_backward(at::Tensor& dx_CD, const Routing& routing,
-                                       const ExpertDispatch& sorted, const at::Tensor& dout_CD,
-                                       const at::Tensor& x_CD) const {
+at::Tensor Experts::exchanged_backward(at::Tensor& dx_CD, const RoutedRows& routed,
+                                       const at::Tensor& dout_CD, const at::Tensor& x_CD) const {
+  const Routing& routing = routed.routing;
+  const ExpertDispatch& sorted = routed.sorted;
   const at::Tensor weights = routing.weights_CK.reshape({-1});
   const ExpertRoutes& routes = sorted.routes();
   std::vector<at::Tensor> arrived = routes.to_experts({x_CD.index_select(0, sorted.rows()),

@@ -14,6 +14,12 @@
 
 namespace longspan {
 
+/// The experts of a chunk's rows, and the rows sorted by expert.
+struct RoutedRows {
+  Routing routing;
+  ExpertDispatch sorted;
+};
+
 /// Computes all experts at once in bf16 on a GPU with kernels for it (grouped_experts.h). Else
 /// computes one expert after the other: gathers its rows, runs its MLP, and adds the outputs to
 /// their places. So no row is padded, and no tensor of expert width has C K rows.
@@ -42,32 +48,27 @@ class Experts {
   ExpertDispatch dispatch(const at::Tensor& x_CD, const Routing& routing,
                           const std::vector<int64_t>* numbers) const;
   /// Adds the weighted sum over each row's experts to sum_CD, which is fp32 or fp64.
-  void add(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
-           const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const;
+  void add(at::Tensor& sum_CD, const RoutedRows& routed, const at::Tensor& x_CD,
+           const RowRange& rows, const at::Tensor& room) const;
   /// Returns d loss / d weights, [C, K]. Adds d loss / d x to dx_CD, and the experts' gradients.
-  at::Tensor backward(at::Tensor& dx_CD, const Routing& routing, const ExpertDispatch& sorted,
-                      const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
-                      const at::Tensor& room) const;
+  at::Tensor backward(at::Tensor& dx_CD, const RoutedRows& routed, const at::Tensor& dout_CD,
+                      const at::Tensor& x_CD, const RowRange& rows, const at::Tensor& room) const;
 
  private:
   bool are_grouped(const at::Tensor& x_CD) const;
   at::Tensor room_of(int64_t num_parts, int64_t num_rows, const at::TensorOptions& options) const;
   ExpertMlp weights_for(size_t expert, const at::Tensor& rows_R, int64_t begin,
                         at::ScalarType dtype) const;
-  void add_grouped(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
-                   const at::Tensor& x_CD) const;
-  at::Tensor grouped_backward(at::Tensor& dx_CD, const Routing& routing,
-                              const ExpertDispatch& sorted, const at::Tensor& dout_CD,
-                              const at::Tensor& x_CD) const;
+  void add_grouped(at::Tensor& sum_CD, const RoutedRows& routed, const at::Tensor& x_CD) const;
+  at::Tensor grouped_backward(at::Tensor& dx_CD, const RoutedRows& routed,
+                              const at::Tensor& dout_CD, const at::Tensor& x_CD) const;
   at::Tensor outputs_of_arrived(at::Tensor x_SD, const std::vector<int64_t>& counts) const;
   at::Tensor gradients_of_arrived(at::Tensor& dweights_S, at::Tensor x_SD,
                                   const at::Tensor& dout_SD, const at::Tensor& weights_S,
                                   const std::vector<int64_t>& counts) const;
-  void add_exchanged(at::Tensor& sum_CD, const Routing& routing, const ExpertDispatch& sorted,
-                     const at::Tensor& x_CD) const;
-  at::Tensor exchanged_backward(at::Tensor& dx_CD, const Routing& routing,
-                                const ExpertDispatch& sorted, const at::Tensor& dout_CD,
-                                const at::Tensor& x_CD) const;
+  void add_exchanged(at::Tensor& sum_CD, const RoutedRows& routed, const at::Tensor& x_CD) const;
+  at::Tensor exchanged_backward(at::Tensor& dx_CD, const RoutedRows& routed,
+                                const at::Tensor& dout_CD, const at::Tensor& x_CD) const;
 
   MixtureOfExpertsSpec spec_;
   std::vector<ExpertMlp> weights_;

@@ -59,15 +59,15 @@ at::Tensor forward(const at::Tensor& h_TD, SavedFeedForward& saved, const Layer&
   for (int64_t begin = 0; begin < std::max(T, least); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
-    const auto x = normalize_rows(h, factors_D, layer.norm_eps, dtype).y_TD;
+    const InputRows x{normalize_rows(h, factors_D, layer.norm_eps, dtype).y_TD, rows, row};
     const at::Tensor out = out_TD.narrow(0, begin, rows.size);
     SharedChoice& choice = saved.choices.emplace_back();
     if (norm.defined()) {
       const auto [own, y] = taken_apart(saved_rows(saved.rows, rows), h);
-      cast->forward_out(y, y, x, rows, row, own, choice, room);
+      cast->forward_out(y, y, x, own, choice, room);
       norm.add_out(out, h, y);
     } else {
-      cast->forward_out(out, h, x, rows, row, saved_rows(saved.rows, rows), choice, room);
+      cast->forward_out(out, h, x, saved_rows(saved.rows, rows), choice, room);
     }
   }
   return out_TD;
@@ -144,7 +144,9 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
   const auto number = static_cast<size_t>(begin / chunk_rows_);
   SharedChoice choice = number < saved_.choices.size() ? saved_.choices[number] : nullptr;
   const at::Tensor factors_D = layer_.feed_forward_norm_factors();
-  const auto [rstd_C, x_CD] = normalize_rows(h_CD, factors_D, layer_.norm_eps, row_.compute_dtype);
+  const NormalizedRows normal =
+      normalize_rows(h_CD, factors_D, layer_.norm_eps, row_.compute_dtype);
+  const InputRows x{normal.y_TD, rows, row_};
   at::Tensor dy_CD = dout_CD;
   SavedStep own = saved;
   if (const OutputNorm norm = layer_.feed_forward_output_norm(); norm.defined()) {
@@ -153,15 +155,14 @@ void FeedForwardBackward::chunk(int64_t begin, const at::Tensor& h_CD, const at:
     if (saved.empty()) {
       own = saved_rows(again_, {0, rows.size});
       y_CD = at::zeros_like(h_CD);
-      cast_->forward_out(y_CD, y_CD, x_CD, rows, row_, own, choice, forward_room_);
+      cast_->forward_out(y_CD, y_CD, x, own, choice, forward_room_);
     } else {
       std::tie(own, y_CD) = taken_apart(saved, h_CD);
     }
     dy_CD = norm.backward(dout_CD, y_CD, doutput_norm_D_);
   }
-  const auto dx_CD =
-      cast_->backward(dy_CD.to(row_.compute_dtype), x_CD, rows, row_, own, choice, room_);
-  norm_backward_out(dh_CD, dx_CD, h_CD, rstd_C, factors_D, dout_CD, dnorm_D_);
+  const auto dx_CD = cast_->backward(dy_CD.to(row_.compute_dtype), x, own, choice, room_);
+  norm_backward_out(dh_CD, dx_CD, h_CD, normal.rstd_T, factors_D, dout_CD, dnorm_D_);
 }
 
 void FeedForwardBackward::finish() {

@@ -73,11 +73,17 @@ struct Recurrence {
             gates.beta_TN};
   }
 
-  /// x_Tj: the channels of these heads, for all tokens of a row. Returns [T, n, V].
-  at::Tensor over_heads(const at::Tensor& x_Tj, const at::Tensor& a_Tn, const at::Tensor& b_Tn,
-                        const HeadRange& keys, const HeadRange& values, const Packing& row,
-                        RecurrentMemory* memory) const {
-    const auto [g_Tn, beta_Tn] = gates(a_Tn, b_Tn, values);
+  /// Some heads of all tokens of a row: their channels and gates.
+  struct SomeHeads {
+    HeadRange keys, values;
+    at::Tensor x_Tj, a_Tn, b_Tn;
+  };
+
+  /// Returns [T, n, V].
+  at::Tensor over_heads(const SomeHeads& some, const Packing& row, RecurrentMemory* memory) const {
+    const HeadRange &keys = some.keys, &values = some.values;
+    const at::Tensor& x_Tj = some.x_Tj;
+    const auto [g_Tn, beta_Tn] = gates(some.a_Tn, some.b_Tn, values);
     const ParameterRows conv = channels(keys, values);
     const KeyHeads heads = key_heads(keys, values, x_Tj.device());
     const Stretch stretch = [&](const std::vector<at::Tensor>& parts, const Packing& packing,
@@ -201,17 +207,15 @@ at::Tensor GatedDeltaNet::empty_input(int i, int64_t num_rows,
   return at::empty({num_rows, weights_.in_proj.at(i).weight.size(0)}, options);
 }
 
-at::Tensor GatedDeltaNet::input(int i, at::Tensor room, const at::Tensor& x_CD,
-                                const RowRange& rows, const RowContext& /*row*/,
+at::Tensor GatedDeltaNet::input(int i, at::Tensor room, const InputRows& x,
                                 SavedStep* /*saved*/) const {
-  weights_.in_proj.at(i).for_rows(rows.begin, rows.size).forward_out(room, x_CD);
+  weights_.in_proj.at(i).for_rows(x.rows.begin, x.rows.size).forward_out(room, x.x_CD);
   return room;
 }
 
-void GatedDeltaNet::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
-                                   const RowRange& rows, const RowContext& /*row*/,
+void GatedDeltaNet::input_backward(int i, const at::Tensor& dinput_C, const InputRows& x,
                                    const SavedStep* /*saved*/, at::Tensor* dx_CD) const {
-  weights_.in_proj.at(i).for_rows(rows.begin, rows.size).backward(dinput_C, x_CD, dx_CD);
+  weights_.in_proj.at(i).for_rows(x.rows.begin, x.rows.size).backward(dinput_C, x.x_CD, dx_CD);
 }
 
 GatedDeltaNet::Parts GatedDeltaNet::parts_of(const std::vector<at::Tensor>& inputs) const {
@@ -239,7 +243,7 @@ at::Tensor GatedDeltaNet::over_row(const Parts& parts, const RowContext& row) co
   const Recurrence recurrence{spec_, weights_};
   const HeadRange all_keys{0, spec_.num_key_heads}, all_values{0, spec_.num_value_heads};
   if (row.whole_row == nullptr) {
-    return recurrence.over_heads(x_tJ, a_tN, b_tN, all_keys, all_values, row.packing, row.memory);
+    return recurrence.over_heads({all_keys, all_values, x_tJ, a_tN, b_tN}, row.packing, row.memory);
   }
   if (row.whole_row->slice() != nullptr) {
     const int64_t J = spec_.num_channels(), N = spec_.num_value_heads;
@@ -265,8 +269,9 @@ at::Tensor GatedDeltaNet::over_row(const Parts& parts, const RowContext& row) co
         at::cat({k_TmG.narrow(2, 0, K).flatten(1), k_TmG.narrow(2, K, K).flatten(1),
                  v_TnG.narrow(2, 0, V).flatten(1)},
                 1);
-    return recurrence.over_heads(x_Tj, v_TnG.select(2, V), v_TnG.select(2, V + 1), ranges[1],
-                                 ranges[0], row.packing, /*memory=*/nullptr);
+    return recurrence.over_heads(
+        {ranges[1], ranges[0], x_Tj, v_TnG.select(2, V), v_TnG.select(2, V + 1)}, row.packing,
+        /*memory=*/nullptr);
   });
 }
 

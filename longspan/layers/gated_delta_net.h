@@ -29,10 +29,8 @@ class GatedDeltaNet : public ProjectedMixer {
   int num_inputs() const override { return static_cast<int>(weights_.in_proj.size()); }
   int64_t width() const override;
   at::Tensor empty_input(int i, int64_t num_rows, const at::TensorOptions& options) const override;
-  at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
-                   const RowContext& row, SavedStep* saved) const override;
-  void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
-                      const RowRange& rows, const RowContext& row, const SavedStep* saved,
+  at::Tensor input(int i, at::Tensor room, const InputRows& x, SavedStep* saved) const override;
+  void input_backward(int i, const at::Tensor& dinput_C, const InputRows& x, const SavedStep* saved,
                       at::Tensor* dx_CD) const override;
   at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
   bool mixes_by_attention_alone() const override {

@@ -40,9 +40,11 @@ at::Tensor GatedMlp::backward_room(int64_t num_rows, bool saved,
   return at::empty({saved ? 1 : 3, num_rows, spec_.intermediate_size}, options);
 }
 
-void GatedMlp::forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
-                           const RowRange& rows, const RowContext& /*row*/, const SavedStep& saved,
-                           SharedChoice& /*choice*/, const at::Tensor& room) const {
+void GatedMlp::forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const InputRows& x,
+                           const SavedStep& saved, SharedChoice& /*choice*/,
+                           const at::Tensor& room) const {
+  const at::Tensor& x_CD = x.x_CD;
+  const RowRange& rows = x.rows;
   const auto part = [&](int i) { return room[i].narrow(0, 0, rows.size); };
   at::Tensor act_CI = part(0);
   const at::Tensor gate_CI = saved.empty() ? act_CI : saved[0];
@@ -54,10 +56,10 @@ void GatedMlp::forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::
       .add_forward_out(std::move(out_CD), h_CD, act_CI);
 }
 
-at::Tensor GatedMlp::backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
-                              const RowRange& rows, const RowContext& /*row*/,
-                              const SavedStep& saved, const SharedChoice& /*choice*/,
-                              const at::Tensor& room) const {
+at::Tensor GatedMlp::backward(const at::Tensor& dout_CD, const InputRows& x, const SavedStep& saved,
+                              const SharedChoice& /*choice*/, const at::Tensor& room) const {
+  const at::Tensor& x_CD = x.x_CD;
+  const RowRange& rows = x.rows;
   const Linear gate_proj = weights_.gate_proj.for_rows(rows.begin, rows.size),
                up_proj = weights_.up_proj.for_rows(rows.begin, rows.size),
                down_proj = weights_.down_proj.for_rows(rows.begin, rows.size);

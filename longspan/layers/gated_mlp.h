@@ -29,12 +29,11 @@ class GatedMlp : public FeedForward {
                           const at::TensorOptions& options) const override;
   at::Tensor backward_room(int64_t num_rows, bool saved,
                            const at::TensorOptions& options) const override;
-  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
-                   const RowRange& rows, const RowContext& row, const SavedStep& saved,
-                   SharedChoice& choice, const at::Tensor& room) const override;
-  at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
-                      const RowContext& row, const SavedStep& saved, const SharedChoice& choice,
-                      const at::Tensor& room) const override;
+  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const InputRows& x,
+                   const SavedStep& saved, SharedChoice& choice,
+                   const at::Tensor& room) const override;
+  at::Tensor backward(const at::Tensor& dout_CD, const InputRows& x, const SavedStep& saved,
+                      const SharedChoice& choice, const at::Tensor& room) const override;
   at::Tensor plain(const at::Tensor& x_TD) const override;
 
  private:

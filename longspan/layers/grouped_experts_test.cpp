@@ -169,10 +169,10 @@ std::vector<at::Tensor> results(const Kind& kind, std::vector<ExpertMlp> weights
   // Half of the gradients exist already.
   for (size_t i = 0; i < parameters.size(); i += 2) gradient_of(parameters[i]).fill_(0.5);
   at::Tensor out = at::ones({kRows, kHidden}, on_gpu(sums)), dx = at::ones_like(out);
-  experts.add(out, routing, experts.dispatch(x, routing, nullptr), x, all,
+  experts.add(out, {routing, experts.dispatch(x, routing, nullptr)}, x, all,
               experts.forward_room(kRows, x.options()));
   const at::Tensor dweights =
-      experts.backward(dx, routing, experts.dispatch(x, routing, nullptr), dout, x, all,
+      experts.backward(dx, {routing, experts.dispatch(x, routing, nullptr)}, dout, x, all,
                        experts.backward_room(kRows, x.options()));
   std::vector<at::Tensor> all_results{out, dx, dweights};
   for (const at::Tensor& parameter : parameters) {

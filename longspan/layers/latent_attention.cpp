@@ -122,10 +122,12 @@ void LatentAttention::rotate_last_(const at::Tensor& x_CNK, const RowRange& rows
   last.copy_(rotated);
 }
 
-at::Tensor LatentAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
-                                  const RowRange& rows, const RowContext& row,
+at::Tensor LatentAttention::input(int i, at::Tensor room, const InputRows& x,
                                   SavedStep* saved) const {
-  const auto of_rows = [&](const Linear& linear) { return linear.for_rows(rows.begin, rows.size); };
+  const auto& [x_CD, rows, row] = x;
+  const auto of_rows = [&range = x.rows](const Linear& linear) {
+    return linear.for_rows(range.begin, range.size);
+  };
   if (i == kQueries) {
     if (spec_.query_rank) {
       const Normed latent = normed(of_rows(weights_.q_a_proj).forward(x_CD), weights_.q_a_norm_Q);
@@ -146,10 +148,12 @@ at::Tensor LatentAttention::input(int i, at::Tensor room, const at::Tensor& x_CD
   return room;
 }
 
-void LatentAttention::query_backward(const at::Tensor& dq_CNK, const at::Tensor& x_CD,
-                                     const RowRange& rows, const RowContext& row,
+void LatentAttention::query_backward(const at::Tensor& dq_CNK, const InputRows& x,
                                      const SavedStep* saved, at::Tensor* dx_CD) const {
-  const auto of_rows = [&](const Linear& linear) { return linear.for_rows(rows.begin, rows.size); };
+  const auto& [x_CD, rows, row] = x;
+  const auto of_rows = [&range = x.rows](const Linear& linear) {
+    return linear.for_rows(range.begin, range.size);
+  };
   const at::Tensor dq = dq_CNK.clone(at::MemoryFormat::Contiguous);
   rotate_last_(dq, rows, row, /*inverse=*/true);
   const at::Tensor dy_CO = dq.flatten(1);
@@ -162,9 +166,9 @@ void LatentAttention::query_backward(const at::Tensor& dq_CNK, const at::Tensor&
   q_a.backward(norm_backward_of(dlatent_CQ, latent, weights_.q_a_norm_Q), x_CD, dx_CD);
 }
 
-void LatentAttention::latent_backward(const at::Tensor& dlatent_CJ, const at::Tensor& x_CD,
-                                      const RowRange& rows, const RowContext& row,
+void LatentAttention::latent_backward(const at::Tensor& dlatent_CJ, const InputRows& x,
                                       const SavedStep* saved, at::Tensor* dx_CD) const {
+  const auto& [x_CD, rows, row] = x;
   const Linear kv_a = weights_.kv_a_proj.for_rows(rows.begin, rows.size);
   const at::Tensor c_CL =
       saved != nullptr ? (*saved)[0] : kv_a.forward(x_CD).narrow(1, 0, spec_.kv_rank).contiguous();
@@ -176,11 +180,10 @@ void LatentAttention::latent_backward(const at::Tensor& dlatent_CJ, const at::Te
   kv_a.backward(dy_CJ, x_CD, dx_CD);
 }
 
-void LatentAttention::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
-                                     const RowRange& rows, const RowContext& row,
+void LatentAttention::input_backward(int i, const at::Tensor& dinput_C, const InputRows& x,
                                      const SavedStep* saved, at::Tensor* dx_CD) const {
-  if (i == kQueries) return query_backward(dinput_C, x_CD, rows, row, saved, dx_CD);
-  latent_backward(dinput_C, x_CD, rows, row, saved, dx_CD);
+  if (i == kQueries) return query_backward(dinput_C, x, saved, dx_CD);
+  latent_backward(dinput_C, x, saved, dx_CD);
 }
 
 at::Tensor LatentAttention::mix(const std::vector<at::Tensor>& inputs,

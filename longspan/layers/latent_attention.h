@@ -34,10 +34,8 @@ class LatentAttention : public ProjectedMixer {
   int num_inputs() const override { return kNumInputs; }
   int64_t width() const override { return spec_.attention.num_heads * spec_.attention.key_dim; }
   at::Tensor empty_input(int i, int64_t num_rows, const at::TensorOptions& options) const override;
-  at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
-                   const RowContext& row, SavedStep* saved) const override;
-  void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
-                      const RowRange& rows, const RowContext& row, const SavedStep* saved,
+  at::Tensor input(int i, at::Tensor room, const InputRows& x, SavedStep* saved) const override;
+  void input_backward(int i, const at::Tensor& dinput_C, const InputRows& x, const SavedStep* saved,
                       at::Tensor* dx_CD) const override;
   at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
   bool mixes_by_attention_alone() const override {
@@ -59,10 +57,10 @@ class LatentAttention : public ProjectedMixer {
   /// Rotates the last R numbers of each head of queries or keys, in place.
   void rotate_last_(const at::Tensor& x_CNK, const RowRange& rows, const RowContext& row,
                     bool inverse) const;
-  void query_backward(const at::Tensor& dq_CNK, const at::Tensor& x_CD, const RowRange& rows,
-                      const RowContext& row, const SavedStep* saved, at::Tensor* dx_CD) const;
-  void latent_backward(const at::Tensor& dlatent_CJ, const at::Tensor& x_CD, const RowRange& rows,
-                       const RowContext& row, const SavedStep* saved, at::Tensor* dx_CD) const;
+  void query_backward(const at::Tensor& dq_CNK, const InputRows& x, const SavedStep* saved,
+                      at::Tensor* dx_CD) const;
+  void latent_backward(const at::Tensor& dlatent_CJ, const InputRows& x, const SavedStep* saved,
+                       at::Tensor* dx_CD) const;
 
   LatentAttentionSpec spec_;
   Weights weights_;

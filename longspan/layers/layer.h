@@ -43,6 +43,13 @@ struct RowRange {
   int64_t begin, size;
 };
 
+/// Some rows of a layer's x = norm(h), as its steps take them.
+struct InputRows {
+  at::Tensor x_CD;
+  RowRange rows;
+  const RowContext& row;
+};
+
 /// Tensors that a step of a layer saves for its own backward.
 using SavedStep = std::vector<at::Tensor>;
 
@@ -78,15 +85,13 @@ class TokenMixer {
   /// Returns memory for input i of `num_rows` rows.
   virtual at::Tensor empty_input(int i, int64_t num_rows,
                                  const at::TensorOptions& options) const = 0;
-  /// Computes input i of x_CD, which are these rows, into `room`. Returns `room`; or possibly
-  /// another tensor where `saved` gets what input_backward() would recompute.
-  virtual at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
-                           const RowContext& row, SavedStep* saved) const = 0;
+  /// Computes input i of these rows into `room`. Returns `room`; or possibly another tensor where
+  /// `saved` gets what input_backward() would recompute.
+  virtual at::Tensor input(int i, at::Tensor room, const InputRows& x, SavedStep* saved) const = 0;
   /// Takes d loss / d input i of these rows. Adds d loss / d x to dx_CD: null: skipped; undefined:
   /// created. `saved`: from input(), or null.
-  virtual void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
-                              const RowRange& rows, const RowContext& row, const SavedStep* saved,
-                              at::Tensor* dx_CD) const = 0;
+  virtual void input_backward(int i, const at::Tensor& dinput_C, const InputRows& x,
+                              const SavedStep* saved, at::Tensor* dx_CD) const = 0;
 
   /// Mixes all inputs of all rows and returns [T, ...]. Differentiable by autograd.
   virtual at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const = 0;
@@ -156,14 +161,13 @@ class FeedForward {
   /// Writes h + the output for x into out_CD, which may be h_CD. `saved`: the rows' part of
   /// empty_saved(), or empty. `choice`: from an earlier forward of these rows; null: set to the new
   /// choice, if there is one.
-  virtual void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
-                           const RowRange& rows, const RowContext& row, const SavedStep& saved,
-                           SharedChoice& choice, const at::Tensor& room) const = 0;
+  virtual void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const InputRows& x,
+                           const SavedStep& saved, SharedChoice& choice,
+                           const at::Tensor& room) const = 0;
   /// Returns d loss / d x. dout_CD is in the dtype of computation. Overwrites saved tensors; where
   /// none are saved, recomputes them. `choice`: the forward's; null where it made none, or without
   /// rows.
-  virtual at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
-                              const RowRange& rows, const RowContext& row, const SavedStep& saved,
+  virtual at::Tensor backward(const at::Tensor& dout_CD, const InputRows& x, const SavedStep& saved,
                               const SharedChoice& choice, const at::Tensor& room) const = 0;
 
   /// Returns the output before it is added to h, as TokenMixer::plain() does.

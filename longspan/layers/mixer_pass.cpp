@@ -45,23 +45,23 @@ std::vector<at::Tensor> differentiable_inputs(const at::Tensor& h_TD, const Laye
     const NormalizedRows normal =
         normalize_rows(h_TD, layer.mixer_norm_factors(), layer.norm_eps, row.compute_dtype);
     rstd_T = normal.rstd_T;
-    const at::Tensor& x_TD = normal.y_TD;
+    const InputRows x{normal.y_TD, all, row};
     for (int i = 0; i < mixer.num_inputs(); ++i) {
-      inputs.push_back(mixer.input(i, mixer.empty_input(i, all.size, x_TD.options()), x_TD, all,
-                                   row, &saved[i]));
+      const at::Tensor room = mixer.empty_input(i, all.size, x.x_CD.options());
+      inputs.push_back(mixer.input(i, room, x, &saved[i]));
     }
   }
   return attach_backward(
       inputs, {h_TD}, layer.mixer_parameters(),
       [h_TD = h_TD.detach(), rstd_T, layer, row, all, saved = std::move(saved),
        wants_input = h_TD.requires_grad()](std::vector<at::Tensor> gradients) {
-        const auto x_TD = scale_rows(h_TD, rstd_T, layer.mixer_norm_factors(), row.compute_dtype);
+        const InputRows x{scale_rows(h_TD, rstd_T, layer.mixer_norm_factors(), row.compute_dtype),
+                          all, row};
         const bool wants_dx = wants_input || layer.mixer_norm_D.requires_grad();
         at::Tensor dx_TD;
         for (int i = 0; i < layer.mixer->num_inputs(); ++i) {
           const at::Tensor gradient = std::exchange(gradients[i], {});
-          layer.mixer->input_backward(i, gradient, x_TD, all, row, &saved[i],
-                                      wants_dx ? &dx_TD : nullptr);
+          layer.mixer->input_backward(i, gradient, x, &saved[i], wants_dx ? &dx_TD : nullptr);
         }
         if (!wants_dx) return std::vector<at::Tensor>{};
         const auto dweight_D = zeros_for_norm(layer.mixer_norm_D, rstd_T.options());
@@ -87,9 +87,10 @@ std::vector<at::Tensor> mixer_inputs(const at::Tensor& h_TD, const Layer& layer,
   for (int64_t begin = 0; begin < T; begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
-    const auto x = normalize_rows(h, factors_D, layer.norm_eps, row.compute_dtype).y_TD;
+    const InputRows x{normalize_rows(h, factors_D, layer.norm_eps, row.compute_dtype).y_TD, rows,
+                      row};
     for (int i = 0; i < mixer->num_inputs(); ++i) {
-      mixer->input(i, inputs[i].narrow(0, begin, rows.size), x, rows, row, /*saved=*/nullptr);
+      mixer->input(i, inputs[i].narrow(0, begin, rows.size), x, /*saved=*/nullptr);
     }
   }
   return inputs;
@@ -109,16 +110,17 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
   for (int64_t begin = 0; begin < std::max<int64_t>(T, 1); begin += chunk) {
     const RowRange rows{begin, std::min(chunk, T - begin)};
     const auto h = h_TD.narrow(0, begin, rows.size);
-    const auto [rstd_C, x] = normalize_rows(h, factors_D, layer.norm_eps, row.compute_dtype);
-    if (!dnorm_D.defined()) dnorm_D = zeros_for_norm(norm_D, rstd_C.options());
+    const NormalizedRows normal = normalize_rows(h, factors_D, layer.norm_eps, row.compute_dtype);
+    const InputRows x{normal.y_TD, rows, row};
+    if (!dnorm_D.defined()) dnorm_D = zeros_for_norm(norm_D, normal.rstd_T.options());
     at::Tensor dx;
     for (int i = 0; i < mixer->num_inputs(); ++i) {
-      mixer->input_backward(i, gradients[i].narrow(0, begin, rows.size), x, rows, row,
-                            /*saved=*/nullptr, wants_dx ? &dx : nullptr);
+      mixer->input_backward(i, gradients[i].narrow(0, begin, rows.size), x, /*saved=*/nullptr,
+                            wants_dx ? &dx : nullptr);
     }
     if (!wants_dx) continue;
     const auto dh = dh_TD.narrow(0, begin, rows.size);
-    norm_backward_out(dh, dx, h, rstd_C, factors_D, dh, dnorm_D);
+    norm_backward_out(dh, dx, h, normal.rstd_T, factors_D, dh, dnorm_D);
   }
   sums.finish();
   if (dnorm_D.defined()) add_gradient(norm_D, dnorm_D);

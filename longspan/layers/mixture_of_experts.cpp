@@ -87,8 +87,7 @@ at::Tensor MixtureOfExperts::backward_room(int64_t num_rows, bool /*saved*/,
 }
 
 /// Routes by an earlier choice, where there is one.
-std::pair<Routing, ExpertDispatch> MixtureOfExperts::routed(const at::Tensor& x_CD,
-                                                            const SharedChoice& choice) const {
+RoutedRows MixtureOfExperts::routed(const at::Tensor& x_CD, const SharedChoice& choice) const {
   const auto* const known = static_cast<const ExpertChoice*>(choice.get());
   TORCH_CHECK(!known || known->experts_CK().size(0) == x_CD.size(0), "a choice of other rows");
   Routing routing = weights_.router.route(x_CD, known ? known->experts_CK() : at::Tensor());
@@ -125,31 +124,30 @@ at::Tensor MixtureOfExperts::score_gradients(const Routing& routing, const RowRa
 }
 
 /// Returns the shared expert's output before its gate.
-at::Tensor MixtureOfExperts::shared_output(const at::Tensor& x_CD, const RowRange& rows,
-                                           const RowContext& row) const {
-  const at::Tensor y_CD = at::zeros_like(x_CD);
-  const at::Tensor room = weights_.shared->forward_room(rows.size, /*saved=*/false, x_CD.options());
+at::Tensor MixtureOfExperts::shared_output(const InputRows& x) const {
+  const at::Tensor y_CD = at::zeros_like(x.x_CD);
+  const at::Tensor room =
+      weights_.shared->forward_room(x.rows.size, /*saved=*/false, x.x_CD.options());
   SharedChoice nothing;
-  weights_.shared->forward_out(y_CD, y_CD, x_CD, rows, row, /*saved=*/{}, nothing, room);
+  weights_.shared->forward_out(y_CD, y_CD, x, /*saved=*/{}, nothing, room);
   return y_CD;
 }
 
 /// Returns the shared expert's output.
-at::Tensor MixtureOfExperts::gated_shared_output(const at::Tensor& x_CD, const RowRange& rows,
-                                                 const RowContext& row) const {
-  at::Tensor y_CD = shared_output(x_CD, rows, row);
+at::Tensor MixtureOfExperts::gated_shared_output(const InputRows& x) const {
+  at::Tensor y_CD = shared_output(x);
   if (spec_.shared.is_gated) {
-    y_CD.mul_(weights_.shared_gate.for_rows(rows.begin, rows.size).forward(x_CD).sigmoid());
+    y_CD.mul_(weights_.shared_gate.for_rows(x.rows.begin, x.rows.size).forward(x.x_CD).sigmoid());
   }
   return y_CD;
 }
 
-void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
-                                   const at::Tensor& x_CD, const RowRange& rows,
-                                   const RowContext& row, const SavedStep& /*saved*/,
-                                   SharedChoice& choice, const at::Tensor& room) const {
-  const auto [routing, sorted] = routed(x_CD, choice);
-  if (!choice) count(routing, rows, row);
+void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const InputRows& x,
+                                   const SavedStep& /*saved*/, SharedChoice& choice,
+                                   const at::Tensor& room) const {
+  const auto& [x_CD, rows, row] = x;
+  const RoutedRows chosen = routed(x_CD, choice);
+  if (!choice) count(chosen.routing, rows, row);
   // A bf16 sum would round each expert's part.
   const bool adds_in_place = out_CD.scalar_type() == arithmetic_dtype(out_CD.scalar_type());
   at::Tensor sum_CD = out_CD;
@@ -160,26 +158,28 @@ void MixtureOfExperts::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
   }
   // Gives the GPU work while the host waits for the number of rows of each expert.
   at::Tensor shared_CD;
-  if (weights_.shared && row.on_gpu) shared_CD = gated_shared_output(x_CD, rows, row);
-  weights_.experts.add(sum_CD, routing, sorted, x_CD, rows, room);
-  if (weights_.shared && !row.on_gpu) shared_CD = gated_shared_output(x_CD, rows, row);
+  if (weights_.shared && row.on_gpu) shared_CD = gated_shared_output(x);
+  weights_.experts.add(sum_CD, chosen, x_CD, rows, room);
+  if (weights_.shared && !row.on_gpu) shared_CD = gated_shared_output(x);
   if (shared_CD.defined()) sum_CD.add_(shared_CD);
   if (!adds_in_place) out_CD.copy_(sum_CD);
   if (!choice) {
-    choice = std::make_shared<ExpertChoice>(routing.experts_CK, spec_.num_experts, sorted);
+    choice =
+        std::make_shared<ExpertChoice>(chosen.routing.experts_CK, spec_.num_experts, chosen.sorted);
   }
 }
 
 void MixtureOfExperts::shared_backward(at::Tensor& dx_CD, const at::Tensor& dout_CD,
-                                       const at::Tensor& x_CD, const RowRange& rows,
-                                       const RowContext& row) const {
+                                       const InputRows& x) const {
   if (!weights_.shared) return;
+  const at::Tensor& x_CD = x.x_CD;
+  const RowRange& rows = x.rows;
   at::Tensor dy_CD = dout_CD;
   if (spec_.shared.is_gated) {
     const Linear gate = weights_.shared_gate.for_rows(rows.begin, rows.size);
     const at::Tensor open_C1 = gate.forward(x_CD).sigmoid();
     const at::Tensor dopen_C1 =
-        row_dots(dout_CD, shared_output(x_CD, rows, row)).to(x_CD.scalar_type()).unsqueeze(1);
+        row_dots(dout_CD, shared_output(x)).to(x_CD.scalar_type()).unsqueeze(1);
     const at::Tensor dlogit_C1 = dopen_C1 * open_C1 * (1 - open_C1);
     gate.add_gradients(dlogit_C1, x_CD);
     dx_CD.add_(gate.input_gradient(dlogit_C1));
@@ -187,21 +187,21 @@ void MixtureOfExperts::shared_backward(at::Tensor& dx_CD, const at::Tensor& dout
   }
   const at::Tensor room =
       weights_.shared->backward_room(rows.size, /*saved=*/false, x_CD.options());
-  dx_CD.add_(
-      weights_.shared->backward(dy_CD, x_CD, rows, row, /*saved=*/{}, /*choice=*/nullptr, room));
+  dx_CD.add_(weights_.shared->backward(dy_CD, x, /*saved=*/{}, /*choice=*/nullptr, room));
 }
 
-at::Tensor MixtureOfExperts::backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
-                                      const RowRange& rows, const RowContext& row,
+at::Tensor MixtureOfExperts::backward(const at::Tensor& dout_CD, const InputRows& x,
                                       const SavedStep& /*saved*/, const SharedChoice& choice,
                                       const at::Tensor& room) const {
-  const auto [routing, sorted] = routed(x_CD, choice);
+  const auto& [x_CD, rows, row] = x;
+  const RoutedRows chosen = routed(x_CD, choice);
   at::Tensor dx_CD =
       at::zeros(x_CD.sizes(), x_CD.options().dtype(arithmetic_dtype(x_CD.scalar_type())));
   const at::Tensor dweights_CK =
-      weights_.experts.backward(dx_CD, routing, sorted, dout_CD, x_CD, rows, room);
-  weights_.router.backward(routing, dweights_CK, score_gradients(routing, rows, row), x_CD, dx_CD);
-  shared_backward(dx_CD, dout_CD, x_CD, rows, row);
+      weights_.experts.backward(dx_CD, chosen, dout_CD, x_CD, rows, room);
+  weights_.router.backward(chosen.routing, dweights_CK, score_gradients(chosen.routing, rows, row),
+                           x_CD, dx_CD);
+  shared_backward(dx_CD, dout_CD, x);
   return dx_CD.to(x_CD.scalar_type());
 }
 

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "longspan/layers/experts.h"
@@ -43,26 +42,21 @@ class MixtureOfExperts : public FeedForward {
                           const at::TensorOptions& options) const override;
   at::Tensor backward_room(int64_t num_rows, bool saved,
                            const at::TensorOptions& options) const override;
-  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
-                   const RowRange& rows, const RowContext& row, const SavedStep& saved,
-                   SharedChoice& choice, const at::Tensor& room) const override;
-  at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
-                      const RowContext& row, const SavedStep& saved, const SharedChoice& choice,
-                      const at::Tensor& room) const override;
+  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const InputRows& x,
+                   const SavedStep& saved, SharedChoice& choice,
+                   const at::Tensor& room) const override;
+  at::Tensor backward(const at::Tensor& dout_CD, const InputRows& x, const SavedStep& saved,
+                      const SharedChoice& choice, const at::Tensor& room) const override;
   at::Tensor plain(const at::Tensor& x_TD) const override;
 
  private:
-  std::pair<Routing, ExpertDispatch> routed(const at::Tensor& x_CD,
-                                            const SharedChoice& choice) const;
+  RoutedRows routed(const at::Tensor& x_CD, const SharedChoice& choice) const;
   void count(const Routing& routing, const RowRange& rows, const RowContext& row) const;
   at::Tensor score_gradients(const Routing& routing, const RowRange& rows,
                              const RowContext& row) const;
-  at::Tensor gated_shared_output(const at::Tensor& x_CD, const RowRange& rows,
-                                 const RowContext& row) const;
-  at::Tensor shared_output(const at::Tensor& x_CD, const RowRange& rows,
-                           const RowContext& row) const;
-  void shared_backward(at::Tensor& dx_CD, const at::Tensor& dout_CD, const at::Tensor& x_CD,
-                       const RowRange& rows, const RowContext& row) const;
+  at::Tensor gated_shared_output(const InputRows& x) const;
+  at::Tensor shared_output(const InputRows& x) const;
+  void shared_backward(at::Tensor& dx_CD, const at::Tensor& dout_CD, const InputRows& x) const;
 
   MixtureOfExpertsSpec spec_;
   FeedForwardCost cost_;

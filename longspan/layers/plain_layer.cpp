@@ -43,15 +43,13 @@ at::Tensor PlainMixer::empty_input(int /*i*/, int64_t num_rows,
   return at::empty({num_rows, hidden_size_}, options);
 }
 
-at::Tensor PlainMixer::input(int /*i*/, at::Tensor room, const at::Tensor& x_CD,
-                             const RowRange& /*rows*/, const RowContext& /*row*/,
+at::Tensor PlainMixer::input(int /*i*/, at::Tensor room, const InputRows& x,
                              SavedStep* /*saved*/) const {
-  return room.copy_(x_CD);
+  return room.copy_(x.x_CD);
 }
 
 // Autograd runs it after the backward of the mixing.
-void PlainMixer::input_backward(int /*i*/, const at::Tensor& dinput_C, const at::Tensor& /*x_CD*/,
-                                const RowRange& /*rows*/, const RowContext& /*row*/,
+void PlainMixer::input_backward(int /*i*/, const at::Tensor& dinput_C, const InputRows& /*x*/,
                                 const SavedStep* /*saved*/, at::Tensor* dx_CD) const {
   complete_gradients(parameters_before());
   if (dx_CD == nullptr) return;
@@ -104,25 +102,23 @@ at::Tensor PlainFeedForward::of_rows(const at::Tensor& x_CD, const RowRange& row
   return checked(some->plain(x_CD), x_CD);
 }
 
-void PlainFeedForward::forward_out(at::Tensor out_CD, const at::Tensor& h_CD,
-                                   const at::Tensor& x_CD, const RowRange& rows,
-                                   const RowContext& /*row*/, const SavedStep& /*saved*/,
-                                   SharedChoice& /*choice*/, const at::Tensor& /*room*/) const {
+void PlainFeedForward::forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const InputRows& x,
+                                   const SavedStep& /*saved*/, SharedChoice& /*choice*/,
+                                   const at::Tensor& /*room*/) const {
   const c10::NoGradGuard no_grad;
-  at::add_out(out_CD, h_CD, of_rows(x_CD, rows));
+  at::add_out(out_CD, h_CD, of_rows(x.x_CD, x.rows));
 }
 
-at::Tensor PlainFeedForward::backward(const at::Tensor& dout_CD, const at::Tensor& x_CD,
-                                      const RowRange& rows, const RowContext& /*row*/,
+at::Tensor PlainFeedForward::backward(const at::Tensor& dout_CD, const InputRows& x,
                                       const SavedStep& /*saved*/, const SharedChoice& /*choice*/,
                                       const at::Tensor& /*room*/) const {
-  const at::Tensor x = x_CD.detach().requires_grad_(true);
+  const at::Tensor x_CD = x.x_CD.detach().requires_grad_(true);
   {
     const c10::AutoGradMode with_graph(true);
-    torch::autograd::backward({of_rows(x, rows)}, {dout_CD});
+    torch::autograd::backward({of_rows(x_CD, x.rows)}, {dout_CD});
   }
   complete_gradients(parameters());
-  return x.grad();
+  return x_CD.grad();
 }
 
 }  // namespace longspan

@@ -36,10 +36,8 @@ class PlainMixer : public TokenMixer {
   int num_inputs() const override { return 1; }
   int64_t width() const override { return hidden_size_; }
   at::Tensor empty_input(int i, int64_t num_rows, const at::TensorOptions& options) const override;
-  at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
-                   const RowContext& row, SavedStep* saved) const override;
-  void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
-                      const RowRange& rows, const RowContext& row, const SavedStep* saved,
+  at::Tensor input(int i, at::Tensor room, const InputRows& x, SavedStep* saved) const override;
+  void input_backward(int i, const at::Tensor& dinput_C, const InputRows& x, const SavedStep* saved,
                       at::Tensor* dx_CD) const override;
   at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
   bool mixes_by_attention_alone() const override { return false; }
@@ -73,12 +71,11 @@ class PlainFeedForward : public FeedForward {
                           const at::TensorOptions& options) const override;
   at::Tensor backward_room(int64_t num_rows, bool saved,
                            const at::TensorOptions& options) const override;
-  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const at::Tensor& x_CD,
-                   const RowRange& rows, const RowContext& row, const SavedStep& saved,
-                   SharedChoice& choice, const at::Tensor& room) const override;
-  at::Tensor backward(const at::Tensor& dout_CD, const at::Tensor& x_CD, const RowRange& rows,
-                      const RowContext& row, const SavedStep& saved, const SharedChoice& choice,
-                      const at::Tensor& room) const override;
+  void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const InputRows& x,
+                   const SavedStep& saved, SharedChoice& choice,
+                   const at::Tensor& room) const override;
+  at::Tensor backward(const at::Tensor& dout_CD, const InputRows& x, const SavedStep& saved,
+                      const SharedChoice& choice, const at::Tensor& room) const override;
 
  protected:
   /// `cost`: of its spec, with its width.

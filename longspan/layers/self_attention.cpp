@@ -97,9 +97,9 @@ at::Tensor SelfAttention::normed_or_rotated(const Projection& projection, at::Te
   return heads_CNH;
 }
 
-at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
-                                const RowRange& rows, const RowContext& row,
+at::Tensor SelfAttention::input(int i, at::Tensor room, const InputRows& x,
                                 SavedStep* saved) const {
+  const auto& [x_CD, rows, row] = x;
   const Projection projection = this->projection(i);
   projection.linear.for_rows(rows.begin, rows.size).forward_out(room.flatten(1), x_CD);
   if (projection.norm_H.defined() && projection.is_rotated) {
@@ -116,8 +116,8 @@ at::Tensor SelfAttention::input(int i, at::Tensor room, const at::Tensor& x_CD,
 }
 
 at::Tensor SelfAttention::heads_backward(const Projection& projection, const at::Tensor& dheads_CNH,
-                                         const at::Tensor& x_CD, const RowRange& rows,
-                                         const RowContext& row, const SavedStep* saved) const {
+                                         const InputRows& x, const SavedStep* saved) const {
+  const auto& [x_CD, rows, row] = x;
   const at::Tensor& norm_H = projection.norm_H;
   if (!norm_H.defined()) {
     return projection.is_rotated
@@ -150,18 +150,17 @@ at::Tensor SelfAttention::heads_backward(const Projection& projection, const at:
   return dx_CNH;
 }
 
-void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
-                                   const RowRange& rows, const RowContext& row,
+void SelfAttention::input_backward(int i, const at::Tensor& dinput_C, const InputRows& x,
                                    const SavedStep* saved, at::Tensor* dx_CD) const {
   const Projection projection = this->projection(i);
-  at::Tensor dheads = heads_backward(projection, dinput_C.narrow(2, 0, projection.head_dim), x_CD,
-                                     rows, row, saved);
+  at::Tensor dheads =
+      heads_backward(projection, dinput_C.narrow(2, 0, projection.head_dim), x, saved);
   if (projection.gate_dim > 0) {
     const at::Tensor dgate = dinput_C.narrow(2, projection.head_dim, projection.gate_dim);
     dheads = at::cat({dheads, dgate}, 2);
   }
   const at::Tensor dy_CO = dheads.flatten(1);
-  projection.linear.for_rows(rows.begin, rows.size).backward(dy_CO, x_CD, dx_CD);
+  projection.linear.for_rows(x.rows.begin, x.rows.size).backward(dy_CO, x.x_CD, dx_CD);
 }
 
 at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const {

@@ -33,10 +33,8 @@ class SelfAttention : public ProjectedMixer {
   int num_inputs() const override { return kNumInputs; }
   int64_t width() const override { return projection(0).num_heads * projection(0).row_dim(); }
   at::Tensor empty_input(int i, int64_t num_rows, const at::TensorOptions& options) const override;
-  at::Tensor input(int i, at::Tensor room, const at::Tensor& x_CD, const RowRange& rows,
-                   const RowContext& row, SavedStep* saved) const override;
-  void input_backward(int i, const at::Tensor& dinput_C, const at::Tensor& x_CD,
-                      const RowRange& rows, const RowContext& row, const SavedStep* saved,
+  at::Tensor input(int i, at::Tensor room, const InputRows& x, SavedStep* saved) const override;
+  void input_backward(int i, const at::Tensor& dinput_C, const InputRows& x, const SavedStep* saved,
                       at::Tensor* dx_CD) const override;
   at::Tensor mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const override;
   bool mixes_by_attention_alone() const override {
@@ -68,8 +66,7 @@ class SelfAttention : public ProjectedMixer {
   /// Returns the gradient of the projection's output from the gradient of its heads. Adds the norm
   /// weight's gradient.
   at::Tensor heads_backward(const Projection& projection, const at::Tensor& dheads_CNH,
-                            const at::Tensor& x_CD, const RowRange& rows, const RowContext& row,
-                            const SavedStep* saved) const;
+                            const InputRows& x, const SavedStep* saved) const;
 
   SelfAttentionSpec spec_;
   Weights weights_;

@@ -43,20 +43,19 @@ Batch with_labels_at_ends(Batch row, int64_t num_documents) {
   return row;
 }
 
-at::Tensor document_values(Decoder& model, const at::Tensor& weight_1D, const at::Tensor& bias_1,
-                           double dropout, const Batch& local, int64_t num_documents,
-                           const SumOver& sum_over) {
+at::Tensor document_values(Decoder& model, const ValueHead& head, const Batch& local,
+                           int64_t num_documents, const SumOver& sum_over) {
   const at::Tensor rows_L = label_rows(local);
-  const at::ScalarType dtype = arithmetic_dtype(weight_1D.scalar_type());
+  const at::ScalarType dtype = arithmetic_dtype(head.weight_1D.scalar_type());
   at::Tensor hidden_LD = model.hidden_states(local, rows_L).to(dtype);
-  if (const auto seed = model.dropout_seed(); seed && dropout > 0) {
-    const Dropout drops{dropout, mix_seed(*seed, kValueHeadUse),
+  if (const auto seed = model.dropout_seed(); seed && head.dropout > 0) {
+    const Dropout drops{head.dropout, mix_seed(*seed, kValueHeadUse),
                         token_keys(local).index_select(0, rows_L)};
     // Not in bf16: it would round 1 / (1 - p) the same way for all elements.
     hidden_LD = hidden_LD * drops.apply(at::ones_like(hidden_LD));
   }
   const at::Tensor values_L =
-      at::linear(hidden_LD, weight_1D.to(dtype), bias_1.to(dtype)).squeeze(1);
+      at::linear(hidden_LD, head.weight_1D.to(dtype), head.bias_1.to(dtype)).squeeze(1);
   return sum_over(sum_by_document(values_L, local, num_documents));
 }
 

@@ -29,12 +29,17 @@ at::Tensor document_label_counts(const Batch& row, int64_t num_documents);
 /// at the last tokens.
 Batch with_labels_at_ends(Batch row, int64_t num_documents);
 
-/// Returns v_head(hidden state) at the label of each document, [D] fp64. Every document must have
-/// one label on one of the processes (with_labels_at_ends). weight_1D, bias_1: the value head.
-/// `dropout`: probability of dropping an element of the head's input while the model has a dropout
-/// seed (in training); the choice depends on token and column.
-at::Tensor document_values(Decoder& model, const at::Tensor& weight_1D, const at::Tensor& bias_1,
-                           double dropout, const Batch& local, int64_t num_documents,
-                           const SumOver& sum_over);
+/// The linear layer that makes a value of a hidden state. `dropout`: probability of dropping an
+/// element of its input while the model has a dropout seed (in training); the choice depends on
+/// token and column.
+struct ValueHead {
+  at::Tensor weight_1D, bias_1;
+  double dropout = 0;
+};
+
+/// Returns head(hidden state) at the label of each document, [D] fp64. Every document must have one
+/// label on one of the processes (with_labels_at_ends).
+at::Tensor document_values(Decoder& model, const ValueHead& head, const Batch& local,
+                           int64_t num_documents, const SumOver& sum_over);
 
 }  // namespace longspan

@@ -51,7 +51,7 @@ struct Signs {
   }
 
   at::Tensor values(double dropout, const Batch& batch) const {
-    return document_values(*model, weight_1D, bias_1, dropout, batch, kDocuments,
+    return document_values(*model, {weight_1D, bias_1, dropout}, batch, kDocuments,
                            [](const at::Tensor& x) { return x; });
   }
 };

@@ -99,13 +99,9 @@ AttentionResult FetchedAttention::forward(const at::Tensor& q_TNH, const at::Ten
   return {total.out_TNH.to(q_TNH.scalar_type()), total.lse_NT};
 }
 
-AttentionGradients FetchedAttention::backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                                              const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                                              const at::Tensor& out_TNH,
-                                              const at::Tensor& lse_NT) const {
-  Fetched next = fetch(0, k_TMH, v_TMH);
-  AttentionGradients total =
-      kernel_.backward(dout_TNH, q_TNH, k_TMH, v_TMH, out_TNH, lse_NT, spec_, own_);
+AttentionGradients FetchedAttention::backward(const AttentionGradientInputs& inputs) const {
+  Fetched next = fetch(0, inputs.k_SMH, inputs.v_SMH);
+  AttentionGradients total = kernel_.backward(inputs, spec_, own_);
   std::unique_ptr<Homeward> homeward;
   const auto receive = [&] {
     if (!homeward) return;
@@ -120,13 +116,12 @@ AttentionGradients FetchedAttention::backward(const at::Tensor& dout_TNH, const 
     const Step& step = steps_[i];
     Fetched now = std::move(next);
     now.arrival.wait_all();
-    next = fetch(i + 1, k_TMH, v_TMH);
+    next = fetch(i + 1, inputs.k_SMH, inputs.v_SMH);
     const SeeingQueries seeing(step.blocks);
     std::vector<Group::Message> send, arriving;
     if (!seeing.blocks.empty()) {
       const AttentionGradients part =
-          kernel_.backward(seeing.of(dout_TNH), seeing.of(q_TNH), now.k, now.v, seeing.of(out_TNH),
-                           seeing.of_lse(lse_NT), spec_, seeing.blocks);
+          kernel_.backward(seeing.of(inputs, now.k, now.v), spec_, seeing.blocks);
       seeing.of(total.dq_TNH).add_(part.dq_TNH);
       send = {{step.owner, 0, part.dk_SMH.contiguous()}, {step.owner, 1, part.dv_SMH.contiguous()}};
     }

@@ -26,10 +26,8 @@ class FetchedAttention {
 
   AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
                           const at::Tensor& v_TMH) const;
-  /// `out` and `lse`: of the whole softmax.
-  AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                              const at::Tensor& k_TMH, const at::Tensor& v_TMH,
-                              const at::Tensor& out_TNH, const at::Tensor& lse_NT) const;
+  /// Keys and values are those of this rank.
+  AttentionGradients backward(const AttentionGradientInputs& inputs) const;
 
  private:
   struct Step {

@@ -139,12 +139,10 @@ struct GatherState : torch::CustomClassHolder {
     return {at::cat(out, 1), at::cat(lse, 0)};
   }
 
-  AttentionGradients backward(const at::Tensor& dout_tNH, const at::Tensor& q_tNH,
-                              const at::Tensor& k_tMH, const at::Tensor& v_tMH,
-                              const at::Tensor& out_tNH, const at::Tensor& lse_Nt) const {
-    AttentionGradients gradients{at::empty(q_tNH.sizes(), q_tNH.options()),
-                                 at::empty(k_tMH.sizes(), k_tMH.options()),
-                                 at::empty(v_tMH.sizes(), v_tMH.options())};
+  AttentionGradients backward(const AttentionGradientInputs& inputs) const {
+    const auto empty_like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
+    AttentionGradients gradients{empty_like(inputs.q_TNH), empty_like(inputs.k_SMH),
+                                 empty_like(inputs.v_SMH)};
     // Gradients of the previous wave, on their way to the owners.
     std::optional<GatheredHeads> sent;
     Pending dk({}), dv({});
@@ -153,11 +151,12 @@ struct GatherState : torch::CustomClassHolder {
       sent->keys(gradients.dk_SMH).copy_(dk.wait());
       sent->keys(gradients.dv_SMH).copy_(dv.wait());
     };
-    gather_waves(q_tNH, k_tMH, v_tMH,
+    gather_waves(inputs.q_TNH, inputs.k_SMH, inputs.v_SMH,
                  [&](const GatheredHeads& wave, const at::Tensor& k_TmH, const at::Tensor& v_TmH) {
-                   const AttentionGradients part =
-                       kernel.backward(wave.queries(dout_tNH), wave.queries(q_tNH), k_TmH, v_TmH,
-                                       wave.queries(out_tNH), wave.lse(lse_Nt), spec, blocks);
+                   const AttentionGradients part = kernel.backward(
+                       {wave.queries(inputs.dout_TNH), wave.queries(inputs.q_TNH), k_TmH, v_TmH,
+                        wave.queries(inputs.out_TNH), wave.lse(inputs.lse_NT)},
+                       spec, blocks);
                    wave.queries(gradients.dq_TNH).copy_(part.dq_TNH);
                    receive();
                    dk = group.reduce_scatter(part.dk_SMH.index_select(0, row_places));
@@ -182,8 +181,9 @@ struct GatherState : torch::CustomClassHolder {
                  [&](const GatheredHeads& wave, const LatentKeys& keys, const at::Tensor& k_TmH,
                      const at::Tensor& v_TmH, const at::Tensor& x_TJ) {
                    const AttentionGradients part =
-                       kernel.backward(wave.queries(dout_tNH), wave.queries(q_tNH), k_TmH, v_TmH,
-                                       wave.queries(out_tNH), wave.lse(lse_Nt), spec, blocks);
+                       kernel.backward({wave.queries(dout_tNH), wave.queries(q_tNH), k_TmH, v_TmH,
+                                        wave.queries(out_tNH), wave.lse(lse_Nt)},
+                                       spec, blocks);
                    wave.queries(dq_tNH).copy_(part.dq_TNH);
                    const at::ScalarType dtype = x_TJ.scalar_type();
                    const at::Tensor own =
@@ -227,7 +227,7 @@ struct GatherAttention : torch::autograd::Function<GatherAttention> {
       return {dq_tNH, dx_tJ, {}, {}, {}};
     }
     AttentionGradients gradients =
-        state->backward(dout[0], saved[0], saved[1], saved[2], saved[3], saved[4]);
+        state->backward({dout[0], saved[0], saved[1], saved[2], saved[3], saved[4]});
     return {gradients.dq_TNH,
             gradients.dk_SMH,
             gradients.dv_SMH,

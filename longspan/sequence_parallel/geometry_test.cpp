@@ -45,14 +45,13 @@ class RecordingKernel : public BlockKernel {
             at::zeros({q_TNH.size(1), q_TNH.size(0)}, q_TNH.options())};
   }
 
-  AttentionGradients backward_blocks(const at::Tensor& /*dout_TNH*/, const at::Tensor& q_TNH,
-                                     const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                                     const at::Tensor& /*out_TNH*/, const at::Tensor& /*lse_NT*/,
+  AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                      const AttentionSpec& /*spec*/,
                                      const std::vector<Block>& blocks) const override {
-    const Pairs pairs = read(q_TNH, k_SMH, blocks);
+    const Pairs pairs = read(inputs.q_TNH, inputs.k_SMH, blocks);
     backward_pairs.insert(backward_pairs.end(), pairs.begin(), pairs.end());
-    return {at::zeros_like(q_TNH), at::zeros_like(k_SMH), at::zeros_like(v_SMH)};
+    return {at::zeros_like(inputs.q_TNH), at::zeros_like(inputs.k_SMH),
+            at::zeros_like(inputs.v_SMH)};
   }
 
  private:

@@ -33,13 +33,10 @@ class WatchingKernel : public BlockKernel {
                                 const std::vector<Block>& blocks) const override {
     return cpu_block_kernel().forward(q, k, v, spec, blocks);
   }
-  AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
-                                     const at::Tensor& k, const at::Tensor& v,
-                                     const at::Tensor& out, const at::Tensor& lse,
+  AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                      const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const override {
-    AttentionGradients gradients =
-        cpu_block_kernel().backward(dout, q, k, v, out, lse, spec, blocks);
+    AttentionGradients gradients = cpu_block_kernel().backward(inputs, spec, blocks);
     most_alive = std::max(most_alive, counter->live_bytes());
     return gradients;
   }

@@ -23,22 +23,22 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct RingState : torch::CustomClassHolder {
+/// What all layers and rows have in common.
+struct RingParts {
+  Rings rings;
+  Group ring;
+  RingLayout layout;
+  const BlockKernel& kernel;
+};
+
+struct RingState : torch::CustomClassHolder, RingParts {
   /// `latents`: null if keys and values travel.
-  RingState(Rings rings, const Group& ring, RingLayout layout, const BlockKernel& kernel,
-            const AttentionSpec& spec, Packing packing, std::shared_ptr<const LatentKeys> latents)
-      : rings(std::move(rings)),
-        layout(layout),
-        kernel(kernel),
-        spec(spec),
-        packing(std::move(packing)),
-        latents(std::move(latents)) {
+  RingState(const RingParts& parts, const AttentionSpec& spec, Packing packing,
+            std::shared_ptr<const LatentKeys> latents)
+      : RingParts(parts), spec(spec), packing(std::move(packing)), latents(std::move(latents)) {
     if (spec.window) fetched.emplace(ring, layout, kernel, spec, this->packing);
   }
 
-  Rings rings;
-  RingLayout layout;
-  const BlockKernel& kernel;
   AttentionSpec spec;
   Packing packing;
   std::shared_ptr<const LatentKeys> latents;
@@ -89,9 +89,12 @@ struct RingState : torch::CustomClassHolder {
                                                  const at::Tensor& lse_NT) const {
     if (fetched) {
       const AttentionGradients all =
-          fetched->backward(dout_TNH, q_TNH, own[0], own[1], out_TNH, lse_NT);
+          fetched->backward({dout_TNH, q_TNH, own[0], own[1], out_TNH, lse_NT});
       return {all.dq_TNH, {all.dk_SMH, all.dv_SMH}};
     }
+    const auto inputs_with = [&](const LatentKeys::Heads& kv) -> AttentionGradientInputs {
+      return {dout_TNH, q_TNH, kv.k_SMH, kv.v_SMH, out_TNH, lse_NT};
+    };
     at::Tensor dq_TNH;
     // Each step adds to the gradients of the parameters that expand latents.
     PreciseSums sums(latents ? latents->parameters() : std::vector<at::Tensor>{}, rings.size());
@@ -99,8 +102,7 @@ struct RingState : torch::CustomClassHolder {
         rings.backward(own, [&](const Rings::Tensors& travelling, int owner) -> Rings::Tensors {
           if (!dq_TNH.defined()) {  // our own keys
             const LatentKeys::Heads kv = heads_of(travelling);
-            AttentionGradients part = kernel.backward(dout_TNH, q_TNH, kv.k_SMH, kv.v_SMH, out_TNH,
-                                                      lse_NT, spec, blocks(owner));
+            AttentionGradients part = kernel.backward(inputs_with(kv), spec, blocks(owner));
             dq_TNH = part.dq_TNH;
             return gradients_of(travelling, part.dk_SMH, part.dv_SMH);
           }
@@ -108,8 +110,7 @@ struct RingState : torch::CustomClassHolder {
           if (seeing.blocks.empty()) return {};
           const LatentKeys::Heads kv = heads_of(travelling);
           AttentionGradients part =
-              kernel.backward(seeing.of(dout_TNH), seeing.of(q_TNH), kv.k_SMH, kv.v_SMH,
-                              seeing.of(out_TNH), seeing.of_lse(lse_NT), spec, seeing.blocks);
+              kernel.backward(seeing.of(inputs_with(kv), kv.k_SMH, kv.v_SMH), spec, seeing.blocks);
           seeing.of(dq_TNH).add_(part.dq_TNH);
           return gradients_of(travelling, part.dk_SMH, part.dv_SMH);
         });
@@ -158,13 +159,12 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
 class RingAttention : public SequenceParallel {
  public:
   RingAttention(Rings rings, Group ring, RingLayout layout, const BlockKernel& kernel)
-      : rings_(std::move(rings)), ring_(std::move(ring)), layout_(layout), kernel_(kernel) {}
+      : parts_{std::move(rings), std::move(ring), layout, kernel} {}
 
   at::Tensor attend(const AttentionInputs& inputs, const AttentionSpec& spec,
                     const Packing& packing, AttentionCheckpoint checkpoint) override {
     check(inputs.q_TNH, packing);
-    auto state =
-        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing, nullptr);
+    auto state = c10::make_intrusive<RingState>(parts_, spec, packing, nullptr);
     state->checkpoint = checkpoint;
     return RingFunction::apply(inputs.q_TNH, inputs.k_SMH, as_argument(inputs.v_SMH),
                                as_argument(inputs.sinks_N), state);
@@ -177,30 +177,26 @@ class RingAttention : public SequenceParallel {
       return SequenceParallel::attend_latent(q_TNH, x_TJ, keys, spec, packing, checkpoint);
     }
     check(q_TNH, packing);
-    auto state =
-        c10::make_intrusive<RingState>(rings_, ring_, layout_, kernel_, spec, packing, keys);
+    auto state = c10::make_intrusive<RingState>(parts_, spec, packing, keys);
     state->checkpoint = checkpoint;
     return RingFunction::apply(q_TNH, x_TJ, std::optional<at::Tensor>(),
                                std::optional<at::Tensor>(), state);
   }
 
-  int rank() const override { return rings_.rank(); }
+  int rank() const override { return parts_.rings.rank(); }
 
   TokenOrder token_order_of(int rank, const Packing& packing, int64_t multiple) const override {
-    return layout_.token_order(packing, multiple, rank, rings_.size());
+    return parts_.layout.token_order(packing, multiple, rank, parts_.rings.size());
   }
 
  private:
   void check(const at::Tensor& q_TNH, const Packing& packing) const {
-    TORCH_CHECK(q_TNH.size(0) * rings_.size() == packing.num_tokens(), layout_.name, ": ",
-                q_TNH.size(0), " tokens on each of ", rings_.size(),
+    TORCH_CHECK(q_TNH.size(0) * parts_.rings.size() == packing.num_tokens(), parts_.layout.name,
+                ": ", q_TNH.size(0), " tokens on each of ", parts_.rings.size(),
                 " ranks, but the packing describes ", packing.num_tokens());
   }
 
-  Rings rings_;
-  Group ring_;
-  RingLayout layout_;
-  const BlockKernel& kernel_;
+  RingParts parts_;
 };
 
 }  // namespace

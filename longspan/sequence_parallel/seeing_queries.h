@@ -1,4 +1,5 @@
-// The queries of some blocks. T: tokens, N: heads, H: elements of a head.
+// The queries of some blocks. T: tokens, S: tokens of keys, N: heads, M: kv heads, H: elements of a
+// head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "longspan/attention/block.h"
+#include "longspan/attention/block_kernel.h"
 
 namespace longspan {
 
@@ -32,6 +34,11 @@ struct SeeingQueries {
 
   at::Tensor of(const at::Tensor& x_TNH) const { return x_TNH.narrow(0, begin, length); }
   at::Tensor of_lse(const at::Tensor& x_NT) const { return x_NT.narrow(1, begin, length); }
+  /// Returns the inputs of these queries alone, with other keys and values.
+  AttentionGradientInputs of(const AttentionGradientInputs& all, const at::Tensor& k_SMH,
+                             const at::Tensor& v_SMH) const {
+    return {of(all.dout_TNH), of(all.q_TNH), k_SMH, v_SMH, of(all.out_TNH), of_lse(all.lse_NT)};
+  }
 };
 
 }  // namespace longspan

@@ -38,31 +38,32 @@ void LayerParameters::linear_of_part(const char* module, const std::string& part
 }
 
 void LayerParameters::linear_of_expert(const char* module, const char* part, const char* name,
-                                       int64_t num_out, int64_t num_in, bool bias,
-                                       const ExpertNumber& expert, const RowsOfStack& stack) {
+                                       const LinearShape& shape, const ExpertNumber& expert,
+                                       const RowsOfStack& stack) {
+  const int64_t num_in = shape.num_in;
   const std::string linear = fmt::format("{}.{}.{}.{}", module, part, expert.number, name);
-  ParameterSpec& matrix = add_matrix(module, linear, name, num_out, num_in);
+  ParameterSpec& matrix = add_matrix(module, linear, name, shape.num_out, num_in);
   matrix.expert = expert;
   matrix.stored_in_stack = StackedPlace{
       .tensor = layer_parameter_name(layer_, fmt::format("{}.{}.{}", module, part, stack.name)),
       .shape = {expert.count, stack.num_rows, num_in},
       .begin = (expert.number * stack.num_rows + stack.begin) * num_in};
-  if (bias) add_bias(module, linear, num_out).expert = expert;
+  if (shape.has_bias) add_bias(module, linear, shape.num_out).expert = expert;
 }
 
 void LayerParameters::stacked_linears(const char* module, const char* part, const char* name,
-                                      int64_t count, int64_t num_out, int64_t num_in, bool bias) {
+                                      const LinearShape& shape, int64_t count) {
   const std::string stored =
       layer_parameter_name(layer_, fmt::format("{}.{}.{}", module, part, name));
   const auto linear = [&](int64_t i) { return fmt::format("{}.{}.{}.{}", module, part, i, name); };
   for (int64_t i = 0; i < count; ++i) {
-    ParameterSpec& weight = add_matrix(module, linear(i), name, num_out, num_in);
+    ParameterSpec& weight = add_matrix(module, linear(i), name, shape.num_out, shape.num_in);
     weight.expert = ExpertNumber{i, count};
     weight.stored_as = stored;
     weight.stored_part = StoredPart{.begin = i, .num_rows = count, .stacked = true};
   }
-  for (int64_t i = 0; bias && i < count; ++i) {
-    ParameterSpec& added = add_bias(module, linear(i), num_out);
+  for (int64_t i = 0; shape.has_bias && i < count; ++i) {
+    ParameterSpec& added = add_bias(module, linear(i), shape.num_out);
     added.expert = ExpertNumber{i, count};
     added.stored_as = stored + "_bias";
     added.stored_part = StoredPart{.begin = i, .num_rows = count, .stacked = true};

@@ -26,6 +26,12 @@ struct RowsOfStack {
   int64_t begin, num_rows;
 };
 
+/// The weight [num_out, num_in] of a linear layer, and whether it has a bias [num_out].
+struct LinearShape {
+  int64_t num_out, num_in;
+  bool has_bias;
+};
+
 class LayerParameters {
  public:
   LayerParameters(int64_t layer, int64_t hidden_size, double initializer_range, NormKind norms);
@@ -40,14 +46,14 @@ class LayerParameters {
   void linear_of_part(const char* module, const std::string& part, const char* name,
                       int64_t num_out, int64_t num_in, bool bias);
   /// The same for expert i = expert.number: <module>.<part>.<i>.<name>.weight.
-  void linear_of_expert(const char* module, const char* part, const char* name, int64_t num_out,
-                        int64_t num_in, bool bias, const ExpertNumber& expert,
+  void linear_of_expert(const char* module, const char* part, const char* name,
+                        const LinearShape& shape, const ExpertNumber& expert,
                         const RowsOfStack& stack);
   /// The same for the experts i in [0, count): <module>.<part>.<i>.<name>. The files stack them:
   /// weights as [count, num_in, num_out] in <module>.<part>.<name>, biases as [count, num_out] in
   /// <module>.<part>.<name>_bias.
-  void stacked_linears(const char* module, const char* part, const char* name, int64_t count,
-                       int64_t num_out, int64_t num_in, bool bias);
+  void stacked_linears(const char* module, const char* part, const char* name,
+                       const LinearShape& shape, int64_t count);
   /// Adds <name>.weight [num_experts, hidden], which scores experts, and with `bias` <name>.bias.
   void router(const char* module, const std::string& name, int64_t num_experts, bool bias);
   /// Adds <name> [size], which is not trained.

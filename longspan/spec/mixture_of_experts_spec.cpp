@@ -51,12 +51,12 @@ void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list)
     list.buffer("mlp", router + ".e_score_correction_bias", E);
   }
   if (mixture.stacked) {
-    list.stacked_linears("mlp", "experts", "gate_up_proj", E, 2 * I, D, mixture.bias);
-    list.stacked_linears("mlp", "experts", "down_proj", E, D, I, mixture.bias);
+    list.stacked_linears("mlp", "experts", "gate_up_proj", {2 * I, D, mixture.bias}, E);
+    list.stacked_linears("mlp", "experts", "down_proj", {D, I, mixture.bias}, E);
   } else {
     const auto linear = [&](int64_t i, const char* name, int64_t num_out, int64_t num_in,
                             const RowsOfStack& stack) {
-      list.linear_of_expert("mlp", "experts", name, num_out, num_in, mixture.bias, {i, E}, stack);
+      list.linear_of_expert("mlp", "experts", name, {num_out, num_in, mixture.bias}, {i, E}, stack);
     };
     for (int64_t i = 0; i < E; ++i) {
       linear(i, "gate_proj", I, D, {.name = "gate_up_proj", .begin = 0, .num_rows = 2 * I});

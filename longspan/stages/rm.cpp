@@ -15,12 +15,14 @@ namespace {
 class RewardObjective : public Objective {
  public:
   explicit RewardObjective(const ObjectiveContext& context) : context_(context) {
+    head_.dropout = context.preferences.value_head_dropout;
     for (const NamedTensor& parameter : context.model.parameters()) {
       const ParameterRole role = context.specs.of(parameter.name).role;
-      if (role == ParameterRole::kValueHead) weight_1D_ = parameter.tensor;
-      if (role == ParameterRole::kValueHeadBias) bias_1_ = parameter.tensor;
+      if (role == ParameterRole::kValueHead) head_.weight_1D = parameter.tensor;
+      if (role == ParameterRole::kValueHeadBias) head_.bias_1 = parameter.tensor;
     }
-    TORCH_CHECK(weight_1D_.defined() && bias_1_.defined(), "a reward model needs a value head");
+    TORCH_CHECK(head_.weight_1D.defined() && head_.bias_1.defined(),
+                "a reward model needs a value head");
   }
 
   Documents documents() const override {
@@ -34,7 +36,7 @@ class RewardObjective : public Objective {
     const Batch local =
         local_share(with_labels_at_ends(row.whole, D), context_.attention, context_.device);
     const at::Tensor values_D = document_values(
-        context_.model, weight_1D_, bias_1_, context_.preferences.value_head_dropout, local, D,
+        context_.model, head_, local, D,
         [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); });
     const at::Tensor pairs = values_D.view({D / 2, 2});
     const at::Tensor chosen_B = pairs.select(1, 0), rejected_B = pairs.select(1, 1);
@@ -56,7 +58,7 @@ class RewardObjective : public Objective {
   }
 
   ObjectiveContext context_;
-  at::Tensor weight_1D_, bias_1_;
+  ValueHead head_;
 };
 
 constexpr std::string_view kHead[] = {"value_head_dropout"};

@@ -65,11 +65,11 @@ void check_kernel(const BlockKernel& kernel, at::Device device, at::ScalarType d
         of_scores);
 
   const AttentionGradients gradients = kernel.backward(
-      there(dout), there(q), there(k), there(v), result.out_TNH, result.lse_NT, spec, one.blocks);
+      {there(dout), there(q), there(k), there(v), result.out_TNH, result.lse_NT}, spec, one.blocks);
   // From the same output, so that only the backward's roundings differ.
-  const AttentionGradients wanted =
-      cpu.backward(exact(dout), exact(q), exact(k), exact(v), exact(result.out_TNH.cpu()),
-                   exact(lse), spec, one.blocks);
+  const AttentionGradients wanted = cpu.backward(
+      {exact(dout), exact(q), exact(k), exact(v), exact(result.out_TNH.cpu()), exact(lse)}, spec,
+      one.blocks);
   CHECK(relative_error(gradients.dv_SMH.cpu(), wanted.dv_SMH) < tolerance);
   if (one.sees_itself_alone) {
     // A softmax of one element has no gradient: only rounding remains, compared to the gradients of

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "longspan/comm/backend.h"
+#include "longspan/comm/link.h"
 
 namespace longspan::testing {
 namespace {
@@ -35,7 +36,13 @@ void run_ranks(const ParallelPlan& plan, const std::function<void(const Mesh& me
       try {
         Mesh mesh;
         if (plan.world_size > 1) {
-          mesh = make_mesh_over(store, rank, plan, link, kTimeoutSeconds, "127.0.0.1");
+          mesh = make_mesh_over({.store = store,
+                                 .rank = rank,
+                                 .size = plan.world_size,
+                                 .timeout_seconds = kTimeoutSeconds,
+                                 .host = "127.0.0.1",
+                                 .interfaces = {}},
+                                plan, link);
           // A rank that ends at once must not close connections that others are still making.
           if (store->add("connected", 1) == plan.world_size) store->set("all connected", {1});
           store->wait({"all connected"});

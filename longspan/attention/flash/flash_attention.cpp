@@ -133,14 +133,11 @@ AttentionResult forward(const at::Tensor& q_in, const at::Tensor& k_in, const at
   return result;
 }
 
-AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
-                            const at::Tensor& k_in, const at::Tensor& v_in,
-                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                            const AttentionSpec& spec, const std::vector<Block>& blocks,
-                            const Tiles& tiles) {
-  const at::Tensor q = readable(q_in), k = readable(k_in), v = readable(v_in),
-                   dout = readable(dout_in);
-  const at::Tensor lse = lse_NT.contiguous();
+AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
+                            const std::vector<Block>& blocks, const Tiles& tiles) {
+  const at::Tensor q = readable(inputs.q_TNH), k = readable(inputs.k_SMH),
+                   v = readable(inputs.v_SMH), dout = readable(inputs.dout_TNH);
+  const at::Tensor lse = inputs.lse_NT.contiguous();
   const int64_t T = q.size(0), N = q.size(1), S = k.size(0), M = k.size(1), key_dim = q.size(2),
                 value_dim = v.size(2);
   AttentionGradients gradients{at::zeros({T, N, key_dim}, q.options()),
@@ -148,7 +145,7 @@ AttentionGradients backward(const at::Tensor& dout_in, const at::Tensor& q_in,
                                at::zeros({S, M, value_dim}, q.options())};
   const at::Tensor delta_NT = at::empty({N, T}, q.options());
   {
-    const at::Tensor out = readable(out_TNH);
+    const at::Tensor out = readable(inputs.out_TNH);
     const float *o = out.const_data_ptr<float>(), *d = dout.const_data_ptr<float>();
     float* delta = delta_NT.mutable_data_ptr<float>();
     at::parallel_for(0, T, 256, [&](int64_t begin, int64_t end) {

@@ -20,10 +20,7 @@ AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const 
                         const Tiles& tiles = best_tiles());
 
 /// As BlockKernel::backward_blocks.
-AttentionGradients backward(const at::Tensor& dout_TNH, const at::Tensor& q_TNH,
-                            const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                            const at::Tensor& out_TNH, const at::Tensor& lse_NT,
-                            const AttentionSpec& spec, const std::vector<Block>& blocks,
-                            const Tiles& tiles = best_tiles());
+AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
+                            const std::vector<Block>& blocks, const Tiles& tiles = best_tiles());
 
 }  // namespace longspan::flash

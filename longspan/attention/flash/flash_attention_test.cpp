@@ -92,7 +92,7 @@ void check(const Case& c, const Tiles& tiles) {
   CHECK(relative_error(got.lse_NT.masked_select(finite), want.lse.masked_select(finite)) <
         kTolerance);
   const AttentionGradients grads =
-      backward(dout, q, k, v, got.out_TNH, got.lse_NT, c.spec(), c.blocks, tiles);
+      backward({dout, q, k, v, got.out_TNH, got.lse_NT}, c.spec(), c.blocks, tiles);
   CHECK(relative_error(grads.dq_TNH, want.dq) < kTolerance);
   CHECK(relative_error(grads.dk_SMH, want.dk) < kTolerance);
   CHECK(relative_error(grads.dv_SMH, want.dv) < kTolerance);
@@ -258,7 +258,7 @@ TEST_CASE("flash attention: a NaN stays one, and a score far below the largest h
     const AttentionResult got = forward(q, k, v, plain, block, *tiles);
     CHECK(at::equal(got.out_TNH[0], v[1]));
     const AttentionGradients grads =
-        backward(at::ones_like(q), q, k, v, got.out_TNH, got.lse_NT, plain, block, *tiles);
+        backward({at::ones_like(q), q, k, v, got.out_TNH, got.lse_NT}, plain, block, *tiles);
     CHECK(at::equal(grads.dv_SMH[0], at::zeros_like(v[0])));
   }
 }
@@ -310,7 +310,7 @@ TEST_CASE("flash attention: the same bits with any number of threads") {
       const AttentionResult result =
           forward(q, k, v, kSpec, rows[i].size() == 5 ? rows[0] : rows[i]);
       return std::pair(result,
-                       backward(dout, q, k, v, result.out_TNH, result.lse_NT, kSpec, rows[i]));
+                       backward({dout, q, k, v, result.out_TNH, result.lse_NT}, kSpec, rows[i]));
     };
     const auto [alone_result, alone] = run(1);
     for (const int num_threads : {2, 7, 32}) {
@@ -334,7 +334,7 @@ TEST_CASE("flash attention: the backward's memory is its gradients and a little 
     CAPTURE(num_threads);
     const Threads threads(num_threads);
     AllocationCounter counter(AllocationCounter::Of::kProcess);
-    backward(q, q, k, v, result.out_TNH, result.lse_NT, kSpec, blocks);
+    backward({q, q, k, v, result.out_TNH, result.lse_NT}, kSpec, blocks);
     const int64_t gradients = T * H * (N + 2 * M), delta = T * N;
     const int64_t tasks = M * ((T + kKeyTile - 1) / kKeyTile);
     const int64_t scratch =
@@ -351,9 +351,10 @@ TEST_CASE("flash attention reads tensors with any token and head stride") {
   const AttentionResult a = forward(q, k, v, kSpec, blocks);
   const AttentionResult b = forward(q.contiguous(), k.contiguous(), v.contiguous(), kSpec, blocks);
   CHECK(at::equal(a.out_TNH, b.out_TNH));
-  const AttentionGradients x = backward(dout, q, k, v, a.out_TNH, a.lse_NT, kSpec, blocks);
-  const AttentionGradients y = backward(dout.contiguous(), q.contiguous(), k.contiguous(),
-                                        v.contiguous(), b.out_TNH, b.lse_NT, kSpec, blocks);
+  const AttentionGradients x = backward({dout, q, k, v, a.out_TNH, a.lse_NT}, kSpec, blocks);
+  const AttentionGradients y = backward(
+      {dout.contiguous(), q.contiguous(), k.contiguous(), v.contiguous(), b.out_TNH, b.lse_NT},
+      kSpec, blocks);
   CHECK(at::equal(x.dq_TNH, y.dq_TNH));
   CHECK(at::equal(x.dk_SMH, y.dk_SMH));
 }

@@ -26,15 +26,15 @@ class LaunchedKernel : public BlockKernel {
     return {std::move(made[0]), std::move(made[1])};
   }
 
-  AttentionGradients backward_blocks(const at::Tensor& dout, const at::Tensor& q,
-                                     const at::Tensor& k, const at::Tensor& v,
-                                     const at::Tensor& out, const at::Tensor& lse,
+  AttentionGradients backward_blocks(const AttentionGradientInputs& inputs,
                                      const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const override {
     Tensors made = run_kernel(
-        "attention_backward", {dout, q, k, v, out, lse}, {}, [&](const Tensors& x) -> Tensors {
+        "attention_backward",
+        {inputs.dout_TNH, inputs.q_TNH, inputs.k_SMH, inputs.v_SMH, inputs.out_TNH, inputs.lse_NT},
+        {}, [&](const Tensors& x) -> Tensors {
           AttentionGradients gradients =
-              cpu_block_kernel().backward(x[0], x[1], x[2], x[3], x[4], x[5], spec, blocks);
+              cpu_block_kernel().backward({x[0], x[1], x[2], x[3], x[4], x[5]}, spec, blocks);
           return {std::move(gradients.dq_TNH), std::move(gradients.dk_SMH),
                   std::move(gradients.dv_SMH)};
         });

@@ -113,11 +113,11 @@ TEST_CASE("accelerator: attention forward and backward has the CPU's bits") {
                           gpu = block_kernel().forward(there(q), there(k), there(v), spec, blocks);
     CHECK(gpu.out_TNH.cpu().equal(cpu.out_TNH));
     CHECK(gpu.lse_NT.cpu().equal(cpu.lse_NT));
-    const AttentionGradients of_cpu = cpu_block_kernel().backward(dout, q, k, v, cpu.out_TNH,
-                                                                  cpu.lse_NT, spec, blocks),
-                             of_gpu =
-                                 block_kernel().backward(there(dout), there(q), there(k), there(v),
-                                                         gpu.out_TNH, gpu.lse_NT, spec, blocks);
+    const AttentionGradients of_cpu = cpu_block_kernel().backward(
+                                 {dout, q, k, v, cpu.out_TNH, cpu.lse_NT}, spec, blocks),
+                             of_gpu = block_kernel().backward({there(dout), there(q), there(k),
+                                                               there(v), gpu.out_TNH, gpu.lse_NT},
+                                                              spec, blocks);
     CHECK(of_gpu.dq_TNH.cpu().equal(of_cpu.dq_TNH));
     CHECK(of_gpu.dk_SMH.cpu().equal(of_cpu.dk_SMH));
     CHECK(of_gpu.dv_SMH.cpu().equal(of_cpu.dv_SMH));

@@ -72,14 +72,14 @@ struct GivenExperts {
   at::Tensor forward() const {
     at::Tensor sum = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
     const Experts all = layer();
-    all.add(sum, routing, all.dispatch(x, routing, nullptr), x, {0, kRows},
+    all.add(sum, {routing, all.dispatch(x, routing, nullptr)}, x, {0, kRows},
             all.forward_room(kRows, x.options()));
     return sum;
   }
   std::vector<at::Tensor> backward() const {
     at::Tensor dx = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
     const Experts all = layer();
-    const at::Tensor dweights = all.backward(dx, routing, all.dispatch(x, routing, nullptr), dout,
+    const at::Tensor dweights = all.backward(dx, {routing, all.dispatch(x, routing, nullptr)}, dout,
                                              x, {0, kRows}, all.backward_room(kRows, x.options()));
     std::vector<at::Tensor> results{dx, dweights}, parameters;
     all.append_parameters_to(parameters);
