@@ -28,7 +28,7 @@ void print_keys() {
   }
   print_out("\nThe opposite of another key\n");
   for (const OppositeKey& key : opposite_keys()) print_out("  {}: {}\n", key.name, key.help);
-  print_out("\nTaken, with nothing to change here\n");
+  print_out("\nAccepted, without effect here\n");
   for (const IdleKey& key : idle_keys()) print_out("  {}: {}\n", key.name, key.reason);
   print_out(
       "\nLLaMA-Factory's other keys are refused by name, unless their value asks for nothing\n"

@@ -8,8 +8,8 @@
 
 namespace longspan::cudnn {
 
-/// Whether cuDNN computes these blocks, and faster than ATen's flash attention. cuDNN takes one
-/// block at a time and makes a plan for each new length, which takes a tenth of a second. So it
+/// True if cuDNN computes these blocks, and does so faster than ATen's flash attention. cuDNN takes
+/// one block at a time and makes a plan for each new length, which takes a tenth of a second, so it
 /// suits long blocks. Its gradients are not bit-reproducible, so it suits no deterministic run.
 bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector<Block>& blocks);
 

@@ -23,7 +23,8 @@ struct MaskedRectangle {
 using TokensBefore = std::function<int64_t(int64_t token)>;
 
 /// Returns one masked rectangle for each fork, in the order of the row. Queries and keys are
-/// selections of the row's tokens; the rectangles count in those. Leaves out empty rectangles.
+/// selections of the row's tokens; the rectangles' bounds count tokens of these selections. Leaves
+/// out empty rectangles.
 std::vector<MaskedRectangle> masked_rectangles_of(const Packing& packing,
                                                   const TokensBefore& queries_before,
                                                   const TokensBefore& keys_before);

@@ -38,8 +38,8 @@ inline constexpr int64_t kMaxShardBytes = int64_t{5} << 30;
 
 /// Writes a folder that transformers' from_pretrained loads: config.json with an updated
 /// torch_dtype, and safetensors shards of at most max_shard_bytes with an index. Copies tokenizer
-/// files and generation_config.json from source_folder, and the other parts' tensors of a model of
-/// texts and pictures.
+/// files and generation_config.json from source_folder, and the tensors of a vision-language
+/// model's other parts.
 void save_model_folder(const std::string& folder, const ModelConfig& config,
                        const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
                        const std::string& source_folder, int64_t max_shard_bytes = kMaxShardBytes);
@@ -50,7 +50,7 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
                       const std::string& source_folder,
                       const std::vector<std::pair<ParameterShape, std::string>>& files);
 
-/// The number of weight files beside the language model's: 1 for a model of texts and pictures
+/// The number of weight files beside the language model's: 1 for a vision-language model
 /// (models/composite.h), else 0. save_model_files copies that last file from source_folder. The
 /// file is missing where that folder is gone.
 int num_copied_files(const ModelConfig& config);

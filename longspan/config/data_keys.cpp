@@ -44,7 +44,8 @@ KeySection data_keys() {
   Key dataset = noted(
       plain("dataset", &S::dataset, kNamed, "Names in dataset_info.json, with commas between."),
       "Names on a hub work there; here nothing is fetched.");
-  Key eval_dataset = plain("eval_dataset", &S::eval_dataset, kNamed, "The same, for evaluation.");
+  Key eval_dataset = plain("eval_dataset", &S::eval_dataset, kNamed,
+                           "Data sets for evaluation, named like those of dataset.");
   dataset.list = eval_dataset.list = true;
   Key val_size =
       number("val_size", &S::val_size, kNamed, 0,
@@ -70,7 +71,7 @@ KeySection data_keys() {
        chat_template,
        number("cutoff_len", &S::cutoff_len, kNamed, 1,
               "Tokens of a row; longer ones are cut turn by turn.", kMostTokens),
-       number("max_samples", &S::max_samples, kNamed, 1, "At most so many rows of each dataset.",
+       number("max_samples", &S::max_samples, kNamed, 1, "The most rows to take from each dataset.",
               kMostSteps),
        noted(number("preprocessing_num_workers", &S::preprocessing_num_workers, kFree, 1,
                     "Threads that tokenize; left out: one for each core.", kMostProcesses),
@@ -80,7 +81,7 @@ KeySection data_keys() {
        plain("default_system", &S::default_system, kNamed,
              "System message of rows that have none; replaces the template's own."),
        plain("enable_thinking", &S::enable_thinking, kNamed,
-             "Given to the model's chat_template when false."),
+             "false: passed to the model's chat_template, which then asks for no thoughts."),
        noted(choice("on_bad_row", &S::on_bad_row, kNamed, {"stop", "skip"},
                     "When rows of a data set cannot be used: stop, or leave them out."),
              kOwn),

@@ -8,7 +8,7 @@ KeySection export_keys() {
   using S = ExportSettings;
   using enum OnResume;
   Key export_size =
-      number("export_size", &S::export_size, kFree, 0, "GB of a weight file at most.", 1e9);
+      number("export_size", &S::export_size, kFree, 0, "Largest weight file, in GB.", 1e9);
   export_size.above_least = true;
   return {"Export (longspan export)",
           {plain("export_dir", &S::export_dir, kFree, "Where the merged model is written."),

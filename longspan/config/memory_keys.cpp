@@ -9,8 +9,8 @@ KeySection memory_keys() {
   using enum OnResume;
   Key zero_stage =
       noted(number("zero_stage", &S::zero_stage, kFree, 0,
-                   "What the processes divide among them: 1 the optimizer's states, 2 also "
-                   "gradients, 3 also parameters; left out: 0, nothing."),
+                   "What the processes shard. 1: the optimizer's states; 2: also gradients; 3: "
+                   "also parameters; left out: 0, nothing."),
             kDeepSpeed);
   zero_stage.most = 3;
   Key offload_activations = noted(
@@ -40,10 +40,10 @@ KeySection memory_keys() {
              kDeepSpeed),
        offload_activations,
        noted(plain("offload_folder", &S::offload_folder, kFree,
-                   "Where offload_activations: disk writes."),
+                   "The folder of the files of offload_activations: disk."),
              kOwn),
        noted(number("tiled_mlp", &S::tiled_mlp, kFree, 1,
-                    "Compute each MLP in so many parts of the row, forward and backward.",
+                    "Parts of the row in which each MLP is computed, forward and backward.",
                     kMostTokens),
              kOwn),
        noted(number("kept_mlp_layers", &S::kept_mlp_layers, kFree, -1,

@@ -47,7 +47,8 @@ KeySection method_keys() {
        only_for(kLora,
                 plain("use_rslora", &S::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank).")),
        only_for(kFreeze, plain("freeze_trainable_layers", &S::freeze_trainable_layers, kNamed,
-                               "freeze: train the last so many layers; negative: the first.")),
+                               "freeze: number of trained layers, from the last; negative: from "
+                               "the first.")),
        only_for(kFreeze, freeze_modules), only_for(kFreeze, freeze_extra)}};
 }
 

@@ -35,12 +35,12 @@ KeySection model_keys() {
              "Weights, gradients and optimizer state in bfloat16."),
        rope_scaling,
        noted(choice("device", &S::device, kFree, {"auto", "cuda", "cpu"},
-                    "Where to compute. auto: on GPUs where there are some, one a process."),
+                    "Where to compute. auto: on GPUs if there are any, one for each process."),
              kOwn),
        plain("use_cpu", &S::use_cpu, kFree, "The same as device: cpu."),
        noted(plain("share_gpus", &S::share_gpus, kFree,
-                   "On GPUs: processes may be more than GPUs, share them, and exchange through the "
-                   "host's memory. For tests and small trials: it is slow."),
+                   "On GPUs: allow more processes than GPUs. They share the GPUs and exchange "
+                   "through host memory. For tests and small trials: it is slow."),
              kOwn),
        plain("full_determinism", &S::full_determinism, kFree,
              "On GPUs: the same bits in every run, and after a resume. (On the CPU they always "

@@ -24,10 +24,10 @@ KeySection optimization_keys() {
   beta1.below_most = beta2.below_most = true;
   return {
       "Training",
-      {noted(
-           number("per_device_train_batch_size", &S::per_device_train_batch_size, kNamed, 1,
-                  "Rows of a micro-batch; under sequence parallelism a whole group's.", kMostRows),
-           "The rows of one process there; here of a group of sequence_parallel_size processes."),
+      {noted(number("per_device_train_batch_size", &S::per_device_train_batch_size, kNamed, 1,
+                    "Rows of a micro-batch; under sequence parallelism, of a whole group.",
+                    kMostRows),
+             "The rows of one process there; here of a group of sequence_parallel_size processes."),
        number("gradient_accumulation_steps", &S::gradient_accumulation_steps, kNamed, 1,
               "Micro-batches of an optimizer step.", kMostRows),
        number("learning_rate", &S::learning_rate, kNamed, 0, "The optimizer's learning rate."),
@@ -44,8 +44,8 @@ KeySection optimization_keys() {
               {"cosine_with_restarts", "polynomial", "inverse_sqrt", "reduce_lr_on_plateau",
                "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"}),
        warmup_ratio,
-       steps("warmup_steps", &S::warmup_steps, kNamed, "The same in optimizer steps.",
-             /*none_allowed=*/true),
+       steps("warmup_steps", &S::warmup_steps, kNamed,
+             "Optimizer steps in which the learning rate rises from 0.", /*none_allowed=*/true),
        number("max_grad_norm", &S::max_grad_norm, kNamed, 0,
               "Clip the global gradient norm; 0: never."),
        number("weight_decay", &S::weight_decay, kNamed, 0,
@@ -69,7 +69,7 @@ KeySection optimization_keys() {
        number("seed", &S::seed, kRefused, 0,
               "Seed of the order of rows and of the evaluation split."),
        noted(
-           number("data_seed", &S::data_seed, kFree, 0, "The same as seed, which orders the rows."),
+           number("data_seed", &S::data_seed, kFree, 0, "Must equal seed, which orders the rows."),
            "It may differ from seed there."),
        number("ddp_timeout", &ParallelSettings::ddp_timeout, kFree, 1,
               "Seconds to wait for another process; reading and writing models is not counted.",

@@ -17,9 +17,9 @@ KeySection output_keys() {
   report_to.list = true;
   Key resume =
       plain("resume_from_checkpoint", &S::resume_from_checkpoint, kFree,
-            "The checkpoint to go on from; true: the newest whole one in output_dir, which "
-            "is also the default unless overwrite_output_dir is set. Workers that torchrun starts "
-            "again, and a requeued Slurm job, go on from what the run has saved since.");
+            "The checkpoint to resume from. true: the newest complete one in output_dir; this is "
+            "the default unless overwrite_output_dir is set. Workers that torchrun restarts, and a "
+            "requeued Slurm job, resume from the newest checkpoint of the run itself.");
   resume.truth = true;
   return {
       "Output",
@@ -29,11 +29,9 @@ KeySection output_keys() {
        noted(
            plain(
                "fallback_output_dir", &S::fallback_output_dir, kFree,
-               "A folder on another disk, where the trained model, or a stopped run's checkpoint, "
-               "goes "
-               "when output_dir cannot take it: into a folder of this run's own there, named by "
-               "output_dir. The run goes on from that checkpoint, too. Left out: it waits for "
-               "room."),
+               "A folder on another disk. If output_dir cannot take the trained model, or a "
+               "stopped run's checkpoint, it goes into a subfolder there, named after output_dir. "
+               "The run also resumes from that checkpoint. Left out: the run waits for space."),
            kOwn),
        report_to,
        plain("logging_dir", &S::logging_dir, kFree,

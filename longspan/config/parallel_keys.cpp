@@ -26,12 +26,11 @@ KeySection parallel_keys() {
        noted(number("sequence_parallel_size", &S::sequence_parallel_size, kFree, 1,
                     "Processes that share each row; must divide the number of processes."),
              kShare),
-       noted(
-           choice(
-               "sequence_parallel_mode", &S::sequence_parallel_mode, kFree, auto_or_methods(),
-               "How they share it. auto, or left out: by heads, processes and row, with the reason "
-               "said."),
-           kShare),
+       noted(choice(
+                 "sequence_parallel_mode", &S::sequence_parallel_mode, kFree, auto_or_methods(),
+                 "How the processes share a row. auto, or left out: chosen by heads, processes and "
+                 "row; the run prints the reason."),
+             kShare),
        noted(number("sequence_parallel_ulysses_degree", &S::sequence_parallel_ulysses_degree, kFree,
                     1, ulysses_degree_help),
              kOwn),

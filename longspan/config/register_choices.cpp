@@ -49,7 +49,7 @@ std::string help_of_waves() {
   const auto in_one = [](const Method& method) {
     return takes(method, kHeadWaves) && method.head_waves.own == 1;
   };
-  std::string help = "Exchange and attend a few heads at a time, in so many parts. " +
+  std::string help = "Parts in which heads are exchanged and attended, a few heads at a time. " +
                      names_of(methods_that(in_one)) + ": less memory from 4 on";
   for (const Method* method : all_methods()) {
     if (!takes(*method, kHeadWaves) || in_one(*method)) continue;

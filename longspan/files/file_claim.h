@@ -7,8 +7,8 @@
 
 namespace longspan {
 
-/// While the object lives, this process reads the file, or is about to remove it with everything
-/// that it stands for. A reader keeps others from removing it, where the disk supports locks
+/// While the object lives, this process reads the file, or is about to remove it with the folder
+/// that it represents. A reader keeps others from removing it, where the disk supports locks
 /// (flock). Has no effect where the file cannot be opened.
 class FileClaim {
  public:

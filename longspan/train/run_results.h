@@ -41,7 +41,8 @@ class RunResults {
   /// Returns the model's folder after save_model(): output_dir, or the run's folder in
   /// fallback_output_dir; empty if it was not saved.
   const std::string& model_in() const { return model_in_; }
-  /// Returns the folder of logs and results: the same, or the other one if that has no space.
+  /// Returns the folder of logs and results: the model's folder, or the other one if it has no
+  /// space.
   const std::string& record_in() const { return record_in_; }
 
  private:

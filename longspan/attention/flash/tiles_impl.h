@@ -22,14 +22,14 @@ inline void cap_row(float* scores, int64_t padded, float cap) {
     store(scores + j, limit * tanh_of(load(scores + j) * inverse));
 }
 
-/// How many keys of [key, key + count), the first ones, query `query` of a task sees, less those
-/// that hidden() counts.
+/// Returns the end of the keys of [key, key + count) that query `query` of a task sees, relative to
+/// `key`. They begin at hidden().
 inline int64_t visible(const Task& task, int64_t query, int64_t key, int64_t count) {
   if (!task.causal) return count;
   return larger(0, smaller(count, query + task.offset - key + 1));
 }
 
-/// How many of them, the first ones, are before the query's lower end.
+/// Returns the number of keys of [key, key + count) before the query's lower end.
 inline int64_t hidden(const Task& task, int64_t query, int64_t key, int64_t count) {
   return larger(0, smaller(count, query + task.lower - key));
 }
@@ -84,8 +84,8 @@ struct Seen {
 };
 
 /// Turns rows of scores (in units of log 2), as many as LANES at most, into probabilities relative
-/// to running maxima; factors: of what was summed before. Rows take their steps together, since
-/// each step of one row waits for the step before.
+/// to running maxima; `factors`: the factors of the earlier sums. Rows take their steps together,
+/// since each step of one row waits for the step before.
 inline void softmax_rows(int64_t rows, const Seen* seen, float* scores, int64_t padded, float cap,
                          float* maxima, float* totals, float* factors) {
   const Vector before = load(maxima);
@@ -197,7 +197,7 @@ int64_t backward_scratch(int64_t key_dim, int64_t value_dim, int64_t /*group*/) 
 inline void backward_row(float* scores, float* gradients, int64_t unseen, int64_t seen,
                          int64_t padded, float lse, float delta, float cap) {
   if (cap > 0) {
-    // d (cap tanh(s / cap)) / d s = 1 - tanh^2, which is taken in before places are masked.
+    // d (cap tanh(s / cap)) / d s = 1 - tanh^2, which is applied before places are masked.
     const Vector inverse = splat(1.0f / cap), limit = splat(cap), one = splat(1.0f);
     for (int64_t j = 0; j < padded; j += LANES) {
       const Vector t = tanh_of(load(scores + j) * inverse), slope = one - t * t;
@@ -243,7 +243,7 @@ void backward(const Backward& b, const Task& task, float* scratch) {
 
   for (int64_t tile = first_query(task); tile < task.q_length; tile += kQueryTile) {
     const int64_t tile_end = smaller(tile + kQueryTile, task.q_length);
-    // Half as many at once where some do not see all keys: fewer products are of hidden pairs.
+    // Half as many queries at once if some do not see all keys: fewer products are of masked pairs.
     const int64_t step = visible(task, tile, 0, count) < count ? kQueryTile / 2 : kQueryTile;
     for (int64_t query = tile; query < tile_end; query += step) {
       const int64_t rows = smaller(step, tile_end - query), token = task.q_begin + query;
