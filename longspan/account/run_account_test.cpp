@@ -42,7 +42,7 @@ AccountSettings account_settings(const Config& config) {
 std::string account_of_made(const Config& config, const ModelConfig& model, const Mesh& mesh,
                             const ParallelPlan& plan, const RowLengths& row) {
   const std::optional<ShardingOptions> sharding = sharding_of(config, mesh, at::kCPU);
-  TrainedModel trained = load_trained_model(config, model, sharding, at::kCPU);
+  TrainedModel trained = load_trained_model(config, {model, sharding, at::kCPU});
   ExpertParallel experts(mesh.experts);
   if (mesh.experts.size() > 1) trained.options.expert_exchange = &experts;
   const auto attention = make_local(cpu_block_kernel());
@@ -51,7 +51,7 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
   if (trained.sharded) parameters.sharded = trained.sharded->held_bytes();
   if (config.method.stage == "dpo") {
     parameters.reference =
-        make_reference(config, trained, model, policy, *attention, sharding, at::kCPU)
+        make_reference(config, {model, sharding, at::kCPU}, trained, policy, *attention)
             ->held_bytes();
   }
   return table_of(account_of(memory_facts(account_settings(config), model.spec, plan, parameters,

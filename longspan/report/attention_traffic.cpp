@@ -37,12 +37,10 @@ nlohmann::ordered_json json_of(const Direction& direction) {
 }  // namespace
 
 AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
-                                   const ModelSpec& model, int64_t element_bytes,
-                                   bool checkpointing, bool output_is_known, at::Device device)
+                                   const ModelSpec& model, const Sending& sending,
+                                   at::Device device)
     : plan_(plan),
-      element_bytes_(element_bytes),
-      checkpointing_(checkpointing),
-      output_is_known_(output_is_known),
+      sending_(sending),
       device_(device),
       // Every member of a sequence group holds the whole row; only one counts it.
       counts_rows_(mesh.sequence.rank() == 0),
@@ -70,8 +68,8 @@ void AttentionTraffic::end_forward(const Packing& padded) {
   add_to(mine_.forward);
   if (!counts_rows_) return;
   for (const auto& [mixer, count] : layers_) {
-    const AttentionVolume volume =
-        mixer_volume(plan_, mixer, padded, element_bytes_, checkpointing_, output_is_known_);
+    const AttentionVolume volume = mixer_volume(plan_, mixer, padded, sending_.element_bytes,
+                                                sending_.checkpointing, sending_.output_is_known);
     mine_.forward.formula += count * volume.forward;
     mine_.backward.formula += count * volume.backward;
   }

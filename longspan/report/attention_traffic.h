@@ -19,11 +19,14 @@ namespace longspan {
 /// for the same rows. Excludes reductions of gradients and losses.
 class AttentionTraffic {
  public:
-  /// Counts the mixers of `model`. `element_bytes`: of an element that they send. `checkpointing`
-  /// and `output_is_known`: as in attention_volume.
+  /// How a step sends; the booleans as in attention_volume.
+  struct Sending {
+    int64_t element_bytes;
+    bool checkpointing, output_is_known;
+  };
+  /// Counts the mixers of `model`.
   AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const ModelSpec& model,
-                   int64_t element_bytes, bool checkpointing, bool output_is_known,
-                   at::Device device);
+                   const Sending& sending, at::Device device);
 
   /// Count the bytes of a row. Call begin_row() before the row's forward, end_forward() after it,
   /// and end_backward() after its backward.
@@ -53,8 +56,7 @@ class AttentionTraffic {
   ParallelPlan plan_;
   std::vector<std::pair<TokenMixerSpec, int64_t>> layers_;
   int64_t num_layers_ = 0;
-  int64_t element_bytes_;
-  bool checkpointing_, output_is_known_;
+  Sending sending_;
   at::Device device_;
   bool counts_rows_;
   const Mesh& mesh_;

@@ -68,7 +68,7 @@ struct Session::Impl {
     }
     all_or_none_patiently(workers.world(), workers.notices(), [&] {
       activations = activation_offload(config.memory, device);
-      trained = load_trained_model(config, plan.model, sharding, device, given);
+      trained = load_trained_model(config, {plan.model, sharding, device, given});
       trained.options.activation_store = activations.get();
       trained.options.expert_exchange = experts.get();
       decoder = std::make_unique<Decoder>(plan.model.spec, trained.parameters, *attention,
@@ -149,8 +149,9 @@ Session::~Session() {
 }
 
 std::unique_ptr<Reference> Session::make_reference() {
-  return longspan::make_reference(impl_->config, impl_->trained, impl_->plan.model, *impl_->decoder,
-                                  *impl_->attention, impl_->sharding, impl_->device, impl_->given);
+  return longspan::make_reference(impl_->config,
+                                  {impl_->plan.model, impl_->sharding, impl_->device, impl_->given},
+                                  impl_->trained, *impl_->decoder, *impl_->attention);
 }
 
 void Session::prepare(std::unique_ptr<Reference> table) {
@@ -182,9 +183,13 @@ void Session::prepare(std::unique_ptr<Reference> table) {
   s.balance = ExpertBalance::make(s.config.optimization, *s.context, s.plan.model);
   const int64_t element_bytes = computes_in_bf16(s.config.model, s.config.optimization) ? 2 : 4;
   s.traffic.emplace(
-      AttentionTraffic{s.workers.mesh(), s.plan.parallel, s.plan.attended, element_bytes,
-                       !s.config.model.disable_gradient_checkpointing,
-                       s.activations && !s.attention->overlaps_projections(), s.device},
+      AttentionTraffic{s.workers.mesh(),
+                       s.plan.parallel,
+                       s.plan.attended,
+                       {.element_bytes = element_bytes,
+                        .checkpointing = !s.config.model.disable_gradient_checkpointing,
+                        .output_is_known = s.activations && !s.attention->overlaps_projections()},
+                       s.device},
       ExpertTraffic{s.experts.get(), s.plan.model.spec, element_bytes, s.device});
 }
 

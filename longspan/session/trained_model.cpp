@@ -198,9 +198,8 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
                                               : at::kFloat};
 }
 
-TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
-                                const std::optional<ShardingOptions>& sharding, at::Device device,
-                                GivenParameters given) {
+TrainedModel load_trained_model(const Config& config, const ParameterPlace& place) {
+  const auto& [model, sharding, device, given] = place;
   const bool bf16 = computes_in_bf16(config.model, config.optimization),
              lora = trains_adapter(config.method);
   const Stage& stage = stage_of(config.method);
@@ -274,11 +273,10 @@ TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
   return trained;
 }
 
-std::unique_ptr<Reference> make_reference(const Config& config, const TrainedModel& trained,
-                                          const ModelConfig& model, Decoder& policy,
-                                          SequenceParallel& attention,
-                                          const std::optional<ShardingOptions>& sharding,
-                                          at::Device device, GivenParameters given) {
+std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
+                                          const TrainedModel& trained, Decoder& policy,
+                                          SequenceParallel& attention) {
+  const auto& [model, sharding, device, given] = place;
   // An adapter that began at zero leaves the base model as the initial model. LLaMA-Factory uses
   // the base model for any adapter.
   if (config.preferences.ref_model.empty() && trained.lora) return base_model_reference(policy);

@@ -42,13 +42,19 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 /// The parameters of a model in memory, in the place of model_name_or_path; null: that folder's.
 using GivenParameters = const std::vector<NamedTensor>*;
 
-/// Loads the weights of model_name_or_path (or takes those of `given`), the adapters (merged,
+/// The model whose parameters are made, and their place.
+struct ParameterPlace {
+  const ModelConfig& model;
+  const std::optional<ShardingOptions>& sharding;
+  at::Device device;
+  GivenParameters given = nullptr;
+};
+
+/// Loads the weights of model_name_or_path (or takes those of `place.given`), the adapters (merged,
 /// trained further, or new) and the value head of a reward model (from the folder, or new), and
 /// selects the trained parameters. With zero_stage 3 no rank holds more than one whole parameter at
 /// a time. Throws UserError.
-TrainedModel load_trained_model(const Config& config, const ModelConfig& model,
-                                const std::optional<ShardingOptions>& sharding, at::Device device,
-                                GivenParameters given = nullptr);
+TrainedModel load_trained_model(const Config& config, const ParameterPlace& place);
 
 /// Runs the cheap checks of load_trained_model and make_reference in advance. Reads no weights.
 /// Throws UserError.
@@ -57,10 +63,8 @@ void check_trained_model(const Config& config, const ModelConfig& model);
 /// Makes the reference: ref_model with ref_model_adapters; otherwise, with LoRA, the trained model
 /// without its adapter (also if that existed before training, as in LLaMA-Factory); otherwise a
 /// copy of the initial model. `policy` and `attention` must outlive it.
-std::unique_ptr<Reference> make_reference(const Config& config, const TrainedModel& trained,
-                                          const ModelConfig& model, Decoder& policy,
-                                          SequenceParallel& attention,
-                                          const std::optional<ShardingOptions>& sharding,
-                                          at::Device device, GivenParameters given = nullptr);
+std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
+                                          const TrainedModel& trained, Decoder& policy,
+                                          SequenceParallel& attention);
 
 }  // namespace longspan

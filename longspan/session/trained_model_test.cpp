@@ -70,7 +70,7 @@ TEST_CASE("trained model: what a run will hold is known before there is a tensor
                                    config.optimization, config.memory};
     const std::vector<HeldParameter> kept = planned_parameters(settings, spec);
     const TrainedModel trained =
-        load_trained_model(config, model.model, sharding_of(config, mesh, at::kCPU), at::kCPU);
+        load_trained_model(config, {model.model, sharding_of(config, mesh, at::kCPU), at::kCPU});
     const bool divides = *config.memory.zero_stage > 0 || config.memory.offload_optimizer;
     bool same = trained.held() == used_parameters(settings, kept, num_ranks) &&
                 (trained.sharded != nullptr) == divides;

@@ -150,8 +150,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
         identity_of({config.method, config.optimization, training_settings(config)}, workers.mesh(),
                     plan.model, session.trained(), data, template_time);
     complete_run_start({config.model, config.method, config.preferences, config.data},
-                       config.optimization, config.output, workers.mesh(), workers.notices(),
-                       events, start);
+                       config.optimization, config.output, workers, events, start);
     prepare_folders(config.output, workers, launch);
     control.begin_steps();
     if (!prepare(session, config, data, control)) {
@@ -168,8 +167,8 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
     const StepSchedule schedule(config.method, config.optimization, config.output,
                                 source->num_batches());
     TrainingStep step(config.optimization, schedule, session, *source, control);
-    RunSaving saving(config.model, config.optimization, config.output, workers, session, data,
-                     start, schedule, control, events);
+    RunSaving saving({config.model, config.optimization, config.output, workers, session, data,
+                      start, schedule, control});
     RunState state(workers.mesh(), start, saving.saver, session.updating(), *source,
                    session.averages());
     RunCheckpoints checkpoints(config.output, workers, session, saving, state, reports);
@@ -204,7 +203,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
     const RunEnd end = trainer.train();
     // Everything is saved; later events during cleanup do not change the result.
     control.all_saved(end);
-    say_end(config.output, end, totals.progress, results, saving.checkpoints, control, events);
+    say_end({config.output, end, totals.progress, results, saving.checkpoints}, control, events);
     result.progress = totals.progress;
     result.loss = totals.mean_loss();
     result.saved_in = results.model_in();

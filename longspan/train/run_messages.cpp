@@ -105,9 +105,8 @@ RunEnd say_stopped_before_steps(const OutputSettings& config, RunControl& contro
   return RunEnd::kStopped;
 }
 
-void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
-             const RunResults& results, const Checkpoints& checkpoints, RunControl& control,
-             Events& events) {
+void say_end(const EndFacts& facts, RunControl& control, Events& events) {
+  const auto& [config, end, progress, results, checkpoints] = facts;
   const std::string where_it_stands =
       fmt::format("after step {} of {}", progress.step, progress.total_steps);
   switch (end) {

@@ -39,9 +39,14 @@ void say_start(const StartFacts& facts, Events& events);
 /// For a run whose control asks it to stop before the first step. Returns how the run ended.
 RunEnd say_stopped_before_steps(const OutputSettings& config, RunControl& control, Events& events);
 
-/// `progress`: of the completed steps.
-void say_end(const OutputSettings& config, RunEnd end, const Progress& progress,
-             const RunResults& results, const Checkpoints& checkpoints, RunControl& control,
-             Events& events);
+struct EndFacts {
+  const OutputSettings& config;
+  RunEnd end;
+  const Progress& progress;  // of the completed steps
+  const RunResults& results;
+  const Checkpoints& checkpoints;
+};
+
+void say_end(const EndFacts& facts, RunControl& control, Events& events);
 
 }  // namespace longspan

@@ -8,19 +8,18 @@
 
 namespace longspan {
 
-RunSaving::RunSaving(const ModelSettings& model, const OptimizationSettings& optimization,
-                     const OutputSettings& output, Workers& workers, const Session& session,
-                     const RunData& data, const RunStart& start, const StepSchedule& schedule,
-                     RunControl& control, Events& events)
-    : saver(session.saver(data.chat)),
-      checkpoints(output, workers.world(), workers.notices(), saver, start.folder()),
-      patient_saver(workers.world(), workers.notices(), control, events),
-      config_(output),
-      rule_(update_rule_of(optimization)),
-      trains_in_bf16_(model.pure_bf16),
-      schedule_(schedule),
-      num_processes_(workers.world().size()),
-      sharded_(session.sharded_parameters() != nullptr) {}
+RunSaving::RunSaving(const SavingParts& parts)
+    : saver(parts.session.saver(parts.data.chat)),
+      checkpoints(parts.output, parts.workers.world(), parts.workers.notices(), saver,
+                  parts.start.folder()),
+      patient_saver(parts.workers.world(), parts.workers.notices(), parts.control,
+                    parts.session.events()),
+      config_(parts.output),
+      rule_(update_rule_of(parts.optimization)),
+      trains_in_bf16_(parts.model.pure_bf16),
+      schedule_(parts.schedule),
+      num_processes_(parts.workers.world().size()),
+      sharded_(parts.session.sharded_parameters() != nullptr) {}
 
 DiskFacts RunSaving::disk(int64_t steps_done) const {
   const SavedModel& saved = saver.model();

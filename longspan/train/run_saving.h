@@ -22,13 +22,22 @@ struct ModelSettings;
 struct OptimizationSettings;
 struct UpdateRule;
 
+/// All must outlive the RunSaving.
+struct SavingParts {
+  const ModelSettings& model;
+  const OptimizationSettings& optimization;
+  const OutputSettings& output;
+  Workers& workers;
+  Session& session;
+  const RunData& data;
+  const RunStart& start;
+  const StepSchedule& schedule;
+  RunControl& control;
+};
+
 class RunSaving {
  public:
-  /// All arguments must outlive this object.
-  RunSaving(const ModelSettings& model, const OptimizationSettings& optimization,
-            const OutputSettings& output, Workers& workers, const Session& session,
-            const RunData& data, const RunStart& start, const StepSchedule& schedule,
-            RunControl& control, Events& events);
+  explicit RunSaving(const SavingParts& parts);
   RunSaving(const RunSaving&) = delete;
   RunSaving& operator=(const RunSaving&) = delete;
 

@@ -20,16 +20,17 @@ LocalTime template_time_of_run(const Group& world, const std::optional<ResumePoi
 }
 
 void complete_run_start(const ContentSettings& files, const OptimizationSettings& optimization,
-                        const OutputSettings& output, const Mesh& mesh, Notices& notices,
-                        Events& events, RunStart& start) {
+                        const OutputSettings& output, Workers& workers, Events& events,
+                        RunStart& start) {
   // Without saved states, no later run compares the files.
   if (!start.resumed && output.save_only_model) return;
   const RunIdentity then = start.resumed ? start.resumed->state.identity : RunIdentity();
-  start.identity.contents = read_contents(files, mesh.world, notices, then.contents, events);
+  start.identity.contents =
+      read_contents(files, workers.world(), workers.notices(), then.contents, events);
   if (!start.resumed) return;
-  all_or_none(mesh.world, [&] {
+  all_or_none(workers.world(), [&] {
     require_same_run(start.resumed->folder, then, start.identity,
-                     optimization.per_device_train_batch_size * mesh.data.size());
+                     optimization.per_device_train_batch_size * workers.mesh().data.size());
   });
   start.changes = changes_since(start.resumed->folder, then, start.identity,
                                 start.resumed->state.totals.progress.step + 1);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "longspan/comm/mesh.h"
+#include "longspan/comm/group.h"
 #include "longspan/liveness/notices.h"
 #include "longspan/report/console.h"
 #include "longspan/report/events.h"
@@ -13,6 +13,7 @@
 #include "longspan/saving/resume.h"
 #include "longspan/saving/run_contents.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/session/workers.h"
 #include "longspan/text/local_time.h"
 
 namespace longspan {
@@ -38,7 +39,7 @@ LocalTime template_time_of_run(const Group& world, const std::optional<ResumePoi
 /// checkpoint, if any. Reads the contents of the files. Collective. Throws as all_or_none if the
 /// checkpoint belongs to another run.
 void complete_run_start(const ContentSettings& files, const OptimizationSettings& optimization,
-                        const OutputSettings& output, const Mesh& mesh, Notices& notices,
-                        Events& events, RunStart& start);
+                        const OutputSettings& output, Workers& workers, Events& events,
+                        RunStart& start);
 
 }  // namespace longspan
