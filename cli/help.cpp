@@ -31,7 +31,7 @@ void print_keys() {
   print_out("\nAccepted, without effect here\n");
   for (const IdleKey& key : idle_keys()) print_out("  {}: {}\n", key.name, key.reason);
   print_out(
-      "\nLLaMA-Factory's other keys are refused by name, unless their value asks for nothing\n"
+      "\nLLaMA-Factory's other keys are refused by name, unless their value is a no-op\n"
       "(`use_dora: false`, `fsdp: \"\"`).\n");
 }
 

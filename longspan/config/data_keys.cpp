@@ -62,7 +62,7 @@ KeySection data_keys() {
   chat_template.unsupported_remedy =
       "leave template out, and the model's own chat_template is used";
   static const std::string packing_help =
-      fmt::format("Fill each row with documents up to cutoff_len; left out: for stage {}.",
+      fmt::format("Fill each row with documents up to cutoff_len; left out: true for stage {}.",
                   enumerated(names_of_stages_that([](const Stage& stage) { return stage.packs; })));
   return {
       "Data",
@@ -70,7 +70,7 @@ KeySection data_keys() {
        plain("dataset_dir", &S::dataset_dir, kFree, "The folder that holds dataset_info.json."),
        chat_template,
        number("cutoff_len", &S::cutoff_len, kNamed, 1,
-              "Tokens of a row; longer ones are cut turn by turn.", kMostTokens),
+              "The most tokens of a row; longer examples are truncated turn by turn.", kMostTokens),
        number("max_samples", &S::max_samples, kNamed, 1, "The most rows to take from each dataset.",
               kMostSteps),
        noted(number("preprocessing_num_workers", &S::preprocessing_num_workers, kFree, 1,
@@ -81,7 +81,8 @@ KeySection data_keys() {
        plain("default_system", &S::default_system, kNamed,
              "System message of rows that have none; replaces the template's own."),
        plain("enable_thinking", &S::enable_thinking, kNamed,
-             "false: passed to the model's chat_template, which then asks for no thoughts."),
+             "false is passed to the model's chat_template, which then asks for an answer without "
+             "thoughts."),
        noted(choice("on_bad_row", &S::on_bad_row, kNamed, {"stop", "skip"},
                     "When rows of a data set cannot be used: stop, or leave them out."),
              kOwn),
@@ -89,12 +90,11 @@ KeySection data_keys() {
              "Rows of sft are one token shorter there, and pt drops what fills no row after every "
              "1000 texts; here once, at the end."),
        plain("neat_packing", &S::neat_packing, kNamed,
-             "packing whose documents do not see each other."),
-       noted(
-           plain("cache_dir", &S::cache_dir, kFree,
-                 "The folder of the temporary file with the tokens of the data sets, one for each "
-                 "machine; left out: the system's folder for temporary files."),
-           "Models and data sets are cached there.")}};
+             "Packing in which documents do not attend to each other."),
+       noted(plain("cache_dir", &S::cache_dir, kFree,
+                   "The folder of the temporary file with the tokens of the data sets (each "
+                   "machine has one file). Left out: the system's folder for temporary files."),
+             "Models and data sets are cached there.")}};
 }
 
 }  // namespace longspan::key_tables

@@ -13,25 +13,26 @@ KeySection memory_keys() {
                    "also parameters; left out: 0, nothing."),
             kDeepSpeed);
   zero_stage.most = 3;
-  Key offload_activations = noted(
-      choice("offload_activations", &S::offload_activations, kFree, {"false", "true", "disk"},
-             "Put what gradient checkpointing saves into host memory, or into offload_folder."),
-      kOwn);
+  Key offload_activations =
+      noted(choice("offload_activations", &S::offload_activations, kFree, {"false", "true", "disk"},
+                   "Put the tensors that gradient checkpointing saves into host memory, or (disk) "
+                   "into offload_folder."),
+            kOwn);
   offload_activations.truth = true;
   return {
       "Memory",
-      {noted(plain("deepspeed", &S::deepspeed, kFree,
-                   "A DeepSpeed JSON file, of which ZeRO's stage and offloading are read."),
-             "Of the file ZeRO's stage, offload_optimizer, offload_param and mics_shard_size are "
-             "read; sizes of buckets mean nothing here."),
+      {noted(
+           plain(
+               "deepspeed", &S::deepspeed, kFree,
+               "A DeepSpeed JSON file; only ZeRO's stage, its shard size and offloading are read."),
+           "Of the file ZeRO's stage, offload_optimizer, offload_param and mics_shard_size are "
+           "read; sizes of buckets mean nothing here."),
        zero_stage,
-       noted(
-           number(
-               "zero_shard_size", &S::zero_shard_size, kFree, 1,
-               "Neighbouring processes that hold one sharded copy (hybrid sharding); left out: all "
-               "of them.",
-               kMostTokens),
-           kDeepSpeed),
+       noted(number("zero_shard_size", &S::zero_shard_size, kFree, 1,
+                    "Number of neighbouring processes that hold one sharded copy (hybrid "
+                    "sharding); left out: all processes.",
+                    kMostTokens),
+             kDeepSpeed),
        noted(plain("offload_optimizer", &S::offload_optimizer, kFree,
                    "Keep the optimizer's states in host memory and update there."),
              kDeepSpeed),
@@ -42,15 +43,16 @@ KeySection memory_keys() {
        noted(plain("offload_folder", &S::offload_folder, kFree,
                    "The folder of the files of offload_activations: disk."),
              kOwn),
-       noted(number("tiled_mlp", &S::tiled_mlp, kFree, 1,
-                    "Parts of the row in which each MLP is computed, forward and backward.",
-                    kMostTokens),
-             kOwn),
+       noted(
+           number("tiled_mlp", &S::tiled_mlp, kFree, 1,
+                  "Number of parts of the row in which each MLP is computed, forward and backward.",
+                  kMostTokens),
+           kOwn),
        noted(number("kept_mlp_layers", &S::kept_mlp_layers, kFree, -1,
-                    "Layers whose MLP keeps gate and up for the backward, where gradient "
-                    "checkpointing would compute them again; -1: as many as fit by the account of "
-                    "memory; left out: -1 on GPUs without offload_activations and "
-                    "full_determinism, else 0."),
+                    "Number of layers whose MLP keeps gate and up for the backward; gradient "
+                    "checkpointing recomputes them in the others. -1: as many as fit by the memory "
+                    "account. Left out: 0 on CPUs and with offload_activations or "
+                    "full_determinism, else -1."),
              kOwn)}};
 }
 

@@ -9,18 +9,19 @@ KeySection method_keys() {
   using S = MethodSettings;
   using enum OnResume;
   using enum FinetuningType;
-  Key lora_dropout =
-      number("lora_dropout", &S::lora_dropout, kNamed, 0, "Dropout before LoRA's matrices.");
+  Key lora_dropout = number("lora_dropout", &S::lora_dropout, kNamed, 0,
+                            "Dropout of the input of LoRA's matrices.");
   lora_dropout.most = 1;
   lora_dropout.below_most = true;
   Key lora_target = plain("lora_target", &S::lora_target, kRefused,
                           "Modules with LoRA matrices, with commas between (q_proj,v_proj); all: "
                           "every linear layer but the head.");
   Key freeze_modules = plain("freeze_trainable_modules", &S::freeze_trainable_modules, kNamed,
-                             "freeze: modules of those layers (mlp, self_attn), with commas "
-                             "between; all: whole layers.");
-  Key freeze_extra = plain("freeze_extra_modules", &S::freeze_extra_modules, kNamed,
-                           "freeze: modules outside of the layers (embed_tokens, norm, lm_head).");
+                             "freeze: trained modules of the trained layers (mlp, self_attn), with "
+                             "commas between; all: whole layers.");
+  Key freeze_extra =
+      plain("freeze_extra_modules", &S::freeze_extra_modules, kNamed,
+            "freeze: trained modules outside of the layers (embed_tokens, norm, lm_head).");
   lora_target.list = freeze_modules.list = freeze_extra.list = true;
   static const std::string stage_help = help_of_stages();
   return {
@@ -29,12 +30,12 @@ KeySection method_keys() {
        plain("do_train", &S::do_train, kFree, "Must be true."),
        plain("do_eval", &S::do_eval, kFree, "Evaluate once after training."),
        noted(choice("finetuning_type", &S::finetuning_type, kRefused, {"full", "freeze", "lora"},
-                    "full: all parameters. freeze: some layers. lora: small matrices beside them. "
-                    "(LLaMA-Factory's own default is lora.)",
+                    "full: all parameters. freeze: some layers. lora: low-rank matrices beside the "
+                    "linear layers. (LLaMA-Factory's own default is lora.)",
                     {"oft"}),
              "The default there is lora."),
        plain("disable_shuffling", &S::disable_shuffling, kRefused,
-             "Take the rows as they lie in the files."),
+             "Take the rows in the order of the files."),
        noted(choice("train_sampling_strategy", &S::train_sampling_strategy, kFree,
                     {"random", "sequential"}, "sequential: the same as disable_shuffling: true."),
              "It is transformers' key; group_by_length is not here."),

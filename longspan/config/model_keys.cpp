@@ -8,13 +8,13 @@ KeySection model_keys() {
   using S = ModelSettings;
   using enum OnResume;
   Key adapters = plain("adapter_name_or_path", &S::adapter_name_or_path, kFree,
-                       "LoRA adapter folders, with commas between: the last is trained on, those "
-                       "before it are merged into the model.");
+                       "LoRA adapter folders, with commas between. The last adapter is trained "
+                       "further; the others are merged into the model.");
   adapters.list = true;
   Key rope_scaling =
       choice("rope_scaling", &S::rope_scaling, kFree, {"linear", "yarn", "llama3"},
-             "Stretch the rotary positions to rows longer than max_position_embeddings; written "
-             "into the saved config.json. Left out: as config.json says.",
+             "Stretch the rotary positions to rows longer than max_position_embeddings. The saved "
+             "config.json has the scaling. Left out: as config.json says.",
              {"dynamic"});
   rope_scaling.unsupported_remedy =
       "it stretches each row by its own length, so that a token's angle depends on what comes "
@@ -43,8 +43,7 @@ KeySection model_keys() {
                    "through host memory. For tests and small trials: it is slow."),
              kOwn),
        plain("full_determinism", &S::full_determinism, kFree,
-             "On GPUs: the same bits in every run, and after a resume. (On the CPU they always "
-             "are.)"),
+             "On GPUs: runs are bit-reproducible, also across a resume. (CPU runs always are.)"),
        plain("tf32", &S::tf32, kNamed,
              "On GPUs: gemms round their fp32 numbers to ten bits first (TF32), and are faster.")}};
 }

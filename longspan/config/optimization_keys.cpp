@@ -25,7 +25,8 @@ KeySection optimization_keys() {
   return {
       "Training",
       {noted(number("per_device_train_batch_size", &S::per_device_train_batch_size, kNamed, 1,
-                    "Rows of a micro-batch; under sequence parallelism, of a whole group.",
+                    "Rows of a micro-batch of one process; under sequence parallelism, of one "
+                    "group of processes.",
                     kMostRows),
              "The rows of one process there; here of a group of sequence_parallel_size processes."),
        number("gradient_accumulation_steps", &S::gradient_accumulation_steps, kNamed, 1,
@@ -49,17 +50,16 @@ KeySection optimization_keys() {
        number("max_grad_norm", &S::max_grad_norm, kNamed, 0,
               "Clip the global gradient norm; 0: never."),
        number("weight_decay", &S::weight_decay, kNamed, 0,
-              "Decay of matrices in each step, times the learning rate."),
+              "Weight decay of matrices; each step multiplies it by the learning rate."),
        beta1,
        beta2,
        number("adam_epsilon", &S::adam_epsilon, kNamed, 0, "AdamW's epsilon."),
        choice(
            "optim", &S::optim, kNamed, names_of_optimizers(), optimizer_help,
            {"adamw_hf", "adafactor", "sgd", "lion_8bit", "paged_adamw_8bit", "paged_adamw_32bit"}),
-       noted(number(
-                 "moe_aux_loss_coef", &S::moe_aux_loss_coef, kNamed, 0,
-                 "Weight of the auxiliary loss that balances the load of experts; left out: as the "
-                 "model's config.json has it; 0: none."),
+       noted(number("moe_aux_loss_coef", &S::moe_aux_loss_coef, kNamed, 0,
+                    "Weight of the auxiliary loss that balances the load of experts. Left out: as "
+                    "the model's config.json says; 0: no auxiliary loss."),
              "The loss is of each micro-batch there, and their sum; here it is of the whole global "
              "batch. 0 is the same as left out there."),
        noted(choice("on_nonfinite", &S::on_nonfinite, kNamed, {"stop", "skip"},

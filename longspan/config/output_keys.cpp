@@ -26,13 +26,12 @@ KeySection output_keys() {
       {plain("output_dir", &S::output_dir, kFree, "Where everything is written."),
        plain("overwrite_output_dir", &S::overwrite_output_dir, kFree,
              "Train although output_dir holds results already."),
-       noted(
-           plain(
-               "fallback_output_dir", &S::fallback_output_dir, kFree,
-               "A folder on another disk. If output_dir cannot take the trained model, or a "
-               "stopped run's checkpoint, it goes into a subfolder there, named after output_dir. "
-               "The run also resumes from that checkpoint. Left out: the run waits for space."),
-           kOwn),
+       noted(plain("fallback_output_dir", &S::fallback_output_dir, kFree,
+                   "A folder on another disk. If output_dir has no space for the trained model, or "
+                   "for the checkpoint of a stopped run, that goes into a subfolder of this "
+                   "folder, named after output_dir. The run also resumes from a checkpoint there. "
+                   "Left out: the run waits for space."),
+             kOwn),
        report_to,
        plain("logging_dir", &S::logging_dir, kFree,
              "Where TensorBoard's files go. Left out: runs in output_dir."),
@@ -48,9 +47,9 @@ KeySection output_keys() {
               "When to save on the way; the end is always saved."),
        steps("save_steps", &S::save_steps, kFree, "Optimizer steps between saves."),
        number("save_total_limit", &S::save_total_limit, kFree, 1,
-              "Keep so many checkpoints, delete the older ones.", kMostSteps),
+              "The number of checkpoints to keep; older ones are deleted.", kMostSteps),
        plain("save_only_model", &S::save_only_model, kFree,
-             "Leave out of checkpoints what resuming needs."),
+             "Save checkpoints of the model only; a run cannot resume from them."),
        resume, plain("plot_loss", &S::plot_loss, kFree, "Write training_loss.png.")}};
 }
 

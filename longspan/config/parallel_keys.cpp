@@ -11,17 +11,18 @@ KeySection parallel_keys() {
   using enum OnResume;
   static const std::string with_degrees = names_of(methods_that_take(kUlyssesDegree));
   static const std::string ulysses_degree_help =
-      with_degrees + ": processes that exchange heads; left out: chosen.";
+      with_degrees + ": processes that exchange heads; left out: Longspan chooses.";
   static const std::string ring_degree_help =
-      with_degrees + ": processes of a ring; left out: chosen.";
+      with_degrees + ": processes of a ring; left out: Longspan chooses.";
   static const std::string window_help =
       names_of(methods_that_take(kWindowSize)) +
-      ": processes of an inner ring; left out: those of a machine.";
+      ": processes of an inner ring; left out: the processes of a machine.";
   static const std::string waves_help = help_of_waves();
   return {
       "Processes",
       {noted(number("nproc_per_node", &S::nproc_per_node, kFree, 1,
-                    "Workers on this machine; left out: one for each GPU, or one.", kMostProcesses),
+                    "Workers on this machine; left out: one for each GPU, or one if there is none.",
+                    kMostProcesses),
              "It has no such key; the environment variable NPROC_PER_NODE says it, here too."),
        noted(number("sequence_parallel_size", &S::sequence_parallel_size, kFree, 1,
                     "Processes that share each row; must divide the number of processes."),
@@ -43,10 +44,9 @@ KeySection parallel_keys() {
        noted(number("sequence_parallel_head_waves", &S::sequence_parallel_head_waves, kFree, 1,
                     waves_help),
              kOwn),
-       noted(number(
-                 "expert_parallel_size", &S::expert_parallel_size, kFree, 1,
-                 "Neighbouring processes that share out the experts of each layer; must divide the "
-                 "numbers of processes and of experts."),
+       noted(number("expert_parallel_size", &S::expert_parallel_size, kFree, 1,
+                    "Number of neighbouring processes that divide the experts of each layer; must "
+                    "divide the number of processes and the number of experts."),
              kOwn)}};
 }
 

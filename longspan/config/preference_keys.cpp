@@ -9,13 +9,12 @@ KeySection preference_keys() {
   using S = PreferenceSettings;
   using enum OnResume;
   Key label_smoothing = number("dpo_label_smoothing", &S::dpo_label_smoothing, kNamed, 0,
-                               "sigmoid: share of the pairs that are taken as swapped.");
+                               "sigmoid: assumed share of pairs whose answers are swapped.");
   label_smoothing.most = 0.5;
   Key value_head_dropout =
       noted(number("value_head_dropout", &S::value_head_dropout, kNamed, 0,
-                   "rm: dropout before the value head, in training. TRL and "
-                   "LLaMA-Factory always drop 0.1; with 0 the logged loss is that "
-                   "of the head that is saved."),
+                   "rm: dropout before the value head, in training. TRL and LLaMA-Factory always "
+                   "drop 0.1. With 0 the logged loss is the loss of the saved head."),
             "It has no such key; the dropout is 0.1.");
   value_head_dropout.most = 1;
   value_head_dropout.below_most = true;
@@ -34,7 +33,8 @@ KeySection preference_keys() {
        number("kto_rejected_weight", &S::kto_rejected_weight, kNamed, 0,
               "kto: weight of bad answers."),
        plain("ref_model", &S::ref_model, kFree,
-             "The reference model's folder. Left out: the model itself as it is at the start."),
+             "The reference model's folder. Left out: under lora the model without the trained "
+             "adapter, else a copy of the model at the start."),
        plain("ref_model_adapters", &S::ref_model_adapters, kFree,
              "LoRA adapter folders of the reference model, with commas between."),
        noted(

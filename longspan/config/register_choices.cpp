@@ -49,12 +49,13 @@ std::string help_of_waves() {
   const auto in_one = [](const Method& method) {
     return takes(method, kHeadWaves) && method.head_waves.own == 1;
   };
-  std::string help = "Parts in which heads are exchanged and attended, a few heads at a time. " +
-                     names_of(methods_that(in_one)) + ": less memory from 4 on";
+  std::string help =
+      "Number of parts in which heads are exchanged and attended, a few heads at a time. " +
+      names_of(methods_that(in_one)) + ": 4 or more parts save memory";
   for (const Method* method : all_methods()) {
     if (!takes(*method, kHeadWaves) || in_one(*method)) continue;
-    help +=
-        fmt::format("; {}: parts that overlap, left out: {}", method->name, method->head_waves.own);
+    help += fmt::format("; {}: number of parts that overlap, left out: {}", method->name,
+                        method->head_waves.own);
   }
   return help + ".";
 }
