@@ -15,7 +15,7 @@ namespace longspan {
 
 /// Writes examples one after the other, so they need not all be in memory. The file has no name: it
 /// disappears when no process has it open any more, however the processes end. Throws as
-/// throw_disk_error (checkpoint/atomic_file.h), with folder, reason and remedy.
+/// throw_disk_error (files/atomic_file.h), with folder, reason and remedy.
 class ExampleFileWriter {
  public:
   /// Creates the file, and `folder` if it is missing.
