@@ -34,11 +34,10 @@ class Notices {
 
   /// A barrier without a time limit of its own: a slow disk before it may take longer than a
   /// collective waits. Returns early
-  ///   - after the heartbeat's alarm has lasted two seconds: the next collective then reports the
-  ///   cause;
-  ///   - where the store is gone or silent for long (StoreClient). The living ranks then meet in
-  ///   the next
-  ///     collective, which needs no store, and wait there no longer than its timeout.
+  ///   - two seconds after the heartbeat has raised its alarm: the next collective then reports the
+  ///     cause;
+  ///   - if the store is gone, or silent for long (StoreClient). The living ranks then meet in the
+  ///     next collective, which needs no store, and wait there no longer than its timeout.
   /// A rank that leaves a silent store has a notice written once the store answers again, so that
   /// ranks that still wait leave as well.
   void wait_for_all();
