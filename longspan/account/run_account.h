@@ -39,8 +39,8 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
                                      const ParallelPlan& plan, const ModelSpec* reference = nullptr,
                                      const Hardware& hardware = {});
 
-/// Returns the inputs of the memory estimate of a run. `model`: from session/attended_model.h, with
-/// the attention that the run uses.
+/// Returns the inputs of the memory estimate of a run. `model`: attended_model()
+/// (session/attended_model.h).
 MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
                          const ParallelPlan& plan, const RunParameters& parameters,
                          const RowLengths& row, const Hardware& hardware);

@@ -25,8 +25,8 @@ void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::duration
 /// Notices of one rank. No-op where there is one rank.
 class Notices {
  public:
-  /// timeout_seconds is ddp_timeout. A rank waits only part of it for a silent store, and so has
-  /// time left for what the ranks do without the store.
+  /// timeout_seconds is ddp_timeout. A rank waits for a silent store during a part of this time
+  /// only; the rest is left for the next collective, which needs no store.
   explicit Notices(const Rendezvous& where, int64_t timeout_seconds = 1800);
   ~Notices();
   Notices(const Notices&) = delete;
