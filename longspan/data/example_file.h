@@ -31,7 +31,8 @@ class ExampleFileWriter {
 
   /// Does not report a full disk, so that finish() can say how much space was needed.
   void add(const Example& example);
-  /// Completes the file with a text for its readers. Throws where the disk was full. The last call.
+  /// Completes the file with a text for its readers. Throws if the disk was full. Call no other
+  /// member afterwards.
   void finish(std::string_view note);
 
  private:
