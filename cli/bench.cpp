@@ -170,8 +170,8 @@ DeviceChoice read_device(const Options& options) {
   return choose_device(wanted, find_gpus);
 }
 
-int work(const Options& options, AttentionBenchOptions bench, const DeviceChoice& device,
-         const Rendezvous& where) {
+int work_of_bench(const Options& options, AttentionBenchOptions bench, const DeviceChoice& device,
+                  const Rendezvous& where) {
   const BenchDevice on = bench_device(device, where.local_rank);
   bench.shape.device = on.device;
   if (bench.threads) at::set_num_threads(*bench.threads);
@@ -235,14 +235,14 @@ int run_attention(const Arguments& arguments) {
       plans_of(bench, where.world_size);
       make_output_folder(options);
     });
-    return work(options, bench, device, where);
+    return work_of_bench(options, bench, device, where);
   }
   const AttentionBenchOptions bench = read_options(options);
   const DeviceChoice device = read_device(options);
   const LaunchPlan plan = plan_launch(options, device);
   plans_of(bench, plan.world_size());
   make_output_folder(options);
-  if (plan.world_size() == 1) return work(options, bench, device, {});
+  if (plan.world_size() == 1) return work_of_bench(options, bench, device, {});
   Arguments words{"bench", "attention"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   quiet_c10d();
@@ -250,7 +250,7 @@ int run_attention(const Arguments& arguments) {
   launch(plan, words);
 }
 
-int run(const Arguments& arguments) {
+int run_bench(const Arguments& arguments) {
   if (arguments.empty() || arguments[0] != "attention") {
     throw UserError(fmt::format(
         "bench: {}; what can be measured is attention: longspan bench attention [--option value]",
@@ -260,7 +260,7 @@ int run(const Arguments& arguments) {
   return run_attention({arguments.begin() + 1, arguments.end()});
 }
 
-constexpr const char* kHelp =
+constexpr const char* kBenchHelp =
     R"(Measures the sequence-parallel methods beside undistributed attention, a row each: time forward and
 backward, tokens/s, load of the ranks, memory, bytes sent beside the formula, and the error.
 
@@ -298,20 +298,21 @@ Undistributed attention runs on rank 0 alone with the threads of all ranks of it
 it has cores), while the others wait. On GPUs time is taken when they have done all.
 )";
 
-std::string help() {
+std::string help_of_bench() {
   std::string waves = "1";
   for (const Method* method : methods_that_take(kHeadWaves)) {
     const int own = method->head_waves.own;
     if (own > 1) waves += fmt::format("; {} {}", method->name, own);
   }
-  return fmt::format(kHelp, fmt::arg("waves", waves),
+  return fmt::format(kBenchHelp, fmt::arg("waves", waves),
                      fmt::arg("degrees", names_of(methods_that_take(kUlyssesDegree), " and ")));
 }
 
 }  // namespace
 
 Command bench_command() {
-  return {"bench", "measure the sequence-parallel methods: longspan bench attention", help(), run,
+  return {"bench", "measure the sequence-parallel methods: longspan bench attention",
+          help_of_bench(), run_bench,
           /*computes=*/true};
 }
 

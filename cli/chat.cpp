@@ -200,7 +200,7 @@ void converse(Chat& chat, const Assistant& assistant) {
   }
 }
 
-int run(const Arguments& words) {
+int run_chat(const Arguments& words) {
   GenerationArguments arguments = read_generation_arguments("chat", words, /*writes_file=*/false);
   AssistantRequest& request = arguments.request;
   if (arguments.words.size() + !request.model_name_or_path.empty() != 1) {
@@ -227,7 +227,7 @@ int run(const Arguments& words) {
   return chat.ask(question) == FinishReason::kInterrupted ? kInterruptStatus : 0;
 }
 
-const std::string& help() {
+const std::string& help_of_chat() {
   static const std::string text =
       std::string(
           R"(Talks to a model, or to what training made of it: answers appear as they are made.
@@ -250,7 +250,8 @@ question, and nothing but the answer is printed. On CPU.
 }  // namespace
 
 Command chat_command() {
-  return {"chat", "talk to a model or an adapter: longspan chat output/my-sft", help(), run,
+  return {"chat", "talk to a model or an adapter: longspan chat output/my-sft", help_of_chat(),
+          run_chat,
           /*computes=*/true};
 }
 

@@ -69,7 +69,7 @@ Curve difference(const Run& first, const Run& run) {
   return curve;
 }
 
-int run(const Arguments& arguments) {
+int run_compare(const Arguments& arguments) {
   const Options options("compare", arguments, {"output"}, {"runs"});
   std::vector<Run> runs;
   for (const std::string& folder : options.required_list("runs")) runs.push_back(read_run(folder));
@@ -101,7 +101,7 @@ int run(const Arguments& arguments) {
   return 0;
 }
 
-constexpr const char* kHelp =
+constexpr const char* kCompareHelp =
     R"(Draws the loss curves of several runs in one picture and says how far they are apart from the first.
 
   longspan compare --runs output/sp1 output/sp2 --output curves.png
@@ -113,8 +113,8 @@ constexpr const char* kHelp =
 }  // namespace
 
 Command compare_command() {
-  return {"compare", "draw the loss curves of several runs and say how far they are apart", kHelp,
-          run, /*computes=*/false};
+  return {"compare", "draw the loss curves of several runs and say how far they are apart",
+          kCompareHelp, run_compare, /*computes=*/false};
 }
 
 }  // namespace longspan

@@ -248,7 +248,7 @@ std::string fish() {
   return text;
 }
 
-int run(const Arguments& arguments) {
+int run_completion(const Arguments& arguments) {
   const std::vector<std::string> shells = {"bash", "zsh", "fish"};
   if (arguments.size() != 1) {
     throw UserError("completion: name one shell: longspan completion bash (or zsh, fish)");
@@ -266,7 +266,7 @@ int run(const Arguments& arguments) {
   return 0;
 }
 
-constexpr const char* kHelp =
+constexpr const char* kCompletionHelp =
     R"sh(Prints what a shell needs to complete commands, keys and the values of keys.
 
   eval "$(longspan completion bash)"      # in ~/.bashrc
@@ -277,7 +277,8 @@ constexpr const char* kHelp =
 }  // namespace
 
 Command completion_command() {
-  return {"completion", "print completions for a shell: longspan completion bash", kHelp, run,
+  return {"completion", "print completions for a shell: longspan completion bash", kCompletionHelp,
+          run_completion,
           /*computes=*/false};
 }
 

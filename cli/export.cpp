@@ -125,7 +125,7 @@ ModelConfig positions_for(const Config& config, const ModelConfig& own) {
   return asked;
 }
 
-int run(const Arguments& words) {
+int run_export(const Arguments& words) {
   if (words.empty() || words[0].starts_with("--") || words[0].find('=') != std::string::npos) {
     throw UserError(
         "export: the configuration file is missing: longspan export config.yaml [key=value ...]");
@@ -176,7 +176,7 @@ int run(const Arguments& words) {
   return 0;
 }
 
-constexpr const char* kHelp =
+constexpr const char* kExportHelp =
     R"(Merges LoRA adapters into their model and writes a Hugging Face folder.
 
   longspan export config.yaml
@@ -196,7 +196,8 @@ Weights are merged in fp32 and written in the dtype that the model's config.json
 }  // namespace
 
 Command export_command() {
-  return {"export", "merge LoRA adapters into a model folder", kHelp, run, /*computes=*/true};
+  return {"export", "merge LoRA adapters into a model folder", kExportHelp, run_export,
+          /*computes=*/true};
 }
 
 }  // namespace longspan

@@ -98,7 +98,7 @@ std::string text_of(const Assistant& assistant, const Answer& answer) {
   return assistant.tokenizer.decode(answer.tokens, assistant.skip_special_tokens);
 }
 
-int run(const Arguments& words) {
+int run_generate(const Arguments& words) {
   GenerationArguments arguments =
       read_generation_arguments("generate", words, /*writes_file=*/true);
   AssistantRequest& request = arguments.request;
@@ -156,7 +156,7 @@ int run(const Arguments& words) {
   return 0;
 }
 
-const std::string& help() {
+const std::string& help_of_generate() {
   static const std::string text =
       std::string(
           R"(Answers a file of prompts, to look at a data set before and after training.
@@ -177,7 +177,8 @@ of a LoRA adapter. On CPU.
 }  // namespace
 
 Command generate_command() {
-  return {"generate", "answer a file of prompts: longspan generate FILE MODEL", help(), run,
+  return {"generate", "answer a file of prompts: longspan generate FILE MODEL", help_of_generate(),
+          run_generate,
           /*computes=*/true};
 }
 

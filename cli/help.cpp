@@ -108,7 +108,7 @@ std::string no_such(const std::string& name) {
   return fmt::format("there is no command and no key {}; the nearest key is {}", name, key);
 }
 
-int run(const Arguments& arguments) {
+int run_help(const Arguments& arguments) {
   if (arguments.empty()) {
     print_overview();
     return 0;
@@ -139,7 +139,7 @@ std::string unknown_command(const std::string& name) {
 
 Command help_command() {
   return {"help", "explain a command or a key: longspan help train, longspan help cutoff_len",
-          "Explains a command or a key: longspan help train, longspan help cutoff_len\n", run,
+          "Explains a command or a key: longspan help train, longspan help cutoff_len\n", run_help,
           /*computes=*/false};
 }
 

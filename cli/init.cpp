@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-at::ScalarType dtype_of(const std::string& name) {
+at::ScalarType dtype_of_init(const std::string& name) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     if (name == long_name_of(dtype)) return dtype;
   }
@@ -49,10 +49,10 @@ void require_room_for(const ModelConfig& config, int64_t num_parameters, at::Sca
       machine.text()));
 }
 
-int run(const Arguments& arguments) {
+int run_init(const Arguments& arguments) {
   const Options options("init", arguments, {"config", "output", "seed", "dtype", "tokenizer"});
   const std::string output = options.required("output");
-  const at::ScalarType dtype = dtype_of(options.text("dtype").value_or("float32"));
+  const at::ScalarType dtype = dtype_of_init(options.text("dtype").value_or("float32"));
   const int64_t seed = options.whole_number("seed", 0).value_or(42);
   const ModelConfig config = load_model_config(options.required("config"));
 
@@ -87,7 +87,7 @@ int run(const Arguments& arguments) {
   return 0;
 }
 
-constexpr const char* kHelp =
+constexpr const char* kInitHelp =
     R"(Makes a model folder with random weights, for tests and for training from nothing.
 
   longspan init --config config.json --output models/small --tokenizer models/my-tokenizer
@@ -103,7 +103,7 @@ constexpr const char* kHelp =
 
 Command init_command() {
   return {"init", "make a random model folder from a config.json",
-          fmt::format(kHelp, model_types()), run, /*computes=*/true};
+          fmt::format(kInitHelp, model_types()), run_init, /*computes=*/true};
 }
 
 }  // namespace longspan

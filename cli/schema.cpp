@@ -10,7 +10,7 @@ namespace longspan {
 
 namespace {
 
-int run(const Arguments& arguments) {
+int run_schema(const Arguments& arguments) {
   if (!arguments.empty()) {
     throw UserError(
         fmt::format("schema takes no argument, {} was given; write its output to a "
@@ -21,7 +21,7 @@ int run(const Arguments& arguments) {
   return 0;
 }
 
-constexpr const char* kHelp =
+constexpr const char* kSchemaHelp =
     R"(Prints a JSON schema of the configuration file, by which editors complete keys, show what they
 mean and underline mistakes.
 
@@ -36,7 +36,8 @@ configuration begins with
 }  // namespace
 
 Command schema_command() {
-  return {"schema", "print a JSON schema of the keys, for editors", kHelp, run, /*computes=*/false};
+  return {"schema", "print a JSON schema of the keys, for editors", kSchemaHelp, run_schema,
+          /*computes=*/false};
 }
 
 }  // namespace longspan

@@ -11,7 +11,7 @@ namespace longspan {
 
 namespace {
 
-int run(const Arguments& arguments) {
+int run_tokenizer(const Arguments& arguments) {
   const Options options("tokenizer", arguments, {"vocab-size", "output"}, {"files"});
   const std::vector<std::string> files = options.required_list("files");
   const std::string output = options.required("output");
@@ -26,7 +26,7 @@ int run(const Arguments& arguments) {
   return 0;
 }
 
-constexpr const char* kHelp =
+constexpr const char* kTokenizerHelp =
     R"(Trains a byte-level BPE tokenizer (the kind of Qwen and GPT-2) on text files and writes a Hugging Face
 tokenizer folder with the chatml template.
 
@@ -40,7 +40,8 @@ tokenizer folder with the chatml template.
 }  // namespace
 
 Command tokenizer_command() {
-  return {"tokenizer", "train a byte-level BPE tokenizer on text files", kHelp, run,
+  return {"tokenizer", "train a byte-level BPE tokenizer on text files", kTokenizerHelp,
+          run_tokenizer,
           /*computes=*/false};
 }
 

@@ -127,7 +127,7 @@ int train(const Config& config, const Rendezvous& where) {
   }
 }
 
-int work(const TrainArguments& arguments) {
+int work_of_train(const TrainArguments& arguments) {
   const Rendezvous where = rendezvous_from_environment();
   Config config;
   {
@@ -151,11 +151,11 @@ int work(const TrainArguments& arguments) {
   return status;
 }
 
-int run(const Arguments& words) {
+int run_train(const Arguments& words) {
   // Until something handles them: EarlyStops, an InterruptWatch or torchrun.
   hold_stop_signals();
   const TrainArguments arguments = read_arguments(words);
-  if (is_launched()) return work(arguments);
+  if (is_launched()) return work_of_train(arguments);
   std::optional<EarlyStops> stops(std::in_place, /*speaks=*/true);
   const Config config = read_config(arguments);
   const DeviceChoice device = choose_device(config.model, find_gpus);
@@ -172,10 +172,10 @@ int run(const Arguments& words) {
     all.insert(all.end(), words.begin(), words.end());
     launch(plan, all);
   }
-  return work(arguments);
+  return work_of_train(arguments);
 }
 
-constexpr const char* kHelp =
+constexpr const char* kTrainHelp =
     R"(Fine-tunes a model on conversations, with the keys of LLaMA-Factory.
 
   longspan train config.yaml
@@ -209,7 +209,8 @@ Keys; in brackets the default:
 }  // namespace
 
 Command train_command() {
-  return {"train", "fine-tune a model: longspan train config.yaml [key=value ...]", kHelp, run,
+  return {"train", "fine-tune a model: longspan train config.yaml [key=value ...]", kTrainHelp,
+          run_train,
           /*computes=*/true};
 }
 

@@ -1,10 +1,9 @@
-# Compiles up to eight files of one folder and target as one unit: what they include is compiled once. Files with flags of
-# their own stay alone, and so do those that define the same names as their neighbours, each in an anonymous namespace:
-# descriptions of a register (families, methods, optimizers, stages), which all define make, say, commands (run), and the
-# tests of such rooms.
-set(DESCRIPTION "^extern const [A-Za-z]+ k[A-Za-z0-9_]+{")
-set(ALONE "^cli/[a-z_]+\\.cpp|^longspan/models/|^longspan/stages/"
-  "^longspan/(account|base|config|cuda|kernels|layers|optim|plan|registers|sequence_parallel|settings|text)/.*_test\\.cpp")
+# Compiles up to 24 files of one folder and target as one unit (8 tests), so that their common headers are compiled once.
+# Files with flags of their own stay alone. So do files that define the same names as their neighbours, each in an
+# anonymous namespace: descriptions of methods, optimizers and stages (all define `make`), and the tests of such rooms.
+set(DESCRIPTION "^extern const (Method|UpdateRule|Stage) k[A-Za-z0-9_]+{")
+set(ALONE "^longspan/stages/"
+  "^longspan/(account|base|config|cuda|kernels|layers|models|optim|plan|registers|sequence_parallel|settings|text)/.*_test\\.cpp")
 
 function(unite_sources target)
   if(NOT LONGSPAN_UNITY)
@@ -29,7 +28,11 @@ function(unite_sources target)
     if(NOT DEFINED files_of_${room})
       set(files_of_${room} 0)
     endif()
-    math(EXPR unit "${files_of_${room}} / 8")
+    set(most 24)
+    if(path MATCHES "_test\\.cpp$")
+      set(most 8)
+    endif()
+    math(EXPR unit "${files_of_${room}} / ${most}")
     math(EXPR files_of_${room} "${files_of_${room}} + 1")
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${room}_${unit})
   endforeach()

@@ -57,8 +57,8 @@ std::string disk_account(const DiskFacts& facts, const Room& output_dir,
                          const std::optional<Room>& fallback);
 
 /// Throws UserError if the model or a checkpoint cannot be saved because of the limit on a
-/// process's file size, `limit` bytes (ulimit -f; nullopt: no limit). Shards hold at most
-/// `shard_bytes`, and more than half of that except around single large tensors.
+/// process's file size, `limit` bytes (ulimit -f; nullopt: no limit). A weight file has at most
+/// `shard_bytes`. It has more than half of them, except beside a single large tensor.
 void check_file_size(const DiskFacts& facts, std::optional<int64_t> limit, int64_t shard_bytes);
 
 }  // namespace longspan

@@ -25,10 +25,10 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
 std::vector<HeldParameter> held_parameters(const AccountSettings& settings, const ModelSpec& model,
                                            const LoraShape& lora);
 
-/// Returns the adapter of the configuration when there is none yet. Throws UserError.
+/// Returns the shape of a new adapter by the configuration. Throws UserError.
 LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model);
 
-/// Returns an existing adapter for further training: dropout comes from the configuration.
+/// Returns the shape of an existing adapter for further training, with the configuration's dropout.
 LoraShape as_trained(LoraShape adapter, const MethodSettings& config);
 
 /// Returns the parameters that load_trained_model will make, if there is no adapter yet. Throws
@@ -37,7 +37,8 @@ std::vector<HeldParameter> planned_parameters(const AccountSettings& settings,
                                               const ModelSpec& model);
 
 /// Returns the untrained parameters of the reference model; none if the trained model without its
-/// adapter is the reference. `model`: of ref_model, otherwise the trained one.
+/// adapter is the reference. `model`: the spec of ref_model if that is set, otherwise of the
+/// trained model.
 std::vector<HeldParameter> reference_parameters(const AccountSettings& settings,
                                                 const ModelSpec& model);
 
@@ -46,20 +47,22 @@ std::vector<HeldParameter> reference_parameters(const AccountSettings& settings,
 std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
                                            int expert_parallel_size);
 
-/// Returns the parameters in the dtypes at use: ZeRO and offloading cast what they gather.
-/// `num_ranks`: ranks that share one copy; for distributed experts, expert_shard_size() of them.
+/// Returns the parameters in the dtypes at use: ZeRO and offloading cast gathered parameters.
+/// `num_ranks`: the ranks that shard one copy. Experts that are distributed are sharded over fewer
+/// ranks (expert_shard_size()).
 std::vector<HeldParameter> used_parameters(const AccountSettings& settings,
                                            std::vector<HeldParameter> held, int num_ranks,
                                            int expert_parallel_size = 1);
 
-/// Returns the number of ranks that share one copy of the parameter.
+/// Returns the number of ranks that together hold one copy of the parameter.
 int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_size);
-/// True if ZeRO-3 gathers the parameter for each use. `num_ranks`: ranks that share it.
+/// True if ZeRO-3 gathers the parameter for each use. `num_ranks`: ranks that together hold one
+/// copy of it.
 bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks);
 
 /// Returns the bytes of values on one rank between uses, if values are sharded or offloaded
-/// (optim/flat_parameters.h). `cuda`: a GPU's host also holds the values that it sends, in the
-/// dtype at use.
+/// (optim/flat_parameters.h). `cuda`: counts the host's copy of offloaded values in the dtype at
+/// use, from which a GPU gathers.
 HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
                         int num_ranks, int expert_parallel_size = 1, bool cuda = false);
 

@@ -15,17 +15,19 @@ struct MemorySettings;
 struct ModelSettings;
 
 struct KeptLayers {
-  int64_t count = 0;   // of the layers with something to keep, the last `count`
+  int64_t count = 0;   // layers that keep tensors: the last ones that have any to keep
   std::string reason;  // a sentence for users; empty if there was no choice
 };
 
-/// Returns the number if the configuration alone determines it; nullopt: as many as fit.
+/// Returns the number of kept layers if the configuration alone determines it; nullopt: as many
+/// layers keep tensors as memory allows.
 std::optional<KeptLayers> said_kept_layers(const ModelSettings& model_settings,
                                            const MemorySettings& memory, const ModelSpec& model,
                                            bool cuda);
 
-/// Returns the largest number that fits into `bytes` of a rank: of the device; on a CPU of device
-/// and host together. `facts`: of the run; its own number of kept layers is ignored.
+/// Returns the largest number of kept layers with which a rank's peak is at most `bytes` (device
+/// memory; on a CPU, device and host memory together). Ignores the number of kept layers in
+/// `facts`.
 KeptLayers kept_layers_that_fit(MemoryFacts facts, const ModelSpec& model, int64_t bytes);
 
 /// Sets the number of kept layers in `facts`, for each kind in the model's pattern.

@@ -8,21 +8,21 @@
 
 namespace longspan {
 
-/// Sizes of one kind of layers. With an empty cost: only those of the row.
+/// Sizes of one kind of layers. For an empty cost, only the sizes that depend on the row are not 0.
 struct LayerSizes {
   LayerCost cost;
   // Bytes per token, in the dtype of each tensor.
   double D, queries, keys, kv, output, state;
-  double latents;  // of keys and values that are recomputed on ranks that receive latents
-  double feed_forward_saved, feed_forward_working;
-  double feed_forward_working_saved;  // if the tensors that it saves exist
-  double feed_forward_forward, feed_forward_own_saved;
-  double hidden;   // a hidden state in the compute dtype
+  double latents;  // latents of keys and values, which ranks may exchange instead
+  double feed_forward_saved, feed_forward_working;  // for the backward; peak of temporaries
+  double feed_forward_working_saved;  // peak of temporaries if the saved tensors exist
+  double feed_forward_forward, feed_forward_own_saved;  // peak; saved without hidden states
+  double hidden;                                        // a hidden state in the compute dtype
   double behind;   // D if the layer has norms after its sublayers
-  double dropped;  // an adapter's gradient of the widest input, before and after its dropout
+  double dropped;  // d input of the widest adapter, before and after the dropout's backward
   double queries_wide, kv_wide, output_wide;  // attention's gradients while they accumulate
   AttentionMemory shared;                     // memory that sharing the row adds
-  double labels;                              // share of tokens that have a label
+  double labels;                              // fraction of tokens that have a label
   int64_t num_tokens, num_labels;             // of this rank
 };
 

@@ -29,7 +29,7 @@ struct MemoryFacts {
   std::vector<Layers> layers;
   bool scales_embedding = false;
   size_t last_layer = 0;      // index of the last layer's kind in `layers`
-  int64_t angle_numbers = 0;  // elements of a token's rotations, in fp32
+  int64_t angle_numbers = 0;  // elements of the rotary table per token, in fp32
   // Parameters, as if this process held them alone
   int64_t parameter_bytes = 0;          // all
   int64_t trained_parameter_bytes = 0;  // of trained parameters
@@ -37,7 +37,7 @@ struct MemoryFacts {
   /// Parameters that are used together: the embedding's, each layer's, the head's.
   struct Unit {
     int64_t gathered = 0;   // bytes gathered for each use
-    int64_t sent = 0;       // bytes of this rank's share that are copied to be sent
+    int64_t sent = 0;       // bytes of this rank's shard that are copied before a gather
     int64_t gradients = 0;  // bytes of their gradients
   };
   struct Units {
@@ -53,8 +53,9 @@ struct MemoryFacts {
   int64_t reference_on_device = 0, reference_on_host = 0;  // the reference model on one rank
   // Distribution of states
   int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one sharded copy
-  /// Ranks that distribute experts, and ranks that hold one sharded copy of a rank's experts; the
-  /// experts' part of the trained elements and bytes. 1 and 0: each rank has all experts.
+  /// expert_parallel_size: ranks that distribute the experts; 1: each rank has all experts.
+  /// expert_shard_size: ranks that together hold one copy of a rank's experts. The other two: the
+  /// experts' part of num_trained and trained_parameter_bytes.
   int64_t expert_parallel_size = 1, expert_shard_size = 1;
   int64_t num_trained_of_experts = 0, trained_expert_bytes = 0;
   bool offload_optimizer = false, offload_params = false;

@@ -39,12 +39,13 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
                                      const ParallelPlan& plan, const ModelSpec* reference = nullptr,
                                      const Hardware& hardware = {});
 
-/// Returns the facts of a run. `model`: as its attentions see it (session/attended_model.h).
+/// Returns the inputs of the memory estimate of a run. `model`: attended_model()
+/// (session/attended_model.h).
 MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
                          const ParallelPlan& plan, const RunParameters& parameters,
                          const RowLengths& row, const Hardware& hardware);
 
-/// Returns the estimate for a run that has not made anything yet.
+/// Returns the estimate for a run before it has made any tensor.
 MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
                               const Hardware& hardware, const ModelSpec* reference = nullptr);

@@ -10,7 +10,7 @@ namespace longspan {
 
 /// How and where gradients are accumulated.
 struct GradientSums {
-  int64_t ranks = 1;         ///< ranks that shard the sums, each unit's at the end of its backward
+  int64_t ranks = 1;         ///< ranks that shard the sums of a unit after its backward
   bool at_once = false;      ///< the sums are sharded in the backward (ZeRO 2 and 3)
   bool on_host = false;      ///< this rank's share of the sums lives on the host
   int64_t device_bytes = 0;  ///< of all sums
@@ -22,7 +22,7 @@ struct GradientSums {
 int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, int64_t before,
                             int64_t before_that);
 
-/// Returns the GPU bytes that a reduction of gradients of `bytes` takes in addition to them.
+/// Returns the bytes of temporary GPU memory that a reduce-scatter of `bytes` of gradients takes.
 int64_t bytes_under_reduction(int64_t bytes);
 
 /// Returns the peak in bytes of gathered parameters, gradients, and saved, kept and temporary

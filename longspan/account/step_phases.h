@@ -1,4 +1,4 @@
-// Phases of a training step with much temporary memory on the device, and the one with the most.
+// The phases of a training step in which temporary device memory is large, and the peak over them.
 // No torch.
 #pragma once
 
@@ -15,8 +15,8 @@ struct StepPhase {
   double per_token, fixed;
   bool in_forward = false;  ///< before any gradient of the row exists
   bool has_kept = true;     ///< the tensors that the layer's feed-forward keeps are still there
-  /// Part of these bytes that is freed before the unit's gradient is allocated; 0: the gradient
-  /// exists before.
+  /// The part of these bytes that is freed before the unit's gradient is allocated; 0 if the
+  /// gradient is allocated before the phase.
   double before_gradient = 0.0;
 };
 
@@ -34,9 +34,10 @@ std::vector<StepPhase> layer_phases(const MemoryFacts& facts, size_t kind, const
 /// The embedding's backward.
 StepPhase embedding_phase(const MemoryFacts& facts);
 
-/// Bytes per token of one layer of a kind: saved for the backward, additionally kept for the
-/// feed-forward (if it keeps them), and of the experts' choices, which always stay on the device.
-/// `last`: the last layer, whose feed-forward computes only the rows with labels.
+/// Bytes per token of one layer of a kind: tensors saved for the backward; tensors of the
+/// feed-forward that checkpointing keeps in addition (LayerPlace::keeps); and the routers' choices
+/// of experts, which always stay on the device. `last`: the last layer, whose feed-forward computes
+/// only the rows with labels.
 double saved_by_layer(const MemoryFacts& facts, size_t kind, bool last);
 double kept_by_layer(const MemoryFacts& facts, size_t kind, bool last);
 double chosen_by_layer(const MemoryFacts& facts, size_t kind, bool last);

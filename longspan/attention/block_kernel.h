@@ -20,8 +20,8 @@ struct AttentionResult {
   at::Tensor lse_NT;
 };
 
-/// What the gradients of blocks are computed from. `out` and `lse` are those of the GLOBAL softmax
-/// of each query, of which the blocks may be a part.
+/// Inputs of the backward. `out` and `lse` are of each query's GLOBAL softmax, over all of its
+/// keys; the blocks of a call may have only a part of these keys.
 struct AttentionGradientInputs {
   at::Tensor dout_TNH;
   at::Tensor q_TNH, k_SMH, v_SMH;
@@ -66,8 +66,9 @@ class BlockKernel {
   AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                           const AttentionSpec& spec, const std::vector<Block>& blocks) const;
   /// Returns gradients of the blocks: p = exp(s - lse_global), delta = rowsum(dout * out_global).
-  /// So the gradients of all parts add up (FlashAttention-2, arXiv 2307.08691, algorithm 2).
-  /// Gradients are in the dtype of accumulation: fp32 for bf16, else the dtype of q.
+  /// The gradients of calls with different keys therefore add up (FlashAttention-2, arXiv
+  /// 2307.08691, algorithm 2). Gradients are in the dtype of accumulation: fp32 for bf16, else the
+  /// dtype of q.
   AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
                               const std::vector<Block>& blocks) const;
 

@@ -24,11 +24,11 @@ constexpr int64_t kLeastTokens = 2048;
 /// Causal blocks are padded to a multiple of this, so that few lengths need a plan. No query sees
 /// the padding.
 constexpr int64_t kMultiple = 1024;
-constexpr int64_t kMostHeadDim = 128, kHeadDimMultiple = 8;
-constexpr int kHopper = 90;
+constexpr int64_t kCudnnMostHeadDim = 128, kHeadDimMultiple = 8;
+constexpr int kCudnnHopper = 90;
 
-/// Whether cuDNN has refused a call that suits() accepted. From then on nothing suits it.
-std::atomic<bool>& refused() {
+/// True if cuDNN has refused a call that suits() accepted. From then on nothing suits it.
+std::atomic<bool>& refused_by_cudnn() {
   static std::atomic<bool> value = false;
   return value;
 }
@@ -56,12 +56,12 @@ at::Tensor rows_of(const at::Tensor& x_1NLH, int64_t length) {
   return x_1NLH.squeeze(0).transpose(0, 1).narrow(0, 0, length);
 }
 
-struct Part {
+struct CudnnPart {
   int64_t Lq, Lk;
   at::Tensor q, k, v;
 
-  Part(const Block& block, const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-       const at::Tensor& v_SMH)
+  CudnnPart(const Block& block, const at::Tensor& q_TNH, const at::Tensor& k_SMH,
+            const at::Tensor& v_SMH)
       : Lq(filled_up(block, block.q_length)),
         Lk(filled_up(block, block.k_length)),
         q(part(q_TNH, block.q_begin, block.q_length, Lq)),
@@ -72,7 +72,7 @@ struct Part {
 }  // namespace
 
 void give_up(const std::string& reason) {
-  if (refused().exchange(true)) return;
+  if (refused_by_cudnn().exchange(true)) return;
   defer_warning(fmt::format(
       "warning: cuDNN refuses attention ({}). ATen's flash attention computes it instead.",
       reason.substr(0, reason.find('\n'))));
@@ -81,10 +81,11 @@ void give_up(const std::string& reason) {
 bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector<Block>& blocks) {
   const bool half = q_TNH.scalar_type() == at::kBFloat16 || q_TNH.scalar_type() == at::kHalf;
   return half && q_TNH.is_cuda() && !spec.softcap && spec.key_dim == spec.value_dim &&
-         spec.key_dim <= kMostHeadDim && spec.key_dim % kHeadDimMultiple == 0 && !blocks.empty() &&
+         spec.key_dim <= kCudnnMostHeadDim && spec.key_dim % kHeadDimMultiple == 0 &&
+         !blocks.empty() &&
          std::ranges::all_of(blocks, [](const Block& block) { return suits(block); }) &&
-         !at::globalContext().deterministicAlgorithms() && !refused() &&
-         cuda::capability_or_0(q_TNH.device().index()) >= kHopper;
+         !at::globalContext().deterministicAlgorithms() && !refused_by_cudnn() &&
+         cuda::capability_or_0(q_TNH.device().index()) >= kCudnnHopper;
 }
 
 AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
@@ -92,7 +93,7 @@ AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const 
   const int64_t T = q_TNH.size(0), N = q_TNH.size(1);
   AttentionResult result;
   for (const Block& block : blocks) {
-    const Part part(block, q_TNH, k_SMH, v_SMH);
+    const CudnnPart part(block, q_TNH, k_SMH, v_SMH);
     const auto all = at::_cudnn_attention_forward(
         part.q, part.k, part.v, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, part.Lq,
         part.Lk, /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, block.causal,
@@ -119,7 +120,7 @@ AttentionGradients backward(const AttentionGradientInputs& inputs, const Attenti
   const at::Tensor seed = at::zeros({1}, q_TNH.options().dtype(at::kLong));
   const at::Tensor none;
   for (const Block& block : blocks) {
-    const Part own(block, q_TNH, k_SMH, v_SMH);
+    const CudnnPart own(block, q_TNH, k_SMH, v_SMH);
     at::Tensor lse = lse_NT.narrow(1, block.q_begin, block.q_length);
     if (own.Lq > block.q_length) lse = at::constant_pad_nd(lse, {0, own.Lq - block.q_length});
     const auto [dq, dk, dv] = at::_cudnn_attention_backward(

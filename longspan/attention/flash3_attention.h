@@ -17,8 +17,8 @@ std::string find_in(const std::filesystem::path& packages);
 /// The shared object in the folder of packages that holds torch. `longspan env` shows it.
 std::string installed();
 
-/// An operator with a known schema. Arguments are bound by name; the others have the schema's
-/// defaults.
+/// An operator with a known schema. Arguments are bound by name; arguments that are not passed keep
+/// the schema's defaults.
 class Operator;
 
 /// Computes bf16 and fp16 on GPUs of compute capability 9.0.
@@ -30,7 +30,7 @@ class Kernel : public BlockKernel {
   ~Kernel() override;
 
   KernelAbilities abilities() const override;
-  /// Whether it computes this pass. `deterministic`: with the same bits each time.
+  /// True if the kernel computes this pass. `deterministic`: results must be bit-reproducible.
   bool takes(at::ScalarType dtype, const AttentionSpec& spec, bool backward,
              bool deterministic) const;
 
@@ -50,7 +50,8 @@ class Kernel : public BlockKernel {
 /// be loaded or its operators are unknown. Returns null where `path` is empty.
 std::unique_ptr<const Kernel> load(const std::string& path);
 
-/// Returns the installed kernel, loaded once, where it computes this on the GPU of q; else null.
+/// Returns the installed kernel if it computes this pass on the GPU of q, else null. The first call
+/// loads it.
 const BlockKernel* kernel_for(const at::Tensor& q, const AttentionSpec& spec, bool backward);
 
 /// Makes kernel_for() return null from now on, after the kernel refused a call that it should

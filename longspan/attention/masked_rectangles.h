@@ -18,8 +18,8 @@ struct MaskedRectangle {
 };
 
 /// Returns the number of tokens of a selection that come before `token` of the row. The selection
-/// is in the row's order. The function turns a masked rectangle of the row into one of the
-/// selection.
+/// is in the row's order. Applied to the bounds of a masked rectangle, the function gives the
+/// bounds in the selection.
 using TokensBefore = std::function<int64_t(int64_t token)>;
 
 /// Returns one masked rectangle for each fork, in the order of the row. Queries and keys are
@@ -29,9 +29,9 @@ std::vector<MaskedRectangle> masked_rectangles_of(const Packing& packing,
                                                   const TokensBefore& queries_before,
                                                   const TokensBefore& keys_before);
 
-/// Returns the blocks without the masked pairs. Queries of a block inside a masked rectangle get
-/// one block of the keys before it and one of the keys after it. So a query may be in two blocks.
-/// The rectangles share no queries and are sorted by them.
+/// Returns the blocks without the masked pairs. If a masked rectangle cuts a block, the rectangle's
+/// queries get two blocks: one of the keys before the rectangle, and one of the keys after it. A
+/// query may thus be in two blocks. The rectangles share no queries and are sorted by them.
 std::vector<Block> without_masked_pairs(const std::vector<Block>& blocks,
                                         const std::vector<MaskedRectangle>& masked);
 

@@ -1,4 +1,4 @@
-// Blocks as calls of varlen kernels, which take many segments of queries and keys at once
+// Converts blocks to calls of varlen kernels, which take many segments of queries and keys at once
 // (cu_seqlens). Causal masks align at the bottom right. A call has one causal flag, one window and
 // one head dim. T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace longspan {
 
-/// The segments of one call in queries or keys.
+/// The query segments, or the key segments, of one call.
 struct Segments {
   at::Tensor boundaries;  // int32 cu_seqlens on the device
   at::Tensor index;       // tokens to gather; undefined where they are [0, total)
@@ -29,7 +29,7 @@ struct Segments {
 struct PackedCall {
   Segments queries, keys;
   bool causal;
-  int64_t window_left;  // keys that a query sees before the key that it is aligned with; -1: all
+  int64_t window_left;  // keys that a query sees before the key on its diagonal; -1: all
 
   /// The window as ATen's flash attention takes it, which needs both ends or neither.
   std::optional<int64_t> left() const;

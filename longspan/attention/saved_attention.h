@@ -7,11 +7,11 @@
 
 namespace longspan {
 
-/// Attention results of one checkpointed block. Its forward saves, without an autograd graph: each
-/// leaf attention (the kernel, not the exchanges around it) appends its (out, lse). The
-/// recomputation in the backward replays: each leaf takes its result from the front. This is exact,
-/// and the quadratic work runs once. (MEMO, arXiv 2407.12117: out is 6% of a layer's activations,
-/// attention most of its time.)
+/// Attention results of one checkpointed block. In the block's forward, which builds no autograd
+/// graph, each leaf attention (the kernel, without the exchanges around it) appends its (out, lse).
+/// In the recomputation of the backward, each leaf takes the first remaining result instead of
+/// computing it. This is exact, and the quadratic work runs once. (MEMO, arXiv 2407.12117: out is
+/// 6% of a layer's activations, attention most of its time.)
 struct SavedAttention {
   std::deque<AttentionResult> results;
   /// The replaying backward already has the attention's output and needs only gradients. Exchanges
@@ -19,11 +19,11 @@ struct SavedAttention {
   bool output_is_known = false;
 };
 
-/// The use of leaf results by a call of attention: save, replay, or neither. A
-/// reference to a SavedAttention, which must outlive the call.
+/// Says whether a call of attention saves the results of its leaves, replays them, or does neither.
+/// Refers to a SavedAttention, which must outlive the call.
 class AttentionCheckpoint {
  public:
-  /// Neither.
+  /// The call neither saves nor replays.
   AttentionCheckpoint() = default;
   static AttentionCheckpoint saving(SavedAttention& results) { return {results, Mode::kSave}; }
   static AttentionCheckpoint replaying(SavedAttention& results) { return {results, Mode::kReplay}; }
@@ -33,11 +33,11 @@ class AttentionCheckpoint {
   /// Whether the call replays and the caller has its output (SavedAttention::output_is_known).
   bool output_is_known() const { return replays() && saved_->output_is_known; }
 
-  /// Appends a result, without the autograd node that an output has where gradients are enabled:
-  /// the node would hold the result. Only where it saves.
+  /// Appends a result, detached from the autograd graph: with its node, the result would own
+  /// itself. Call only if saves().
   void save(const AttentionResult& result) const;
-  /// Takes the next saved result. Only where it replays. Throws std::logic_error where none is
-  /// left.
+  /// Removes and returns the next saved result. Call only if replays(). Throws std::logic_error if
+  /// none is left.
   AttentionResult next() const;
 
  private:

@@ -20,9 +20,9 @@ AttentionResult with_sinks(AttentionResult result, const at::Tensor& sinks_N,
                            const AttentionSpec& spec);
 
 /// Returns d loss / d sinks of these queries, [N], in the dtype of the sinks:
-///   -sum over queries of e^(sink - lse') rowsum(dout out').
-/// Undefined where sinks_N is. `result` includes the sinks. Gradients of a row's queries on several
-/// ranks add up.
+/// -sum over queries of e^(sink - lse') rowsum(dout out'). Returns an undefined tensor if sinks_N
+/// is undefined. `result` includes the sinks. If several ranks hold the queries of a row, their
+/// gradients add up.
 at::Tensor sink_gradient(const at::Tensor& dout_TNH, const AttentionResult& result,
                          const at::Tensor& sinks_N);
 

@@ -20,20 +20,21 @@ struct PositionRun {
 /// Positions in the row of a selection's tokens: consecutive runs.
 using Positions = std::vector<PositionRun>;
 
-/// Appends a run, and joins it to the last one where it continues that.
+/// Appends a run. Merges it with the last run if it continues that run.
 void add_run(Positions& positions, const PositionRun& run);
 
-/// Turns places in the row into positions as a window counts them: the second branch of a forked
-/// document continues its prompt. Only positions of the same document may be compared.
+/// Converts places in the row to the positions by which a window measures distance: positions in
+/// the second branch of a forked document continue those of the prompt. Only positions of the same
+/// document may be compared.
 Positions window_positions(const Positions& places, const Packing& packing);
 /// The same for the tokens [begin, begin + length) of the row.
 Positions window_positions(int64_t begin, int64_t length, const Packing& packing);
 
 /// Returns the blocks cut to a sliding window: a query sees keys less than `window` positions
-/// before its own, as transformers' sliding_window. The cut is exact. Blocks inside the window stay
-/// as they are. Others become parts with evenly spaced positions and with lower ends. Without a
-/// window, returns `blocks`. `blocks` have no lower ends; in each block, keys are in the order of
-/// their positions.
+/// before its own, as transformers' sliding_window. The cut is exact. Blocks inside the window are
+/// returned unchanged. Other blocks are split into parts whose positions are evenly spaced, and
+/// each part gets a lower end (Block::lower). Without a window, returns `blocks`. The input blocks
+/// have no lower ends; in each of them, keys are in the order of their positions.
 std::vector<Block> within_window(const std::vector<Block>& blocks, std::optional<int64_t> window,
                                  const Positions& queries, const Positions& keys);
 

@@ -22,7 +22,7 @@ struct HeadRange {
 
 /// Consecutive tokens of a row.
 struct RowSlice {
-  Packing packing;  /// documents of the slice, cut to it
+  Packing packing;  ///< documents of the slice, cut to it
   /// Tokens before the slice that belong to its first document.
   int64_t num_before = 0;
 };
@@ -33,8 +33,8 @@ class WholeRow {
   virtual ~WholeRow() = default;
 
   /// A layer's function over all tokens of some heads. `inputs`: x_TnH, tokens in the row's order.
-  /// `heads`: for each input, its heads that go with the first input's heads. Returns y_TnG of the
-  /// first input's heads. Differentiable.
+  /// `heads`: the range of heads of each input; the first input's range determines the others (see
+  /// over_heads()). Returns y_TnG of the first input's heads. Differentiable.
   using Function = std::function<at::Tensor(const std::vector<at::Tensor>& inputs,
                                             const std::vector<HeadRange>& heads)>;
   /// Applies `function` to all heads. Inputs are x_tNH and the result is y_tNG, both of this
@@ -46,7 +46,7 @@ class WholeRow {
                                 const Function& function) const = 0;
 
   /// The alternative to over_heads(): each process goes over one slice of the row with all heads.
-  /// Null: this row goes by over_heads(). The functions below are for slices, and are
+  /// Null: this row is processed by over_heads(). The functions below are for slices, and are
   /// differentiable.
   virtual const RowSlice* slice() const = 0;
   /// Moves x_tX of this process's tokens to x_sX of its slice, and back.
@@ -56,8 +56,8 @@ class WholeRow {
   /// as there are.
   virtual at::Tensor before_slice(const at::Tensor& x_sX, int64_t size) const = 0;
   /// Returns the state S before this slice. Each slice maps S to `transition` S + `state`, in each
-  /// head; the result composes the maps of all earlier slices, from zeros. All processes call it,
-  /// also where no document continues into their slice.
+  /// head; the result composes the maps of all earlier slices, from zeros. Every process must call
+  /// it, even if no document continues into its slice.
   virtual at::Tensor state_before(const at::Tensor& transition_NKK,
                                   const at::Tensor& state_NKV) const = 0;
 };

@@ -1,4 +1,5 @@
-// FNV-1a, a 64-bit hash. Seeds values that must depend on a name and not on a position.
+// FNV-1a, a 64-bit hash. Seeds random values by a name, so that they do not depend on the order of
+// parameters. Also used for checksums and file names.
 #pragma once
 
 #include <cstdint>

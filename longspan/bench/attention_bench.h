@@ -24,7 +24,7 @@ struct AttentionBenchOptions {
   std::optional<int> ulysses_size, ring_size, window_size;
   bool undistributed = true;
   int repeats = 5, warmup = 1;
-  std::optional<int> threads;  // of a rank; none: the caller was told no number
+  std::optional<int> threads;  // per rank; nullopt: the user gave no number
   int num_cores = 1;           // of this machine, for undistributed attention
 };
 
@@ -44,17 +44,17 @@ class ThreadsOfPass {
   int before_;
 };
 
-/// One row of the table. Seconds are by repeat, on rank 0's clock between barriers; the rest is by
-/// rank.
+/// One row of the table. Vectors of seconds have one element per repeat, measured by rank 0 between
+/// barriers; all other vectors have one element per rank.
 struct MethodMeasurement {
   std::string name;
   ParallelPlan plan;    // undistributed: on rank 0 alone, with the threads of all ranks of its node
   int num_threads = 1;  // of a rank
   int64_t num_padded_tokens = 0;
   std::vector<double> forward_seconds, backward_seconds;
-  std::vector<KernelWork> kernel;  // of each rank: a forward and a backward; median of the repeats
-  /// Peak memory of a forward and a backward above its inputs, in bytes; and the same less the
-  /// output and the gradients, which every method returns.
+  std::vector<KernelWork> kernel;  // forward plus backward; median over the repeats
+  /// Peak memory of a forward and a backward in addition to the inputs, in bytes; and this peak
+  /// without the output and the gradients, which every method returns.
   std::vector<int64_t> peak_bytes, buffer_bytes;
   /// Bytes that all ranks together sent to other ranks, counted and by formula.
   AttentionVolume sent, formula;
@@ -84,9 +84,10 @@ struct AttentionBenchResult {
   std::vector<MethodMeasurement> methods;
 };
 
-/// Returns the plans of the table's rows except the undistributed one. Throws UserError where a
-/// named method cannot split the heads, or not in so many waves. Where no method is named, leaves
-/// out a number of waves that a method refuses and appends a line to `skipped`.
+/// Returns the plans of the table's rows except the undistributed one. Throws UserError if a named
+/// method cannot split the heads, or cannot split them into the given number of waves. If no method
+/// is named, plans with an impossible number of waves are left out, and a line for each is appended
+/// to `skipped`.
 std::vector<ParallelPlan> plans_of(const AttentionBenchOptions& options, int num_ranks,
                                    std::vector<std::string>* skipped = nullptr);
 

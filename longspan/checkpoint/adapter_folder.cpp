@@ -94,8 +94,9 @@ std::vector<StackedAdapter> stacks_from(const JsonObject& config, const ModelSpe
     });
     if (found == known.end()) {
       config.fail(fmt::format(
-          "target_parameters has {}; adapters of parameters are supported where a model's files "
-          "stack its experts. Merge the adapter into its model with PEFT (merge_and_unload) and "
+          "target_parameters has {}; such adapters are supported only for experts that the model's "
+          "files store stacked in one tensor. Merge the adapter into its model with PEFT "
+          "(merge_and_unload) and "
           "train from that",
           name));
     }
@@ -194,8 +195,8 @@ std::vector<NamedTensor> load_value_head(const std::string& folder, const ModelC
     if (std::ranges::find(parameters, entry.name, &ParameterSpec::stored_as) != parameters.end()) {
       continue;
     }
-    throw UserError(fmt::format("{}: {} is no part of a value head, which is a linear layer.", path,
-                                entry.name));
+    throw UserError(fmt::format("{}: {} is not part of a value head, which is one linear layer.",
+                                path, entry.name));
   }
   for (const ParameterSpec& parameter : parameters) {
     const std::string& name = parameter.stored_as;

@@ -24,8 +24,8 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config);
 /// not read. Throws UserError as load_adapter does.
 int64_t num_value_head_tensors(const std::string& folder);
 
-/// Writes both files of the adapter's matrices, and copies the tokenizer files of `base_model`.
-/// PEFT loads the adapter onto the model of this config in `base_model`.
+/// Writes adapter_config.json and adapter_model.safetensors, and copies the tokenizer files of
+/// `base_model`. PEFT can load the adapter onto the model in `base_model`, which has this config.
 void save_adapter(const std::string& folder, const ModelConfig& config, const LoraShape& shape,
                   const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
                   const std::string& base_model);

@@ -23,11 +23,11 @@ bool is_of_value_head(std::string_view name);
 /// Throws UserError unless the numbers are floating point.
 void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry);
 
-/// Returns all matrices of the file, in fp32 on the CPU. Adds the modules with an adapter to
-/// `shape`, whose `r` the matrices must have. Modules are known by the names in the file, since the
-/// config's target_modules may be a pattern. `stacks`: those that the config in `config_path`
-/// names. Throws UserError where a matrix has another layer, shape or r than the model's, or where
-/// one of the two matrices is missing.
+/// Returns all matrices of the file, in fp32 on the CPU. Adds the modules that have an adapter to
+/// `shape`. The rank of the matrices must be shape.r. The modules are taken from the names in the
+/// file, since target_modules in the adapter's config may be a pattern. `stacks`: the stacked
+/// adapters that this config (`config_path`) names. Throws UserError if a matrix belongs to a layer
+/// that the model lacks, has another shape or rank, or if A or B is missing.
 std::vector<NamedTensor> read_adapter_matrices(const SafetensorsFile& file,
                                                const std::vector<StackedAdapter>& stacks,
                                                const ModelConfig& config,

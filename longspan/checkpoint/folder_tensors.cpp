@@ -101,8 +101,8 @@ void require_same_numbers(Headers& headers, const Place& one, const Place& other
   const StoredTensor first = headers.find(one), second = headers.find(other);
   if (first.entry == nullptr || second.entry == nullptr || same_numbers(first, second)) return;
   throw UserError(fmt::format(
-      "{} of {} and {} of {} are the same parameter with different numbers. Take out the one that "
-      "the model is not made of.",
+      "{} of {} and {} of {} are the same parameter with different values. Remove the tensor that "
+      "does not belong to the model.",
       one.name, one.file, other.name, other.file));
 }
 
@@ -252,12 +252,12 @@ void require_shape_and_dtype(const WantedTensor& wanted, const StoredTensor& fou
   switch (wanted.holds) {
     case WantedTensor::Holds::kBytesOfMxfp4:
       if (entry->dtype == at::kByte) return;
-      throw UserError(fmt::format("{}: {} holds {} numbers, and MXFP4 has bytes (U8).",
+      throw UserError(fmt::format("{}: {} holds {} numbers, but MXFP4 is stored as bytes (U8).",
                                   file->path(), entry->name, dtype));
     case WantedTensor::Holds::kFp8:
       if (entry->dtype == at::kFloat8_e4m3fn) return;
       throw UserError(fmt::format(
-          "{}: {} holds {} numbers, and there is a {}{}, which is of numbers in fp8 (F8_E4M3).",
+          "{}: {} holds {} numbers, but its scales {}{} are those of an fp8 tensor (F8_E4M3).",
           file->path(), entry->name, dtype, entry->name, kFp8Scales));
     case WantedTensor::Holds::kNumbers:
       if (has_plain_numbers(entry->dtype)) return;
@@ -319,8 +319,8 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});
   if (is_composite(config) && copied.empty()) {
     throw UserError(fmt::format(
-        "{}: config.json says {}, and the weights have nothing of its part for pictures "
-        "({}). Where that was taken out, make text_config all of config.json.",
+        "{}: config.json says {}, but the weights have no tensors of its vision part ({}). "
+        "If that part was removed, replace config.json by its text_config.",
         folder, config.architecture, describe_copied_tensors(config)));
   }
   return listing;

@@ -13,7 +13,7 @@ namespace longspan {
 
 /// Finds all parameters of the architecture by reading headers only. Experts may be stacked
 /// (ParameterSpec::stored_in_stack). Matrices may be MXFP4 or fp8 where config.json says so.
-/// Tensors may have the names of a model of texts and pictures (models/composite.h). Throws
+/// Tensors may have the names that a vision-language model gives them (models/composite.h). Throws
 /// UserError: no weights, missing or unexpected tensors, shapes that differ from config.json.
 std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config);
 
@@ -24,8 +24,8 @@ std::map<LeftOut, int64_t> left_out_tensors(const std::string& folder, const Mod
 /// Reads both up to the first difference. Throws UserError where there are no weights.
 bool has_own_head(const std::string& folder, const ModelConfig& config);
 
-/// Finds the tensors of a model of texts and pictures that saving copies unchanged. Throws
-/// UserError where a file lacks a tensor that the index names.
+/// Finds the tensors of a vision-language model that saving copies unchanged. Throws UserError
+/// where a file lacks a tensor that the index names.
 std::vector<StoredTensor> find_copied_tensors(const std::string& folder, const ModelConfig& config);
 
 }  // namespace longspan

@@ -44,17 +44,18 @@ void save_model_folder(const std::string& folder, const ModelConfig& config,
                        const std::vector<NamedTensor>& parameters, at::ScalarType dtype,
                        const std::string& source_folder, int64_t max_shard_bytes = kMaxShardBytes);
 
-/// Writes all of that except the weights. `files` gives the file of each parameter, which exists in
-/// the folder or will. Writes no index where the one file is model.safetensors.
+/// Writes the folder of save_model_folder without the weight files. `files` gives the weight file
+/// of each parameter, which may be written later. Writes no index if all parameters are in
+/// model.safetensors.
 void save_model_files(const std::string& folder, const ModelConfig& config, at::ScalarType dtype,
                       const std::string& source_folder,
                       const std::vector<std::pair<ParameterShape, std::string>>& files);
 
 /// The number of weight files beside the language model's: 1 for a vision-language model
-/// (models/composite.h), else 0. save_model_files copies that last file from source_folder. The
-/// file is missing where that folder is gone.
+/// (models/composite.h), else 0. save_model_files copies this file from source_folder. It copies
+/// nothing if source_folder does not exist any more.
 int num_copied_files(const ModelConfig& config);
-/// Bytes of that file, as far as the folder can be read.
+/// Bytes of the copied file, as far as the folder can be read.
 int64_t num_copied_bytes(const std::string& folder, const ModelConfig& config);
 
 /// Returns "model.safetensors", or "model-00001-of-00004.safetensors", counted from 1.

@@ -1,5 +1,5 @@
-// MXFP4 (OCP Microscaling Formats, MX 1.0): four-bit numbers, of which 32 share a power of two. The
-// folders of gpt-oss store expert matrices in it.
+// MXFP4 (OCP Microscaling Formats, MX 1.0): 4-bit floats in groups of 32; the scale of a group is a
+// power of two. gpt-oss's expert matrices are stored in it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// Numbers that share a power of two, and bytes of their block: two numbers in each byte.
+/// Elements that share a scale, and the bytes of their block: two elements per byte.
 inline constexpr int64_t kMxfp4Group = 32, kMxfp4Bytes = kMxfp4Group / 2;
 
 /// Shapes of the blocks [count, num_out, groups, kMxfp4Bytes] and the scales [count, num_out,

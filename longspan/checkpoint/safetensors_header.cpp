@@ -259,8 +259,9 @@ std::vector<SafetensorsEntry> parse_safetensors_header(const std::string& path,
     entry.end += data_begin;
   }
   if (data_begin + end != file_size) {
-    refuse_safetensors(path, fmt::format("it has {} after the last tensor, which belong to nobody",
-                                         counted(file_size - data_begin - end, "byte")));
+    refuse_safetensors(path,
+                       fmt::format("it has {} after the last tensor, which belong to no tensor",
+                                   counted(file_size - data_begin - end, "byte")));
   }
   return entries;
 }

@@ -24,8 +24,8 @@ inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 /// Returns "F32", "BF16", ...; nullptr where the format has no name for the dtype.
 const char* safetensors_name(at::ScalarType dtype);
-/// Whether tensors of the dtype hold plain numbers: no integers, and no 8-bit numbers, which need
-/// scales.
+/// True for dtypes whose elements are values by themselves; false for integers, and for 8-bit
+/// floats, which need scales.
 bool has_plain_numbers(at::ScalarType dtype);
 
 /// Throws UserError: the file is not a valid safetensors file.
@@ -36,9 +36,9 @@ bool has_plain_numbers(at::ScalarType dtype);
 int64_t safetensors_header_size(const std::string& path, const char* first_8_bytes,
                                 int64_t file_size);
 
-/// Parses the header's JSON; entries are in the order of the data. Throws UserError: broken JSON,
-/// repeated names, unknown dtypes, shapes that do not fit their bytes, holes, overlaps, bytes
-/// beyond the file or of no tensor.
+/// Parses the header's JSON; entries are in the order of the data. Throws UserError for broken
+/// JSON, repeated names, unknown dtypes, shapes that do not fit their bytes, holes, overlaps,
+/// tensors that end beyond the file, and bytes after the last tensor.
 std::vector<SafetensorsEntry> parse_safetensors_header(const std::string& path,
                                                        std::string_view header, int64_t file_size);
 

@@ -129,7 +129,7 @@ TEST_CASE("safetensors: every corrupt form is refused with the path") {
   CHECK(says(complaint(with_header(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 5)),
              "truncated"));
   CHECK(says(complaint(with_header(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9)),
-             "belong to nobody"));
+             "belong to no tensor"));
   CHECK_THROWS_AS(read_safetensors("/nonexistent/model.safetensors"), UserError);
   CHECK_THROWS_AS(read_safetensors("/"), UserError);
 }

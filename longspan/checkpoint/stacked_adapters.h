@@ -15,15 +15,15 @@
 namespace longspan {
 
 struct StackedAdapter {
-  std::string target;                /// its name in target_parameters, without the layer
-  std::string module;                /// its name as a lora_target
-  std::string a_name, b_name;        /// names of PEFT's matrices [E R, I] and [O, R E]
+  std::string target;                ///< its name in target_parameters, without the layer
+  std::string module;                ///< its name as a lora_target
+  std::string a_name, b_name;        ///< names of PEFT's matrices [E R, I] and [O, R E]
   std::vector<ParameterSpec> parts;  ///< the weights of the E linear layers
 };
 
 /// Returns the stacked adapters of a model with adapters on these modules, in the order of its
-/// parameters. Each name depends on all of them: PEFT wraps a module once for each of its
-/// parameters.
+/// parameters. The name of an adapter depends on the other stacked adapters of its module: PEFT
+/// wraps a module once for each of its parameters, and each wrapper adds to the names.
 std::vector<StackedAdapter> stacked_adapters(const ModelSpec& model,
                                              const std::set<std::string>& modules);
 

@@ -129,9 +129,10 @@ void StateReader::copy_run(const std::string& what, const std::string& parameter
       if (at == end) return;
     }
   }
-  throw UserError(fmt::format(
-      "{} holds no {} for number {} of {}: it is of another model, or of another way of training.",
-      folder_, what, at, parameter));
+  throw UserError(
+      fmt::format("{} holds no {} for element {} of {}: it belongs to another model or to another "
+                  "configuration.",
+                  folder_, what, at, parameter));
 }
 
 void StateReader::read(StateShard& shard) const {
@@ -146,15 +147,15 @@ void StateReader::read(StateShard& shard) const {
   const auto steps = runs_.find(std::string(kSteps) + " " + shard.parameter);
   if (steps == runs_.end()) {
     throw UserError(
-        fmt::format("{} holds no state of {}: it is of another model, or of another "
-                    "way of training.",
+        fmt::format("{} holds no state of {}: it belongs to another model or to another "
+                    "configuration.",
                     folder_, shard.parameter));
   }
   const Stored& stored = steps->second.front().values;
   shard.num_steps = stored.file->read(*stored.entry).item<int64_t>();
   if (shard.num_steps < 0 || shard.num_steps > kMostCounted) {
-    throw UserError(fmt::format("{}: {} is {}, which is no number of updates.", stored.file->path(),
-                                stored.entry->name, shard.num_steps));
+    throw UserError(fmt::format("{}: {} is {}, which is not a valid number of updates.",
+                                stored.file->path(), stored.entry->name, shard.num_steps));
   }
 }
 
@@ -172,8 +173,8 @@ std::pair<const StateReader::Stored*, StoredWeights> StateReader::weights_of(
     return {&found->second, std::move(place)};
   }
   throw UserError(
-      fmt::format("{} holds no weights of {} with {} numbers: it is of another model, "
-                  "or of another way of training.",
+      fmt::format("{} holds no weights of {} with {} elements: it belongs to another "
+                  "model or to another configuration.",
                   folder_, parameter, end));
 }
 

@@ -1,5 +1,5 @@
-// The optimizer's state on disk. Files may cut the parameters into any runs, and may be read back
-// in any other runs.
+// The optimizer's state on disk. A file holds the state of any ranges of flattened parameters; the
+// reader assembles any other ranges from them.
 #pragma once
 
 #include <map>
@@ -20,17 +20,18 @@ inline constexpr const char* kStateFolder = "training_state";
 /// Returns "training_state/part-00001-of-00004.safetensors", counted from 1.
 std::string state_part_name(int number, int num_parts);
 
-/// Writes the shards into one safetensors file, one after the other. A tensor's name gives its run:
-/// "exp_avg model.norm.weight 0 64". "steps ..." holds the number of updates.
+/// Writes the shards into one safetensors file, one after the other. A tensor's name gives its
+/// range: "exp_avg model.norm.weight 0 64". "steps ..." holds the number of updates.
 void write_state_part(const std::string& path, const std::vector<StateSource>& sources);
 
-/// Returns numbers [begin, end) of the parameter, which share the shard's memory.
+/// Returns the state of elements [begin, end) of the parameter, as views of the tensors of
+/// `source`.
 StateSource part_of(const StateSource& source, int64_t begin, int64_t end);
 
 /// Where the weights of a checkpoint hold a parameter.
 struct StoredWeights {
   std::string tensor;
-  int64_t begin = 0;  /// its first number in the tensor
+  int64_t begin = 0;  ///< its first number in the tensor
   /// Shape and strides of a matrix whose numbers are not contiguous in the tensor; else empty.
   std::vector<int64_t> shape = {}, strides = {};
 };
@@ -38,13 +39,13 @@ struct StoredWeights {
 /// Reads all parts of a checkpoint and the weights beside them.
 class StateReader {
  public:
-  /// Reads the headers of a checkpoint's folder. Numbers are read on request. `stored`: by
-  /// parameter; a parameter that is missing there is a tensor of its own name. Throws UserError
-  /// where files are missing or broken.
+  /// Reads the headers of a checkpoint's folder. Tensors are read on request. `stored`: the place
+  /// of each parameter's weights; a parameter without an entry is a tensor of the same name. Throws
+  /// UserError if files are missing or broken.
   explicit StateReader(const std::string& folder, std::map<std::string, StoredWeights> stored = {});
 
   /// Fills the shard's tensors, whose names and lengths are set, and its number of updates. Throws
-  /// UserError where the checkpoint lacks any of the numbers.
+  /// UserError if the checkpoint lacks any element.
   void read(StateShard& shard) const;
   /// Returns numbers [begin, end) of the parameter, 1-D: from the master copy where there is one,
   /// else from the weights.
@@ -63,7 +64,7 @@ class StateReader {
     Stored values;
   };
   bool has_master(const std::string& parameter) const;
-  /// Returns the weights that hold the parameter up to number `end`, and its place there. Throws
+  /// Returns the weights that hold the parameter up to element `end`, and its place in them. Throws
   /// UserError.
   std::pair<const Stored*, StoredWeights> weights_of(const std::string& parameter,
                                                      int64_t end) const;

@@ -21,10 +21,10 @@ struct StoredTensor {
 /// The tensors that hold a parameter.
 struct StoredParameter {
   ParameterSpec spec;
-  StoredTensor numbers;  /// the tensor, or the blocks of MXFP4, or the fp8 numbers
-  int64_t begin = 0;     /// the parameter's first number there; unused for MXFP4
-  StoredTensor scales;   /// of MXFP4 or fp8; else empty
-  StoredNumbers stored;  /// format of the two
+  StoredTensor numbers;  ///< the tensor, or the blocks of MXFP4, or the fp8 numbers
+  int64_t begin = 0;     ///< the parameter's first number there; unused for MXFP4
+  StoredTensor scales;   ///< of MXFP4 or fp8; else empty
+  StoredNumbers stored;  ///< format of the two
 
   /// Reads the parameter to a tensor of its own on the CPU. Throws UserError as
   /// SafetensorsFile::read does.

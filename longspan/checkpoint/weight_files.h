@@ -12,9 +12,8 @@ struct WeightFiles {
   std::map<std::string, std::string> shards;  // by the tensor names of the index
 };
 
-/// Throws UserError where the folder is none, where weights are quantized, pickled or missing, or
-/// where the index is broken or names a file outside the folder. Does not check that the files
-/// exist.
+/// Throws UserError if `folder` is not a folder, if weights are quantized, pickled or missing, or
+/// if the index is broken or names a file outside the folder. Does not check that the files exist.
 WeightFiles weight_files(const std::string& folder);
 
 }  // namespace longspan

@@ -33,7 +33,7 @@ struct LinkTraits {
   bool copies;                  // a group's tensors are on another device, and are copied
   bool coalesces;               // the backend starts the messages of one exchange together
   bool ends_with_peers;         // the backend's destructor waits for its peers, even dead ones
-  bool waits_for_none;          // no host waits in the backend for peers; its errors are its own
+  bool waits_for_none;          // hosts do not block on peers, so an error is the rank's own
   bool lets_go_late;            // tensors are held a moment after a collective is reported done
   std::chrono::seconds time_to_meet;  // in which ranks connect, once all are there
   std::string (&reason_of)(const std::exception& error);  // the useful part of its messages

@@ -14,14 +14,14 @@ namespace longspan {
 
 namespace {
 
-std::string shown(const std::string& value) { return value; }
-std::string shown(bool value) { return value ? "true" : "false"; }
-std::string shown(int64_t value) { return std::to_string(value); }
-std::string shown(int value) { return std::to_string(value); }
-std::string shown(double value) { return fmt::format("{}", value); }
+std::string shown_value(const std::string& value) { return value; }
+std::string shown_value(bool value) { return value ? "true" : "false"; }
+std::string shown_value(int64_t value) { return std::to_string(value); }
+std::string shown_value(int value) { return std::to_string(value); }
+std::string shown_value(double value) { return fmt::format("{}", value); }
 template <class T>
-std::string shown(const std::optional<T>& value) {
-  return value ? shown(*value) : "";
+std::string shown_value(const std::optional<T>& value) {
+  return value ? shown_value(*value) : "";
 }
 
 }  // namespace
@@ -60,7 +60,8 @@ std::vector<KeyDescription> describe_keys() {
     for (const Key& key : section.keys) {
       lines.push_back(
           {std::string(section.title), std::string(key.name), what_is_wanted(key),
-           std::visit([&](const auto& member) { return shown(member.in(defaults)); }, key.field),
+           std::visit([&](const auto& member) { return shown_value(member.in(defaults)); },
+                      key.field),
            std::string(key.help), stages_of_key(key.name)});
     }
   }

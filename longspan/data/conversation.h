@@ -13,7 +13,7 @@ enum class Role {
   kSystem,
   kUser,
   kAssistant,
-  kObservation,  /// a tool's result
+  kObservation,  ///< a tool's result
 };
 /// Returns the role's name in messages to the user: "system", "user", "assistant", "observation".
 std::string name_of(Role role);

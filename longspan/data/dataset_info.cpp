@@ -250,8 +250,8 @@ class EntryReader {
                {});
     if (!tags.role || !tags.content || !tags.user || !tags.assistant) {
       fail(
-          "tags resets what it does not list: role_tag, content_tag, user_tag and assistant_tag "
-          "must be there");
+          "keys that tags does not list have no default: role_tag, content_tag, user_tag and "
+          "assistant_tag must be there");
     }
   }
 

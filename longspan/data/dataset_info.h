@@ -60,10 +60,10 @@ struct DatasetEntry {
   std::optional<int64_t> num_samples;
 };
 
-/// Returns the entries that a comma list names, for a stage. A given `columns` or `tags` block
-/// resets the names that it does not list. Throws UserError: no dataset_info.json, broken JSON
-/// (with line), unknown entry (with the nearest name), an entry for another stage, unsupported
-/// kinds (hub datasets, images, csv, ...), no file.
+/// Returns the entries that a comma list names, for a stage. If an entry has a `columns` or `tags`
+/// block, names that the block does not list have no default. Throws UserError: no
+/// dataset_info.json, broken JSON (with line), unknown entry (with the nearest name), an entry for
+/// another stage, unsupported kinds (hub datasets, images, csv, ...), no file.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);
 

@@ -17,13 +17,13 @@ namespace {
 
 // Enough of both ends to show prompt, template and answer.
 constexpr int64_t kShownTokens = 160, kShownIds = 24;
-constexpr size_t kShownDocuments = 2;  // of a packed row
-constexpr size_t kShownBytes = 4096;   // of each end: a token may stand for a long text
+constexpr size_t kShownDocuments = 2;       // of a packed row
+constexpr size_t kShownSampleBytes = 4096;  // of each end: a token may stand for a long text
 
 std::string decoded(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
   const int64_t size = std::ssize(ids);
   const auto text_of = [&](auto begin, auto end) {
-    return shortened(tokenizer.decode({begin, end}), kShownBytes);
+    return shortened(tokenizer.decode({begin, end}), kShownSampleBytes);
   };
   if (size <= 2 * kShownTokens) return text_of(ids.begin(), ids.end());
   return fmt::format("{}\n  [... {} ...]\n{}", text_of(ids.begin(), ids.begin() + kShownTokens),
@@ -31,7 +31,7 @@ std::string decoded(const std::vector<int32_t>& ids, const Tokenizer& tokenizer)
                      text_of(ids.end() - kShownTokens, ids.end()));
 }
 
-std::string first_of(const std::vector<int32_t>& ids) {
+std::string first_words_of(const std::vector<int32_t>& ids) {
   const auto end = ids.begin() + std::min(std::ssize(ids), kShownIds);
   return fmt::format("[{}{}]", fmt::join(ids.begin(), end, ", "), end == ids.end() ? "" : ", ...");
 }
@@ -45,8 +45,9 @@ std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer) {
   return fmt::format(
       "{}, {} of them trained\ninput_ids: {}\nlabels:    {}\n--- text ---\n{}\n--- trained "
       "---\n{}\n---",
-      counted(std::ssize(sample.input_ids), "token"), trained.size(), first_of(sample.input_ids),
-      first_of(sample.labels), decoded(sample.input_ids, tokenizer), decoded(trained, tokenizer));
+      counted(std::ssize(sample.input_ids), "token"), trained.size(),
+      first_words_of(sample.input_ids), first_words_of(sample.labels),
+      decoded(sample.input_ids, tokenizer), decoded(trained, tokenizer));
 }
 
 std::string describe_example(const Example& example, const std::string& stage,

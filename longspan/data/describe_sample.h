@@ -14,8 +14,9 @@ struct Sample;
 /// trained text, the first ids and labels. Shortens long parts in the middle.
 std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer);
 
-/// The same for the documents of an example (the first two of a packed row). Headings say what each
-/// is at this stage: chosen and rejected, the answer with its mark and the mismatched one, ...
+/// The same for the documents of an example (the first two of a packed row). Headings name the role
+/// of each document at this stage: chosen and rejected; the answer, good or bad, and the mismatched
+/// answer; ...
 std::string describe_example(const Example& example, const std::string& stage,
                              const Tokenizer& tokenizer);
 

@@ -15,7 +15,7 @@ namespace longspan {
 
 /// Writes examples one after the other, so they need not all be in memory. The file has no name: it
 /// disappears when no process has it open any more, however the processes end. Throws as
-/// throw_disk_error (checkpoint/atomic_file.h), with folder, reason and remedy.
+/// throw_disk_error (files/atomic_file.h), with folder, reason and remedy.
 class ExampleFileWriter {
  public:
   /// Creates the file, and `folder` if it is missing.
@@ -31,7 +31,8 @@ class ExampleFileWriter {
 
   /// Does not report a full disk, so that finish() can say how much space was needed.
   void add(const Example& example);
-  /// Completes the file with a text for its readers. Throws where the disk was full. The last call.
+  /// Completes the file with a text for its readers. Throws if the disk was full. Call no other
+  /// member afterwards.
   void finish(std::string_view note);
 
  private:

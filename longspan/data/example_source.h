@@ -25,7 +25,7 @@ class ExampleSource {
   virtual DrawnExamples next(int64_t epoch, int64_t batch) = 0;
 
   /// Returns the state from which next() continues after a restart; a checkpoint saves it. The same
-  /// on every rank. Empty: epoch and batch are enough.
+  /// on every rank. Empty: the numbers of epoch and batch determine the rows.
   virtual std::string state() const = 0;
   /// Continues from a checkpoint's state. Throws UserError where it is not a state of this source.
   virtual void resume(const std::string& state) = 0;

@@ -152,7 +152,7 @@ std::string read_tools(const ordered_json& tools, const std::string& place) {
     if (!function.is_object() || !function.value("name", ordered_json()).is_string()) {
       throw RowError(fmt::format(
           "{}: tool {} is {}; wanted is {{\"type\": \"function\", \"function\": {{\"name\": ..., "
-          "\"description\": ..., \"parameters\": ...}}}}, or what \"function\" holds",
+          "\"description\": ..., \"parameters\": ...}}}}, or the object of \"function\" alone",
           place, i + 1, shortened(tool.dump(), 60)));
     }
     whole.push_back(wrapped ? tool : ordered_json{{"type", "function"}, {"function", tool}});
@@ -164,9 +164,10 @@ std::vector<std::pair<std::string, std::string>> argument_texts(const FunctionCa
                                                                 const std::string& place) {
   const ordered_json arguments = try_parse_ordered_json(call.arguments).value_or(nullptr);
   if (!arguments.is_object()) {
-    throw RowError(fmt::format(
-        "{}: the arguments of {} must be a JSON object, of which this template writes each one",
-        place, call.name));
+    throw RowError(
+        fmt::format("{}: the arguments of {} must be a JSON object, since this template writes "
+                    "each argument by itself",
+                    place, call.name));
   }
   std::vector<std::pair<std::string, std::string>> texts;
   for (const auto& [key, value] : arguments.items()) {

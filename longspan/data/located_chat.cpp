@@ -237,8 +237,8 @@ size_t LocatedChat::begin_of_answer(size_t message) const {
                                           std::string_view(prompt).substr(prompt_at));
   if (begin < around.begin) {
     fail(
-        fmt::format("the text before {} is not that of its generation prompt, so that nothing "
-                    "says where the answer begins",
+        fmt::format("the text before {} differs from the generation prompt, so the place where "
+                    "the answer begins is unknown",
                     name_of_message(message)));
   }
   return begin;

@@ -124,8 +124,9 @@ class PartsReader {
       if (const size_t end = json.find(kThoughtsClose); end != std::string::npos) {
         const std::string written = json.substr(kThoughtsBegin.size(), end - kThoughtsBegin.size());
         if (!message.thoughts.empty() && message.thoughts != written) {
-          fail(fmt::format("{} begins with other thoughts than the message has beside it",
-                           keys_.content));
+          fail(fmt::format(
+              "{} begins with thoughts that differ from the message's own key for thoughts",
+              keys_.content));
         }
         message.thoughts = written;
         json.erase(0, end + kThoughtsClose.size());
@@ -171,8 +172,8 @@ class PartsReader {
     }
     if (trained == true && !is_answer(speaker_.role)) {
       fail(
-          fmt::format("weight 1 or train true stands in a message of the {}'s; only answers are "
-                      "trained message by message (train_on_prompt trains all that is between)",
+          fmt::format("weight 1 or train true stands in a message of the {}'s; these keys are for "
+                      "answers (train_on_prompt: true trains the other messages)",
                       name_of(speaker_.role)));
     }
     return trained.value_or(true);

@@ -170,7 +170,7 @@ TEST_CASE("messages: weight and train") {
              "weight 0 and train true contradict each other");
   CHECK_SAYS(chats.complaint(R"([{"role": "user", "content": "a", "train": true},
                                  {"role": "assistant", "content": "b"}])"),
-             "only answers are trained");
+             "these keys are for answers");
 }
 
 TEST_CASE("pairs and unpaired answers: an answer that the row takes out of training is refused") {

@@ -147,8 +147,8 @@ class NamedTemplate : public TurnEncoder {
             question = with_content(format_.system[0].text, system) + question;
           } else if (!conversation.tools.empty()) {
             throw RowError(
-                fmt::format("{}template {} tells the tools in the first question, and the first "
-                            "message is a tool's. Begin with a message of the user.",
+                fmt::format("{}template {} describes the tools in the first question, but the "
+                            "first message is a tool's. Begin with a message of the user.",
                             place, format_.name));
           }
         } else if (!system.empty()) {

@@ -34,7 +34,7 @@ struct Encoding {
   /// Returns the conversation's turns. Adds them to the report.
   std::vector<Turn> turns_of(const TurnEncoder& turns, const Conversation& conversation) const;
   /// Returns the conversation as one question and its last answer, with its end. Adds it to the
-  /// report where `counts`; false: the row was counted before.
+  /// report if `counts`; pass false if the row was counted before.
   Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation,
                            bool counts = true) const;
   /// Throws UserError with the row's name where the model has no embedding for a token.

@@ -103,8 +103,8 @@ std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& sta
 SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
 
 /// Renders a conversation that ends with a question, like transformers'
-/// apply_chat_template(add_generation_prompt=True). `eos_token`: the tokenizer's at that time.
-/// Throws UserError.
+/// apply_chat_template(add_generation_prompt=True). `eos_token`: its value for the template. Throws
+/// UserError.
 std::string rendered_prompt(const std::string& chat_template, const Tokenizer& tokenizer,
                             const std::optional<std::string>& eos_token,
                             const Conversation& conversation, const LocalTime& template_time);

@@ -24,8 +24,9 @@ class FolderBusyError : public UserError {
 struct LockTimes {
   /// How often the holder touches the file.
   std::chrono::milliseconds beat{2'000};
-  /// How long to watch the file of another machine's process whose lock is free: some disks lock
-  /// within one machine only. The lock is taken over where no process touches the file.
+  /// Some disks lock within one machine only. If the lock is free and the file names another
+  /// machine's process, the file is watched for this time, and the lock is taken over if nothing
+  /// touches the file.
   std::chrono::milliseconds watch{10'000};
   /// On disks without locks: how long a file of another machine's process must be untouched before
   /// it is taken over.

@@ -15,7 +15,7 @@
 namespace longspan::cuda_rows {
 namespace {
 
-const char* name_of(RotaryPairs pairs) {
+const char* name_of_heads(RotaryPairs pairs) {
   switch (pairs) {
     case RotaryPairs::kHalves:
       return "halves";
@@ -81,19 +81,20 @@ bool rotate_out(at::Tensor& y_TNH, const at::Tensor& x_TNH, const RotaryTable& t
   const auto x = static_cast<unsigned>(
       std::min<uint64_t>(cuda::kBlockThreads, std::bit_ceil(static_cast<uint64_t>(items))));
   const unsigned y = cuda::kBlockThreads / x;
-  kernels->launch(fmt::format("rotate_{}_{}_v{}", name_of(table.pairs), letter(y_TNH), vector),
-                  Launch{.blocks_x = blocks_of(T, y), .threads_x = x, .threads_y = y},
-                  cuda::Rotate{.x = x_TNH.const_data_ptr(),
-                               .y = y_TNH.mutable_data_ptr(),
-                               .cos = table.cos_TF.const_data_ptr<float>(),
-                               .sin = table.sin_TF.const_data_ptr<float>(),
-                               .num_rows = T,
-                               .at_x = places_of(x_TNH),
-                               .num_heads = static_cast<int>(N),
-                               .head_dim = static_cast<int>(H),
-                               .num_pairs = static_cast<int>(F),
-                               .copies_rest = copies_rest,
-                               .sign = inverse ? -1.0F : 1.0F});
+  kernels->launch(
+      fmt::format("rotate_{}_{}_v{}", name_of_heads(table.pairs), letter(y_TNH), vector),
+      Launch{.blocks_x = blocks_of(T, y), .threads_x = x, .threads_y = y},
+      cuda::Rotate{.x = x_TNH.const_data_ptr(),
+                   .y = y_TNH.mutable_data_ptr(),
+                   .cos = table.cos_TF.const_data_ptr<float>(),
+                   .sin = table.sin_TF.const_data_ptr<float>(),
+                   .num_rows = T,
+                   .at_x = places_of(x_TNH),
+                   .num_heads = static_cast<int>(N),
+                   .head_dim = static_cast<int>(H),
+                   .num_pairs = static_cast<int>(F),
+                   .copies_rest = copies_rest,
+                   .sign = inverse ? -1.0F : 1.0F});
   return true;
 }
 

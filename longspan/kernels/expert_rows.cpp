@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kNumbersOfTask = 1 << 15;
 
 template <typename Out, typename In>
-void add_rows(at::Tensor& out_CD, const at::Tensor& rows_R, const at::Tensor& x_RD,
-              const at::Tensor& weights_R) {
+void add_expert_rows(at::Tensor& out_CD, const at::Tensor& rows_R, const at::Tensor& x_RD,
+                     const at::Tensor& weights_R) {
   Out* const out = out_CD.mutable_data_ptr<Out>();
   const In* const x = x_RD.const_data_ptr<In>();
   const int64_t* const rows = rows_R.const_data_ptr<int64_t>();
@@ -51,11 +51,11 @@ void add_weighted_rows_(at::Tensor& out_CD, const at::Tensor& rows_R, const at::
     if (weights.defined()) x = x * weights.unsqueeze(1);
     out_CD.index_add_(0, rows_R, x);
   } else if (dtype == at::kDouble) {
-    add_rows<double, double>(out_CD, rows_R, x_RD.to(at::kDouble), weights);
+    add_expert_rows<double, double>(out_CD, rows_R, x_RD.to(at::kDouble), weights);
   } else if (from == at::kBFloat16) {
-    add_rows<float, at::BFloat16>(out_CD, rows_R, x_RD, weights);
+    add_expert_rows<float, at::BFloat16>(out_CD, rows_R, x_RD, weights);
   } else {
-    add_rows<float, float>(out_CD, rows_R, x_RD.to(at::kFloat), weights);
+    add_expert_rows<float, float>(out_CD, rows_R, x_RD.to(at::kFloat), weights);
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Returns the number of rows for each expert, int64 [E], without a wait of the host. `counts_C`
+/// Returns the number of rows for each expert, int64 [E], without blocking the host. `counts_C`
 /// (bool): the rows to count; undefined: all.
 at::Tensor rows_by_expert(const at::Tensor& experts_CK, int64_t num_experts,
                           const at::Tensor& counts_C = {});

@@ -11,8 +11,8 @@ namespace longspan {
 /// one: mkl, onednn or tiles. For tests (as on another processor) and comparisons.
 inline constexpr const char* kGemmVariable = "LONGSPAN_GEMM";
 
-/// Whether a caller's gemms recur with the same shapes, or have any: the rows that come to an
-/// expert, say.
+/// Whether the shapes of a caller's gemms recur or vary; the rows that come to an expert vary, for
+/// example.
 enum class GemmShapes { kRecurring, kVarying };
 
 /// a[m, k] b[k, n], any strides, outside autograd.
@@ -29,8 +29,8 @@ enum class GemmShapes { kRecurring, kVarying };
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b,
                 GemmShapes shapes = GemmShapes::kRecurring);
 
-/// Can a gemm of these matrices give fp32 though they are bf16? A GPU adds up in fp32, and its
-/// library rounds only where it is told to.
+/// True if a gemm of these bf16 matrices can return fp32. A GPU accumulates in fp32, and its
+/// library rounds only on request.
 bool gives_fp32(const at::Tensor& a);
 
 /// c[m, n] = a b, written into c (any strides). Returns c. An fp32 c of bf16 matrices gets the
@@ -39,8 +39,8 @@ at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
                     GemmShapes shapes = GemmShapes::kRecurring);
 
 /// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, a GPU adds to
-/// it in fp32. Else the gemm is chunked by rows of c, and each chunk's result is rounded to their
-/// dtype first. So nothing else is ever as large as c.
+/// it in fp32. Else the gemm is chunked by rows of c, so that no temporary is as large as c, and
+/// each chunk's result is first rounded to the dtype of a and b.
 at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0,
                      GemmShapes shapes = GemmShapes::kRecurring);
 

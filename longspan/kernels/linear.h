@@ -13,7 +13,7 @@
 namespace longspan {
 
 /// parameter.grad += gradient, in the dtype of .grad (the parameter's where there is no .grad yet).
-/// Where possible, takes the first gradient of a step over without a copy.
+/// Where possible, the first gradient of a step becomes .grad without a copy.
 void add_gradient(const at::Tensor& parameter, at::Tensor gradient);
 
 /// parameter.grad += a^T b for a_TO, b_TI, without another tensor as large as .grad.
@@ -30,8 +30,8 @@ at::ScalarType gradient_dtype(const at::Tensor& parameter);
 /// .grad. Undefined for an undefined parameter.
 at::Tensor as_input(const at::Tensor& parameter);
 
-/// Precise sums of gradients that a row gives in parts. While the object lives, .grad of each bf16
-/// gradient is an fp32 sum; finish() rounds it once. In bf16 each part would be rounded, and small
+/// Sums in fp32 the parts in which a row gives a gradient. While the object lives, an fp32 sum
+/// replaces each bf16 .grad; finish() rounds it once. In bf16 each part would be rounded, and small
 /// parts of long rows would be lost.
 class PreciseSums {
  public:

@@ -8,15 +8,14 @@
 
 namespace longspan {
 
-/// Are these fp32 CPU matrices large enough for the tiles? A library is left those of few rows or
-/// columns: packing them would cost more than it saves.
+/// True if these are fp32 CPU matrices that are large enough for the tiles. With few rows or
+/// columns, packing would cost more than it saves, and a library computes the gemm.
 bool tiled_gemm_takes(const at::Tensor& a, const at::Tensor& b);
 
 /// c[m, n] = or (add) += scale a[m, k] b[k, n]; a and b have any strides, c has contiguous rows or
-/// columns. Each number of c is summed in an order that depends
-/// on k alone, whatever the number of threads. Works in 2 MiB of the calling thread and 192 KiB of
-/// each other thread (GotoBLAS: Goto and van de Geijn, "Anatomy of High-Performance Matrix
-/// Multiplication", 2008).
+/// columns. The order of each element's sum depends on k alone, for any number of threads. Works in
+/// 2 MiB of the calling thread and 192 KiB of each other thread (GotoBLAS: Goto and van de Geijn,
+/// "Anatomy of High-Performance Matrix Multiplication", 2008).
 void tiled_gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale, bool add,
                     const GemmTiles& tiles);
 

@@ -23,7 +23,7 @@ class ExpertDispatch {
   ExpertDispatch(const at::Tensor& experts_CK, int64_t num_experts, ExpertExchange* exchange);
   /// For code that works on all experts at once (grouped_experts.h). Sends nothing to the host.
   static ExpertDispatch on_device(const at::Tensor& experts_CK, int64_t num_experts);
-  /// Dispatches rows that had these numbers() before, without a wait of the host.
+  /// Dispatches the rows of an earlier dispatch again, by its numbers(). The host does not wait.
   ExpertDispatch(const at::Tensor& experts_CK, std::vector<int64_t> numbers,
                  ExpertExchange* exchange);
 
@@ -32,8 +32,8 @@ class ExpertDispatch {
   const at::Tensor& places() const { return places_R_; }
   /// Only with an exchange.
   const ExpertRoutes& routes() const { return *routes_; }
-  /// Returns the numbers for which the host waits, and with which the same rows can be dispatched
-  /// again. Empty for on_device().
+  /// Returns the counts for which the host waits. With them the same rows can be dispatched again
+  /// without a wait. Empty for on_device().
   std::vector<int64_t> numbers() const;
   /// Rows for each expert, int64, for on_device(); else undefined.
   const at::Tensor& device_counts() const { return device_counts_E_; }

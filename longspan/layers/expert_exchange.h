@@ -26,7 +26,7 @@ class ExpertRoutes {
   virtual const std::vector<int64_t>& leaving() const = 0;
   /// Arriving rows for each expert here.
   virtual const std::vector<int64_t>& counts() const = 0;
-  /// All numbers for which the host has waited (ExpertExchange::open_again).
+  /// All counts for which the host has waited, for ExpertExchange::open_again().
   virtual const std::vector<int64_t>& numbers() const = 0;
   /// Sends tensors with one entry for each row, [R, ...] in any dtypes. Returns the arrived ones,
   /// [S, ...].
@@ -38,14 +38,13 @@ class ExpertRoutes {
 class ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
-  /// Returns the range of a layer's experts here. Only their parameters are here.
+  /// Returns the range of a layer's experts whose parameters this process holds.
   virtual ExpertRange here(int64_t num_experts) const = 0;
   /// Opens routes. counts_E: leaving rows for each expert, int64, on the rows' device. All
-  /// processes that divide the experts open routes in the same order, also without rows. Starts the
-  /// exchange of counts, without a wait on a GPU.
+  /// processes that divide the experts open routes in the same order, even without rows. Starts the
+  /// exchange of counts; on a GPU the host does not wait for it.
   virtual std::unique_ptr<ExpertRoutes> open(const at::Tensor& counts_E) = 0;
-  /// Opens the routes that had these numbers() again, without an exchange of counts and without a
-  /// wait.
+  /// Opens earlier routes again, by their numbers(). Exchanges no counts, and does not wait.
   virtual std::unique_ptr<ExpertRoutes> open_again(std::vector<int64_t> numbers) = 0;
 };
 

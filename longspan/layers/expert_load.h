@@ -11,7 +11,7 @@ namespace longspan {
 /// RowContext passes it to every layer. Mixtures of experts add to it in their forward.
 class ExpertLoad {
  public:
-  /// `device`: where the layers compute. Additions make no host wait.
+  /// `device`: where the layers compute. Additions do not block the host.
   ExpertLoad(int64_t num_layers, int64_t num_experts, at::Device device = at::kCPU);
 
   /// Adds the choices of layer number `layer`: counts_E of its real rows by expert and, where

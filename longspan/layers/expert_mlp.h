@@ -13,7 +13,7 @@ namespace longspan {
 /// Gate and up have one matrix each; or one matrix with interleaved outputs
 /// (MixtureOfExpertsSpec::stacked).
 struct ExpertMlp {
-  Linear gate_proj = {}, up_proj = {};  /// without weights where gate_up_proj has them
+  Linear gate_proj = {}, up_proj = {};  ///< without weights where gate_up_proj has them
   Linear gate_up_proj = {};
   Linear down_proj = {};
 

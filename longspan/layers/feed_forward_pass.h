@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// What the forward passes to the backward beside h.
+/// The data, besides h, that the forward passes to the backward.
 struct SavedFeedForward {
   SavedStep rows;                     // empty where the backward recomputes it
   std::vector<SharedChoice> choices;  // one for each chunk
@@ -20,8 +20,9 @@ struct SavedFeedForward {
 /// feed-forward saves.
 at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row);
 
-/// Returns the same without a graph, and what its backward needs: rows too, where `saves` and the
-/// row has no tiles.
+/// Returns the sublayer's output without an autograd graph, and the data for
+/// feed_forward_backward(). Saves the rows of the feed-forward if `saves`, except for rows with
+/// tiles.
 std::pair<at::Tensor, SavedFeedForward> feed_forward_forward(const at::Tensor& h_TD,
                                                              const Layer& layer,
                                                              const RowContext& row, bool saves);

@@ -16,7 +16,8 @@ namespace longspan {
 /// rounds fp32 ones to bf16 on the way.
 class GroupedLinear {
  public:
-  /// Whether the kernels can read all of them: one shape and dtype, and adapters without dropout.
+  /// True if the kernels can read all these layers: they have one shape and dtype, and no adapter
+  /// has dropout.
   static bool can_group(const std::vector<const Linear*>& experts);
 
   /// Registers the parameters with `table`; with `trains` also their gradients, which it creates

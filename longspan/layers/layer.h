@@ -53,9 +53,9 @@ struct InputRows {
 /// Tensors that a step of a layer saves for its own backward.
 using SavedStep = std::vector<at::Tensor>;
 
-/// A feed-forward's choice for some rows, such as the experts of each. A recomputation of these
-/// rows reuses it, so that it chooses the same, and the host does not wait twice. Only the
-/// feed-forward knows its contents.
+/// A feed-forward's choice for some rows, such as the experts of each row. The recomputation of
+/// these rows reuses the choice, so it computes the same experts, and the host does not wait a
+/// second time. Only the feed-forward knows its contents.
 class RowChoice {
  public:
   virtual ~RowChoice() = default;
@@ -80,7 +80,7 @@ class TokenMixer {
 
   /// The number of tensors that are mixed. Self-attention has three: queries, keys and values.
   virtual int num_inputs() const = 0;
-  /// Numbers of a row in the widest input.
+  /// Elements per row of the widest input.
   virtual int64_t width() const = 0;
   /// Returns memory for input i of `num_rows` rows.
   virtual at::Tensor empty_input(int i, int64_t num_rows,
@@ -88,8 +88,8 @@ class TokenMixer {
   /// Computes input i of these rows into `room`. Returns `room`; or possibly another tensor where
   /// `saved` gets what input_backward() would recompute.
   virtual at::Tensor input(int i, at::Tensor room, const InputRows& x, SavedStep* saved) const = 0;
-  /// Takes d loss / d input i of these rows. Adds d loss / d x to dx_CD: null: skipped; undefined:
-  /// created. `saved`: from input(), or null.
+  /// Takes d loss / d input i of these rows. Adds d loss / d x to dx_CD (null: not computed;
+  /// undefined: created). `saved`: from input(), or null.
   virtual void input_backward(int i, const at::Tensor& dinput_C, const InputRows& x,
                               const SavedStep* saved, at::Tensor* dx_CD) const = 0;
 
@@ -139,20 +139,20 @@ class FeedForward {
   virtual std::vector<Linear*> linears_of_all_rows() = 0;
   virtual std::vector<at::Tensor> parameters() const = 0;
 
-  /// Numbers of a row in its widest activation.
+  /// Elements per row of the widest activation.
   virtual int64_t width() const = 0;
   /// The width by which the size of chunks is chosen.
   virtual int64_t chunk_width(const RowContext& /*row*/) const { return width(); }
   /// The fewest rows of a chunk.
   virtual int64_t min_chunk_rows() const = 0;
-  /// Whether each pass over a row is one chunk with all rows, also where there are none: other
-  /// processes take part in it (expert_exchange.h).
+  /// True if each pass over a row is one chunk with all rows, even if there are no rows, because
+  /// other processes take part in the pass (expert_exchange.h).
   virtual bool takes_all_rows_at_once() const = 0;
   /// Returns memory for what the backward of `num_rows` rows needs. Row r of each tensor belongs to
   /// row r.
   virtual SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const = 0;
-  /// Return working memory for chunks of up to `num_rows` rows. `saved`: whether the forward fills
-  /// the tensors of empty_saved(), or the backward has them.
+  /// Return working memory for chunks of up to `num_rows` rows. `saved`: the tensors of
+  /// empty_saved() exist, which the forward fills and the backward reads.
   virtual at::Tensor forward_room(int64_t num_rows, bool saved,
                                   const at::TensorOptions& options) const = 0;
   virtual at::Tensor backward_room(int64_t num_rows, bool saved,
@@ -209,9 +209,9 @@ at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContex
                      const at::Tensor& rows_L);
 
 /// The same with gradient checkpointing: saves h and the attention's out and lse, on the device or
-/// in the row's store. The backward recomputes the rest around the saved result; after the
-/// attention, one chunk at a time. What a layer keeps of its feed-forward stays on the device. The
-/// backward overwrites d loss / d output where it is the only owner.
+/// in the row's store. The backward recomputes everything except the attention, and the part behind
+/// the attention one chunk at a time. Tensors that a layer keeps for its feed-forward stay on the
+/// device. The backward overwrites d loss / d output where it is the only owner.
 at::Tensor run_checkpointed(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                             const at::Tensor& rows_L);
 

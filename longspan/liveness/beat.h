@@ -47,8 +47,8 @@ enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// process or says that it has ended.
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 
-/// Whether the rank reads nothing more from the store: it has said how it ends, or its process is
-/// gone.
+/// True if the rank will not read from the store again: its last beat says how it ended, or its
+/// process is gone.
 bool has_left(const Beat& beat, const std::string& own_machine);
 
 /// Compares two beats of a rank. Returns what the rank did, if it is to blame for a failed
@@ -67,8 +67,8 @@ std::string blamed_of(const std::vector<std::optional<Beat>>& earlier,
                       const std::vector<std::optional<Beat>>& later, int own_rank,
                       const std::string& own_machine);
 
-/// Returns blamed_of(). Where none is to blame, says which ranks are behind: by collectives, else
-/// by steps.
+/// Returns blamed_of(). If no rank is to blame, says which ranks are behind, by their number of
+/// collectives or else by their step.
 std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
                          const std::vector<std::optional<Beat>>& later, int own_rank,
                          const std::string& own_machine);

@@ -1,4 +1,4 @@
-// Heartbeats of all ranks, from which errors say which rank is gone.
+// Heartbeats of all ranks. Error messages name lost ranks by them.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ class Heartbeat {
   /// Ends this process at once, with the message as its error. The thread calls it in these cases,
   /// if the rest of the process has not noticed the case itself some seconds later:
   ///   - another rank has been silent for timeout_seconds;
-  ///   - another rank is known to have ended. Rank 0 has, if it served the store and its port
-  ///     refuses connections;
+  ///   - another rank is known to have ended (also rank 0, if it serves the store and the store's
+  ///     port refuses connections);
   ///   - the store has been silent for timeout_seconds while this rank made no progress;
-  ///   - a living rank has kept others waiting in a collective for longer: then on all ranks
-  ///     (liveness/stall_detector).
+  ///   - a living rank has kept others waiting in a collective for longer than timeout_seconds
+  ///     (liveness/stall_detector); then the threads of all ranks call it.
   using EndProcess = std::function<void(const std::string& message)>;
 
   /// Called repeatedly by the thread after a rank has announced that it was told to end
@@ -46,10 +46,12 @@ class Heartbeat {
   std::string card() const;
   void meet(const std::string& card_of_rank_0);
 
-  /// From now on, beats tell this rank's progress in its groups (Mesh::collectives).
+  /// From now on, beats have the number of collectives that this rank has begun in each group
+  /// (Mesh::collectives).
   void tell_of(std::shared_ptr<const CollectiveCounts> collectives);
 
-  /// Sets what beats tell of this rank's work: "step 7". `step` shows which rank is behind.
+  /// Sets the text by which beats describe this rank's work, e.g. "step 7". `step` shows which rank
+  /// is behind.
   void stands_at(int64_t step, const std::string& doing);
 
   /// Call after a failed collective. Returns sentences on the ranks that are gone, silent or

@@ -14,8 +14,8 @@ class LateNotices {
  public:
   /// `prefix` and `patience`: as in StoreClient.
   LateNotices(const Rendezvous& where, std::string prefix, std::chrono::milliseconds patience);
-  /// Drops pending notices. Does not wait: the thread ends by itself when its current question to
-  /// the store is answered or has lasted `patience`.
+  /// Drops pending notices. Does not wait: the thread ends by itself when the store has answered
+  /// its current request, or after `patience`.
   ~LateNotices();
   LateNotices(const LateNotices&) = delete;
   LateNotices& operator=(const LateNotices&) = delete;

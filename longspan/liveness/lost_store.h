@@ -1,4 +1,5 @@
-// The error message for a lost key-value store, which would have told which rank is gone.
+// The error message if the key-value store is lost, and with it the heartbeats that name lost
+// ranks.
 #pragma once
 
 #include <optional>

@@ -25,8 +25,8 @@ void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::duration
 /// Notices of one rank. No-op where there is one rank.
 class Notices {
  public:
-  /// timeout_seconds is ddp_timeout. A rank waits only part of it for a silent store, and so has
-  /// time left for what the ranks do without the store.
+  /// timeout_seconds is ddp_timeout. A rank waits for a silent store during a part of this time
+  /// only; the rest is left for the next collective, which needs no store.
   explicit Notices(const Rendezvous& where, int64_t timeout_seconds = 1800);
   ~Notices();
   Notices(const Notices&) = delete;
@@ -34,11 +34,10 @@ class Notices {
 
   /// A barrier without a time limit of its own: a slow disk before it may take longer than a
   /// collective waits. Returns early
-  ///   - after the heartbeat's alarm has lasted two seconds: the next collective then reports the
-  ///   cause;
-  ///   - where the store is gone or silent for long (StoreClient). The living ranks then meet in
-  ///   the next
-  ///     collective, which needs no store, and wait there no longer than its timeout.
+  ///   - two seconds after the heartbeat has raised its alarm: the next collective then reports the
+  ///     cause;
+  ///   - if the store is gone, or silent for long (StoreClient). The living ranks then meet in the
+  ///     next collective, which needs no store, and wait there no longer than its timeout.
   /// A rank that leaves a silent store has a notice written once the store answers again, so that
   /// ranks that still wait leave as well.
   void wait_for_all();

@@ -20,7 +20,7 @@ inline constexpr const char* kDiagnosis = "diagnosis";
 
 /// How long the rank that serves the store lets others read from it before it ends.
 inline constexpr std::chrono::duration<double> kLingers{4};
-/// The shortest such time, and the shortest time between two beats.
+/// The lower limit of that time, and of the time between two beats.
 inline constexpr std::chrono::duration<double> kLeastGap{0.2};
 
 /// Returns the key of a rank's beat.

@@ -73,7 +73,7 @@ Table& table() {
   return *table;
 }
 
-void release(void* address) {
+void release_counted(void* address) {
   table().forget(address);
   table().free_plain(address);
 }
@@ -99,10 +99,10 @@ class CountingAllocator : public c10::Allocator {
     }
     const c10::Device device = memory.device();
     memory.release_context();
-    return {address, address, &release, device};
+    return {address, address, &release_counted, device};
   }
 
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_counted; }
 
   void copy_data(void* target, const void* source, size_t num_bytes) const override {
     inner_->copy_data(target, source, num_bytes);

@@ -84,7 +84,7 @@ void check_ignored_keys(const JsonObject& keys) {
   }
 }
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_deepseek_v3_layers(const JsonObject& keys, ModelConfig& config) {
   check_ignored_keys(keys);
   const LatentAttentionSpec mixer = latent_attention_from(keys, config);
   config.spec.pattern = with_sigmoid_experts(
@@ -100,7 +100,7 @@ extern const Family kDeepseekV3{.model_type = "deepseek_v3",
                                 .default_tie_word_embeddings = false,
                                 .default_rms_norm_eps = 1e-6,
                                 .default_max_position_embeddings = 4096,
-                                .read_layers = read_layers,
+                                .read_layers = read_deepseek_v3_layers,
                                 .reads_quantized = StoredNumbers::Format::kFp8};
 
 }  // namespace longspan

@@ -12,16 +12,16 @@ namespace longspan {
 namespace {
 
 /// Limits, because lists of these lengths are made before any weights are read.
-constexpr int64_t kMostExperts = 4096, kMostLayers = 1024;
+constexpr int64_t kMostExperts = 4096, kMostListedLayers = 1024;
 constexpr int64_t kMostLayersInStep = int64_t{1} << 20;
 
 /// Returns for each layer whether it has experts, for layers that differ. Throws UserError above
-/// kMostLayers layers, since the list has one entry per layer.
+/// kMostListedLayers layers, since the list has one entry per layer.
 std::vector<bool> each_layer(const JsonObject& keys, int64_t num_layers,
                              bool (*has_experts)(const JsonObject& keys, int64_t layer)) {
-  if (num_layers > kMostLayers) {
+  if (num_layers > kMostListedLayers) {
     keys.fail(fmt::format("num_hidden_layers is {}, and layers differ: at most {} may", num_layers,
-                          kMostLayers));
+                          kMostListedLayers));
   }
   std::vector<bool> layers;
   for (int64_t layer = 0; layer < num_layers; ++layer) layers.push_back(has_experts(keys, layer));

@@ -24,7 +24,7 @@ struct CompositeKind {
 /// A family is one constant in its own file.
 struct Family {
   const char* model_type;
-  const char* models;  // names of the models as their makers write them; empty: the type says it
+  const char* models;  // names of the models as their makers write them; empty: as model_type
   const char* architecture;
   bool default_tie_word_embeddings;
   double default_rms_norm_eps;

@@ -17,7 +17,7 @@
 namespace longspan {
 namespace {
 
-constexpr LayerNorms kNorms{
+constexpr LayerNorms kGemma3Norms{
     .before_mixer = "input_layernorm",
     .before_feed_forward = "pre_feedforward_layernorm",
     .behind = LayerNorms::Behind{"post_attention_layernorm", "post_feedforward_layernorm"}};
@@ -53,7 +53,7 @@ void refuse_what_others_have(const JsonObject& keys) {
   }
 }
 
-SelfAttentionSpec attention_from(const JsonObject& keys, const ModelSpec& model) {
+SelfAttentionSpec attention_of_gemma3(const JsonObject& keys, const ModelSpec& model) {
   SelfAttentionSpec mixer =
       read_attention(keys, model, {.num_heads = 8, .head_dim = 256, .num_kv_heads = 4});
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
@@ -66,12 +66,12 @@ SelfAttentionSpec attention_from(const JsonObject& keys, const ModelSpec& model)
   return mixer;
 }
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_gemma3_layers(const JsonObject& keys, ModelConfig& config) {
   refuse_what_others_have(keys);
   ModelSpec& model = config.spec;
   model.norm_kind = NormKind::kOnePlusWeight;
   model.embedding_scale = std::sqrt(static_cast<double>(model.hidden_size));
-  SelfAttentionSpec full = attention_from(keys, model), windowed = full;
+  SelfAttentionSpec full = attention_of_gemma3(keys, model), windowed = full;
   const RotaryByKind rotary =
       read_rotary_by_kind(keys, full.attention.key_dim, {.theta = 1e6},
                           {.theta = keys.get<double>("rope_local_base_freq", 10000.0)}, config);
@@ -87,7 +87,7 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
   }
   GatedMlpSpec mlp = read_gated_mlp(keys);
   mlp.activation = Geglu{};
-  model.pattern = layers_where(which, {windowed, mlp, kNorms}, {full, mlp, kNorms});
+  model.pattern = layers_where(which, {windowed, mlp, kGemma3Norms}, {full, mlp, kGemma3Norms});
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ extern const Family kGemma3{
     .default_tie_word_embeddings = true,
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 131072,
-    .read_layers = read_layers,
+    .read_layers = read_gemma3_layers,
     .default_vocab_size = 262208,
     .default_padding_token = 0,
     .composite = CompositeKind{"gemma3", "Gemma3ForConditionalGeneration", kLlavaCompositeNames}};

@@ -12,7 +12,7 @@ constexpr LayerNorms kNorms{
     .before_feed_forward = "post_attention_layernorm",
     .behind = LayerNorms::Behind{"post_self_attn_layernorm", "post_mlp_layernorm"}};
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_glm4_layers(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(keys, config.spec, {.head_dim = 128, .num_kv_heads = 2});
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim,
                              {.pairs = RotaryPairs::kNeighbours, .partial_factor = 0.5}, config);
@@ -30,7 +30,7 @@ extern const Family kGlm4{.model_type = "glm4",
                           .default_tie_word_embeddings = false,
                           .default_rms_norm_eps = 1.5625e-7,
                           .default_max_position_embeddings = 131072,
-                          .read_layers = read_layers,
+                          .read_layers = read_glm4_layers,
                           .default_padding_token = 151329};
 
 }  // namespace longspan

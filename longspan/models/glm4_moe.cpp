@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_glm4_moe_layers(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(keys, config.spec);
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {.partial_factor = 0.5}, config);
   mixer.qkv_bias = keys.get<bool>("attention_bias", false);
@@ -26,6 +26,6 @@ extern const Family kGlm4Moe{.model_type = "glm4_moe",
                              .default_tie_word_embeddings = false,
                              .default_rms_norm_eps = 1e-5,
                              .default_max_position_embeddings = 131072,
-                             .read_layers = read_layers};
+                             .read_layers = read_glm4_moe_layers};
 
 }  // namespace longspan

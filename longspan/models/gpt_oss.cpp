@@ -18,11 +18,11 @@ namespace longspan {
 namespace {
 
 // Defaults of transformers for this family.
-constexpr int64_t kDefaultHeadDim = 64, kDefaultKvHeads = 8, kDefaultWindow = 128;
+constexpr int64_t kDefaultHeadDim = 64, kDefaultKvHeads = 8, kGptOssWindow = 128;
 constexpr double kDefaultTheta = 150000.0;
 constexpr int64_t kNumbersOfScale = 32;  // elements per scale of MXFP4
 
-SelfAttentionSpec attention_from(const JsonObject& keys, ModelConfig& config) {
+SelfAttentionSpec attention_of_gpt_oss(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(
       keys, config.spec, {.head_dim = kDefaultHeadDim, .num_kv_heads = kDefaultKvHeads});
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", true);
@@ -56,9 +56,9 @@ MixtureOfExpertsSpec experts_from(const JsonObject& keys) {
   return experts;
 }
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_gpt_oss_layers(const JsonObject& keys, ModelConfig& config) {
   ModelSpec& model = config.spec;
-  const SelfAttentionSpec full = attention_from(keys, config);
+  const SelfAttentionSpec full = attention_of_gpt_oss(keys, config);
   SelfAttentionSpec windowed = full;
   const std::vector<bool> which =
       layers_with_window(keys, model.num_layers).value_or(std::vector<bool>{true, false});
@@ -70,7 +70,7 @@ void read_layers(const JsonObject& keys, ModelConfig& config) {
           "window's tokens, or all of layer_types to full_attention");
     }
     windowed.attention.window =
-        keys.has("sliding_window") ? keys.whole("sliding_window", 1, kMostIndexed) : kDefaultWindow;
+        keys.has("sliding_window") ? keys.whole("sliding_window", 1, kMostIndexed) : kGptOssWindow;
   }
   const MixtureOfExpertsSpec experts = experts_from(keys);
   model.pattern = layers_where(which, {windowed, experts}, {full, experts});
@@ -93,7 +93,7 @@ extern const Family kGptOss{.model_type = "gpt_oss",
                             .default_tie_word_embeddings = false,
                             .default_rms_norm_eps = 1e-5,
                             .default_max_position_embeddings = 131072,
-                            .read_layers = read_layers,
+                            .read_layers = read_gpt_oss_layers,
                             .reads_quantized = StoredNumbers::Format::kMxfp4};
 
 }  // namespace longspan

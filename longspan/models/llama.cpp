@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_llama_layers(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(keys, config.spec);
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {}, config);
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
@@ -23,6 +23,6 @@ extern const Family kLlama{.model_type = "llama",
                            .default_tie_word_embeddings = false,
                            .default_rms_norm_eps = 1e-6,
                            .default_max_position_embeddings = 2048,
-                           .read_layers = read_layers};
+                           .read_layers = read_llama_layers};
 
 }  // namespace longspan

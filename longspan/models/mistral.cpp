@@ -7,12 +7,12 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kDefaultWindow = 4096;  // transformers' default for this family
+constexpr int64_t kMistralWindow = 4096;  // transformers' default for this family
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_mistral_layers(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(keys, config.spec);
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {}, config);
-  mixer.attention.window = read_window(keys, kDefaultWindow);
+  mixer.attention.window = read_window(keys, kMistralWindow);
   config.spec.pattern = {{mixer, read_gated_mlp(keys)}};
 }
 
@@ -25,7 +25,7 @@ extern const Family kMistral{
     .default_tie_word_embeddings = false,
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 131072,
-    .read_layers = read_layers,
+    .read_layers = read_mistral_layers,
     .composite =
         CompositeKind{"mistral3", "Mistral3ForConditionalGeneration", kLlavaCompositeNames}};
 

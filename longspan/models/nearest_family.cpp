@@ -62,7 +62,7 @@ Reading read_as(const Family& family, const JsonObject& keys, std::string_view m
   return reading;
 }
 
-std::string listed(const std::vector<std::string>& keys) {
+std::string listed_families(const std::vector<std::string>& keys) {
   constexpr size_t kMostNamed = 8, kMostBytes = 60;
   std::vector<std::string> some;
   for (size_t i = 0; i < std::min(keys.size(), kMostNamed); ++i) {
@@ -100,7 +100,7 @@ std::string describe_nearest_family(const JsonObject& keys, std::string_view mod
                    "{}, which knows all keys of the file: what differs is in its layers alone",
                    named)
              : fmt::format("{}, which does not know these keys of the file: {}", named,
-                           listed(nearest->unknown));
+                           listed_families(nearest->unknown));
 }
 
 }  // namespace longspan

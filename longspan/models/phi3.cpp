@@ -20,7 +20,7 @@ constexpr std::pair<std::string_view, RopeScaling::Type> kTypes[] = {
     {"yarn", RopeScaling::Type::kLongrope}};
 constexpr int64_t kOriginalPositions = 4096;
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_phi3_layers(const JsonObject& keys, ModelConfig& config) {
   for (const char* dropout : {"resid_pdrop", "embd_pdrop"}) {
     if (const auto share = keys.get<double>(dropout, 0.0); share != 0.0) {
       keys.fail(fmt::format("{} is {}: hidden states have no dropout in training. Set it to 0",
@@ -46,7 +46,7 @@ extern const Family kPhi3{.model_type = "phi3",
                           .default_tie_word_embeddings = false,
                           .default_rms_norm_eps = 1e-5,
                           .default_max_position_embeddings = 4096,
-                          .read_layers = read_layers,
+                          .read_layers = read_phi3_layers,
                           .default_padding_token = 32000};
 
 }  // namespace longspan

@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_qwen2_layers(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(keys, config.spec);
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {}, config);
   mixer.qkv_bias = true;
@@ -23,6 +23,6 @@ extern const Family kQwen2{.model_type = "qwen2",
                            .default_tie_word_embeddings = false,
                            .default_rms_norm_eps = 1e-6,
                            .default_max_position_embeddings = 32768,
-                           .read_layers = read_layers};
+                           .read_layers = read_qwen2_layers};
 
 }  // namespace longspan

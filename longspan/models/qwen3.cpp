@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_qwen3_layers(const JsonObject& keys, ModelConfig& config) {
   SelfAttentionSpec mixer = read_attention(keys, config.spec, {.head_dim = 128});
   mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {}, config);
   mixer.qk_norm = true;
@@ -24,6 +24,6 @@ extern const Family kQwen3{.model_type = "qwen3",
                            .default_tie_word_embeddings = false,
                            .default_rms_norm_eps = 1e-6,
                            .default_max_position_embeddings = 32768,
-                           .read_layers = read_layers};
+                           .read_layers = read_qwen3_layers};
 
 }  // namespace longspan

@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_qwen3_5_layers(const JsonObject& keys, ModelConfig& config) {
   read_hybrid_layers(keys,
                      {.default_kv_heads = 4, .projections = GatedDeltaNetSpec::Projections::kApart},
                      read_gated_mlp(keys), config);
@@ -22,7 +22,7 @@ extern const Family kQwen3_5{
     .default_tie_word_embeddings = false,
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 32768,
-    .read_layers = read_layers,
+    .read_layers = read_qwen3_5_layers,
     .composite = CompositeKind{"qwen3_5", "Qwen3_5ForConditionalGeneration", kQwenCompositeNames}};
 
 }  // namespace longspan

@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_qwen3_5_moe_layers(const JsonObject& keys, ModelConfig& config) {
   if (!keys.get<bool>("norm_topk_prob", true)) {
     keys.fail(
         "norm_topk_prob: false: the routers of this family always normalise their weights. Remove "
@@ -31,7 +31,7 @@ extern const Family kQwen3_5Moe{
     .default_tie_word_embeddings = false,
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 32768,
-    .read_layers = read_layers,
+    .read_layers = read_qwen3_5_moe_layers,
     .composite =
         CompositeKind{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", kQwenCompositeNames}};
 

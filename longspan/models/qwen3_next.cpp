@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-void read_layers(const JsonObject& keys, ModelConfig& config) {
+void read_qwen3_next_layers(const JsonObject& keys, ModelConfig& config) {
   read_hybrid_layers(
       keys, {.default_kv_heads = 2, .projections = GatedDeltaNetSpec::Projections::kByKeyHeads},
       read_gated_mlp(keys), config);
@@ -26,6 +26,6 @@ extern const Family kQwen3Next{.model_type = "qwen3_next",
                                .default_tie_word_embeddings = false,
                                .default_rms_norm_eps = 1e-6,
                                .default_max_position_embeddings = 32768,
-                               .read_layers = read_layers};
+                               .read_layers = read_qwen3_next_layers};
 
 }  // namespace longspan

@@ -22,12 +22,14 @@ struct Values {
   at::Tensor values_256, middles_255;
 };
 
-at::Tensor restored(const at::Tensor& codes, const at::Tensor& scales, const Values& type) {
+at::Tensor restored_on_device(const at::Tensor& codes, const at::Tensor& scales,
+                              const Values& type) {
   const at::Tensor scale = scales.repeat_interleave(kOfBlock).narrow(0, 0, codes.numel());
   return type.values_256.index_select(0, codes.to(at::kInt)) * scale;
 }
 
-void quantize(const at::Tensor& x, at::Tensor codes, at::Tensor scales, const Values& type) {
+void quantize_on_device(const at::Tensor& x, at::Tensor codes, at::Tensor scales,
+                        const Values& type) {
   const int64_t num_blocks = scales.numel();
   const at::Tensor padded =
       at::constant_pad_nd(x, {0, num_blocks * kOfBlock - x.numel()}).view({num_blocks, kOfBlock});
@@ -53,17 +55,18 @@ void update_on_device(const Moments8bit& moments, const at::Tensor& gradient_n,
       return x.narrow(0, begin / kOfBlock, (size + kOfBlock - 1) / kOfBlock);
     };
     const at::Tensor g = part(gradient_n).to(at::kFloat), values = part(values_n);
-    const at::Tensor m = restored(part(moments.first_codes), blocks(moments.first_scales), of_first)
-                             .mul_(factors.beta1)
-                             .add_(g, 1 - factors.beta1);
+    const at::Tensor m =
+        restored_on_device(part(moments.first_codes), blocks(moments.first_scales), of_first)
+            .mul_(factors.beta1)
+            .add_(g, 1 - factors.beta1);
     const at::Tensor v =
-        restored(part(moments.second_codes), blocks(moments.second_scales), of_second)
+        restored_on_device(part(moments.second_codes), blocks(moments.second_scales), of_second)
             .mul_(factors.beta2)
             .addcmul_(g, g, 1 - factors.beta2);
     const at::Tensor denominator = v.sqrt().div_(factors.root_correction2).add_(factors.epsilon);
     values.copy_(values.to(at::kFloat).mul(factors.decay).addcdiv_(m, denominator, -factors.rate));
-    quantize(m, part(moments.first_codes), blocks(moments.first_scales), of_first);
-    quantize(v, part(moments.second_codes), blocks(moments.second_scales), of_second);
+    quantize_on_device(m, part(moments.first_codes), blocks(moments.first_scales), of_first);
+    quantize_on_device(v, part(moments.second_codes), blocks(moments.second_scales), of_second);
   }
 }
 

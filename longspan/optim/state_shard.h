@@ -13,8 +13,8 @@
 
 namespace longspan {
 
-/// Elements [begin, end) of a flattened parameter, as they are trained here. Unsharded: all of
-/// them.
+/// Elements [begin, end) of a flattened parameter, which this rank trains; all elements if nothing
+/// is sharded.
 struct ParameterShard {
   std::string parameter;  // Hugging Face name
   int64_t begin = 0, end = 0;
@@ -22,7 +22,7 @@ struct ParameterShard {
   ParameterSpec spec;  // of the whole parameter
 };
 
-/// The optimizer state of such a range.
+/// The optimizer state of elements [begin, end) of a flattened parameter.
 struct StateShard {
   std::string parameter;
   int64_t begin = 0, end = 0;

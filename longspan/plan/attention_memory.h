@@ -62,8 +62,8 @@ struct HeadsAtHand {
   double latents = 0;
   /// Rows of keys whose gradients other ranks return.
   double returning_kv = 0;
-  /// True if each rank has only some heads, so that a rank copies the others' out of its own tokens
-  /// to send them.
+  /// True if each rank attends with only some heads. A rank then copies the heads of other ranks
+  /// from its own tokens before it sends them.
   bool cuts = true;
 };
 /// Counts the queries, keys and latents in the steps of the rank's geometry.

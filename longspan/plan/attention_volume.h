@@ -24,10 +24,10 @@ struct AttentionShape {
 };
 
 /// True if latents (AttentionSpec::latent_dim) travel instead of keys and values: around a ring,
-/// and among U ranks that have 1 / U of the heads each. There a rank needs J latent elements per
-/// token, or M (K + V) / U elements of its keys and values; latents travel if U J < M (K + V). Not
-/// in a sliding window, where each rank fetches few keys, and not with head waves, each of which
-/// would need the latents again.
+/// and in head exchanges of U ranks. In a head exchange, a rank needs J latent elements per token,
+/// or M (K + V) / U elements of its heads' keys and values, so latents travel if U J < M (K + V).
+/// Not in a sliding window, where each rank fetches few keys, and not with head waves, each of
+/// which would need the latents again.
 bool passes_latents(const AttentionSpec& spec, int ulysses_size, int head_waves);
 
 /// Bytes for one layer that all ranks of a sequence group together send to OTHER ranks.

@@ -40,8 +40,8 @@ AttentionVolume whole_sequence_volume(int64_t num_ranks, int64_t num_tokens, int
 AttentionVolumeParts volume_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,
                                        const Packing& padded, bool checkpointing,
                                        bool output_is_known);
-/// The same with explicit `in_waves`: true for exchanges in waves, and for exchanges that save what
-/// their waves have received.
+/// The same with explicit `in_waves`: true for exchanges in waves, also if they save the received
+/// tensors.
 AttentionVolumeParts volume_of_degrees_in(bool in_waves, const ParallelPlan& plan,
                                           const AttentionShape& shape, const Packing& padded,
                                           bool checkpointing, bool output_is_known);

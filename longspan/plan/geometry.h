@@ -1,5 +1,5 @@
 // The geometry of a method as data: the blocks that a rank attends in each step, and the data that
-// reach it for that. Estimates of work and bytes use it, and the real attention takes its blocks
+// arrive for the step. Estimates of work and bytes use it, and the real attention takes its blocks
 // from the same functions. No torch. P: ranks of a sequence group, T: tokens of the padded row.
 #pragma once
 

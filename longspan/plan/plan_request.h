@@ -22,7 +22,7 @@ struct RequestSettings {
 };
 
 /// Returns the request as far as it is known before data are read: a row is assumed to hold
-/// per_device_train_batch_size documents of cutoff_len tokens. `model`: as its attentions see it
+/// per_device_train_batch_size documents of cutoff_len tokens. `model`: attended_model()
 /// (session/attended_model.h). `ranks_per_machine`: processes on this machine. Throws UserError for
 /// an unknown mode.
 PlanRequest plan_request(const RequestSettings& settings, const ModelSpec& model, int world_size,

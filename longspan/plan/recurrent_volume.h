@@ -45,8 +45,8 @@ AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded
                                  const RecurrenceSpec& net, int64_t element_bytes);
 
 /// Returns the seconds of one layer's recurrence, forward and backward, on the slowest rank, by
-/// plan.recurrent_way: its gemms, then its communication. By states, each head is key_dim elements
-/// wider, for the map. To compare the two ways.
+/// plan.recurrent_way: its gemms, then its communication. If states are passed, a head's state has
+/// key_dim more columns, for the map. Only for comparing the two ways.
 double recurrent_seconds(const ParallelPlan& plan, const Packing& row, const RecurrenceSpec& net,
                          int64_t element_bytes, bool checkpointing, const ClusterModel& cluster);
 

@@ -12,8 +12,8 @@ struct StepPlace {
   double epochs_done;  // after the step
 };
 
-/// Returns the steps of a key that counts steps: below 1 it is a share of all steps, rounded up.
-/// Throws UserError for an invalid number of steps.
+/// Returns the steps of a key that counts steps: a value below 1 is a fraction of all steps,
+/// rounded up. Throws UserError for an invalid number of steps.
 int64_t steps_of(double given, int64_t total_steps);
 
 /// Returns the number of begun epochs. Throws UserError for an invalid number.

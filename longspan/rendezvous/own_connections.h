@@ -1,4 +1,5 @@
-// Finds and ends connections of this process that a library hides. No torch.
+// Finds and ends this process's TCP connections whose descriptors a library does not expose. No
+// torch.
 #pragma once
 
 #include <set>
@@ -14,7 +15,8 @@ using Connections = std::set<std::string>;
 /// (/proc).
 Connections connections_to(const std::set<std::string>& addresses, int port);
 
-/// Shuts down those that are still open: a thread that waits in one gets an error. Thread-safe.
+/// Shuts down the connections that are still open. A thread that waits for bytes in one gets an
+/// error. Thread-safe.
 void shut_down(const Connections& connections);
 
 }  // namespace longspan

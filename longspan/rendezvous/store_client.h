@@ -14,15 +14,13 @@ namespace longspan {
 
 /// A connection to the store of a running run, made at first use. Not thread-safe. Answers are
 /// nullopt or false where the store does not answer:
-///   - Once its port refuses connections, the store is gone for good. Every later question fails at
+///   - Once its port refuses connections, the store is gone for good. Every later request fails at
 ///     once.
-///   - After `patience` without an answer, the connection and its waiting thread are ended.
-///   Questions
-///     fail at once for another `patience`, and until that thread has ended, so a client never has
-///     two questions under way. The next question has a patience of 2 seconds.
-///   - A connection that breaks while the store lives is made anew, and the question is asked
-///   again.
-///     The store may then have received it twice.
+///   - After `patience` without an answer, the client ends the connection and its waiting thread.
+///     Requests fail at once for another `patience`, and until that thread has ended, so a client
+///     never has two requests in flight. The next request has a patience of 2 seconds.
+///   - If a connection breaks while the store lives, the client connects again and repeats the
+///     request. The store may then have received the request twice.
 class StoreClient {
  public:
   StoreClient(const Rendezvous& where, std::string prefix, std::chrono::milliseconds patience);

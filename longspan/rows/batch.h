@@ -38,13 +38,11 @@ struct Sample {
 ///   - labels_T is shifted left inside each document: labels_T[i] is the token that position i
 ///     predicts, and kIgnoreLabel at a document's last token.
 ///   - positions_T restarts at 0 in each document. In a forked document, the second branch
-///   continues
-///     the prompt's positions.
+///     continues the prompt's positions.
 ///   - packing always describes the WHOLE row as attention sees it, with padding documents.
 ///   - documents_T[i] is the number, from 0, of token i's sample; -1 for padding.
-///   - places_T[i] is token i's place in its document. It is undefined where positions are places,
-///   and
-///     defined where they restart inside documents or have several axes.
+///   - places_T[i] is token i's place in its document. It is undefined if positions are places, and
+///     defined if positions restart inside documents or have several axes.
 struct Batch {
   at::Tensor tokens_T;     // int64
   at::Tensor labels_T;     // int64
@@ -89,8 +87,8 @@ Batch take(const Batch& row, const std::vector<int64_t>& index, const Packing& p
 /// document -1, and each column's padding value.
 Batch shard(const Batch& row, const TokenOrder& order);
 
-/// Copies a batch to another device without a wait of the host, with label_rows_L set. Returns the
-/// batch where it is there.
+/// Copies a batch, with label_rows_L set, to another device without blocking the host. Returns the
+/// batch itself if it is on the device already.
 Batch on_device(const Batch& batch, at::Device device);
 
 /// Returns a key for each token, [T] int64: unique in the row, and the same on whichever rank holds

@@ -33,9 +33,9 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
 /// Returns the checkpoints in all of the run's own folders (output_folders).
 std::vector<FoundCheckpoint> find_checkpoints(const OutputSettings& config);
 
-/// Returns a free hidden path in output_dir for checkpoint `name` while a new one replaces it.
-/// Removes an earlier folder at that path. If a network disk keeps that folder because a file in it
-/// is open, returns another path. Throws UserError as remove_own_folder.
+/// Returns a free hidden path in output_dir, to which checkpoint `name` is moved while a new one
+/// replaces it. Removes an earlier folder at that path. If a network disk keeps that folder because
+/// a file in it is open, returns another path. Throws UserError as remove_own_folder.
 std::string name_for_replaced(const std::string& output_dir, const std::string& name);
 
 /// Restores the name of a checkpoint that a killed run had moved away and not yet replaced. Must be
@@ -58,7 +58,7 @@ struct CheckpointContent {
   std::vector<StateSource> states;
   /// Source of the parameters if no rank holds all of them: every rank then writes its part.
   ShardedParameters* sharded = nullptr;
-  /// nullopt: the model alone. Rank 0's is written.
+  /// Written by rank 0; other ranks' values are ignored. nullopt: only the model is saved.
   std::optional<TrainingState> state;
   /// Writes further files into the folder, on rank 0.
   std::function<void(const std::string& folder)> add_files;

@@ -138,7 +138,8 @@ void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolde
     try {
       check_output_dir(other, sources);
     } catch (const UserError& refused) {
-      throw UserError(fmt::format("fallback_output_dir, taken as output_dir: {}", refused.what()));
+      throw UserError(
+          fmt::format("fallback_output_dir would be used as output_dir: {}", refused.what()));
     }
   }
   try_folder("fallback_output_dir", fallback_folder(config));

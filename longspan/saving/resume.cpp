@@ -64,7 +64,7 @@ bool goes_on_in(const OutputSettings& config) {
     std::error_code error;
     if (!fs::exists(fs::path(wanted) / kTrainingStateFile, error)) {
       throw UserError(fmt::format(
-          "resume_from_checkpoint: {} is not a checkpoint to go on from: it has no {}. Name a "
+          "resume_from_checkpoint: {} cannot be resumed from: it has no {}. Name a "
           "checkpoint-N folder; to start from its weights alone, give it as model_name_or_path.",
           wanted, kTrainingStateFile));
     }
@@ -76,8 +76,8 @@ bool goes_on_in(const OutputSettings& config) {
   const bool found = std::ranges::any_of(find_checkpoints(config), &FoundCheckpoint::has_state);
   if (!found && from == ResumeFrom::kNewest) {
     throw UserError(
-        fmt::format("resume_from_checkpoint: true, but output_dir {} holds no checkpoint to go on "
-                    "from. Remove the key to begin anew.",
+        fmt::format("resume_from_checkpoint: true, but output_dir {} holds no checkpoint to "
+                    "resume from. Remove the key to begin anew.",
                     config.output_dir));
   }
   return found;
@@ -99,7 +99,7 @@ std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const
           std::make_shared<FileClaim>(folder + "/" + kChecksumFile, FileClaim::Kind::kRead);
     }
     std::string problem = broken_part(world, notices, folder);
-    const std::string unusable = problem.empty() ? "cannot be gone on from" : "is broken";
+    const std::string unusable = problem.empty() ? "cannot be resumed from" : "is broken";
     if (problem.empty()) problem = read_state(world, folder, point.state);
     if (problem.empty()) {
       if (names_a_folder(config) && folder != config.resume_from_checkpoint) {
@@ -120,7 +120,7 @@ std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const
   if (!broken.empty()) {
     all_or_none(world, [&] {
       throw UserError(fmt::format(
-          "No checkpoint in output_dir {} can be gone on from:{}\nNothing was touched. Set "
+          "No checkpoint in output_dir {} can be resumed from:{}\nNothing was changed. Set "
           "overwrite_output_dir: true to begin anew, or choose another folder.",
           config.output_dir, broken));
     });

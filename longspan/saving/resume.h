@@ -34,7 +34,7 @@ struct ResumePoint {
 /// the one before it. A restart resumes from its own launch's checkpoints, even if
 /// resume_from_checkpoint names an older one or overwrite_output_dir is set. nullopt: the run
 /// begins at the first step. Collective. Throws UserError if the named checkpoint is broken, or all
-/// are.
+/// checkpoints are.
 std::optional<ResumePoint> find_resume_point(const OutputSettings& config, const Group& world,
                                              Notices& notices, const Launch& launch,
                                              Events& events);

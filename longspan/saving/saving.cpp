@@ -127,8 +127,8 @@ void check_output_dir(const OutputSettings& config, const std::vector<SourceFold
   for (const auto& [key, folder] : sources) {
     if (!fs::equivalent(output_dir, folder, error)) continue;
     throw UserError(
-        fmt::format("output_dir {} is the folder of {}; what is there would be replaced by what is "
-                    "trained. Choose another folder.",
+        fmt::format("output_dir {} is the folder of {}; the trained model would replace its "
+                    "files. Choose another folder.",
                     output_dir, key));
   }
   if (config.overwrite_output_dir || goes_on) return;
@@ -136,11 +136,11 @@ void check_output_dir(const OutputSettings& config, const std::vector<SourceFold
     const std::string name = entry.path().filename();
     if (!is_result(name)) continue;
     throw UserError(fmt::format(
-        "output_dir {} holds results of an earlier run ({}){}. Nothing was touched. Choose another "
+        "output_dir {} holds results of an earlier run ({}){}. Nothing was changed. Choose another "
         "folder, or set overwrite_output_dir: true.",
         output_dir, name,
         name.starts_with("checkpoint-") && resume_from(config) != ResumeFrom::kNothing
-            ? ", and its checkpoints hold the model alone: a run cannot go on from them"
+            ? ", and its checkpoints hold only the model: a run cannot resume from them"
             : ""));
   }
 }

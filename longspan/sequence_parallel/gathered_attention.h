@@ -28,8 +28,8 @@ struct GatheredHeads {
 };
 
 /// Returns the waves. A gather of M / R heads is as large as a rank's share of all M, so the
-/// buffers of a wave do not grow with R up to R = M. Beyond, a wave is one whole head: R / M times
-/// a rank's share.
+/// buffers of a wave do not grow with R up to R = M. For R > M a wave is one whole head, R / M
+/// times as large as a rank's share.
 std::vector<GatheredHeads> gathered_waves(int64_t num_heads, int64_t num_kv_heads, int num_ranks);
 
 /// Returns the visible blocks between a rank's queries and the keys of the whole row, in row order.

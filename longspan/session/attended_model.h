@@ -1,4 +1,5 @@
-// The trained model as data: its config, and the attention of each layer. No torch.
+// The trained model as data: its config, and its spec with the attention that a run computes. No
+// torch.
 #pragma once
 
 #include <string>
@@ -15,13 +16,14 @@ struct Config;
 /// against the folder's weights first, so that a wrong config.json cannot cause large allocations.
 /// Throws UserError.
 ModelConfig model_config_for(const Config& config, const std::string& folder);
-/// The same for a model in memory, in the place of model_name_or_path.
+/// The same for a model in memory, which replaces model_name_or_path.
 ModelConfig model_config_for(const Config& config, const ModelConfig& own);
 
-/// Returns the model as its attentions see it in training, for the plan, the memory estimate and
-/// the traffic formula. If an adapter with dropout is on the layer that expands latents, latents do
-/// not travel (without_latent_exchange in spec/lora_spec.h). Reads the adapter that is trained
-/// further if necessary. Throws UserError.
+/// Returns the spec of the model for the plan, the memory estimate and the traffic formula. It
+/// differs from the model's own if the linear layer that expands latents has an adapter with
+/// dropout: ranks then exchange keys and values instead of latents (without_latent_exchange in
+/// spec/lora_spec.h). If training continues an existing adapter, reads that adapter if necessary.
+/// Throws UserError.
 ModelSpec attended_model(const Config& config, const ModelConfig& model);
 
 }  // namespace longspan

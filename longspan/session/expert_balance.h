@@ -58,7 +58,7 @@ class ExpertBalance {
   /// Adds the values for the log to the averages of the world's first rank. Collective over the
   /// world.
   void add_to(Averages& averages);
-  /// Returns their names, in the order of a log line.
+  /// Returns the names of the values that add_to() adds, in the order of a log line.
   std::vector<std::string> averages() const;
 
  private:

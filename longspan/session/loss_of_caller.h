@@ -1,5 +1,5 @@
-// A loss that a program of a user's own gives to a session. T: tokens of this rank, L: labels among
-// them, D: model dim.
+// A loss that a program gives to a session, instead of a stage's loss. T: tokens of this rank, L:
+// labels among them, D: model dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,13 @@
 
 namespace longspan {
 
-/// Inputs of a loss for one row, on one rank of its sequence group. Labels are in row order; a
-/// rank's may be none.
+/// Inputs of a loss for one row, on one rank of its sequence group. Labels are in row order; a rank
+/// may have none.
 struct LossInput {
   const Row& row;
-  /// [L] int64: places of the labels in row.local. The value of a column at a label's place is
-  /// row.local.columns.at(name).values.index_select(0, places_L): that of the token which predicts
-  /// the label.
+  /// [L] int64: places of the labels in row.local.
+  /// row.local.columns.at(name).values.index_select(0, places_L) is a column's value at the token
+  /// that predicts the label.
   at::Tensor places_L;
   at::Tensor logprobs_L;  // log p of each label, fp64; undefined if hidden states are asked for
   at::Tensor hidden_LD;   // final hidden states that predict the labels; undefined otherwise
@@ -25,13 +25,13 @@ struct LossInput {
   std::function<at::Tensor(const at::Tensor&)> sum_over_row;
 };
 
-/// A loss of the caller's. Its gradient must be that of the step's loss, so `of_row` divides by
-/// denominators over the global batch (Session::sum_over_groups).
+/// A caller's loss. The rows' gradients are summed, so `of_row` must divide by denominators of the
+/// global batch (Session::sum_over_groups).
 struct LossOfCaller {
   enum class Reads { kLogprobs, kHiddenStates };
   Reads reads = Reads::kLogprobs;
-  /// Returns a scalar. It must depend on its input by autograd also where there are no labels, such
-  /// as logprobs_L.sum().
+  /// Returns a scalar. It must have an autograd graph to the input even if there are no labels, for
+  /// example by logprobs_L.sum().
   std::function<at::Tensor(const LossInput&)> of_row;
   /// True if `of_row` returns the whole row's loss on every rank of the row (made of results of
   /// sum_over_row); false if it returns the part of this rank's labels.

@@ -23,8 +23,8 @@ class ModelUpdate {
 
   /// Must be called after each backward pass.
   void end_backward();
-  /// Sums the gradients over all ranks, each of which holds those of its own contribution. Returns
-  /// the norm of the sums.
+  /// Sums the gradients over all ranks; each rank has the gradient of its own contribution to the
+  /// loss. Returns the norm of the summed gradients.
   double sum_gradients();
   /// Scales gradients by min(1, max_norm / (norm + 1e-6)).
   void clip(double norm, double max_norm);

@@ -17,7 +17,7 @@ struct Config;
 struct RunPlan {
   Rendezvous where;
   ModelConfig model;   // as it is trained, with rope_scaling
-  ModelSpec attended;  // as seen by its attentions (session/attended_model.h)
+  ModelSpec attended;  // attended_model()
   ParallelPlan parallel;
   DeviceChoice device;
   int num_threads = 1;  // of this process
@@ -30,8 +30,8 @@ struct RunPlan {
   int own_gpu() const { return device.cuda() ? where.local_rank % device.num_gpus : 0; }
 };
 
-/// Reads the model's config.json and looks for GPUs. `model`: in the place of the file's, where it
-/// is not null. Throws UserError.
+/// Reads the model's config.json and looks for GPUs. `model`: replaces config.json; null: the file
+/// is read. Throws UserError.
 RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where = {},
                  const ModelConfig* model = nullptr);
 

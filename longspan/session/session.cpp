@@ -16,7 +16,6 @@
 #include "longspan/registers/stage.h"
 #include "longspan/report/averages.h"
 #include "longspan/report/row_traffic.h"
-#include "longspan/saving/checkpoints.h"
 #include "longspan/saving/saving.h"
 #include "longspan/session/answers.h"
 #include "longspan/session/backends.h"
@@ -181,16 +180,13 @@ void Session::prepare(std::unique_ptr<Reference> table) {
   s.updating.emplace(s.decoder->parameters(), s.trained.specs, s.trained.sharded.get(),
                      s.workers.world(), s.config.optimization, s.config.memory.offload_optimizer);
   s.balance = ExpertBalance::make(s.config.optimization, *s.context, s.plan.model);
-  const int64_t element_bytes = computes_in_bf16(s.config.model, s.config.optimization) ? 2 : 4;
+  const AttentionTraffic::Sending sending{
+      .element_bytes = computes_in_bf16(s.config.model, s.config.optimization) ? 2 : 4,
+      .checkpointing = !s.config.model.disable_gradient_checkpointing,
+      .output_is_known = s.activations && !s.attention->overlaps_projections()};
   s.traffic.emplace(
-      AttentionTraffic{s.workers.mesh(),
-                       s.plan.parallel,
-                       s.plan.attended,
-                       {.element_bytes = element_bytes,
-                        .checkpointing = !s.config.model.disable_gradient_checkpointing,
-                        .output_is_known = s.activations && !s.attention->overlaps_projections()},
-                       s.device},
-      ExpertTraffic{s.experts.get(), s.plan.model.spec, element_bytes, s.device});
+      AttentionTraffic{s.workers.mesh(), s.plan.parallel, s.plan.attended, sending, s.device},
+      ExpertTraffic{s.experts.get(), s.plan.model.spec, sending.element_bytes, s.device});
 }
 
 void Session::run(const std::function<void()>& loop) {

@@ -54,7 +54,7 @@ class ShardedParameters;
 class Workers;
 struct TrainedModel;
 
-/// A model in memory, in the place of the folder model_name_or_path.
+/// A model in memory, which replaces the folder model_name_or_path.
 struct ModelParts {
   ModelConfig config;                   // e.g. parse_model_config of a config.json
   std::vector<NamedTensor> parameters;  // named as by parameters_of(config.spec); copied
@@ -113,8 +113,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   /// Makes the reference model (if the stage has one), the objective and the optimizer. `table`:
-  /// precomputed reference log-probabilities, in the place of the model. Called once. Throws as
-  /// all_or_none.
+  /// precomputed reference log-probabilities, which replace the reference model. Called once.
+  /// Throws as all_or_none.
   void prepare(std::unique_ptr<Reference> table = nullptr);
   /// Makes the stage's reference model.
   std::unique_ptr<Reference> make_reference();
@@ -129,10 +129,10 @@ class Session {
   /// for ids outside the vocabulary. Not collective.
   Row row(std::vector<Sample> samples) const;
   Row row(const DrawnExamples& drawn) const;
-  /// Without a wait for a GPU.
+  /// Returns the sums over the global batch. Does not wait for the GPU.
   BatchCounts count(std::span<const Row> rows) const;
-  /// Sums a number of each data-parallel group over the groups: for denominators of a loss of the
-  /// caller's.
+  /// Returns the sum of `value` over the data-parallel groups, for the denominators of a caller's
+  /// loss.
   double sum_over_groups(double value) const;
 
   // Steps
@@ -146,7 +146,7 @@ class Session {
   /// The same with a loss of the caller's.
   RowLosses forward_backward(std::span<const Row> rows, const LossOfCaller& loss,
                              const std::function<bool()>& stops = {});
-  /// Sums the step's loss and some flags (0 or 1) over all ranks, without a wait for a GPU. Adds
+  /// Sums the step's loss and some flags (0 or 1) over all ranks. Does not wait for the GPU. Adds
   /// the loads of experts to averages(). Called once after forward_backward().
   SumsOfStep sum_up(const RowLosses& losses, const std::vector<double>& flags = {});
   /// Sums the gradients over all ranks. Returns their norm.
@@ -161,8 +161,7 @@ class Session {
   // Results
 
   /// Returns the mean of the stage's loss over the examples, and its means by name. `batch_size`:
-  /// examples in a row. nullopt: `stops` returned true on a rank; it is asked about every half
-  /// second.
+  /// examples per row. Calls `stops` about every half second; nullopt: it returned true on a rank.
   std::optional<EvaluationResult> evaluate(const ExampleSet& examples, int64_t batch_size,
                                            const std::function<bool()>& stops = {});
   /// Returns log p of the row's labels on this rank, [L] fp64, without gradients.
@@ -174,8 +173,8 @@ class Session {
                                const GenerationOptions& options, int64_t num_at_a_time = 8);
   /// Saves the model, or the adapter, as a Hugging Face folder.
   void save(const std::string& folder);
-  /// Saves folder/checkpoint-N, N steps so far: model, optimizer and `source`, the state of the
-  /// caller's source of rows. Returns the checkpoint's folder.
+  /// Saves folder/checkpoint-N after N steps: the model, the optimizer's state and `source`, the
+  /// state of the caller's source of rows. Returns the checkpoint's folder.
   std::string save_checkpoint(const std::string& folder, const std::string& source = "");
   /// Loads a checkpoint of save_checkpoint() or of a run, and continues after its step. Returns
   /// `source`.
@@ -193,13 +192,14 @@ class Session {
   const std::vector<NamedTensor>& parameters() const;
   /// Number of updates and drops so far, or as set by begin_step.
   int64_t step() const;
-  /// Values besides the loss, since they were last cleared: sums over this rank's rows.
+  /// Values besides the loss, summed over this rank's rows since they were last cleared.
   Averages& averages();
-  /// Returns their means over all ranks, completed by the objective, in the order of a log line.
+  /// Returns the means of averages() over all ranks, completed by the objective, in the order of a
+  /// log line.
   NamedMeans means();
 
   /// Returns the owner of sharded parameters, if all ranks must save the model together; null if
-  /// each has all parameters between uses.
+  /// each rank has all parameters between uses.
   ShardedParameters* sharded_parameters() const;
   const ObjectiveContext& context() const;
   Objective& objective();
@@ -207,7 +207,8 @@ class Session {
   RowTraffic& traffic();
   /// Returns the parameters of this rank, for the memory estimate.
   RunParameters account() const;
-  /// `chat`: chat settings of the saved model; nullopt: those of the folder that it came from.
+  /// `chat`: chat settings of the saved model; nullopt: the settings in the folder of the initial
+  /// model.
   ModelSaver saver(const std::optional<SavedChat>& chat) const;
   Events& events() const;
 

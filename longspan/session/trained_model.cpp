@@ -41,8 +41,8 @@ void require_room_for_adapter(const Config& config, const ModelConfig& model) {
   const MachineMemory machine = machine_memory();
   if (num_bytes <= machine.bytes) return;
   throw UserError(fmt::format(
-      "lora_rank: {} makes an adapter of {}, and {}. hidden_size is {}: a rank far "
-      "below it is meant.",
+      "lora_rank: {} makes an adapter of {}, and {}. Choose a rank "
+      "far below hidden_size, which is {}.",
       config.method.lora_rank, name_bytes(num_bytes), machine.text(), model.spec.hidden_size));
 }
 
@@ -51,9 +51,8 @@ void require_same_shape(const Config& config, const ModelSpec& model, const Lora
   const Config defaults;
   const auto refuse = [&](const char* key, const std::string& given, const std::string& has) {
     throw UserError(
-        fmt::format("{}: {} is given, but the adapter {} has {}. An adapter keeps the shape that "
-                    "it has: remove "
-                    "the key.",
+        fmt::format("{}: {} is given, but the adapter {} has {}. The shape of an existing "
+                    "adapter cannot change: remove the key.",
                     key, given, split_names(config.model.adapter_name_or_path).back(), has));
   };
   if (config.method.lora_rank != defaults.method.lora_rank &&

@@ -39,7 +39,8 @@ struct TrainedModel {
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device);
 
-/// The parameters of a model in memory, in the place of model_name_or_path; null: that folder's.
+/// Parameters of a model in memory, which replace those of model_name_or_path; null: the folder's
+/// parameters are loaded.
 using GivenParameters = const std::vector<NamedTensor>*;
 
 /// The model whose parameters are made, and their place.
@@ -61,8 +62,8 @@ TrainedModel load_trained_model(const Config& config, const ParameterPlace& plac
 void check_trained_model(const Config& config, const ModelConfig& model);
 
 /// Makes the reference: ref_model with ref_model_adapters; otherwise, with LoRA, the trained model
-/// without its adapter (also if that existed before training, as in LLaMA-Factory); otherwise a
-/// copy of the initial model. `policy` and `attention` must outlive it.
+/// without its adapter (even if the adapter existed before training, as in LLaMA-Factory);
+/// otherwise a copy of the initial model. `policy` and `attention` must outlive it.
 std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
                                           const TrainedModel& trained, Decoder& policy,
                                           SequenceParallel& attention);

@@ -58,7 +58,7 @@ class Workers {
   Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
           RunControl& control);
 
-  /// meet(), guarded(work), and an orderly end of the connections.
+  /// Calls meet(), guarded(work) and leave().
   RunEnd run(const std::function<RunEnd()>& work);
   /// Called once, before the first collective of the work. Collective.
   void meet();
@@ -67,7 +67,7 @@ class Workers {
   /// kInterrupted if the others left because all were interrupted. After a failure the connections
   /// are gone.
   RunEnd guarded(const std::function<RunEnd()>& work);
-  /// Ends the connections after the last collective, unless a failure has. Collective.
+  /// Ends the connections after the last collective; no-op if a failure has ended them. Collective.
   void leave();
 
   const Rendezvous& where() const { return where_; }

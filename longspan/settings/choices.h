@@ -18,8 +18,8 @@ namespace longspan {
 /// finetuning_type
 enum class FinetuningType {
   kFull,
-  kFreeze,  /// trains some layers
-  kLora,    /// trains low-rank matrices beside the model's
+  kFreeze,  ///< trains some layers
+  kLora,    ///< trains low-rank matrices beside the model's
 };
 inline constexpr FinetuningType kFinetuningTypes[] = {
     FinetuningType::kFull, FinetuningType::kFreeze, FinetuningType::kLora};
@@ -52,7 +52,7 @@ SamplingStrategy sampling_strategy_of(const MethodSettings& config);
 enum class ReportTo {
   kNothing,
   kTensorBoard,
-  kAll,  /// all supported services: TensorBoard's files
+  kAll,  ///< all supported services: TensorBoard's files
 };
 /// Throws std::logic_error for an unknown word.
 std::vector<ReportTo> reports_of(const OutputSettings& config);
@@ -60,7 +60,7 @@ bool wants_tensorboard(const OutputSettings& config);
 
 /// device
 enum class WantedDevice {
-  kAuto,  /// a GPU where there is one
+  kAuto,  ///< a GPU where there is one
   kCuda,
   kCpu,
 };
@@ -70,7 +70,7 @@ WantedDevice wanted_device_of(const ModelSettings& config);
 /// on_bad_row
 enum class OnBadRow {
   kStop,
-  kSkip,  /// leaves the row out
+  kSkip,  ///< leaves the row out
 };
 /// Throws std::logic_error for an unknown word.
 OnBadRow on_bad_row_of(const DataSettings& config);
@@ -78,7 +78,7 @@ OnBadRow on_bad_row_of(const DataSettings& config);
 /// on_nonfinite
 enum class OnNonfinite {
   kStop,
-  kSkip,  /// skips the step's update
+  kSkip,  ///< skips the step's update
 };
 /// Throws std::logic_error for an unknown word.
 OnNonfinite on_nonfinite_of(const OptimizationSettings& config);
@@ -95,10 +95,10 @@ Interval interval_of(const std::string& strategy);
 
 /// resume_from_checkpoint, together with overwrite_output_dir
 enum class ResumeFrom {
-  kNothing,      /// false; or not set, and output_dir is overwritten
-  kNewestIfAny,  /// not set: the newest checkpoint of output_dir, if any
-  kNewest,       /// true: the newest checkpoint of output_dir, which must have one
-  kFolder,       /// the named folder
+  kNothing,      ///< false; or not set, and output_dir is overwritten
+  kNewestIfAny,  ///< not set: the newest checkpoint of output_dir, if any
+  kNewest,       ///< true: the newest checkpoint of output_dir, which must have one
+  kFolder,       ///< the named folder
 };
 ResumeFrom resume_from(const OutputSettings& config);
 /// Whether the same command, run again, continues from its newest checkpoint.

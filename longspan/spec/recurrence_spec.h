@@ -24,14 +24,14 @@ struct RecurrenceSpec {
   bool operator==(const RecurrenceSpec&) const = default;
 };
 
-/// Tokens of a chunk of the rule, and of a segment. The state before each segment is saved for the
-/// backward (kernels/gated_delta_rule.h).
+/// Tokens in a chunk of the rule, and in a segment of 8 chunks. The state before each segment is
+/// saved for the backward (kernels/gated_delta_rule.h).
 inline constexpr int64_t kRuleChunk = 64, kRuleSegment = 8 * kRuleChunk;
 
 /// Returns the temporary bytes of the rule's composed form (kernels/gated_delta_rule.h) in a
-/// segment's backward, independent of the row. Per value head: 8 matrices of a segment's tokens by
-/// a chunk's, 5 of queries and keys, 6 of values, and 3 states of each chunk. Per key head: 4 of
-/// queries and keys. All in fp32.
+/// segment's backward, independent of the row. Per value head: 8 matrices [segment, chunk], 5
+/// [segment, key_dim], 6 [segment, value_dim], and 3 states [key_dim, value_dim] for each chunk.
+/// Per key head: 4 matrices [segment, key_dim]. All in fp32.
 inline int64_t composed_rule_bytes(const RecurrenceSpec& recurrence) {
   const int64_t K = recurrence.key_dim, V = recurrence.value_dim;
   constexpr int64_t kChunks = kRuleSegment / kRuleChunk;
@@ -41,9 +41,9 @@ inline int64_t composed_rule_bytes(const RecurrenceSpec& recurrence) {
   return 4 * (recurrence.num_value_heads * of_value_head + recurrence.num_key_heads * of_key_head);
 }
 
-/// Returns the FLOP of the rule per token and value head, for states of `width` columns: value_dim,
-/// or more if they also carry a map. Gemms with the state, within a chunk, and to the next state;
-/// the backward has three times as many.
+/// Returns the FLOP of the rule per token and value head. Counts the gemms with the state, within a
+/// chunk, and to the next state; the backward has three times the forward's FLOP. `width`: columns
+/// of a state: value_dim, or more if a state also carries the linear map of a slice of the row.
 inline FlopCost rule_flops_of(const RecurrenceSpec& recurrence, int64_t width) {
   const int64_t K = recurrence.key_dim;
   const int64_t forward = 2 * (3 * K * width + 2 * kRuleChunk * width + kRuleChunk * K);

@@ -29,7 +29,7 @@ struct RunParts {
   EventSink* events = nullptr;  ///< gets the run's events, on rank 0; null: nobody listens
   /// Makes the source of this process's training examples. `train` outlives the source. With such a
   /// source, the configuration may leave `dataset` out (load_config with TrainingRows::kOfCaller):
-  /// `train` is then empty, and the memory estimate takes each example for one document of
+  /// `train` is then empty, and the memory estimate assumes that each example is one document of
   /// cutoff_len tokens. Empty function: epochs over the training set.
   std::function<std::unique_ptr<ExampleSource>(const ExampleSet& train, const Mesh& mesh)>
       make_source;

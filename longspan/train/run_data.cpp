@@ -147,10 +147,11 @@ void require_same_model(const Group& world, const ModelConfig& model) {
   all_or_none(world, [&] {
     for (int rank = 0; rank < world.size(); ++rank) {
       if (models[rank] == models[0]) continue;
-      throw UserError(fmt::format(
-          "Rank {} reads another model than rank 0, by its config.json or by whether {} is the "
-          "embedding. Give every machine the same files.",
-          rank, kHeadName));
+      throw UserError(
+          fmt::format("Rank {} reads another model than rank 0: config.json differs, or only one "
+                      "of the two has a "
+                      "{} that is not the embedding. Give every machine the same files.",
+                      rank, kHeadName));
     }
   });
 }

@@ -1,4 +1,5 @@
-// Identity of a run: what two starts of the program must share to be the same run.
+// Identity of a run: the keys and file contents that a start must share with the checkpoint that it
+// resumes from.
 #pragma once
 
 #include "longspan/comm/mesh.h"
@@ -12,7 +13,7 @@ namespace longspan {
 struct MethodSettings;
 struct OptimizationSettings;
 
-/// The keys of a run, and the sections of the configuration that its identity names.
+/// Inputs of identity_of() from the configuration.
 struct IdentitySettings {
   const MethodSettings& method;
   const OptimizationSettings& optimization;
@@ -20,7 +21,7 @@ struct IdentitySettings {
 };
 
 /// Returns the identity of this start without the contents of files, which are read later. `model`:
-/// as it is trained, with rope_scaling.
+/// the config of the trained model, with rope_scaling.
 RunIdentity identity_of(const IdentitySettings& config, const Mesh& mesh, const ModelConfig& model,
                         const TrainedModel& trained, const RunData& data,
                         const LocalTime& template_time);

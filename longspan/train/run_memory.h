@@ -1,4 +1,4 @@
-// The memory that a run needs, and the use of free memory.
+// The memory estimate of a run, and the layers whose feed-forward tensors fit into the free memory.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct RunMemory {
   KeptLayers kept;  // the same on all ranks
 };
 
-/// `cutoff_len`: tokens of a document, where rows are the caller's. `parameters`: as made by the
-/// run. Collective.
+/// `cutoff_len`: the assumed length of documents if the program gives the rows. `parameters`: the
+/// parameters that the run has made. Collective.
 RunMemory plan_memory(const AccountSettings& config, int64_t cutoff_len, const RunPlan& plan,
                       const RunData& data, const RunParameters& parameters, const Workers& workers);
 

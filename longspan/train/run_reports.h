@@ -16,7 +16,7 @@ namespace longspan {
 struct MethodSettings;
 struct OptimizationSettings;
 
-/// Its log files and pictures are sinks of the run's events, which come on rank 0.
+/// `log` and `pictures` are sinks of the run's events; only rank 0 gets events.
 struct RunReports {
   /// `meter` as in run_training. All arguments but `memory` must outlive the reports.
   RunReports(const MethodSettings& method, const OptimizationSettings& optimization,

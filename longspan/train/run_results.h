@@ -34,8 +34,8 @@ class RunResults {
   /// Saves the model; if output_dir's disk is full, into fallback_output_dir, and waits for space.
   /// Returns false if the wait was interrupted. Collective. Throws as all_or_none.
   bool save_model(const RunTotals& totals);
-  /// The same for logs and results, then tells ModelSaved. Call after save_model(), whose folder it
-  /// prefers.
+  /// Saves logs and results like save_model(), then sends the event ModelSaved. Tries the model's
+  /// folder first, so call it after save_model().
   bool save_record(const RunRecord& record);
 
   /// Returns the model's folder after save_model(): output_dir, or the run's folder in

@@ -61,7 +61,7 @@ class Trainer {
   bool after_step(int64_t step, const StepResult& result);
   void count(int64_t step, const StepResult& result);
   void log_step(const StepResult& result);
-  /// Tells of a log entry. Collective.
+  /// Sends a log entry as an event. Collective.
   void log(const Progress& progress, const Measured& measured);
   /// Runs the last evaluation, and saves the model, logs and plots.
   RunEnd finish();

@@ -82,7 +82,7 @@ def test_or_takes_another_folder(num_ranks, keys, settings, full_disk, tmp_path)
     assert {"config.json", "trainer_log.jsonl", "trainer_state.json", "train_results.json"} <= {p.name for p in other.iterdir()}
     assert (other / "trainer_log.jsonl").read_bytes().startswith((run.output_dir / "trainer_log.jsonl").read_bytes()[:200])
     refused = Running(settings(fallback_output_dir=str(other.parent), **keys), num_ranks).wait()
-    assert refused.status == 1 and f"fallback_output_dir, taken as output_dir: output_dir {other} holds" in refused.text, refused.text
+    assert refused.status == 1 and f"fallback_output_dir would be used as output_dir: output_dir {other} holds" in refused.text, refused.text
 
 
 def test_runs_share_a_fallback(settings, full_disk, tmp_path):

@@ -296,7 +296,7 @@ def test_a_state_that_cannot_be_read(num_ranks, settings):
         refused = Running(settings("named", **keys, resume_from_checkpoint=named), num_ranks).wait()
         assert refused.status == 1 and word in refused.text and "Name another" in refused.text, refused.text
     again = succeeds(settings("whole", **keys), num_ranks)
-    for word in (*(f"checkpoint-{step} cannot be gone on from" for step in (4, 3, 2)), "checkpoint-1, step 1 of 4"):
+    for word in (*(f"checkpoint-{step} cannot be resumed from" for step in (4, 3, 2)), "checkpoint-1, step 1 of 4"):
         assert word in again.text, again.text
     assert weights(again.output_dir) == before
 

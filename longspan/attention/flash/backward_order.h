@@ -11,9 +11,10 @@
 namespace longspan::flash {
 
 /// A task is a tile of keys with all queries that see them. Any number of tasks may run at once,
-/// provided that they begin in order. A task waits only for earlier tasks, and adds to each number
-/// of dq, dk and dv after them. So no thread needs gradients of its own, and sums do not depend on
-/// the number of threads. Neighbouring tasks go through the queries one query tile apart.
+/// provided that they begin in order. A task waits only for earlier tasks: it adds to an element of
+/// dq, dk or dv after all earlier tasks that add to this element. No thread therefore needs
+/// gradients of its own, and sums do not depend on the number of threads. Neighbouring tasks that
+/// run at once stay one query tile apart.
 class BackwardOrder {
  public:
   BackwardOrder(std::vector<Block> blocks, int64_t num_queries, int64_t num_kv_heads);
@@ -27,8 +28,8 @@ class BackwardOrder {
     Block block;
     int64_t first_task, num_tasks;
     int64_t first_cell;
-    std::vector<int32_t> before;           // [cell - first_cell]: adding tasks of earlier blocks
-    std::vector<int64_t> first_adder;      // [cell - first_cell]: first adding task of this run
+    std::vector<int32_t> before;           // [cell - first_cell]: tasks of earlier runs
+    std::vector<int64_t> first_adder;      // [cell - first_cell]: first task of this run that adds
     std::vector<size_t> shares_keys_with;  // earlier runs
   };
   using Count = std::atomic<int32_t>;

@@ -34,7 +34,7 @@ struct Task {
   int64_t q_begin, q_length;
   int64_t k_begin, k_length;
   int64_t offset;
-  int64_t lower;  // about kNoLowerEnd where the block has no lower end
+  int64_t lower;  // a large negative number (near kNoLowerEnd) if there is no lower end
   bool causal;
   int64_t number = 0;  // in the order in which tasks begin
 };
