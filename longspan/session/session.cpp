@@ -16,6 +16,7 @@
 #include "longspan/registers/stage.h"
 #include "longspan/report/averages.h"
 #include "longspan/report/row_traffic.h"
+#include "longspan/saving/checkpoints.h"
 #include "longspan/saving/saving.h"
 #include "longspan/session/answers.h"
 #include "longspan/session/backends.h"
@@ -249,8 +250,7 @@ SumsOfStep Session::sum_up(const RowLosses& losses, const std::vector<double>& f
   Impl& s = *impl_;
   std::vector<double> values{0.0};
   values.insert(values.end(), flags.begin(), flags.end());
-  const at::Tensor sums =
-      sent_to(at::tensor(values, at::TensorOptions().dtype(at::kDouble)), s.device);
+  const at::Tensor sums = sent_to(at::tensor(values, at::dtype(at::kDouble)), s.device);
   const at::Tensor loss = sums.select(0, 0);
   if (const at::Tensor of_experts = s.balance ? s.balance->loss() : at::Tensor();
       of_experts.defined()) {
