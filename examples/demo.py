@@ -181,6 +181,8 @@ def main():
             config = OUTPUT / f"{name}.yaml"
             config.write_text(template.format(title=title, output=OUTPUT, name=name, parallel=parallel))
             seconds[name] = run("train", str(config))
+            if len(seconds) == 1:
+                print(f"\nThe first loss curve, after {time.time() - start:.0f} s: {OUTPUT / name}/training_loss.png", flush=True)
         pictures.append(OUTPUT / picture)
         run("compare", "--runs", *(str(OUTPUT / name) for name, _, _ in runs), "--output", str(pictures[-1]))
 
