@@ -225,7 +225,7 @@ def test_models_alone_are_no_checkpoints_to_go_on_from(settings):
     alone = succeeds(settings("alone", save_only_model=True))
     assert not (alone.output_dir / "checkpoint-5" / "training_state.json").exists()
     refused = Running(settings("alone")).wait()
-    assert refused.status == 1 and "the model alone" in refused.text, refused.text
+    assert refused.status == 1 and "hold only the model" in refused.text, refused.text
 
 
 def damage(checkpoint, how):
