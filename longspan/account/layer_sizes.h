@@ -16,9 +16,10 @@ struct LayerSizes {
   double latents;  // latents of keys and values, which ranks may exchange instead
   double feed_forward_saved, feed_forward_working;  // for the backward; peak of temporaries
   double feed_forward_working_saved;  // peak of temporaries if the saved tensors exist
-  double feed_forward_forward, feed_forward_own_saved;  // peak; saved without hidden states
-  double hidden;                                        // a hidden state in the compute dtype
-  double behind;   // D if the layer has norms after its sublayers
+  double feed_forward_forward;        // peak of temporaries in the forward
+  double feed_forward_own_saved;      // feed_forward_saved without the hidden states in it
+  double hidden;                      // a hidden state in the compute dtype
+  double behind;                      // D if the layer has norms after its sublayers
   double dropped;  // d input of the widest adapter, before and after the dropout's backward
   double queries_wide, kv_wide, output_wide;  // attention's gradients while they accumulate
   AttentionMemory shared;                     // memory that sharing the row adds
@@ -28,7 +29,8 @@ struct LayerSizes {
 
 /// True if a GPU computes all of the layer's experts at once.
 bool are_grouped(const MemoryFacts& facts, const LayerCost& cost);
-/// True if the layer's experts are distributed over ranks; all rows of a rank then pass at once.
+/// True if the layer's experts are distributed over ranks. The layer then computes all tokens of a
+/// rank at once, not in chunks.
 bool shares_out(const MemoryFacts& facts, const LayerCost& cost);
 
 LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionMemory& shared);

@@ -67,7 +67,8 @@ struct MemoryFacts {
   int64_t num_tokens = 0;     // tokens of the longest row
   int64_t num_labels = 0;     // labels of that row
   int64_t sequence_size = 1;  // ranks that share the row
-  bool keeps_places = false;  // positions restart in documents, so places are stored too
+  /// Positions restart inside a document, so each token's place in its document is stored too.
+  bool keeps_places = false;
   // Computation
   int64_t residual_bytes = 4, compute_bytes = 4;
   bool widens_attention = false;  // bf16 on a CPU: attention's backward is in fp32

@@ -25,9 +25,10 @@ void require_floating(const SafetensorsFile& file, const SafetensorsEntry& entry
 
 /// Returns all matrices of the file, in fp32 on the CPU. Adds the modules that have an adapter to
 /// `shape`. The rank of the matrices must be shape.r. The modules are taken from the names in the
-/// file, since target_modules in the adapter's config may be a pattern. `stacks`: the stacked
-/// adapters that this config (`config_path`) names. Throws UserError if a matrix belongs to a layer
-/// that the model lacks, has another shape or rank, or if A or B is missing.
+/// file, since target_modules in the adapter's config may be a pattern. `config`: the model's.
+/// `config_path`: the adapter's config. `stacks`: the adapters of stacked tensors that it names
+/// (checkpoint/stacked_adapters.h). Throws UserError if a matrix belongs to a layer that the model
+/// lacks, has another shape or rank, or if A or B is missing.
 std::vector<NamedTensor> read_adapter_matrices(const SafetensorsFile& file,
                                                const std::vector<StackedAdapter>& stacks,
                                                const ModelConfig& config,

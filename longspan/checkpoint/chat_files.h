@@ -14,7 +14,8 @@ namespace longspan {
 /// Leaves files that already say so unchanged. Throws UserError where a file cannot be read or
 /// written.
 ///
-/// config.json's pad_token_id stays: transformers gives a token named there no embedding gradient.
+/// Does not change pad_token_id in config.json: transformers computes no gradient for the embedding
+/// of the token that this key names.
 void write_chat(const std::string& folder, const SavedChat& chat);
 
 }  // namespace longspan

@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// Tensor names in the files of a model of text and images: of its language model, whose own names
-/// begin with `model.` and `lm_head.`, and of its other parts.
+/// Prefixes of tensor names in the files of a vision-language model, for its language model and for
+/// its other parts. In the files of a language model alone they are `model.` and `lm_head.`.
 struct CompositeNames {
   std::string_view model, head;                // prefixes that replace model. and lm_head.
   std::span<const std::string_view> pictures;  // prefixes of the other parts' names

@@ -14,7 +14,7 @@ namespace longspan {
 
 /// A token mixer: out(norm(rule(silu(conv(qkv(x))), gates of a(x), b(x))) * silu(z(x))).
 struct GatedDeltaNetSpec : RecurrenceSpec {
-  /// Storage of the matrices before the convolution in the files.
+  /// How the model's files store the matrices that project the layer's input.
   enum class Projections {
     kApart,       ///< qkv (all queries, all keys, all values), z, b, a: Qwen3.5
     kByKeyHeads,  ///< qkvz and ba, grouped by key head: Qwen3-Next

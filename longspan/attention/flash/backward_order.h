@@ -28,7 +28,8 @@ class BackwardOrder {
     Block block;
     int64_t first_task, num_tasks;
     int64_t first_cell;
-    std::vector<int32_t> before;           // [cell - first_cell]: tasks of earlier runs
+    // [cell - first_cell]: number of tasks of earlier runs that add to the cell.
+    std::vector<int32_t> before;
     std::vector<int64_t> first_adder;      // [cell - first_cell]: first task of this run that adds
     std::vector<size_t> shares_keys_with;  // earlier runs
   };

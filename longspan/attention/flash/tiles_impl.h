@@ -45,8 +45,8 @@ int64_t forward_scratch(int64_t key_dim, int64_t value_dim, int64_t group) {
          kForwardTile * kScoreStride + kKeyTile * (key_dim + value_dim) + 64;
 }
 
-/// The largest of `first` and a row of scores. Several maxima run side by side, since each waits
-/// for the one before it.
+/// Returns the largest of `first` and a row of scores. Computes four maxima side by side and joins
+/// them at the end, since each step of one maximum waits for its previous step.
 inline float largest_of(const float* scores, int64_t padded, float first) {
   Vector largest[4];
 #pragma GCC unroll 4
@@ -60,7 +60,7 @@ inline float largest_of(const float* scores, int64_t padded, float first) {
   return max_of(larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3])));
 }
 
-/// Probabilities of a row of scores relative to its maximum; their sum.
+/// Replaces a row of scores by their exponentials relative to its maximum. Returns their sum.
 inline float exponentiate(float* scores, int64_t padded, float maximum) {
   const Vector shift = splat(maximum);
   Vector sums[2]{};
@@ -141,7 +141,8 @@ void forward(const Forward& f, const Task& task, float* scratch) {
   }
 
   const int64_t limit = key_limit(task, task.q_length);
-  // On a grid of the whole block, so that sums do not depend on which task has a query.
+  // Key tiles begin at multiples of kKeyTile in the block, whichever queries the task has, so that
+  // sums do not depend on which task has a query.
   for (int64_t key = larger(0, task.lower) / kKeyTile * kKeyTile; key < limit; key += kKeyTile) {
     const int64_t count = smaller(kKeyTile, limit - key), padded = round_up(count, LANES);
     pack_transposed(
@@ -153,7 +154,7 @@ void forward(const Forward& f, const Task& task, float* scratch) {
       const int64_t query = part / group * kForwardTile, rows = rows_of(part / group);
       if (key >= key_limit(task, query + rows) || key + count <= query + task.lower) continue;
       float* out = sums + part * sum_size;
-      // Keys behind these are hidden from all queries of the tile.
+      // Keys from `end` on are hidden from all queries of the tile.
       const int64_t end = visible(task, query + rows - 1, key, count),
                     width = smaller(padded, round_up(end, kPanel));
       multiply(rows, width, K, queries + part * query_size, K, 1, keys, K, scores, kScoreStride,
