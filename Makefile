@@ -49,24 +49,24 @@ $(BUILD)/build.ninja: $(VENV)/.ready
 	@$(CONFIGURE) -B $(BUILD) $(CMAKE_FLAGS) > /dev/null
 
 build: $(BUILD)/build.ninja
-	$(SAY) "Building (about 12 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
+	$(SAY) "Building (about 13 minutes the first time on 2 slow cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
 
 # What users run, and nothing that only tests need.
 program: $(BUILD)/build.ninja
-	$(SAY) "Building (about 6 minutes the first time on 2 cores, seconds after that)" $(BIN)/cmake --build $(BUILD) --target longspan
+	$(SAY) "Building (about 7 minutes the first time on 2 slow cores, seconds after that)" $(BIN)/cmake --build $(BUILD) --target longspan
 
 unit-tests: build
-	$(SAY) "Unit tests (about 90 seconds)" tools/unit_tests $(BUILD)/unit_tests
+	$(SAY) "Unit tests (2 to 3 minutes)" tools/unit_tests $(BUILD)/unit_tests
 	$(SAY) "Unit tests on the simulated accelerator (seconds)" tools/unit_tests $(BUILD)/accelerator_tests
 
 python-tests: build setup-tests
-	$(SAY) "Parity and end-to-end tests (about 10 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	$(SAY) "Parity and end-to-end tests (15 to 25 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  tools/python_tests $(BIN)/python tests
 
 TEST_KERNELS = env LONGSPAN_BUILD=$(abspath $(BUILD)) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python tests/kernels.py
 
 kernel-tests: build setup-tests
-	$(SAY) "Sensitive tests under other kernels (about a minute)" $(TEST_KERNELS) --short
+	$(SAY) "Sensitive tests under other kernels (1 to 2 minutes)" $(TEST_KERNELS) --short
 
 test-kernels: build setup-tests
 	$(SAY) "Sensitive tests under every kernel (about 5 minutes each)" $(TEST_KERNELS)

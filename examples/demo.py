@@ -65,7 +65,7 @@ plot_loss: true
 per_device_train_batch_size: 1
 gradient_accumulation_steps: 8
 learning_rate: 1.0e-3
-num_train_epochs: 5
+num_train_epochs: 3
 lr_scheduler_type: cosine
 warmup_ratio: 0.1
 seed: 42
