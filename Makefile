@@ -49,11 +49,11 @@ $(BUILD)/build.ninja: $(VENV)/.ready
 	@$(CONFIGURE) -B $(BUILD) $(CMAKE_FLAGS) > /dev/null
 
 build: $(BUILD)/build.ninja
-	$(SAY) "Building (about 13 minutes the first time on 2 slow cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
+	$(SAY) "Building (about 15 minutes the first time on 2 slow cores, seconds after that)" $(BIN)/cmake --build $(BUILD)
 
 # What users run, and nothing that only tests need.
 program: $(BUILD)/build.ninja
-	$(SAY) "Building (about 7 minutes the first time on 2 slow cores, seconds after that)" $(BIN)/cmake --build $(BUILD) --target longspan
+	$(SAY) "Building (about 9 minutes the first time on 2 slow cores, seconds after that)" $(BIN)/cmake --build $(BUILD) --target longspan
 
 unit-tests: build
 	$(SAY) "Unit tests (2 to 3 minutes)" tools/unit_tests $(BUILD)/unit_tests
