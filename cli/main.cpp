@@ -55,7 +55,7 @@ std::string outside_cause(const std::exception& error) {
   return is_out_of_memory(error) ? describe_failure(error) : "";
 }
 
-int run_main(Arguments arguments) {
+int run_command(Arguments arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") arguments = {"help"};
   if (arguments[0] == "--version") arguments = {"version"};
   const std::string name = arguments[0];
@@ -75,7 +75,7 @@ int run_main(Arguments arguments) {
 /// Runs the arguments and returns the exit status.
 int status_of(Arguments arguments) {
   try {
-    return run_main(std::move(arguments));
+    return run_command(std::move(arguments));
   } catch (const UserError& error) {
     claim_last_words();
     std::fflush(stdout);

@@ -145,7 +145,7 @@ std::string assign(Config& config, const Key& key, json value) {
     value = fmt::format("{}", fmt::join(names, ","));
   }
   if (!key.choices.empty() && value.is_string()) {
-    // An empty list asks for nothing, which is the first choice.
+    // An empty list means the first choice.
     if (key.list && value == "") value = key.choices[0];
     const auto& text = value.get_ref<const std::string&>();
     for (const std::string& word : key.list ? split_names(text) : std::vector{text}) {
@@ -283,7 +283,7 @@ void settle(Reading& reading) {
   idle.erase(std::unique(idle.begin(), idle.end()), idle.end());
   if (!idle.empty()) {
     config.notes.push_back(
-        fmt::format("Taken, and without effect here: {} (`longspan help {}` "
+        fmt::format("Accepted, without effect here: {} (`longspan help {}` "
                     "says why).",
                     fmt::join(idle, ", "), idle[0]));
   }

@@ -39,7 +39,7 @@ std::string explain(const UnsupportedKey& key) {
       fmt::format("{} (LLaMA-Factory's or transformers', not supported)\n", key.name);
   if (!key.remedy.empty()) text += fmt::format("  {}\n", key.remedy);
   const std::string neutral = fmt::format("{}", key.neutral.empty() ? "false" : key.neutral);
-  return text + fmt::format("  Taken, since it asks for nothing: null, {}\n",
+  return text + fmt::format("  Accepted, since the value is a no-op: null, {}\n",
                             fmt::join(split_values(neutral), ", "));
 }
 

@@ -123,7 +123,7 @@ std::string json_schema() {
   }
   for (const IdleKey& key : idle_keys()) {
     properties[std::string(key.name)] = {
-        {"description", fmt::format("Taken without effect: {}.", key.reason)}};
+        {"description", fmt::format("Accepted without effect: {}.", key.reason)}};
   }
   for (const OppositeKey& key : opposite_keys()) {
     Json schema = properties[std::string(key.of)];

@@ -104,7 +104,7 @@ struct IdleKey {
 };
 const std::vector<IdleKey>& idle_keys();
 
-/// An unsupported key of LLaMA-Factory. It is refused, unless its value asks for nothing: null;
+/// An unsupported key of LLaMA-Factory. It is refused, unless its value is a no-op: null;
 /// false where `neutral` is empty; or one of the JSON values in `neutral`.
 struct UnsupportedKey {
   std::string_view name;

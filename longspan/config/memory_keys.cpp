@@ -9,7 +9,7 @@ KeySection memory_keys() {
   using enum OnResume;
   Key zero_stage =
       noted(number("zero_stage", &S::zero_stage, kFree, 0,
-                   "What the processes shard. 1: the optimizer's states; 2: also gradients; 3: "
+                   "Level of sharding. 1: the optimizer's states; 2: also gradients; 3: "
                    "also parameters; left out: 0, nothing."),
             kDeepSpeed);
   zero_stage.most = 3;
@@ -25,8 +25,9 @@ KeySection memory_keys() {
            plain(
                "deepspeed", &S::deepspeed, kFree,
                "A DeepSpeed JSON file; only ZeRO's stage, its shard size and offloading are read."),
-           "Of the file ZeRO's stage, offload_optimizer, offload_param and mics_shard_size are "
-           "read; sizes of buckets mean nothing here."),
+           "Longspan reads ZeRO's stage, offload_optimizer, offload_param and mics_shard_size; it "
+           "has "
+           "no buckets, so their sizes are no-ops."),
        zero_stage,
        noted(number("zero_shard_size", &S::zero_shard_size, kFree, 1,
                     "Number of neighbouring processes that hold one sharded copy (hybrid "

@@ -31,7 +31,7 @@ std::string decoded(const std::vector<int32_t>& ids, const Tokenizer& tokenizer)
                      text_of(ids.end() - kShownTokens, ids.end()));
 }
 
-std::string first_words_of(const std::vector<int32_t>& ids) {
+std::string first_ids_of(const std::vector<int32_t>& ids) {
   const auto end = ids.begin() + std::min(std::ssize(ids), kShownIds);
   return fmt::format("[{}{}]", fmt::join(ids.begin(), end, ", "), end == ids.end() ? "" : ", ...");
 }
@@ -46,7 +46,7 @@ std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer) {
       "{}, {} of them trained\ninput_ids: {}\nlabels:    {}\n--- text ---\n{}\n--- trained "
       "---\n{}\n---",
       counted(std::ssize(sample.input_ids), "token"), trained.size(),
-      first_words_of(sample.input_ids), first_words_of(sample.labels),
+      first_ids_of(sample.input_ids), first_ids_of(sample.labels),
       decoded(sample.input_ids, tokenizer), decoded(trained, tokenizer));
 }
 

@@ -24,10 +24,10 @@ int64_t grain(int64_t row_length) {
 /// A row of n numbers in arithmetic precision: the memory itself where the storage has it, else a
 /// converted copy.
 template <typename S>
-class RowOfCpu {
+class ConvertedRow {
  public:
   using A = Arithmetic<S>;
-  explicit RowOfCpu(int64_t n) : scratch_(kConverts ? n : 0), n_(n) {}
+  explicit ConvertedRow(int64_t n) : scratch_(kConverts ? n : 0), n_(n) {}
   const A* load(const S* data) {
     if constexpr (kConverts) {
       vm::convert(scratch_.data(), data, n_);
@@ -70,7 +70,7 @@ at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps) {
     const S* in = h.const_data_ptr<S>();
     A* out = rstd_T.mutable_data_ptr<A>();
     at::parallel_for(0, T, grain(D), [&](int64_t begin, int64_t end) {
-      RowOfCpu<S> row(D);
+      ConvertedRow<S> row(D);
       for (int64_t t = begin; t < end; ++t) {
         const A mean = vm::sum_of_squares(row.load(in + t * D), D) / static_cast<A>(D);
         out[t] = 1 / std::sqrt(mean + static_cast<A>(eps));
@@ -96,8 +96,8 @@ at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at
         const A* w = weight.template const_data_ptr<A>();
         O* out = y_TD.mutable_data_ptr<O>();
         at::parallel_for(0, T, grain(D), [&](int64_t begin, int64_t end) {
-          RowOfCpu<S> in_row(D);
-          RowOfCpu<O> out_row(D);
+          ConvertedRow<S> in_row(D);
+          ConvertedRow<O> out_row(D);
           for (int64_t t = begin; t < end; ++t) {
             vm::scale(out_row.target(out + t * D), in_row.load(in + t * D), w, rstd[t], D);
             out_row.store(out + t * D);
@@ -138,8 +138,8 @@ void norm_backward_out(at::Tensor& dh_TD, const at::Tensor& dy_TD, const at::Ten
         S* dh_data = dh_TD.mutable_data_ptr<S>();
         A* dweight_data = dweight_SD.mutable_data_ptr<A>();
         at::parallel_for(0, kNumSlabs, 1, [&](int64_t slab_begin, int64_t slab_end) {
-          RowOfCpu<Y> dy_row(D);
-          RowOfCpu<S> h_row(D), residual_row(D), dh_row(D);
+          ConvertedRow<Y> dy_row(D);
+          ConvertedRow<S> h_row(D), residual_row(D), dh_row(D);
           for (int64_t slab = slab_begin; slab < slab_end; ++slab) {
             for (int64_t t = slab * slab_rows; t < std::min(T, (slab + 1) * slab_rows); ++t) {
               const A* dy_t = dy_row.load(dy_data + t * D);
@@ -178,7 +178,7 @@ void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
     const A* sin = table.sin_TF.const_data_ptr<A>();
     const A sign = inverse ? A{-1} : A{1};
     at::parallel_for(0, T, grain(N * H), [&](int64_t begin, int64_t end) {
-      RowOfCpu<S> row(N * H);
+      ConvertedRow<S> row(N * H);
       for (int64_t t = begin; t < end; ++t) {
         A* heads = row.load_target(data + t * N * H);
         for (int64_t n = 0; n < N; ++n) {
@@ -211,7 +211,7 @@ void gated_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& 
     const S* up = up_TI.const_data_ptr<S>();
     S* out = out_TI.mutable_data_ptr<S>();
     at::parallel_for(0, T, grain(I), [&](int64_t begin, int64_t end) {
-      RowOfCpu<S> gate_row(I), up_row(I), out_row(I);
+      ConvertedRow<S> gate_row(I), up_row(I), out_row(I);
       for (int64_t t = begin; t < end; ++t) {
         f(out_row.target(out + t * I), gate_row.load(gate + t * I), up_row.load(up + t * I), I);
         out_row.store(out + t * I);
@@ -230,7 +230,7 @@ void gated_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI
     S* up = up_TI.mutable_data_ptr<S>();
     S* dact = dact_TI.mutable_data_ptr<S>();
     at::parallel_for(0, T, grain(I), [&](int64_t begin, int64_t end) {
-      RowOfCpu<S> gate_row(I), up_row(I), dact_row(I);
+      ConvertedRow<S> gate_row(I), up_row(I), dact_row(I);
       for (int64_t t = begin; t < end; ++t) {
         f(gate_row.load_target(gate + t * I), up_row.load_target(up + t * I),
           dact_row.load_target(dact + t * I), I);

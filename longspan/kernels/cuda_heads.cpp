@@ -15,7 +15,7 @@
 namespace longspan::cuda_rows {
 namespace {
 
-const char* name_of_heads(RotaryPairs pairs) {
+const char* name_of_pairs(RotaryPairs pairs) {
   switch (pairs) {
     case RotaryPairs::kHalves:
       return "halves";
@@ -82,7 +82,7 @@ bool rotate_out(at::Tensor& y_TNH, const at::Tensor& x_TNH, const RotaryTable& t
       std::min<uint64_t>(cuda::kBlockThreads, std::bit_ceil(static_cast<uint64_t>(items))));
   const unsigned y = cuda::kBlockThreads / x;
   kernels->launch(
-      fmt::format("rotate_{}_{}_v{}", name_of_heads(table.pairs), letter(y_TNH), vector),
+      fmt::format("rotate_{}_{}_v{}", name_of_pairs(table.pairs), letter(y_TNH), vector),
       Launch{.blocks_x = blocks_of(T, y), .threads_x = x, .threads_y = y},
       cuda::Rotate{.x = x_TNH.const_data_ptr(),
                    .y = y_TNH.mutable_data_ptr(),

@@ -7,7 +7,7 @@
 namespace longspan {
 
 /// Throws UserError unless `path` is a Hugging Face model folder (with a config.json, and without
-/// placeholder files), or a file that may be a config.json. The message says what it is instead: a
+/// placeholder files), or a file that may be a config.json. The message names the kind of file: a
 /// GGUF file, a single weight file, an archive, an adapter's folder, a hub cache, ...
 void require_model_place(const std::string& path);
 

@@ -23,7 +23,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What all layers and rows have in common.
+/// The parts that all layers and rows share.
 struct RingParts {
   Rings rings;
   Group ring;

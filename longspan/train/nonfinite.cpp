@@ -30,7 +30,7 @@ struct RowLoss {
 };
 
 /// "row 3, 4 of the training set (counted from 0), own loss nan, nan".
-std::string text_of_value(std::vector<RowLoss> micro_batches) {
+std::string named_rows(std::vector<RowLoss> micro_batches) {
   const size_t num_all = micro_batches.size();
   micro_batches.resize(std::min(num_all, kMostRows));
   std::vector<std::string> rows, losses;
@@ -96,7 +96,7 @@ NonfiniteSteps::NonfiniteSteps(OnNonfinite rule, const Mesh& mesh, const ModelUp
 std::string NonfiniteSteps::source_of(const NonfiniteStep& step) const {
   const std::vector<RowLoss> rows = rows_at_fault(step, mesh_);
   if (step.in_loss())
-    return rows.empty() ? "" : fmt::format(" It comes from {}.", text_of_value(rows));
+    return rows.empty() ? "" : fmt::format(" It comes from {}.", named_rows(rows));
   std::vector<std::string> names = parameters_at_fault(update_, mesh_.world);
   if (names.empty()) return "";
   const size_t num_names = names.size();
@@ -104,7 +104,7 @@ std::string NonfiniteSteps::source_of(const NonfiniteStep& step) const {
   return fmt::format(
       " It comes from the gradient of {}{}. The step saw {}.", fmt::join(names, ", "),
       num_names > kMostNamed ? " and " + counted(num_names - kMostNamed, "other parameter") : "",
-      text_of_value(rows));
+      named_rows(rows));
 }
 
 void NonfiniteSteps::leave_out(const NonfiniteStep& step, int64_t num_skipped) {

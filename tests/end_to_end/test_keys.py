@@ -191,7 +191,7 @@ def test_examples_run(example, models, example_data, tmp_path):
         words = [f"model_name_or_path={models['qwen2']}", f"adapter_name_or_path={tmp_path / 'out'}",
                  f"export_dir={tmp_path / 'merged'}", "trust_remote_code=true"]
         text = said("export", ROOT / "examples" / "export.yaml", *words)
-        assert "Wrote" in text and "note: Taken, and without effect here: trust_remote_code" in text
+        assert "Wrote" in text and "note: Accepted, without effect here: trust_remote_code" in text
 
 
 def test_steps_as_shares_and_other_log_keys(train):
@@ -215,7 +215,7 @@ def test_steps_as_shares_and_other_log_keys(train):
     warmup = theirs.get_warmup_steps(9)
     assert warmup == 2 and f"{warmup} warmup steps" in run.text
     assert not re.search(r"^\d+/9 \|", run.text, re.MULTILINE)
-    assert "note: Taken, and without effect here: use_liger_kernel" in run.text
+    assert "note: Accepted, without effect here: use_liger_kernel" in run.text
     # The console has six digits of a loss, the files all.
     losses = re.findall(r"\{'loss': ([\d.]+)", run.text)
     assert len(losses) == 4 and max(len(loss.replace(".", "").lstrip("0")) for loss in losses) <= 6
