@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numbers>
 #include <stdexcept>
+#include <vector>
 
 #include "longspan/kernels/storage_type.h"
 
@@ -102,12 +103,44 @@ RotaryFrequencies scaled(const RotaryKind& kind) {
   throw std::logic_error("no such scaling of rotations");
 }
 
+/// Returns the axis of each pair, [F].
+at::Tensor axes_of_pairs(const RotaryAxes& axes, int64_t num_pairs) {
+  std::vector<int64_t> axis(static_cast<size_t>(num_pairs), 0);
+  if (axes.interleaved) {
+    for (int64_t f = 0; f < num_pairs; ++f) {
+      const int64_t candidate = f % 3;
+      if (f < 3 * axes.sections[static_cast<size_t>(candidate)]) {
+        axis[static_cast<size_t>(f)] = candidate;
+      }
+    }
+  } else {
+    auto next = axis.begin();
+    for (size_t i = 0; i < axes.sections.size(); ++i) {
+      const auto left = static_cast<int64_t>(axis.end() - next);
+      next = std::fill_n(next, std::min(axes.sections[i], left), static_cast<int64_t>(i));
+    }
+  }
+  return at::tensor(at::ArrayRef<int64_t>(axis), at::TensorOptions(at::kLong));
+}
+
+/// Returns each token's position for each pair, as fp32 [T, F] or, for one axis, [T, 1].
+at::Tensor positions_of_pairs(const RotaryFrequencies& frequencies,
+                              const at::Tensor& positions_AT) {
+  if (positions_AT.dim() == 1) return positions_AT.to(at::kFloat).unsqueeze(1);
+  TORCH_CHECK(frequencies.axis_F.defined(), "rotary embedding: positions of ", positions_AT.size(0),
+              " axes for a rotation by one");
+  return positions_AT.index_select(0, frequencies.axis_F.to(positions_AT.device()))
+      .t()
+      .to(at::kFloat);
+}
+
 }  // namespace
 
 RotaryFrequencies rotary_frequencies(const RotaryKind& kind) {
   c10::NoGradGuard no_grad;
   RotaryFrequencies frequencies = scaled(kind);
   frequencies.pairs = kind.rotary.pairs;
+  if (kind.rotary.axes) frequencies.axis_F = axes_of_pairs(*kind.rotary.axes, kind.dim / 2);
   return frequencies;
 }
 
@@ -115,27 +148,29 @@ RotaryFrequencies RotaryFrequencies::on(at::Device device) const {
   RotaryFrequencies there = *this;
   there.inverse_F = inverse_F.to(device);
   if (long_inverse_F.defined()) there.long_inverse_F = long_inverse_F.to(device);
+  if (axis_F.defined()) there.axis_F = axis_F.to(device);
   return there;
 }
 
 RotaryFrequencies RotaryFrequencies::of_row(int64_t num_positions) const {
   if (!long_inverse_F.defined()) return *this;
   TORCH_CHECK(num_positions > 0, "rotary embedding: a row whose number of positions is not known");
-  return {num_positions > num_short ? long_inverse_F : inverse_F, attention_factor, pairs};
+  return {.inverse_F = num_positions > num_short ? long_inverse_F : inverse_F,
+          .attention_factor = attention_factor,
+          .pairs = pairs,
+          .axis_F = axis_F};
 }
 
 RotaryTable RotaryTable::of_rows(int64_t begin, int64_t size) const {
   return {cos_TF.narrow(0, begin, size), sin_TF.narrow(0, begin, size), pairs};
 }
 
-RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
+RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_AT,
                          at::ScalarType dtype) {
-  TORCH_CHECK(positions_T.dim() == 1, "rotary embedding: positions of ", positions_T.size(0),
-              " axes, of which it knows one");
   TORCH_CHECK(!frequencies.long_inverse_F.defined(), "rotary embedding: frequencies of no row");
   c10::NoGradGuard no_grad;
-  const auto inverse_F = frequencies.inverse_F.to(positions_T.device());
-  const auto angles_TF = positions_T.to(at::kFloat).unsqueeze(1) * inverse_F;
+  const auto inverse_F = frequencies.inverse_F.to(positions_AT.device());
+  const auto angles_TF = positions_of_pairs(frequencies, positions_AT) * inverse_F;
   const auto table_dtype = arithmetic_dtype(dtype);
   RotaryTable table{angles_TF.cos(), angles_TF.sin(), frequencies.pairs};
   if (frequencies.attention_factor != 1.0) {

@@ -17,6 +17,8 @@ struct RotaryFrequencies {
   /// For rows with more than `num_short` positions; undefined: inverse_F for all rows.
   at::Tensor long_inverse_F = {};
   int64_t num_short = 0;
+  /// int64 [F]: the axis of positions by which each pair rotates; undefined: positions of one axis.
+  at::Tensor axis_F = {};
 
   RotaryFrequencies on(at::Device device) const;
   /// Returns the frequencies of a row with this many positions (Batch::num_positions).
@@ -32,8 +34,9 @@ struct RotaryTable {
   /// Returns the angles of rows [begin, begin + size).
   RotaryTable of_rows(int64_t begin, int64_t size) const;
 };
-/// Makes the table. `frequencies`: those of the row.
-RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_T,
+/// Makes the table. `frequencies`: those of the row. Positions have one axis, or with
+/// RotarySpec::axes three: [A, T].
+RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_AT,
                          at::ScalarType dtype);
 
 }  // namespace longspan

@@ -11,6 +11,7 @@
 
 #include "longspan/rows/ignore_label.h"
 #include "longspan/rows/packing.h"
+#include "longspan/rows/picture.h"
 #include "longspan/rows/token_order.h"
 
 namespace longspan {
@@ -32,6 +33,8 @@ struct Sample {
   Columns columns = {};
   /// int64 [A, tokens]; undefined where positions count the tokens.
   at::Tensor positions_AT = {};
+  /// With pictures, the sample has the column kFeatureColumn.
+  std::vector<Picture> pictures = {};
 };
 
 /// A packed row, or one rank's share of it.

@@ -1,6 +1,7 @@
 // Rotation of queries and keys by their positions (RoFormer, arXiv 2104.09864), as data.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -66,12 +67,24 @@ enum class RotaryPairs {
   kNeighbours,  ///< x[2f] and x[2f + 1]
 };
 
+/// Rotation by positions of three axes: time, row and column of a picture (Qwen2-VL, arXiv
+/// 2409.12191). Each pair of elements rotates by one axis.
+struct RotaryAxes {
+  std::array<int64_t, 3> sections = {};  ///< pairs by axis (mrope_section)
+  /// Qwen3-VL: pairs f < 3 sections[1] with f % 3 == 1 rotate by rows, pairs f < 3 sections[2] with
+  /// f % 3 == 2 by columns, others by time. Else the sections follow each other.
+  bool interleaved = false;
+
+  bool operator==(const RotaryAxes&) const = default;
+};
+
 /// A rotation of the first elements of a head.
 struct RotarySpec {
   double theta = 10000.0;  ///< base of the frequencies
   RopeScaling scaling = {};
   std::optional<int64_t> dim = {};  ///< number of rotated elements, even; none: the whole head
   RotaryPairs pairs = RotaryPairs::kHalves;
+  std::optional<RotaryAxes> axes = {};  ///< none: positions have one axis
 
   bool operator==(const RotarySpec&) const = default;
 };
