@@ -118,8 +118,9 @@ void run(int64_t T, int64_t H) {
                               dout, q, k, v, out, lse, 0.0, true);
                         }});
   contenders.push_back({"backward, Longspan", backward, [&] {
-                          longspan::flash::backward(dout_TNH, q_TNH, k_TMH, v_TMH, own.out_TNH,
-                                                    own.lse_NT, spec, blocks);
+                          longspan::flash::backward(
+                              {dout_TNH, q_TNH, k_TMH, v_TMH, own.out_TNH, own.lse_NT}, spec,
+                              blocks);
                         }});
   time_in_turns(contenders);
 
