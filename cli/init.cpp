@@ -54,9 +54,10 @@ int run_init(const Arguments& arguments) {
   const std::string output = options.required("output");
   const at::ScalarType dtype = dtype_of_init(options.text("dtype").value_or("float32"));
   const int64_t seed = options.whole_number("seed", 0).value_or(42);
-  const ModelConfig config = load_model_config(options.required("config"));
-
-  if (is_composite(config)) {
+  ModelConfig config = load_model_config(options.required("config"));
+  if (takes_pictures(config)) {
+    config = with_pictures(config);
+  } else if (is_composite(config)) {
     throw UserError(fmt::format(
         "init: {} is a model of texts and pictures, and only its language model can be made. Give "
         "a file that holds its text_config alone, with its model_type.",

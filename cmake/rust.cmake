@@ -1,4 +1,4 @@
-# The Rust archive: tokenizers, chat templates, YAML and plots behind one small C interface (rust/include/longspan_rs.h).
+# The Rust archive: tokenizers, chat templates, YAML, picture decoders and plots behind one small C interface (rust/include/longspan_rs.h).
 find_program(CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
 set(RUST_TARGET_DIR ${CMAKE_CURRENT_BINARY_DIR}/rust CACHE PATH "cargo's target folder")
 set(RUST_ARCHIVE ${RUST_TARGET_DIR}/release/liblongspan_rs.a)
@@ -28,7 +28,7 @@ add_custom_command(
   COMMAND ${RUST_ENVIRONMENT} ${CARGO} ${RUST_BUILD} --release --locked --quiet ${RUST_TARGET}
     --manifest-path ${CMAKE_CURRENT_SOURCE_DIR}/rust/Cargo.toml --target-dir ${RUST_TARGET_DIR} ${RUST_WARNINGS}
   DEPENDS ${RUST_SOURCES} rust/Cargo.toml rust/Cargo.lock
-  COMMENT "Building the Rust archive (about 80 s the first time)" USES_TERMINAL VERBATIM)
+  COMMENT "Building the Rust archive (about 100 s the first time)" USES_TERMINAL VERBATIM)
 add_custom_target(longspan_rs_archive DEPENDS ${RUST_ARCHIVE})
 add_library(longspan_rs STATIC IMPORTED)
 add_dependencies(longspan_rs longspan_rs_archive)

@@ -82,6 +82,15 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
   return trained;
 }
 
+std::set<ModelPart> unfrozen_parts(const MethodSettings& config, const ModelSpec& model) {
+  if (!model.vision) return {ModelPart::kLanguage};
+  std::set<ModelPart> parts;
+  if (!config.freeze_language_model) parts.insert(ModelPart::kLanguage);
+  if (!config.freeze_vision_tower) parts.insert(ModelPart::kTower);
+  if (!config.freeze_multi_modal_projector) parts.insert(ModelPart::kProjector);
+  return parts;
+}
+
 namespace {
 
 /// Returns which of the model's own parameters finetuning_type trains.
@@ -110,6 +119,7 @@ std::vector<HeldParameter> held_parameters(const AccountSettings& settings, cons
   const int64_t added_bytes = settings.model.pure_bf16 ? 2 : 4;
   const Stage& stage = stage_of(settings.method);
   const auto is_trained = trained_by_type(settings.method, model);
+  const std::set<ModelPart> unfrozen = unfrozen_parts(settings.method, model);
   std::vector<HeldParameter> held;
   for (const ParameterSpec& parameter : parameters_of(model)) {
     // The head is unused when a value head is trained, and weight decay must not move it either.
@@ -118,7 +128,8 @@ std::vector<HeldParameter> held_parameters(const AccountSettings& settings, cons
       held.push_back({parameter, 4, false});
       continue;
     }
-    held.push_back({parameter, own_bytes, is_trained(parameter) && !unused});
+    const bool trained = is_trained(parameter) && !unused && unfrozen.contains(parameter.part);
+    held.push_back({parameter, own_bytes, trained});
   }
   if (has_adapter) {
     for (const ParameterSpec& matrix : lora_parameters_of(model, lora)) {
@@ -139,7 +150,8 @@ LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model) {
   shape.alpha = static_cast<double>(config.lora_alpha.value_or(2 * config.lora_rank));
   shape.dropout = config.lora_dropout;
   shape.rank_stabilized = config.use_rslora;
-  shape.modules = lora_modules_from(config.lora_target, model);
+  shape.parts = unfrozen_parts(config, model);
+  shape.modules = lora_modules_from(config.lora_target, model, shape.parts);
   return shape;
 }
 

@@ -19,6 +19,10 @@ namespace longspan {
 /// have.
 std::set<std::string> trained_by_freeze(const MethodSettings& config, const ModelSpec& model);
 
+/// Returns the parts of the model that the configuration does not freeze. They train if
+/// finetuning_type trains them, and get the adapter.
+std::set<ModelPart> unfrozen_parts(const MethodSettings& config, const ModelSpec& model);
+
 /// Returns the parameters of a run, in the dtypes in which they are held: first the model's in the
 /// order of parameters_of, then the adapter's. `lora`: the adapter, for finetuning_type: lora.
 /// Throws UserError.

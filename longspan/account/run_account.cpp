@@ -41,8 +41,11 @@ MemoryFacts::Units units_of(const AccountSettings& settings, const ModelSpec& mo
   for (const HeldParameter& parameter : parameters.used) {
     const int unit = parameter.spec.unit;
     if (unit == kAlwaysThere) continue;
+    // The backward of a vision tower follows that of the embedding.
+    const bool after_embedding =
+        unit == kEmbeddingUnit || parameter.spec.part != ModelPart::kLanguage;
     MemoryFacts::Unit& of = unit == model.head_unit() ? units.head
-                            : unit == kEmbeddingUnit  ? units.embedding
+                            : after_embedding         ? units.embedding
                                                       : units.layers.at(unit - 1);
     const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
     if (is_gathered(settings.memory, parameter, ranks)) {

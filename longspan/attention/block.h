@@ -28,8 +28,8 @@ struct KeyRange {
 /// The keys of the block that its query i sees.
 KeyRange keys_of(const Block& block, int64_t i);
 
-/// Returns the block without queries that see no key and without keys that no query sees. The
-/// result has no lower end where every query sees the first key.
+/// Removes the queries that see no key and the keys that no query sees, and returns the rest of the
+/// block. The result has no lower end where every query sees the first key.
 Block trimmed(const Block& block);
 
 bool have_lower_ends(const std::vector<Block>& blocks);
@@ -37,9 +37,9 @@ bool have_lower_ends(const std::vector<Block>& blocks);
 /// Returns one causal block for each document, and several for a forked one (masked_rectangles.h).
 std::vector<Block> causal_blocks(const Packing& packing);
 
-/// Returns blocks of the same attention in which the last query of a causal block sees exactly the
-/// last key. Kernels that align causal masks at the bottom right need such blocks. Splits queries;
-/// no query is in more blocks than before.
+/// Returns blocks of the same attention. In each causal one, the last key that the last query sees
+/// is the last key of the block. Kernels that align causal masks at the bottom right need such
+/// blocks. Splits queries; no query is in more blocks than before.
 std::vector<Block> aligned_at_end(const std::vector<Block>& blocks);
 
 /// Appends to `parts` a part of `block`: queries [q_begin, q_end) over keys [k_first, k_last) of

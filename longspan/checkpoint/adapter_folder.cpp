@@ -24,6 +24,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/composite.h"
 #include "longspan/models/model_place.h"
 
 namespace longspan {
@@ -153,7 +154,12 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
     }
   }
   for (const auto& [name, tensor] : adapter) {
-    if (rest.contains(name)) matrices.push_back({std::string(kPeftPrefix) + name, tensor});
+    if (!rest.contains(name)) continue;
+    matrices.push_back({std::string(kPeftPrefix) + name_in_adapter(config, name), tensor});
+  }
+  std::vector<std::string> excluded;
+  for (const std::string& linear : excluded_linears(config.spec, shape)) {
+    excluded.push_back(name_in_adapter(config, linear));
   }
   const auto number = [](double x) {
     const std::optional<int64_t> whole = as_whole(x);
@@ -162,6 +168,7 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
   const Written written = {
       {"base_model_name_or_path", base_model},
       {"bias", "none"},
+      {"exclude_modules", excluded.empty() ? Written(nullptr) : Written(excluded)},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
       {"init_lora_weights", true},

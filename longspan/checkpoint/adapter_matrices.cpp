@@ -11,6 +11,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/composite.h"
 
 namespace longspan {
 namespace {
@@ -120,19 +121,29 @@ struct AdapterMatrices {
   std::vector<std::pair<std::string, const SafetensorsEntry*>> by_name;  // of linear layers
   std::vector<StackInFile> stacks;
   std::set<std::string> modules;  // modules with an adapter
+  std::set<ModelPart> parts;      // parts with an adapter
 };
 
 /// Finds the matrices and the modules with an adapter by the names in the file, since
 /// target_modules may be a pattern. `stacks`: those of the adapter's config; must outlive the
 /// result.
 AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<StackedAdapter>& stacks,
-                            const ModelSpec& model, int64_t r, const std::string& config_path) {
+                            const ModelConfig& config, int64_t r, const std::string& config_path) {
   AdapterMatrices matrices;
-  const std::vector<std::string> known = lora_targets(model);
+  const ModelSpec& model = config.spec;
+  std::map<std::string, ModelPart> part_of;  // of each linear layer outside the language model
+  if (model.vision) {
+    for (const ParameterSpec& parameter : parameters_of(*model.vision, model.vision_unit())) {
+      if (!parameter.adapted_linear.empty()) part_of[parameter.adapted_linear] = parameter.part;
+    }
+  }
+  const std::vector<std::string> known =
+      lora_targets(model, {ModelPart::kLanguage, ModelPart::kTower, ModelPart::kProjector});
   for (const StackedAdapter& stack : stacks) matrices.stacks.push_back({&stack});
   for (const SafetensorsEntry& tensor : file.entries()) {
     std::string name = tensor.name;
     if (name.starts_with(kPeftPrefix)) name.erase(0, kPeftPrefix.size());
+    name = name_in_language_model(config, name);
     if (is_of_value_head(tensor.name) || take(matrices.stacks, name, tensor)) continue;
     const size_t part = name.rfind(".lora_");
     if (part == std::string::npos || !is_matrix_of_lora(name)) {
@@ -144,6 +155,8 @@ AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<Stack
                                   fmt::join(known, ", ")));
     }
     matrices.modules.insert(module);
+    const auto part_found = part_of.find(layer);
+    matrices.parts.insert(part_found == part_of.end() ? ModelPart::kLanguage : part_found->second);
     require_floating(file, tensor);
     require_rank(file, tensor, r, config_path);
     matrices.by_name.emplace_back(std::move(name), &tensor);
@@ -153,6 +166,7 @@ AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<Stack
   for (const StackInFile& found : matrices.stacks) {
     require_stack(file, found, r);
     matrices.modules.insert(found.stack->module);
+    matrices.parts.insert(ModelPart::kLanguage);
   }
   return matrices;
 }
@@ -208,8 +222,9 @@ std::vector<NamedTensor> read_adapter_matrices(const SafetensorsFile& file,
                                                const std::vector<StackedAdapter>& stacks,
                                                const ModelConfig& config,
                                                const std::string& config_path, LoraShape& shape) {
-  const AdapterMatrices matrices = matrices_in(file, stacks, config.spec, shape.r, config_path);
+  const AdapterMatrices matrices = matrices_in(file, stacks, config, shape.r, config_path);
   shape.modules.insert(matrices.modules.begin(), matrices.modules.end());
+  if (!matrices.parts.empty()) shape.parts = matrices.parts;
   require_shapes(file, matrices, wanted_shapes(config, shape));
   require_both_matrices(file, matrices);
   std::vector<NamedTensor> read;

@@ -240,6 +240,16 @@ WantedTensors wanted_tensors(const ParameterSpec& spec, const Part& part, const 
   return quantized.value_or(WantedTensors{{{part.name, part.shape}}, {}});
 }
 
+/// Whether the tensor holds the matrices of which the parameter is a part as transposes. Where both
+/// shapes are the same, it holds them as they are, as in transformers.
+bool holds_transposes(const ParameterSpec& parameter, const StoredTensor& found) {
+  if (!parameter.stored_part || parameter.stored_part->num_matrices == 0) return false;
+  std::vector<int64_t> shape = stored_shape(parameter);
+  if (found.entry->shape == shape) return false;
+  std::swap(shape.at(1), shape.at(2));
+  return found.entry->shape == shape;
+}
+
 void require_shape_and_dtype(const WantedTensor& wanted, const StoredTensor& found) {
   const auto& [file, entry] = found;
   if (entry->shape != wanted.shape) {
@@ -288,7 +298,7 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
                            .begin = part.begin,
                            .scales = {},
                            .stored = of_parameter.stored};
-    for (const WantedTensor& wanted : of_parameter.tensors) {
+    for (WantedTensor wanted : of_parameter.tensors) {
       unexpected.erase(wanted.name);
       const auto place = places.find(wanted.name);
       if (place == places.end()) {
@@ -301,6 +311,8 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
             fmt::format("{} (the index names {})", place->second.name, place->second.file));
         continue;
       }
+      stored.turned = holds_transposes(parameter, found);
+      if (stored.turned) std::swap(wanted.shape.at(1), wanted.shape.at(2));
       require_shape_and_dtype(wanted, found);
       (stored.numbers.entry == nullptr ? stored.numbers : stored.scales) = found;
     }
@@ -317,7 +329,7 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   };
   if (!missing.empty()) complain("missing tensor", missing);
   if (!unexpected.empty()) complain("unexpected tensor", {unexpected.begin(), unexpected.end()});
-  if (is_composite(config) && copied.empty()) {
+  if (copies_vision(config) && copied.empty()) {
     throw UserError(fmt::format(
         "{}: config.json says {}, but the weights have no tensors of its vision part ({}). "
         "If that part was removed, replace config.json by its text_config.",

@@ -60,7 +60,7 @@ std::string updated_config(const ModelConfig& config, at::ScalarType dtype) {
 /// Returns the tensors of the model's other parts, which are copied unchanged. Returns none where
 /// the folder was removed during training; the trained weights are saved all the same.
 std::vector<StoredTensor> copied_tensors(const std::string& folder, const ModelConfig& config) {
-  if (!is_composite(config)) return {};
+  if (!copies_vision(config)) return {};
   try {
     return find_copied_tensors(folder, config);
   } catch (const UserError&) {
@@ -83,7 +83,7 @@ std::vector<SafetensorsWriter::Planned> write_copied_tensors(
 
 }  // namespace
 
-int num_copied_files(const ModelConfig& config) { return is_composite(config) ? 1 : 0; }
+int num_copied_files(const ModelConfig& config) { return copies_vision(config) ? 1 : 0; }
 
 int64_t num_copied_bytes(const std::string& folder, const ModelConfig& config) {
   int64_t num_bytes = 0;

@@ -160,17 +160,18 @@ void SafetensorsWriter::write(const at::Tensor& tensor) {
   const Planned& planned = planned_.at(next_);
   const at::IntArrayRef whole(planned.shape);
   if (tensor.sizes() == whole) {
-    TORCH_CHECK(rows_written_ == 0, "more than all of ", planned.name);
+    TORCH_CHECK(num_written_ == 0, "more than all of ", planned.name);
     ++next_;
   } else {
-    TORCH_CHECK(tensor.dim() > 0 && tensor.dim() == std::ssize(planned.shape) &&
-                    tensor.sizes().slice(1) == whole.slice(1) &&
-                    rows_written_ + tensor.size(0) <= whole[0],
+    const int64_t total = c10::multiply_integers(whole);
+    TORCH_CHECK(tensor.dim() > 0 && tensor.dim() <= std::ssize(planned.shape) &&
+                    tensor.sizes().slice(1) == whole.slice(whole.size() - tensor.dim() + 1) &&
+                    num_written_ + tensor.numel() <= total,
                 "another shape was planned for ", planned.name);
-    rows_written_ += tensor.size(0);
-    if (rows_written_ == whole[0]) {
+    num_written_ += tensor.numel();
+    if (num_written_ == total) {
       ++next_;
-      rows_written_ = 0;
+      num_written_ = 0;
     }
   }
   const auto plain = tensor.detach().to(at::kCPU, planned.dtype).contiguous();

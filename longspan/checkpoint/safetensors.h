@@ -55,7 +55,8 @@ class SafetensorsWriter {
     std::vector<int64_t> shape;
   };
   SafetensorsWriter(const std::string& path, std::vector<Planned> planned);
-  /// Writes the next planned tensor, or its next rows, from any device and dtype.
+  /// Writes the next planned tensor, or its next rows or those of its matrices, from any device and
+  /// dtype.
   void write(const at::Tensor& tensor);
   void commit();
 
@@ -63,7 +64,7 @@ class SafetensorsWriter {
   AtomicFile file_;
   std::vector<Planned> planned_;
   size_t next_ = 0;
-  int64_t rows_written_ = 0;  // of the next tensor
+  int64_t num_written_ = 0;  // numbers of the next tensor
 };
 
 /// Writes tensors from any device to a temporary name in the same folder, fsyncs and renames.

@@ -33,6 +33,17 @@ at::Tensor read_matrix_of_mxfp4(const StoredParameter& stored, at::ScalarType dt
   return read_mxfp4(blocks, scales).view(spec.shape).to(dtype);
 }
 
+/// Returns rows of one of the matrices, which are stored as transposes.
+at::Tensor read_turned_rows(const StoredParameter& stored, at::ScalarType dtype) {
+  const StoredPart& part = *stored.spec.stored_part;
+  const int64_t num_rows = part.num_rows / part.num_matrices, columns = stored.spec.shape.at(1);
+  const int64_t matrix = part.begin / num_rows;
+  return read_run(stored.numbers, matrix * num_rows * columns, {columns, num_rows}, dtype)
+      .narrow(1, part.begin % num_rows, stored.spec.shape.at(0))
+      .t()
+      .contiguous();
+}
+
 /// Returns the whole matrix.
 at::Tensor read_matrix_of_fp8(const StoredParameter& stored, at::ScalarType dtype) {
   at::Tensor matrix = stored.numbers.file->read(*stored.numbers.entry, at::kFloat);
@@ -63,6 +74,7 @@ at::Tensor StoredParameter::read(at::ScalarType dtype) const {
     case StoredNumbers::Format::kFp8:
       return read_matrix_of_fp8(*this, dtype);
   }
+  if (turned) return read_turned_rows(*this, dtype);
   if (is_turned(spec)) {
     const std::vector<int64_t> shape(spec.shape.rbegin(), spec.shape.rend());
     return read_run(numbers, begin, shape, dtype).t().contiguous();

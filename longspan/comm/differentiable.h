@@ -4,6 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "longspan/comm/group.h"
 
 namespace longspan {
@@ -16,5 +19,11 @@ at::Tensor all_gather(const at::Tensor& x, const Group& group);
 /// is d loss / d y. (Algorithm 2 of the Plug & Play SP paper, in the form that sums parameter
 /// gradients.)
 at::Tensor sum_over(const at::Tensor& x, const Group& group);
+
+/// Sends the first send_rows[0] rows of x to rank 0, the next to rank 1 and so on; returns the
+/// received rows in rank order, recv_rows[i] of rank i. The backward returns the gradients of the
+/// rows to their senders. Every rank must need the gradient, or none.
+at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
+                           const std::vector<int64_t>& recv_rows, const Group& group);
 
 }  // namespace longspan

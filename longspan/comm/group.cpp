@@ -154,7 +154,8 @@ class Group::Impl {
   bool is_shut_down_ = false;
   int rank_, size_;
   std::atomic<uint32_t> next_tag_{0};
-  std::atomic<int64_t> all_to_all_{0}, all_gather_{0}, reduce_scatter_{0}, shift_{0}, sum_{0};
+  std::atomic<int64_t> features_{0}, all_to_all_{0}, all_gather_{0}, reduce_scatter_{0}, shift_{0},
+      sum_{0};
 };
 
 Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
@@ -200,6 +201,15 @@ Pending Group::all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows,
   });
   return Impl::pending(impl_, "all_to_all", {work}, {input, input_bytes}, {output},
                        {{arriving, output_bytes}});
+}
+
+Pending Group::all_to_all_features(const at::Tensor& x, std::vector<int64_t> send_rows,
+                                   std::vector<int64_t> recv_rows) const {
+  if (size() == 1) return done({x});
+  const int64_t before = impl_->all_to_all_;
+  Pending exchange = all_to_all(x, std::move(send_rows), std::move(recv_rows));
+  impl_->features_ += impl_->all_to_all_.exchange(before) - before;
+  return exchange;
 }
 
 Pending Group::exchange(const std::vector<Message>& send, const std::vector<Message>& receive,
@@ -253,15 +263,11 @@ Pending Group::all_gather(const at::Tensor& x) const {
 
 Pending Group::reduce_scatter(const at::Tensor& x) const {
   if (size() == 1) return done({x});
-  // An all-to-all and a sum in rank order. It sends the same bytes as a ring and rounds once for
-  // bf16, and its result does not depend on timing.
-  Group self = *this;
+  // All-to-all, then a sum in rank order: a ring's bytes, one rounding for bf16, bit-reproducible.
   const int64_t before = impl_->all_to_all_;
   Pending exchange = all_to_all(x);
-  const int64_t sent = impl_->all_to_all_ - before;
-  impl_->all_to_all_ -= sent;
-  impl_->reduce_scatter_ += sent;
-  return Pending([self, exchange, dtype = x.scalar_type()]() mutable {
+  impl_->reduce_scatter_ += impl_->all_to_all_.exchange(before) - before;
+  return Pending([self = *this, exchange, dtype = x.scalar_type()]() mutable {
     at::Tensor parts = exchange.wait();
     std::vector<int64_t> shape = parts.sizes().vec();
     shape[0] /= self.size();
@@ -378,18 +384,17 @@ std::vector<std::string> Group::gather_text(const std::string& text) const {
 }
 
 Traffic& Traffic::operator+=(const Traffic& other) {
-  all_to_all += other.all_to_all;
-  all_gather += other.all_gather;
-  reduce_scatter += other.reduce_scatter;
-  shift += other.shift;
-  sum += other.sum;
+  for (auto bytes : {&Traffic::all_to_all, &Traffic::all_gather, &Traffic::reduce_scatter,
+                     &Traffic::shift, &Traffic::sum, &Traffic::features}) {
+    this->*bytes += other.*bytes;
+  }
   return *this;
 }
 
 Traffic Group::traffic() const {
   if (!impl_) return {};
-  return {impl_->all_to_all_, impl_->all_gather_, impl_->reduce_scatter_, impl_->shift_,
-          impl_->sum_};
+  return {impl_->all_to_all_, impl_->all_gather_, impl_->reduce_scatter_,
+          impl_->shift_,      impl_->sum_,        impl_->features_};
 }
 
 }  // namespace longspan

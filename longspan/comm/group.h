@@ -28,6 +28,7 @@ class Pending {
 /// 1) / P of the tensor's bytes (as fp32 for a bf16 tensor).
 struct Traffic {
   int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0, sum = 0;
+  int64_t features = 0;  // of pictures, sent by all_to_all_features()
 
   Traffic& operator+=(const Traffic& other);
 };
@@ -55,6 +56,9 @@ class Group {
   /// Concatenates the received parts along dim 0 in rank order; recv_rows are their sizes.
   Pending all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows = {},
                      std::vector<int64_t> recv_rows = {}) const;
+  /// The same, counted as Traffic::features.
+  Pending all_to_all_features(const at::Tensor& x, std::vector<int64_t> send_rows,
+                              std::vector<int64_t> recv_rows) const;
   /// All-to-all of contiguous messages of any shape. Sender and receiver match a message by its
   /// slot, a number below num_slots, which is the same on all ranks. wait() writes received
   /// messages into the given tensors. Counted as all_to_all.

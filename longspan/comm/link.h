@@ -35,13 +35,14 @@ struct LinkTraits {
   bool ends_with_peers;         // the backend's destructor waits for its peers, even dead ones
   bool waits_for_none;          // hosts do not block on peers, so an error is the rank's own
   bool lets_go_late;            // tensors are held a moment after a collective is reported done
-  std::chrono::seconds time_to_meet;  // in which ranks connect, once all are there
+  std::chrono::seconds time_to_meet;  // extra time to connect, after all ranks have arrived
   std::string (&reason_of)(const std::exception& error);  // the useful part of its messages
   /// Called on the run's thread. Returns a function that another thread calls before it makes a
   /// backend.
   std::function<void()> (&prepare_threads)();
   c10::intrusive_ptr<c10d::Backend> (&make_backend)(const GroupPlace& place);
-  /// Link of the parallel groups for CPU tensors; null: this link takes CPU tensors itself.
+  /// The link of the additional group for CPU tensors (Mesh::data_hosts). Null: this link carries
+  /// CPU tensors itself.
   const LinkTraits* of_hosts = nullptr;
 };
 

@@ -90,6 +90,18 @@ void check_preferences(const PreferenceSettings& config, const Demand& demand) {
   demand(config.value_head_dropout < 1, "value_head_dropout: 1 drops everything; give less");
 }
 
+void check_pictures(const Config& config, const Demand& demand) {
+  demand(config.data.image_min_pixels <= config.data.image_max_pixels,
+         "image_min_pixels is above image_max_pixels; lower it");
+  demand(config.data.video_min_pixels <= config.data.video_max_pixels,
+         "video_min_pixels is above video_max_pixels; lower it");
+  const MethodSettings& method = config.method;
+  demand(!method.freeze_language_model || !method.freeze_vision_tower ||
+             !method.freeze_multi_modal_projector,
+         "freeze_language_model, freeze_vision_tower and freeze_multi_modal_projector are all "
+         "true, so that nothing is trained; set one to false");
+}
+
 void check_sharding(const MemorySettings& config, const Demand& demand) {
   const int64_t stage = config.zero_stage.value_or(0);
   demand(!config.zero_shard_size || stage > 0,
@@ -227,6 +239,7 @@ std::vector<std::string> problems_of(const Config& config, std::optional<Trainin
   check_stage(config, problems);
   check_preferences(config.preferences, demand);
   check_packing(config.data, demand);
+  check_pictures(config, demand);
   check_sharding(config.memory, demand);
   check_experts(config, demand);
   check_activations(config, demand);

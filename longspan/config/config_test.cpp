@@ -162,6 +162,10 @@ TEST_CASE("config: keys of one stage or way of fine-tuning are refused by the ot
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"neat_packing", true}}), "stage: sft");
   CHECK_SAYS(complaint({{"stage", "rm"}, {"packing", true}}), "pt and sft");
   CHECK_SAYS(complaint({{"neat_packing", true}, {"packing", false}}), "keep one");
+  CHECK_SAYS(complaint({{"image_max_pixels", 100}}), "image_min_pixels is above image_max_pixels");
+  CHECK_SAYS(complaint({{"video_min_pixels", 100000}}), "video_min_pixels is above");
+  CHECK_SAYS(complaint({{"freeze_language_model", true}}), "nothing is trained");
+  CHECK(complaint({{"freeze_language_model", true}, {"freeze_vision_tower", false}}).empty());
   CHECK_SAYS(complaint({{"export_dir", "merged"}}), "`longspan export`");
   CHECK(complaint({{"stage", "dpo"},
                    {"pref_loss", "sigmoid"},

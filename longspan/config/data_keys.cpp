@@ -12,6 +12,8 @@
 namespace longspan::key_tables {
 namespace {
 
+constexpr double kMostPixels = 1 << 30, kMostFramesASecond = 1000;
+
 /// Unsupported templates of LLaMA-Factory 0.9.5.
 std::vector<std::string_view> other_templates() {
   std::string_view left =
@@ -24,7 +26,7 @@ std::vector<std::string_view> other_templates() {
       "llava_next_video_mistral llava_next_video_yi mimo mimo_v2 mimo_vl minicpm_v "
       "minicpm_v_4_6 minicpm_o minimax1 minimax2 ministral ministral3 olmo openchat "
       "openchat-3.6 opencoder paligemma paligemma_chat phi_small pixtral qwen2_audio "
-      "qwen2_omni qwen3_omni qwen3_omni_nothink qwen2_vl qwen3_vl qwen3_vl_nothink qwen3_6 "
+      "qwen2_omni qwen3_omni qwen3_omni_nothink qwen3_6 "
       "sailor seed_coder seed_oss smollm smollm2 solar starchat telechat2 vicuna "
       "video_llava xuanyuan yi yi_vl youtu youtu_vl yuan zephyr aeva";
   std::vector<std::string_view> names;
@@ -51,14 +53,21 @@ KeySection data_keys() {
       number("val_size", &S::val_size, kNamed, 0,
              "Rows of `dataset` that become the validation split: a share below 1, or a count.",
              kMostSteps);
-  Key chat_template = choice(
-      "template", &S::chat_template, kNamed,
-      {"qwen",     "qwen3", "qwen3_nothink", "llama3",          "mistral",   "chatml",
-       "default",  "empty", "qwen3_5",       "qwen3_5_nothink", "glm4",      "glmz1",
-       "glm4_moe", "gemma", "gemma2",        "gemma3",          "deepseek3", "deepseekr1",
-       "gpt_oss",  "phi",   "phi4",          "phi4_mini",       "llama2",    "mistral_small"},
-      "How a conversation becomes text. Left out: the model's own chat_template.",
-      other_templates());
+  Key chat_template =
+      choice("template", &S::chat_template, kNamed,
+             {"qwen",     "qwen3",           "qwen3_nothink", "llama3",        "mistral",
+              "chatml",   "default",         "empty",         "qwen3_5",       "qwen3_5_nothink",
+              "glm4",     "glmz1",           "glm4_moe",      "gemma",         "gemma2",
+              "gemma3",   "deepseek3",       "deepseekr1",    "gpt_oss",       "phi",
+              "phi4",     "phi4_mini",       "llama2",        "mistral_small", "qwen2_vl",
+              "qwen3_vl", "qwen3_vl_nothink"},
+             "How a conversation becomes text. Left out: the model's own chat_template.",
+             other_templates());
+  Key fps = number("video_fps", &S::video_fps, kNamed, 0,
+                   "Frames a second of a video that a row names as a list of frames. Every frame "
+                   "of the list is taken.",
+                   kMostFramesASecond);
+  fps.above_least = true;
   chat_template.unsupported_remedy =
       "leave template out, and the model's own chat_template is used";
   static const std::string packing_help =
@@ -66,7 +75,8 @@ KeySection data_keys() {
                   enumerated(names_of_stages_that([](const Stage& stage) { return stage.packs; })));
   return {
       "Data",
-      {dataset, eval_dataset,
+      {dataset,
+       eval_dataset,
        plain("dataset_dir", &S::dataset_dir, kFree, "The folder that holds dataset_info.json."),
        chat_template,
        number("cutoff_len", &S::cutoff_len, kNamed, 1,
@@ -76,7 +86,8 @@ KeySection data_keys() {
        noted(number("preprocessing_num_workers", &S::preprocessing_num_workers, kFree, 1,
                     "Threads that tokenize; left out: one for each core.", kMostProcesses),
              "They are processes there, and one by default."),
-       val_size, plain("mask_history", &S::mask_history, kNamed, "Train on the last answer only."),
+       val_size,
+       plain("mask_history", &S::mask_history, kNamed, "Train on the last answer only."),
        plain("train_on_prompt", &S::train_on_prompt, kNamed, "Train on the prompts too."),
        plain("default_system", &S::default_system, kNamed,
              "System message of rows that have none; replaces the template's own."),
@@ -94,7 +105,18 @@ KeySection data_keys() {
        noted(plain("cache_dir", &S::cache_dir, kFree,
                    "The folder of the temporary file with the tokens of the data sets (each "
                    "machine has one file). Left out: the system's folder for temporary files."),
-             "Models and data sets are cached there.")}};
+             "Models and data sets are cached there."),
+       plain("media_dir", &S::media_dir, kFree,
+             "The folder of the pictures that rows name; left out: dataset_dir."),
+       number("image_max_pixels", &S::image_max_pixels, kNamed, 1,
+              "The most pixels of a picture; a larger one is made smaller.", kMostPixels),
+       number("image_min_pixels", &S::image_min_pixels, kNamed, 1,
+              "The fewest pixels of a picture; a smaller one is made larger.", kMostPixels),
+       number("video_max_pixels", &S::video_max_pixels, kNamed, 1,
+              "The most pixels of a frame of a video.", kMostPixels),
+       number("video_min_pixels", &S::video_min_pixels, kNamed, 1,
+              "The fewest pixels of a frame of a video.", kMostPixels),
+       fps}};
 }
 
 }  // namespace longspan::key_tables

@@ -209,9 +209,9 @@ TEST_CASE("keys: files of other programs are named") {
                        "num_machines: 1\nnum_processes: 8\n"),
              "accelerate");
   CHECK_SAYS(complaint("base_model: x\ndatasets:\n- path: y\nmicro_batch_size: 1\n"), "axolotl");
-  CHECK_SAYS(complaint(kLeast + std::string("image_max_pixels: 262144\n")),
-             "there are no vision models yet");
-  CHECK(complaint(kLeast + std::string("freeze_vision_tower: true\n")).empty());
+  CHECK_SAYS(complaint(kLeast + std::string("image_do_pan_and_scan: true\n")),
+             "no model here cuts pictures into tiles");
+  CHECK(complaint(kLeast + std::string("image_do_pan_and_scan: false\n")).empty());
 }
 
 TEST_CASE("keys: what is suggested is never a key that is itself refused") {

@@ -50,7 +50,14 @@ KeySection method_keys() {
        only_for(kFreeze, plain("freeze_trainable_layers", &S::freeze_trainable_layers, kNamed,
                                "freeze: number of trained layers, from the last; negative: from "
                                "the first.")),
-       only_for(kFreeze, freeze_modules), only_for(kFreeze, freeze_extra)}};
+       only_for(kFreeze, freeze_modules), only_for(kFreeze, freeze_extra),
+       plain("freeze_vision_tower", &S::freeze_vision_tower, kRefused,
+             "Models that take pictures: do not train the tower that turns patches into features."),
+       plain("freeze_multi_modal_projector", &S::freeze_multi_modal_projector, kRefused,
+             "Models that take pictures: do not train the projector from features to the language "
+             "model."),
+       plain("freeze_language_model", &S::freeze_language_model, kRefused,
+             "Models that take pictures: do not train the language model.")}};
 }
 
 }  // namespace longspan::key_tables

@@ -1,5 +1,6 @@
 #include "longspan/data/conversation.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace longspan {
@@ -16,6 +17,30 @@ std::string name_of(Role role) {
       return "observation";
   }
   throw std::logic_error("no such role");
+}
+
+std::vector<TagPlace> tags_in(std::string_view text) {
+  std::vector<TagPlace> tags;
+  size_t at = 0;
+  while (true) {
+    const size_t image = text.find(kImageTag, at), video = text.find(kVideoTag, at);
+    if (image == text.npos && video == text.npos) return tags;
+    const bool is_video = video < image;
+    tags.push_back({std::min(image, video), (is_video ? kVideoTag : kImageTag).size(), is_video});
+    at = tags.back().begin + tags.back().size;
+  }
+}
+
+bool has_pictures(const Message& message) { return !message.pictures.empty(); }
+
+bool has_pictures(const Conversation& row) {
+  return std::ranges::any_of(row.messages,
+                             [](const Message& message) { return has_pictures(message); }) ||
+         (row.rejected && has_pictures(*row.rejected));
+}
+
+bool have_pictures(const std::vector<Conversation>& rows) {
+  return std::ranges::any_of(rows, [](const Conversation& row) { return has_pictures(row); });
 }
 
 std::optional<OutOfTurn> first_out_of_turn(const std::vector<Message>& messages) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace longspan {
@@ -29,6 +30,17 @@ struct FunctionCall {
   std::string id = {};    // empty: not in the row
 };
 
+/// Tags of a message's content, which stand for its pictures and videos.
+inline constexpr std::string_view kImageTag = "<image>", kVideoTag = "<video>";
+
+/// A picture or video of a message, at one of the tags of its content.
+struct MessagePicture {
+  bool is_video = false;
+  std::vector<std::string> files = {};  // one picture, or a video's frames in order
+  /// What a template prints for it; empty until the files are read (data/picture_rows.h).
+  std::string text = {};
+};
+
 /// One message of a conversation.
 struct Message {
   Role role;
@@ -37,7 +49,17 @@ struct Message {
   std::vector<FunctionCall> calls = {};  // of an answer: calls after the content
   bool is_trained = true;                // false: the row asks for no labels
   std::string name = {}, call_id = {};   // of a tool's result: the tool, and the call's id
+  /// In the order of the content's tags. Empty: tags in the content are plain text.
+  std::vector<MessagePicture> pictures = {};
 };
+
+/// A tag in a text.
+struct TagPlace {
+  size_t begin, size;
+  bool is_video;
+};
+/// Returns the text's tags, in order.
+std::vector<TagPlace> tags_in(std::string_view text);
 
 /// Whether a message has no content, thoughts or calls.
 inline bool is_empty(const Message& message) {
@@ -61,5 +83,9 @@ struct Conversation {
   bool desirable = true;            // kto: whether the answer is
   std::string tools = {};           // JSON list of the callable tools; empty: none
 };
+
+bool has_pictures(const Message& message);
+bool has_pictures(const Conversation& row);
+bool have_pictures(const std::vector<Conversation>& rows);  // any of them
 
 }  // namespace longspan

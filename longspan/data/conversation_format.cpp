@@ -9,6 +9,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
+#include "longspan/data/media_columns.h"
 #include "longspan/data/message_parts.h"
 #include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
@@ -76,6 +77,7 @@ Conversation RowReader::read(const ordered_json& row, const std::string& place) 
     conversation.messages.push_back(read_side(row, *entry_.columns.chosen, place, unread));
     conversation.rejected = read_side(row, *entry_.columns.rejected, place, unread);
   }
+  place_pictures(entry_, row, conversation);
   require_trained_answer(conversation);
   unread.add(row, columns_read(), "row");
   unread_.add(unread);
@@ -93,6 +95,7 @@ std::vector<std::string> RowReader::columns_read() const {
     if (!parts.text) read.insert(read.end(), {columns.history, columns.system, columns.tools});
     if (parts.answer) read.push_back(columns.response);
   }
+  read.insert(read.end(), {columns.images, columns.videos});
   if (parts.pair) read.insert(read.end(), {columns.chosen, columns.rejected});
   if (parts.desirability) read.push_back(columns.kto_tag);
   std::vector<std::string> names;
@@ -133,7 +136,8 @@ std::vector<std::string> RowReader::demanded_in_first_row() const {
 
 void RowReader::finish() const {
   const DatasetColumns& columns = entry_.columns;
-  std::vector<std::optional<std::string>> demanded = {columns.history, columns.system};
+  std::vector<std::optional<std::string>> demanded = {columns.history, columns.system,
+                                                      columns.images, columns.videos};
   // formatting: openai has a default column of tools, which may be missing.
   if (entry_.columns_given) demanded.push_back(columns.tools);
   if (!holds_messages(entry_.formatting)) {
@@ -282,7 +286,8 @@ Message RowReader::read_message(const ordered_json& message, const ordered_json&
         where, *tags.role, tag, entry_.name, fmt::join(known, ", "), entry_.info_file,
         suggested_entry(entry_, row)));
   }
-  return read_message_parts(message, {*tags.role, *tags.content}, role->second, where, unread);
+  return read_message_parts(message, {*tags.role, *tags.content, true}, role->second, where,
+                            unread);
 }
 
 void RowReader::read_messages(const ordered_json& row, Conversation& conversation,

@@ -30,13 +30,17 @@ constexpr int64_t kSplitStream = -1, kSampleStream = -2;
 bool unwraps_data(const DatasetColumns& columns) {
   const auto named = {columns.prompt,  columns.query,    columns.response, columns.history,
                       columns.system,  columns.messages, columns.chosen,   columns.rejected,
-                      columns.kto_tag, columns.tools};
+                      columns.kto_tag, columns.tools,    columns.images,   columns.videos};
   return std::ranges::find(named, std::optional<std::string>("data")) == named.end();
 }
 
 double bytes_of(const Message& message) {
   size_t bytes = sizeof(Message) + message.content.size() + message.thoughts.size() +
                  message.name.size() + message.call_id.size();
+  for (const MessagePicture& picture : message.pictures) {
+    bytes += sizeof(MessagePicture);
+    for (const std::string& file : picture.files) bytes += sizeof(file) + file.size();
+  }
   for (const FunctionCall& call : message.calls) {
     bytes += sizeof(FunctionCall) + call.name.size() + call.arguments.size() + call.id.size();
   }
@@ -148,8 +152,9 @@ std::vector<Conversation> read_conversations(const DataSettings& config, const S
                                              int64_t seed, const std::string& dataset_names,
                                              std::vector<std::string>& notes) {
   std::vector<Conversation> all;
-  for (const DatasetEntry& entry :
+  for (DatasetEntry& entry :
        read_dataset_info(config.dataset_dir, dataset_names, std::string(stage.name))) {
+    entry.media_dir = config.media_dir.empty() ? config.dataset_dir : config.media_dir;
     std::vector<Conversation> rows = read_dataset(entry, config, seed, notes);
     std::ranges::move(rows, std::back_inserter(all));
   }

@@ -233,8 +233,10 @@ class EntryReader {
                 {"chosen", &columns.chosen},
                 {"rejected", &columns.rejected},
                 {"kto_tag", &columns.kto_tag},
-                {"tools", &columns.tools}},
-               {"images", "videos", "audios"});
+                {"tools", &columns.tools},
+                {"images", &columns.images},
+                {"videos", &columns.videos}},
+               {"audios"});
   }
 
   void read_tags() {

@@ -17,6 +17,7 @@ struct DatasetColumns {
   std::optional<std::string> history, system, tools;
   std::optional<std::string> messages = "conversations";
   std::optional<std::string> chosen, rejected, kto_tag;
+  std::optional<std::string> images, videos;  // files, one for each tag in the messages
 };
 
 /// Names inside a message. Defaults are sharegpt's.
@@ -58,12 +59,13 @@ struct DatasetEntry {
   MessageTags tags;
   bool columns_given = false;
   std::optional<int64_t> num_samples;
+  std::string media_dir;  // folder of the files of images and videos; the reader of rows sets it
 };
 
 /// Returns the entries that a comma list names, for a stage. If an entry has a `columns` or `tags`
 /// block, names that the block does not list have no default. Throws UserError: no
 /// dataset_info.json, broken JSON (with line), unknown entry (with the nearest name), an entry for
-/// another stage, unsupported kinds (hub datasets, images, csv, ...), no file.
+/// another stage, unsupported kinds (hub datasets, audios, csv, ...), no file.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);
 

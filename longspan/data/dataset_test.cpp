@@ -154,7 +154,7 @@ TEST_CASE("dataset_info.json: what is wrong is said") {
   CHECK_SAYS(entry(R"("formatting": "chatml")"), "wanted is alpaca, sharegpt or openai");
   CHECK_SAYS(entry(R"("split": "test")"), "only train");
   CHECK_SAYS(entry(R"("colums": {})"), "the nearest known key is columns");
-  CHECK_SAYS(entry(R"("columns": {"images": "i"})"), "images is known but not supported");
+  CHECK_SAYS(entry(R"("columns": {"audios": "i"})"), "audios is known but not supported");
   CHECK_SAYS(entry(R"("columns": {"prompts": "i"})"), "the nearest known key is prompt");
   CHECK_SAYS(entry(R"("columns": {"prompt": "i"})"), "no response");
   CHECK_SAYS(entry(R"("tags": {"role_tag": "role"})"), "must be there");

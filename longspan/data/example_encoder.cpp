@@ -1,11 +1,15 @@
 #include "longspan/data/example_encoder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/picture_rows.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/data/template_format.h"
 #include "longspan/registers/stage.h"
 #include "longspan/settings/choices.h"
 #include "longspan/settings/data_settings.h"
@@ -18,6 +22,55 @@ namespace {
 double empty_share(int64_t tokens, int64_t rows, int64_t row_length) {
   if (rows == 0) return 0;
   return 1 - static_cast<double>(tokens) / (static_cast<double>(rows) * row_length);
+}
+
+/// The model's own template prints a video as its family does.
+VideoForm video_form(const DataSettings& config, const PictureEncoding& pictures) {
+  if (!config.chat_template.empty()) return template_format(config.chat_template).videos;
+  return pictures.stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;
+}
+
+std::string templates_with_pictures() {
+  std::vector<std::string_view> names;
+  for (const Format& format : template_formats()) {
+    if (format.videos != VideoForm::kNone) names.push_back(format.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Throws unless the model and the template take the rows' pictures.
+void require_pictures_taken(const DataSettings& config, const PictureEncoding* pictures,
+                            const std::vector<Conversation>& rows) {
+  const auto fail = [&](const std::string& problem) {
+    const auto row =
+        std::ranges::find_if(rows, [](const Conversation& one) { return has_pictures(one); });
+    throw UserError(fmt::format("{}: the row has pictures, and {}", row->source, problem));
+  };
+  if (pictures == nullptr) {
+    fail(
+        "the model takes none. Train a model with a vision tower, or take images and videos out "
+        "of dataset_info.json and their tags out of the texts.");
+  }
+  const VideoForm form = video_form(config, *pictures);
+  if (form == VideoForm::kNone) {
+    fail(
+        fmt::format("template: {} takes none. Name one that does ({}), or leave template out to "
+                    "use the model's own chat_template.",
+                    config.chat_template, templates_with_pictures()));
+  }
+  const VideoForm wanted = pictures->stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;
+  if (form == wanted) return;
+  const bool has_videos = std::ranges::any_of(rows, [](const Conversation& row) {
+    return std::ranges::any_of(row.messages, [](const Message& message) {
+      return std::ranges::any_of(message.pictures, &MessagePicture::is_video);
+    });
+  });
+  if (!has_videos) return;
+  throw UserError(fmt::format(
+      "template: {} writes a video {}, and the model takes it {}. Name a template of the model's "
+      "family, or leave template out to use the model's own chat_template.",
+      config.chat_template, form == VideoForm::kWhole ? "in one piece" : "frame by frame",
+      wanted == VideoForm::kWhole ? "in one piece" : "frame by frame"));
 }
 
 }  // namespace
@@ -61,11 +114,22 @@ std::string CutReport::text(int64_t cutoff_len) const {
 
 EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
                                 const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
-                                const LocalTime& template_time, int64_t vocab_size) {
+                                const LocalTime& template_time, int64_t vocab_size,
+                                const PictureEncoding* pictures) {
   if (rows.empty()) return {};
   BadRows bad;
   ChatReport chats;
-  const Encoding encoding{config, stage, tokenizer, template_time, vocab_size, bad, chats};
+  Encoding encoding{config, stage, tokenizer, template_time, vocab_size, bad, chats};
+  encoding.has_pictures = have_pictures(rows);
+  if (encoding.has_pictures) require_pictures_taken(config, pictures, rows);
+  if (pictures != nullptr && pictures->in_every_sample) encoding.has_pictures = true;
+  std::optional<PictureRows> picture_rows;
+  const VideoForm videos = pictures == nullptr ? VideoForm::kNone : video_form(config, *pictures);
+  if (videos != VideoForm::kNone) {
+    picture_rows.emplace(*pictures, videos, /*writes_tags=*/!config.chat_template.empty() ||
+                                                parts_of(stage.rows).text);
+    encoding.pictures = &*picture_rows;
+  }
   EncodedExamples encoded = stage.encode(encoding, rows);
   encoded.chats = chats.notes();
   encoded.left_out = bad.settle(on_bad_row_of(config), "the data", std::ssize(rows));

@@ -14,6 +14,7 @@
 namespace longspan {
 
 struct DataSettings;
+struct PictureEncoding;
 struct Stage;
 
 /// The result of packing: pt's blocks, or sft's rows of at most cutoff_len tokens.
@@ -64,9 +65,11 @@ struct EncodedExamples {
 /// `template_time`: the run's time, which the model's chat template may write into rows. Example i
 /// is row i unless rows were packed, left out by on_bad_row: skip, or empty (pt). Throws UserError:
 /// a token id of at least `vocab_size` (the model's); kto with one row; rows without a trained
-/// token, or that the template refuses, unless on_bad_row is skip.
+/// token, or that the template refuses, unless on_bad_row is skip; rows with pictures where
+/// `pictures` is not given (the model takes none), or where the template takes none.
 EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
                                 const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
-                                const LocalTime& template_time, int64_t vocab_size = INT64_MAX);
+                                const LocalTime& template_time, int64_t vocab_size = INT64_MAX,
+                                const PictureEncoding* pictures = nullptr);
 
 }  // namespace longspan

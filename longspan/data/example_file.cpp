@@ -69,6 +69,28 @@ at::Tensor unpack_tensor(UnpackedBytes& from) {
   return x;
 }
 
+void pack(const Picture& picture, PackedBytes& to) {
+  to.add(std::ssize(picture.files));
+  for (const std::string& file : picture.files) to.add_text(file);
+  to.add(static_cast<int8_t>(picture.is_video));
+  to.add_list(std::vector<int64_t>{picture.grid.t, picture.grid.h, picture.grid.w});
+  to.add(picture.num_features);
+  to.add(picture.checksum);
+}
+
+Picture unpack_picture(UnpackedBytes& from) {
+  Picture picture;
+  for (int64_t left = from.next<int64_t>(); left > 0; --left) {
+    picture.files.emplace_back(from.next_text());
+  }
+  picture.is_video = from.next<int8_t>() != 0;
+  const std::vector<int64_t> grid = from.next_list<int64_t>();
+  picture.grid = {grid.at(0), grid.at(1), grid.at(2)};
+  picture.num_features = from.next<int64_t>();
+  picture.checksum = from.next<uint64_t>();
+  return picture;
+}
+
 void pack(const Sample& document, PackedBytes& to) {
   to.add_list(document.input_ids);
   to.add_list(document.labels);
@@ -79,6 +101,8 @@ void pack(const Sample& document, PackedBytes& to) {
     pack(column.values, to);
   }
   pack(document.positions_AT, to);
+  to.add(std::ssize(document.pictures));
+  for (const Picture& picture : document.pictures) pack(picture, to);
 }
 
 Sample unpack_sample(UnpackedBytes& from) {
@@ -91,6 +115,9 @@ Sample unpack_sample(UnpackedBytes& from) {
     column.values = unpack_tensor(from);
   }
   document.positions_AT = unpack_tensor(from);
+  for (int64_t left = from.next<int64_t>(); left > 0; --left) {
+    document.pictures.push_back(unpack_picture(from));
+  }
   return document;
 }
 

@@ -22,6 +22,9 @@ Example full_example() {
   chosen.columns["weight"] = {at::ones({3}, at::kBFloat16).mul(0.3), 1};
   chosen.columns["seen"] = {at::arange(3, at::kLong).remainder(2).to(at::kBool)};
   chosen.positions_AT = at::arange(9, at::kLong).view({3, 3}).t();  // not contiguous
+  chosen.pictures = {
+      {.files = {"a.png"}, .grid = {1, 4, 6}, .num_features = 6, .checksum = 0xFEDCBA9876543210},
+      {.files = {"1.png", "2.png"}, .is_video = true, .grid = {1, 2, 2}, .num_features = 1}};
   Sample rejected{{7}, {7}};
   Example example;
   example.documents = {chosen, rejected};
@@ -52,6 +55,7 @@ void check_equal(const Example& left, const Example& right) {
     CHECK(a.input_ids == b.input_ids);
     CHECK(a.labels == b.labels);
     check_equal(a.positions_AT, b.positions_AT);
+    CHECK((a.pictures == b.pictures));
     REQUIRE(a.columns.size() == b.columns.size());
     for (const auto& [name, column] : a.columns) {
       REQUIRE(b.columns.contains(name));

@@ -24,4 +24,14 @@ DrawnExamples draw(const ExampleSet& examples, const std::vector<int64_t>& place
   return drawn;
 }
 
+DrawnExamples examples_of(std::vector<Sample> samples) {
+  DrawnExamples drawn;
+  for (Sample& sample : samples) {
+    auto example = std::make_shared<Example>();
+    example->documents.push_back(std::move(sample));
+    drawn.examples.push_back(std::move(example));
+  }
+  return drawn;
+}
+
 }  // namespace longspan

@@ -57,6 +57,9 @@ struct DrawnExamples {
   ExamplePointer pattern;  // any example: an idle row has its columns and axes of positions
 };
 
+/// Returns the samples as examples of a document each.
+DrawnExamples examples_of(std::vector<Sample> samples);
+
 /// Returns the examples at these places. The set is not empty.
 DrawnExamples draw(const ExampleSet& examples, const std::vector<int64_t>& places);
 

@@ -241,8 +241,25 @@ class JinjaWriter {
     line("endif");
   }
 
-  /// A message with only calls may have no content.
-  void set_content() { line("set content = message['content'] or ''"); }
+  /// A message with only calls may have no content; one with pictures may be a list of parts.
+  void set_content() {
+    line("set content = message['content'] or ''");
+    if (format_.videos == VideoForm::kNone) return;
+    // A processor repeats the tokens in the middle, and stamps the frames of videos.
+    line("if content is not string");
+    line("set whole = namespace(text='')");
+    line("for part in content");
+    line("if part['type'] in ['image', 'image_url']");
+    line("set whole.text = whole.text + '<|vision_start|><|image_pad|><|vision_end|>'");
+    line("elif part['type'] == 'video'");
+    line("set whole.text = whole.text + '<|vision_start|><|video_pad|><|vision_end|>'");
+    line("else");
+    line("set whole.text = whole.text + part['text']");
+    line("endif");
+    line("endfor");
+    line("set content = whole.text");
+    line("endif");
+  }
 
   /// Sets written.calls from message['tool_calls'], in the form of training (NamedTemplate).
   void calls() {

@@ -33,6 +33,7 @@ Conversation question_of(const Conversation& row) {
   for (Message& message : asked.messages) {
     message.content = ends_of(message.content);
     message.thoughts = ends_of(message.thoughts);
+    message.pictures.clear();  // tags are as good as any text here
   }
   return asked;
 }

@@ -13,10 +13,12 @@ EncodedExamples encode_unpaired(const Encoding& encoding, const std::vector<Conv
                                        encoding.template_time);
   std::vector<int64_t> lengths(rows.size());
   const auto encode = [&](const Conversation& row, std::string_view what, int64_t* length) {
-    Turn turn = encoding.question_and_answer(*turns, row, /*counts=*/length != nullptr);
+    PlacedPictures pictures;
+    Turn turn = encoding.question_and_answer(*turns, row, pictures, /*counts=*/length != nullptr);
     const int64_t source = std::ssize(turn.source), target = std::ssize(turn.target);
     if (length != nullptr) *length = source + target;
     Sample sample = answered(std::move(turn), fit_turn(source, target, encoding.config.cutoff_len));
+    encoding.attach_pictures(sample, pictures, row.source);
     encoding.require_trained(sample, row.source, what);
     return sample;
   };

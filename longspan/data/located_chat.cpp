@@ -144,7 +144,10 @@ void LocatedChat::search_for_texts() {
       const auto thought = own->get<std::string>();
       if (plain_.text.find(stripped(thought), from) == std::string::npos) lost_thoughts_[i] = true;
     }
-    if (text.empty()) continue;
+    if (text.empty()) {
+      search_for_parts(i, from);
+      continue;
+    }
     size_t at = plain_.text.find(text, from);
     // A system message may be printed after other messages.
     if (at == std::string::npos && !is_answer(messages_[i])) at = plain_.text.find(text);
@@ -154,6 +157,25 @@ void LocatedChat::search_for_texts() {
     }
     places_[i] = Place{at, at + text.size()};
     from = std::max(from, places_[i]->end);
+  }
+}
+
+void LocatedChat::search_for_parts(size_t message, size_t& from) {
+  const auto content = messages_[message].find("content");
+  if (content == messages_[message].end() || !content->is_array()) return;
+  for (const ordered_json& part : *content) {
+    if (!part.contains("text")) continue;
+    const auto whole = part.at("text").get<std::string>();
+    const std::string_view text = stripped(whole);
+    if (text.empty()) continue;
+    const size_t at = plain_.text.find(text, from);
+    if (at == std::string::npos) {
+      fail(fmt::format("the text of {} is not in what it prints (\"{}\")", name_of_message(message),
+                       shortened(std::string(text), kShownBytes)));
+    }
+    std::optional<Place>& place = places_[message];
+    place = Place{place ? place->begin : at, at + text.size()};
+    from = place->end;
   }
 }
 

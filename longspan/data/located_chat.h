@@ -63,6 +63,7 @@ class LocatedChat {
   void mark_most();
   void find_marked_texts();
   void search_for_texts();
+  void search_for_parts(size_t message, size_t& from);  // of an unmarked list of parts
   void require_order() const;
   [[noreturn]] void fail(const std::string& problem) const;
   std::string name_of_message(size_t message) const;

@@ -90,11 +90,18 @@ MarkedChat::MarkedChat(const ordered_json& messages, const std::vector<bool>& ma
     if (const auto thoughts = message.find("reasoning_content"); thoughts != message.end()) {
       *thoughts = marked_text(thoughts->get<std::string>(), ChatText::kThoughts, i);
     }
-    if (const auto content = message.find("content");
-        content != message.end() && content->is_string()) {
-      const auto text = content->get<std::string>();
-      *content = message.at("role") == "assistant" ? marked_answer(text, i)
-                                                   : marked_text(text, ChatText::kContent, i);
+    const auto mark = [&](ordered_json& content) {
+      const auto text = content.get<std::string>();
+      content = message.at("role") == "assistant" ? marked_answer(text, i)
+                                                  : marked_text(text, ChatText::kContent, i);
+    };
+    if (const auto content = message.find("content"); content != message.end()) {
+      if (content->is_string()) mark(*content);
+      if (content->is_array()) {
+        for (ordered_json& part : *content) {
+          if (part.contains("text")) mark(part.at("text"));
+        }
+      }
     }
     if (const auto calls = message.find("tool_calls"); calls != message.end()) {
       for (ordered_json& call : *calls) {

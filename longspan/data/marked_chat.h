@@ -36,7 +36,8 @@ struct MarkPlace {
 /// content is split at <think> and </think>, since a template may drop its thoughts.
 class MarkedChat {
  public:
-  /// messages: objects with role and optionally content, reasoning_content and tool_calls.
+  /// messages: objects with role and optionally content (text, or a list of parts),
+  /// reasoning_content and tool_calls.
   /// `marked`: the messages that get marks. A mark is a private-use character that occurs neither
   /// in the messages nor in `others`. Throws RowError where there are more texts than marks
   /// (32,767).

@@ -7,6 +7,7 @@
 
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
+#include "longspan/data/media_columns.h"
 #include "longspan/data/template_format.h"
 #include "longspan/text/shown.h"
 
@@ -32,7 +33,8 @@ class PartsReader {
       : message_(message), keys_(keys), speaker_(speaker), place_(place), unread_(unread) {}
 
   Message read() {
-    Message read{.role = speaker_.role, .content = content()};
+    Message read{.role = speaker_.role, .content = ""};
+    read.content = content(read.pictures);
     std::vector<std::string> known = {keys_.role,   keys_.content,   "weight",
                                       "train",      "thinking",      "reasoning",
                                       "tool_calls", "function_call", "reasoning_content"};
@@ -71,7 +73,7 @@ class PartsReader {
     return value->get<std::string>();
   }
 
-  std::string content() const {
+  std::string content(std::vector<MessagePicture>& pictures) const {
     const ordered_json* const content = value_of(message_, keys_.content);
     if (content == nullptr) {
       if (calls_tools(message_)) return "";
@@ -79,17 +81,51 @@ class PartsReader {
     }
     if (!content->is_array()) return text(keys_.content, content);
     std::string joined;
-    for (size_t i = 0; i < content->size(); ++i) joined += text_of_part((*content)[i], i + 1);
+    bool has_written_tags = false;
+    for (size_t i = 0; i < content->size(); ++i) {
+      if (const auto picture = picture_in((*content)[i], i + 1)) {
+        pictures.push_back(*picture);
+        joined += picture->is_video ? kVideoTag : kImageTag;
+        continue;
+      }
+      const std::string text = text_of_part((*content)[i], i + 1);
+      has_written_tags = has_written_tags || !tags_in(text).empty();
+      joined += text;
+    }
+    if (has_written_tags && !pictures.empty()) {
+      fail(
+          fmt::format("{} has parts with pictures, and the tag {} or {} in a part of text. Write "
+                      "each picture as a part.",
+                      keys_.content, kImageTag, kVideoTag));
+    }
     return joined;
+  }
+
+  /// Returns the picture of a part; nullopt: the part is of another type.
+  std::optional<MessagePicture> picture_in(const ordered_json& part, size_t number) const {
+    if (!keys_.takes_pictures || !part.is_object()) return std::nullopt;
+    const ordered_json type = part.value("type", ordered_json());
+    if (type != "image" && type != "image_url" && type != "video") return std::nullopt;
+    const auto name = type.get<std::string>();
+    const std::string place = fmt::format("{}: part {} of {}", place_, number, keys_.content);
+    if (speaker_.role == Role::kSystem) {
+      throw RowError(
+          fmt::format("{} is a picture in the system message; pictures belong to the messages "
+                      "after it",
+                      place));
+    }
+    unread_.add(part, {"type", name, "path", "url"}, "part of a message");
+    return picture_of_part(part, name, place);
   }
 
   std::string text_of_part(const ordered_json& part, size_t number) const {
     const ordered_json type = part.is_object() ? part.value("type", ordered_json()) : part;
     if (type != "text" || !part.is_object()) {
       fail(
-          fmt::format("part {} of {} is of type {}; only parts of text are read, {{\"type\": "
+          fmt::format("part {} of {} is of type {}; only parts of text{} are read, {{\"type\": "
                       "\"text\", \"text\": ...}}",
-                      number, keys_.content, shortened(type.dump(), 60)));
+                      number, keys_.content, shortened(type.dump(), 60),
+                      keys_.takes_pictures ? ", pictures (image, image_url) and video" : ""));
     }
     const ordered_json value = part.value("text", ordered_json());
     if (!value.is_string()) {

@@ -19,14 +19,16 @@ struct Speaker {
 /// Names of the keys with a message's role and text.
 struct MessageKeys {
   std::string role, content;
+  bool takes_pictures = false;  // parts may be pictures and videos
 };
 
 /// Whether a message has calls, and so needs no text.
 bool calls_tools(const nlohmann::ordered_json& message);
 
 /// Reads a message, an object with a role:
-///   content                                    text, or a list of parts {"type": "text", "text"};
-///                                              null or missing only beside calls
+///   content                                    text, or a list of parts {"type": "text", "text"},
+///                                              and {"type": "image"} (image_url, video), which
+///                                              become tags; null or missing only beside calls
 ///   tool_calls, function_call                  calls of an answer
 ///   reasoning_content, thinking, reasoning     thoughts of an answer
 ///   weight (0, 1), train (true, false)         whether an answer is trained; others never are

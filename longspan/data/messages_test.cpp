@@ -123,8 +123,8 @@ TEST_CASE("messages: calls in each shape") {
 TEST_CASE("messages: text in parts; other parts are refused by name") {
   const Chats chats;
   CHECK_SAYS(chats.complaint_at(R"("content": [{"type": "text", "text": "b"},
-                                   {"type": "image_url", "image_url": {"url": "u"}}])"),
-             "part 2 of content is of type \"image_url\"");
+                                   {"type": "input_audio", "input_audio": {}}])"),
+             "part 2 of content is of type \"input_audio\"");
   CHECK_SAYS(chats.complaint_at(R"("content": ["b"])"), "part 1 of content is of type \"b\"");
   CHECK_SAYS(chats.complaint_at(R"("content": [{"type": "text", "text": 1}])"), "is not text");
 }

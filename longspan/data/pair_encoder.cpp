@@ -17,10 +17,14 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
   const auto encode = [&](int64_t i) {
     Conversation other = rows[i];
     other.messages.back() = *rows[i].rejected;
-    Turn chosen = encoding.question_and_answer(*turns, rows[i]);
-    Turn rejected = encoding.question_and_answer(*turns, other, /*counts=*/false);
+    PlacedPictures of_chosen, of_rejected;
+    Turn chosen = encoding.question_and_answer(*turns, rows[i], of_chosen);
+    Turn rejected = encoding.question_and_answer(*turns, other, of_rejected, /*counts=*/false);
     // Empty thoughts at the end of a question may depend on the answer; the chosen one's are taken.
-    if (!encoding.config.chat_template.empty()) rejected.source = chosen.source;
+    if (!encoding.config.chat_template.empty()) {
+      rejected.source = chosen.source;
+      rejected.source_features = chosen.source_features;
+    }
     // The longer answer decides how much of the question stays, so that both keep the same
     // question. With a model's own template the question's last token may differ between the two,
     // since it can hold the answer's first characters.
@@ -33,6 +37,8 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
     lengths[i] = {first + second, std::max(first, second)};
     std::vector<Sample>& documents = examples[i].documents;
     documents = {answered(std::move(chosen), most), answered(std::move(rejected), most)};
+    encoding.attach_pictures(documents[0], of_chosen, rows[i].source);
+    encoding.attach_pictures(documents[1], of_rejected, rows[i].source);
     encoding.require_trained(documents[0], rows[i].source, "the chosen answer");
     encoding.require_trained(documents[1], rows[i].source, "the rejected answer");
   };

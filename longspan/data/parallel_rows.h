@@ -11,8 +11,8 @@
 namespace longspan {
 
 /// Calls work(0), ..., work(num_rows - 1), each once, in preprocessing_num_workers threads (not
-/// set: in this thread; `longspan train` sets the number of cores). Where several throw, rethrows
-/// the exception of the first such row, whatever the timing.
+/// set: in this thread; `longspan train` sets the key to the number of cores). Where several throw,
+/// rethrows the exception of the first such row, whatever the timing.
 void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
                               const std::function<void(int64_t)>& work);
 

@@ -1,6 +1,9 @@
-// pt: plain text.
+// pt: plain text, with pictures where its tags stand.
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "longspan/base/user_error.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
 #include "longspan/registers/stage.h"
@@ -40,6 +43,42 @@ EncodedExamples cut_into_blocks(const std::vector<std::vector<int32_t>>& texts,
   return encoded;
 }
 
+/// One document for each text: blocks would cut pictures.
+EncodedExamples encode_texts_with_pictures(const Encoding& encoding,
+                                           const std::vector<Conversation>& rows,
+                                           const std::string& bos, const std::string& end) {
+  const DataSettings& config = encoding.config;
+  if (packs(config, encoding.stage)) {
+    throw UserError(
+        fmt::format("{}: packing cuts the texts of stage {} into blocks, which would cut pictures. "
+                    "Set packing: false.",
+                    rows.front().source, encoding.stage.name));
+  }
+  std::vector<Sample> samples(rows.size());
+  std::vector<int64_t> lengths(rows.size());
+  const auto encode = [&](int64_t i) {
+    PlacedPictures row;
+    const Conversation text = encoding.pictures->prepared(rows[i], row);
+    std::vector<Turn> turns(1);
+    Turn& turn = turns.front();
+    turn.source = encoding.tokenizer.encode(bos + text.messages.front().content + end);
+    encoding.require_known(turn.source, rows[i].source);
+    encoding.pictures->expand(turns, row, rows[i].source);
+    lengths[i] = std::ssize(turn.source);
+    cut_source(turn, std::min(lengths[i], config.cutoff_len));
+    samples[i] = {.input_ids = turn.source, .labels = turn.source};
+    set_features(samples[i], turns);
+    encoding.attach_pictures(samples[i], row, rows[i].source);
+  };
+  EncodedExamples encoded;
+  for (const int64_t i : encoding.good_rows(std::ssize(rows), encode)) {
+    const int64_t kept = std::ssize(samples[i].input_ids);
+    encoded.cut.add_row(lengths[i], kept, lengths[i]);
+    if (kept > 1) encoded.examples.push_back(single(std::move(samples[i])));
+  }
+  return encoded;
+}
+
 }  // namespace
 
 EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Conversation>& rows) {
@@ -50,6 +89,7 @@ EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Convers
   // tokenizer.json; LLaMA-Factory with transformers 4 does not.
   std::string bos;
   if (encoding.tokenizer.adds_bos_token()) bos = encoding.tokenizer.bos_token().value_or("");
+  if (encoding.has_pictures) return encode_texts_with_pictures(encoding, rows, bos, end);
   std::vector<std::vector<int32_t>> texts(rows.size());
   for_each_row_in_parallel(config, std::ssize(rows), [&](int64_t i) {
     const std::string text = rows[i].messages.front().content + end;

@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Receives the rows of a file. Reading stops where one of the two returns false.
+/// Receives the rows of a file. Reading stops when `take` or `refuse` returns false.
 struct RowTaker {
   /// Receives a row and its place ("rows.json, row 3", "rows.jsonl, line 17").
   std::function<bool(const nlohmann::ordered_json&, const std::string&)> take;

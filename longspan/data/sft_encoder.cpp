@@ -43,9 +43,8 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
     if (length >= config.cutoff_len) break;
     const TurnLengths kept =
         fit_turn(std::ssize(turn.source), std::ssize(turn.target), config.cutoff_len - length);
-    turn.source.resize(kept.source);
-    turn.target.resize(kept.target);
-    turn.target_labels.resize(kept.target);
+    cut_source(turn, kept.source);
+    cut_target(turn, kept.target);
     if (config.mask_history && num_kept > 0) {
       std::ranges::fill(turn.target_labels, static_cast<int32_t>(kIgnoreLabel));
     }
@@ -83,6 +82,7 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
     sample.input_ids.push_back(*last_end);
     sample.labels.push_back(parts.empty() || parts.back().is_trained ? *last_end : kIgnoreLabel);
   }
+  set_features(sample, parts);
   return sample;
 }
 
@@ -119,9 +119,11 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
   }
   const auto encode = [&](int64_t i) {
     require_no_contradiction(encoding.config, rows[i]);
-    std::vector<Turn> parts = encoding.turns_of(turns, rows[i]);
+    PlacedPictures row;
+    std::vector<Turn> parts = encoding.turns_of(turns, rows[i], row);
     lengths[i] = num_tokens(parts) + (last_end ? 1 : 0);
     samples[i] = encode_turns(std::move(parts), encoding.config, last_end);
+    encoding.attach_pictures(samples[i], row, rows[i].source);
     encoding.require_trained(samples[i], rows[i].source, "the row");
   };
   std::vector<Sample> good;

@@ -1,5 +1,6 @@
 #include "longspan/data/stage_encoders.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,38 +52,60 @@ void Encoding::require_trained(const Sample& sample, const std::string& source,
                       : ": its answers are empty, or weight: 0 or train: false takes them out"));
 }
 
-std::vector<Turn> Encoding::turns_of(const TurnEncoder& turns,
-                                     const Conversation& conversation) const {
-  std::vector<Turn> parts = turns.turns(conversation);
+std::vector<Turn> Encoding::turns_of(const TurnEncoder& turns, const Conversation& conversation,
+                                     PlacedPictures& row, bool counts) const {
+  std::vector<Turn> parts = pictures == nullptr
+                                ? turns.turns(conversation)
+                                : turns.turns(pictures->prepared(conversation, row));
+  if (counts) report(turns, parts);
+  if (!row.pictures.empty()) pictures->expand(parts, row, conversation.source);
+  return parts;
+}
+
+void Encoding::attach_pictures(Sample& sample, const PlacedPictures& row,
+                               const std::string& source) const {
+  if (has_pictures) pictures->attach(sample, row, config.cutoff_len, source);
+}
+
+void Encoding::report(const TurnEncoder& turns, const std::vector<Turn>& parts) const {
   const bool trains_all = stage.trains_all_answers && !config.mask_history;
   // These templates add the end later.
   const bool ends_later = turns.last_end().has_value();
   chats.add(parts, trains_all, ends_later ? std::set<int32_t>() : ends_of(tokenizer, turns),
             tokenizer);
-  return parts;
 }
+
+namespace {
+
+template <typename T>
+void append(std::vector<T>& to, const std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
 
 Turn question_and_answer(std::vector<Turn> parts) {
   Turn whole;
-  const auto ask = [&whole](const std::vector<int32_t>& ids) {
-    whole.source.insert(whole.source.end(), ids.begin(), ids.end());
-  };
   for (size_t i = 0; i < parts.size(); ++i) {
-    ask(parts[i].source);
-    if (i + 1 < parts.size()) ask(parts[i].target);
+    append(whole.source, parts[i].source);
+    append(whole.source_features, parts[i].source_features);
+    if (i + 1 == parts.size()) break;
+    append(whole.source, parts[i].target);
+    append(whole.source_features, parts[i].target_features);
   }
   whole.target = std::move(parts.back().target);
+  whole.target_features = std::move(parts.back().target_features);
   whole.target_labels = std::move(parts.back().target_labels);
   return whole;
 }
 
 Turn Encoding::question_and_answer(const TurnEncoder& turns, const Conversation& conversation,
-                                   bool counts) const {
-  Turn whole = longspan::question_and_answer(counts ? turns_of(turns, conversation)
-                                                    : turns.turns(conversation));
+                                   PlacedPictures& row, bool counts) const {
+  Turn whole = longspan::question_and_answer(turns_of(turns, conversation, row, counts));
   if (const std::optional<int32_t> end = turns.last_end()) {
     whole.target.push_back(*end);
     whole.target_labels.push_back(*end);
+    if (!whole.target_features.empty()) whole.target_features.push_back(-1);
   }
   return whole;
 }
@@ -93,15 +116,40 @@ Example single(Sample sample) {
   return example;
 }
 
+void cut_source(Turn& turn, int64_t length) {
+  turn.source.resize(length);
+  if (!turn.source_features.empty()) turn.source_features.resize(length);
+}
+
+void cut_target(Turn& turn, int64_t length) {
+  turn.target.resize(length);
+  turn.target_labels.resize(length);
+  if (!turn.target_features.empty()) turn.target_features.resize(length);
+}
+
+void set_features(Sample& sample, std::span<const Turn> turns) {
+  std::vector<int64_t> features;
+  bool has_any = false;
+  for (const Turn& turn : turns) {
+    append(features, turn.source_features);
+    append(features, turn.target_features);
+    has_any = has_any || !turn.source_features.empty() || !turn.target_features.empty();
+  }
+  if (!has_any) return;
+  // A token that ends the row follows the turns.
+  features.resize(sample.input_ids.size(), -1);
+  sample.columns[kFeatureColumn] = {at::tensor(features, at::kLong), -1};
+}
+
 Sample answered(Turn turn, const TurnLengths& most) {
-  turn.source.resize(std::min(std::ssize(turn.source), most.source));
-  turn.target.resize(std::min(std::ssize(turn.target), most.target));
-  turn.target_labels.resize(turn.target.size());
+  cut_source(turn, std::min(std::ssize(turn.source), most.source));
+  cut_target(turn, std::min(std::ssize(turn.target), most.target));
   Sample sample;
   sample.labels.assign(turn.source.size(), kIgnoreLabel);
   sample.labels.insert(sample.labels.end(), turn.target_labels.begin(), turn.target_labels.end());
   sample.input_ids = std::move(turn.source);
-  sample.input_ids.insert(sample.input_ids.end(), turn.target.begin(), turn.target.end());
+  append(sample.input_ids, turn.target);
+  set_features(sample, {&turn, 1});
   return sample;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/chat_report.h"
 #include "longspan/data/example_encoder.h"
+#include "longspan/data/picture_rows.h"
 #include "longspan/data/turns.h"
 
 namespace longspan {
@@ -27,16 +29,23 @@ struct Encoding {
   int64_t vocab_size;
   BadRows& bad;
   ChatReport& chats;
+  /// Not set: the model or the template takes no pictures.
+  const PictureRows* pictures = nullptr;
+  bool has_pictures = false;  // every sample has kFeatureColumn, since some row has pictures
 
   /// Calls work(0), ..., work(num_rows - 1) in parallel. Adds rows that throw a RowError to `bad`.
   /// Returns the others, in order.
   std::vector<int64_t> good_rows(int64_t num_rows, const std::function<void(int64_t)>& work) const;
-  /// Returns the conversation's turns. Adds them to the report.
-  std::vector<Turn> turns_of(const TurnEncoder& turns, const Conversation& conversation) const;
-  /// Returns the conversation as one question and its last answer, with its end. Adds it to the
-  /// report if `counts`; pass false if the row was counted before.
+  /// Returns the conversation's turns, with its pictures. Adds them to the report if `counts`; pass
+  /// false if the row was counted before.
+  std::vector<Turn> turns_of(const TurnEncoder& turns, const Conversation& conversation,
+                             PlacedPictures& row, bool counts = true) const;
+  /// Returns the conversation as one question and its last answer, with its end.
   Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation,
-                           bool counts = true) const;
+                           PlacedPictures& row, bool counts = true) const;
+  /// Completes a sample of these turns (PictureRows::attach).
+  void attach_pictures(Sample& sample, const PlacedPictures& row, const std::string& source) const;
+  void report(const TurnEncoder& turns, const std::vector<Turn>& parts) const;
   /// Throws UserError with the row's name where the model has no embedding for a token.
   void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
   /// The same for a sample; also throws RowError, with the row's name and `what` ("the row", "the
@@ -65,6 +74,13 @@ Turn question_and_answer(std::vector<Turn> turns);
 
 /// Returns an example with one document.
 Example single(Sample sample);
+
+/// Cuts a part of a turn to its first tokens.
+void cut_source(Turn& turn, int64_t length);
+void cut_target(Turn& turn, int64_t length);
+
+/// Sets the features of a sample from those of its turns, in order. None have any: does nothing.
+void set_features(Sample& sample, std::span<const Turn> turns);
 
 /// Returns question and answer as a document, each cut to its length in `most`. Trains the answer.
 Sample answered(Turn turn, const TurnLengths& most);

@@ -319,7 +319,25 @@ std::vector<Format> make_formats() {
     all.push_back(like(called(name), of_next, [](Format& format) {
       format.calls = kQwen35Calls;
       format.tools = {};  // it lists only functions, with an example in its own format of calls
+      format.videos = VideoForm::kFrames;
     }));
+  }
+  all.push_back(like(called("qwen"), "qwen2_vl", [](Format& format) {
+    format.default_system = "You are a helpful assistant.";
+    format.mistaken_for = format.mistake = {};
+    format.videos = VideoForm::kWhole;
+  }));
+  for (const char* name : {"qwen3", "qwen3_nothink"}) {
+    const bool thinks = name == std::string_view("qwen3");
+    all.push_back(
+        like(called(name), thinks ? "qwen3_vl" : "qwen3_vl_nothink", [thinks](Format& format) {
+          if (thinks) {
+            format.without_thoughts =
+                "template: qwen3_vl sets thoughts before each answer, and the tokenizer of this "
+                "model has no <think>: take qwen3_vl_nothink for a model that does not think.";
+          }
+          format.videos = VideoForm::kFrames;
+        }));
   }
   for (Format& format : formats_of_families()) all.push_back(std::move(format));
   return all;

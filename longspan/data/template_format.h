@@ -41,6 +41,13 @@ struct Slot {
 };
 using Frame = std::vector<Slot>;
 
+/// How a template writes a video.
+enum class VideoForm {
+  kNone,    ///< the template takes no pictures
+  kWhole,   ///< as one picture
+  kFrames,  ///< a picture for each temporal patch, after its time
+};
+
 struct Format {
   std::string_view name;
   Frame prefix, system, user, assistant, observation;
@@ -66,6 +73,7 @@ struct Format {
   // and of a tokenizer without tokens for thoughts.
   std::string_view mistaken_for = {}, mistake = {};
   std::string_view without_thoughts = {};
+  VideoForm videos = VideoForm::kNone;
 };
 
 /// Returns empty thoughts; and the two marks without white space around them.

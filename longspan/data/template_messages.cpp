@@ -1,6 +1,7 @@
 #include "longspan/data/template_messages.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "longspan/input/json_text.h"
@@ -35,6 +36,22 @@ bool has_parts(std::string_view text, const ordered_json& value) {
   });
 }
 
+/// Returns a content with pictures as a list of parts.
+ordered_json parts_of_content(const std::string& content) {
+  ordered_json parts = ordered_json::array();
+  size_t at = 0;
+  const auto add_text = [&](size_t end) {
+    if (end > at) parts.push_back({{"type", "text"}, {"text", content.substr(at, end - at)}});
+  };
+  for (const TagPlace& tag : tags_in(content)) {
+    add_text(tag.begin);
+    parts.push_back({{"type", tag.is_video ? "video" : "image"}});
+    at = tag.begin + tag.size;
+  }
+  add_text(content.size());
+  return parts;
+}
+
 }  // namespace
 
 std::span<const CallShape> call_shapes() {
@@ -48,6 +65,7 @@ ordered_json template_message(const Message& message, const CallShape& shape,
   const bool is_tool = message.role == Role::kObservation;
   ordered_json given = {{"role", is_tool ? "tool" : name_of(message.role)},
                         {"content", message.content}};
+  if (!message.pictures.empty()) given["content"] = parts_of_content(message.content);
   if (!message.thoughts.empty()) given["reasoning_content"] = message.thoughts;
   if (!message.name.empty()) given["name"] = message.name;
   if (!message.call_id.empty()) given["tool_call_id"] = message.call_id;
@@ -68,6 +86,31 @@ ordered_json template_message(const Message& message, const CallShape& shape,
     entry["function"]["arguments"] = shape.arguments_are_text ? ordered_json(text) : arguments;
   }
   return given;
+}
+
+std::vector<MessagePicture> videos_of(const Conversation& conversation) {
+  std::vector<MessagePicture> videos;
+  for (const Message& message : conversation.messages) {
+    std::ranges::copy_if(message.pictures, std::back_inserter(videos), &MessagePicture::is_video);
+  }
+  return videos;
+}
+
+RenderedChat with_video_texts(RenderedChat chat, const std::vector<MessagePicture>& videos) {
+  constexpr std::string_view kPrinted = "<|vision_start|><|video_pad|><|vision_end|>";
+  size_t at = 0;
+  for (const MessagePicture& video : videos) {
+    at = chat.text.find(kPrinted, at);
+    if (at == std::string::npos) break;  // the expansion of the row's pictures refuses the row
+    chat.text.replace(at, kPrinted.size(), video.text);
+    const size_t end = at + kPrinted.size(), longer = video.text.size() - kPrinted.size();
+    for (GenerationSpan& span : chat.generation) {
+      if (span.begin >= end) span.begin += longer;
+      if (span.end >= end) span.end += longer;
+    }
+    at += video.text.size();
+  }
+  return chat;
 }
 
 bool is_printed_in(std::string_view text, const FunctionCall& call) {

@@ -5,8 +5,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "longspan/data/conversation.h"
+#include "longspan/text/chat_template.h"
 
 namespace longspan {
 
@@ -18,14 +20,22 @@ struct CallShape {
 /// Returns all forms, the one of transformers' documentation first.
 std::span<const CallShape> call_shapes();
 
-/// Returns a message with role and content, and with reasoning_content, tool_calls, name and
-/// tool_call_id where it has them. Throws RowError with `place`.
+/// Returns a message with role and content (with pictures: a list of parts), and with
+/// reasoning_content, tool_calls, name and tool_call_id where it has them. Throws RowError with
+/// `place`.
 nlohmann::ordered_json template_message(const Message& message, const CallShape& shape,
                                         const std::string& place);
 
+/// Returns the videos of a conversation, in order.
+std::vector<MessagePicture> videos_of(const Conversation& conversation);
+
+/// Sets the texts of videos (MessagePicture::text) in place of what the templates of Qwen's
+/// families print for a video, one after the other.
+RenderedChat with_video_texts(RenderedChat chat, const std::vector<MessagePicture>& videos);
+
 /// Whether the text has a call's name, and each key and value of its arguments. False where the
-/// text has them as a Python dict, which a template prints for an object where it expects JSON
-/// text.
+/// text has the arguments as a Python dict: a template that expects JSON text prints an object in
+/// this form.
 bool is_printed_in(std::string_view text, const FunctionCall& call);
 
 }  // namespace longspan

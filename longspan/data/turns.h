@@ -23,6 +23,9 @@ struct Stage;
 /// trained (an unanswered tail of the conversation).
 struct Turn {
   std::vector<int32_t> source, target, target_labels;
+  /// For each token of source and target, its feature among those of the row's pictures; -1: none.
+  /// Empty: the row has no pictures.
+  std::vector<int64_t> source_features = {}, target_features = {};
   bool is_trained = true;      // false: the row asks for no labels
   bool lost_thoughts = false;  // the template drops the answer's thoughts
   bool added_end = false;      // the last token was added, and is not in the template

@@ -131,7 +131,8 @@ at::Tensor positions_of_pairs(const RotaryFrequencies& frequencies,
               " axes for a rotation by one");
   return positions_AT.index_select(0, frequencies.axis_F.to(positions_AT.device()))
       .t()
-      .to(at::kFloat);
+      .to(at::kFloat)
+      .contiguous();  // kernels read the table row by row
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ class Notices {
   Notices(const Notices&) = delete;
   Notices& operator=(const Notices&) = delete;
 
-  /// A barrier without a time limit of its own: a slow disk before it may take longer than a
-  /// collective waits. Returns early
+  /// A barrier without a time limit of its own, because writes to a slow disk before the barrier
+  /// may take longer than the time limit of a collective. Returns early
   ///   - two seconds after the heartbeat has raised its alarm: the next collective then reports the
   ///     cause;
   ///   - if the store is gone, or silent for long (StoreClient). The living ranks then meet in the

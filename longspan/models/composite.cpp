@@ -9,7 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "longspan/models/family.h"
+#include "longspan/base/user_error.h"
+#include "longspan/input/json_object.h"
+#include "longspan/input/json_text.h"
+#include "longspan/models/parameter_count.h"
 
 namespace longspan {
 namespace {
@@ -57,6 +60,50 @@ bool is_composite(const ModelConfig& config) {
 nlohmann::ordered_json& language_keys(nlohmann::ordered_json& config) { return keys_in(config); }
 const nlohmann::json& language_keys(const nlohmann::json& config) { return keys_in(config); }
 
+bool takes_pictures(const ModelConfig& config) {
+  return is_composite(config) &&
+         family_of_type(config.model_type)->composite->read_vision != nullptr;
+}
+
+ModelConfig with_pictures(const ModelConfig& config) {
+  const Family* family = family_of_type(config.model_type);
+  if (!takes_pictures(config)) {
+    throw UserError(fmt::format(
+        "The data set has pictures, and model_type {} takes none here; {} do. Remove the columns "
+        "of pictures, or take such a model.",
+        config.model_type, describe_models_of_pictures()));
+  }
+  const nlohmann::json json = parse_json(config.json, "config.json");
+  const JsonObject whole(json, "config.json");
+  const JsonObject keys = whole.object("vision_config");
+  ModelConfig both = config;
+  both.spec.vision = family->composite->read_vision(keys);
+  if (both.spec.vision->output_size != config.spec.hidden_size) {
+    keys.fail(fmt::format("the tower's features have {} numbers, and the language model {}",
+                          both.spec.vision->output_size, config.spec.hidden_size));
+  }
+  parameter_count(both.spec);
+  return both;
+}
+
+PictureTokens picture_tokens(const ModelConfig& config) {
+  const nlohmann::json json = parse_json(config.json, "config.json");
+  const JsonObject whole(json, "config.json");
+  const PictureTokens& fallback = family_of_type(config.model_type)->composite->default_tokens;
+  const auto token = [&](const char* name, int64_t other) {
+    const auto id = whole.get<int64_t>(name, other);
+    if (id < 0 || id >= config.spec.vocab_size) {
+      whole.fail(fmt::format("{} {} is outside of the vocabulary of {}", name, id,
+                             config.spec.vocab_size));
+    }
+    return id;
+  };
+  return {.image = token("image_token_id", fallback.image),
+          .video = token("video_token_id", fallback.video),
+          .start = token("vision_start_token_id", fallback.start),
+          .end = token("vision_end_token_id", fallback.end)};
+}
+
 std::string dtype_in(const nlohmann::json& config) {
   for (const nlohmann::json* keys : {&config, &language_keys(config)}) {
     for (const char* key : {"dtype", "torch_dtype"}) {
@@ -70,6 +117,7 @@ std::string dtype_in(const nlohmann::json& config) {
 std::string name_in_files(const ModelConfig& config, const std::string& name) {
   if (!is_composite(config)) return name;
   const CompositeNames& names = *names_of(config);
+  if (const auto stored = renamed(name, kVisionPrefix, names.pictures.front())) return *stored;
   if (const auto stored = renamed(name, kModelPrefix, names.model)) return *stored;
   return renamed(name, kHeadPrefix, names.head).value_or(name);
 }
@@ -77,8 +125,28 @@ std::string name_in_files(const ModelConfig& config, const std::string& name) {
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored) {
   const CompositeNames* names = names_of(config);
   if (names == nullptr) return stored;
+  for (const std::string_view beginning : names->pictures) {
+    if (!config.spec.vision) break;
+    if (const auto name = renamed(stored, beginning, kVisionPrefix)) return *name;
+  }
+  if (!names->module_model.empty()) {
+    if (const auto name = renamed(stored, names->module_model, kModelPrefix)) return *name;
+  }
   if (const auto name = renamed(stored, names->model, kModelPrefix)) return *name;
   return renamed(stored, names->head, kHeadPrefix).value_or(stored);
+}
+
+std::string name_in_adapter(const ModelConfig& config, const std::string& name) {
+  const Family* family = family_of_type(config.model_type);
+  const bool of_whole = is_composite(config) && (config.spec.vision || !family->may_be_alone);
+  if (!of_whole) return name;
+  const CompositeNames& names = family->composite->names;
+  if (const auto module = renamed(name, kVisionPrefix, names.module_vision)) return *module;
+  return renamed(name, kModelPrefix, names.module_model).value_or(name);
+}
+
+bool copies_vision(const ModelConfig& config) {
+  return is_composite(config) && !config.spec.vision;
 }
 
 std::string describe_copied_tensors(const ModelConfig& config) {
@@ -90,7 +158,7 @@ std::string describe_copied_tensors(const ModelConfig& config) {
 }
 
 bool is_copied_tensor(const ModelConfig& config, const std::string& stored) {
-  return is_composite(config) &&
+  return copies_vision(config) &&
          std::ranges::any_of(names_of(config)->pictures, [&](std::string_view beginning) {
            return stored.starts_with(beginning);
          });

@@ -1,10 +1,11 @@
-// Models of text and images: only the language model is trained, and saving copies the tensors of
-// the other parts from the model's folder unchanged. No torch.
+// Models of text and images. Where rows have no pictures, only the language model is trained, and
+// saving copies the tensors of the other parts from the model's folder unchanged. No torch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "longspan/models/family.h"
 #include "longspan/models/model_config.h"
 
 namespace longspan {
@@ -18,6 +19,14 @@ bool is_composite(const ModelConfig& config);
 nlohmann::ordered_json& language_keys(nlohmann::ordered_json& config);
 const nlohmann::json& language_keys(const nlohmann::json& config);
 
+/// Whether rows of the model may have pictures.
+bool takes_pictures(const ModelConfig& config);
+/// Returns the model with its vision tower, for rows with pictures: the tower's parameters are the
+/// spec's, and no longer copied. Throws UserError where the family's tower is not supported.
+ModelConfig with_pictures(const ModelConfig& config);
+/// Returns the tokens of pictures. `config`: of a composite model.
+PictureTokens picture_tokens(const ModelConfig& config);
+
 /// Returns the dtype that a whole config.json names, e.g. "bfloat16"; empty if it names none.
 std::string dtype_in(const nlohmann::json& config);
 
@@ -28,6 +37,14 @@ std::string name_in_files(const ModelConfig& config, const std::string& name);
 /// language model alone may use either name, since transformers keeps the names of the composite
 /// model that it was loaded from.
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored);
+
+/// Returns the name in an adapter's file of a matrix `name`: that of the whole model's module in
+/// transformers where the tower is part of the spec, or where transformers has no class for the
+/// language model alone. The inverse is name_in_language_model().
+std::string name_in_adapter(const ModelConfig& config, const std::string& name);
+
+/// True if saving copies the tensors of the parts for pictures, since none of them is in the spec.
+bool copies_vision(const ModelConfig& config);
 
 /// Returns the name patterns of the copied tensors, e.g. "vision_tower.*, multi_modal_projector.*".
 std::string describe_copied_tensors(const ModelConfig& config);

@@ -42,7 +42,7 @@ Weights take_weights(const ModelSpec& spec, const std::vector<NamedTensor>& para
     const at::Tensor& tensor = found->second;
     TORCH_CHECK(tensor.sizes() == at::IntArrayRef(parameter.shape), "parameter ", parameter.name,
                 " has shape ", tensor.sizes(), ", not ", at::IntArrayRef(parameter.shape));
-    if (parameter.layer) continue;
+    if (parameter.layer || parameter.part != ModelPart::kLanguage) continue;
     if (parameter.role == ParameterRole::kEmbedding) weights.embedding = tensor;
     if (parameter.role == ParameterRole::kNorm) weights.final_norm = tensor;
     if (spec.is_head(parameter.role)) weights.head = tensor;
@@ -74,6 +74,39 @@ at::Tensor between_units(const at::Tensor& x, ParameterHooks* hooks, int above, 
                            hooks->before(below.unit, below.use, below.next);
                            return gradients;
                          })[0];
+}
+
+/// Features of pictures for the tokens `rows_F`; undefined: there are none.
+struct RowFeatures {
+  at::Tensor features_FE, rows_F;
+  int64_t hidden_size;
+
+  /// Returns the number of layers with features of their own.
+  int64_t num_layers() const {
+    return features_FE.defined() ? features_FE.size(1) / hidden_size - 1 : 0;
+  }
+  /// Returns part i in the dtype of h: 0 for the embedding, 1 + i for layer i.
+  at::Tensor part(int64_t i, const at::Tensor& h_TD) const {
+    return features_FE.narrow(1, i * hidden_size, hidden_size).to(h_TD.scalar_type());
+  }
+  /// Returns the embedding with the features in the places of their tokens.
+  at::Tensor merged(const at::Tensor& h_TD) const {
+    return features_FE.defined() ? h_TD.index_copy(0, rows_F, part(0, h_TD)) : h_TD;
+  }
+  /// Returns the output of a layer with its features added.
+  at::Tensor after_layer(int64_t layer, const at::Tensor& h_TD) const {
+    return layer < num_layers() ? h_TD.index_add(0, rows_F, part(1 + layer, h_TD)) : h_TD;
+  }
+};
+
+RowFeatures features_of(const Batch& batch, PictureFeatures* pictures, int64_t hidden_size) {
+  if (pictures == nullptr) {
+    TORCH_CHECK(batch.pictures == nullptr || batch.pictures->pictures.empty(),
+                "a row with pictures, and a model without a vision tower");
+    return {{}, {}, hidden_size};
+  }
+  const at::Tensor features_FE = pictures->of(batch);
+  return {features_FE, features_FE.defined() ? feature_rows(batch) : at::Tensor(), hidden_size};
 }
 
 }  // namespace
@@ -171,11 +204,13 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   if (expert_load != nullptr && batch.documents_T.defined()) {
     row.is_real_T = batch.documents_T.ge(0);
   }
+  const RowFeatures features = features_of(batch, options.pictures, spec.hidden_size);
   ParameterHooks* const hooks = options.parameter_hooks;
   before(kEmbeddingUnit, /*next=*/1);
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype, spec.padding_token,
                     spec.embedding_scale);
   after(kEmbeddingUnit);
+  h_TD = features.merged(h_TD);
   h_TD = between_units(h_TD, hooks, /*above=*/1, {kEmbeddingUnit, Use::kGradients, /*next=*/-1});
   const std::vector<Layer>& layers = adapters_on ? weights.layers : base_layers;
   const bool drops = adapters_on && dropout_seed && options.lora_dropout > 0;
@@ -187,16 +222,19 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
     // The backward continues below only if something there is trained.
     const int below = unit > 1 && h_TD.requires_grad() ? unit - 1 : -1;
     before(unit, above);
-    // The other rows of the last layer are not read, except by sums of all routers' scores.
-    const bool all_rows = expert_load != nullptr && expert_load->sums_scores &&
-                          experts_of(spec.layer(static_cast<int64_t>(i))) != nullptr;
+    const auto layer_number = static_cast<int64_t>(i);
+    // The other rows of the last layer are not read, except by sums of all routers' scores and by
+    // a layer's features.
+    const bool all_rows = layer_number < features.num_layers() ||
+                          (expert_load != nullptr && expert_load->sums_scores &&
+                           experts_of(spec.layer(layer_number)) != nullptr);
     const at::Tensor rows = last && !all_rows ? rows_L : at::Tensor();
     if (rows.defined()) row.is_real_T = at::Tensor();  // requested rows are never padding
     const Layer layer =
         drops ? with_dropout(layers[i], {options.lora_dropout, mix_seed(*dropout_seed, i), keys_T},
                              rows)
               : layers[i];
-    h_TD = run_one(h_TD, layer, row, rows);
+    h_TD = features.after_layer(layer_number, run_one(h_TD, layer, row, rows));
     if (last && all_rows && rows_L.defined()) h_TD = h_TD.index_select(0, rows_L);
     after(unit);
     h_TD = between_units(h_TD, hooks, above, {unit, Use::kBackward, below});
@@ -261,7 +299,10 @@ void Decoder::keep_feed_forwards(int64_t count) {
   }
 }
 
-void Decoder::use_adapters(bool on) { impl_->adapters_on = on; }
+void Decoder::use_adapters(bool on) {
+  impl_->adapters_on = on;
+  if (impl_->options.pictures != nullptr) impl_->options.pictures->use_adapters(on);
+}
 
 void Decoder::count_experts(ExpertLoad* load) { impl_->expert_load = load; }
 

@@ -14,6 +14,7 @@
 #include "longspan/layers/expert_exchange.h"
 #include "longspan/layers/expert_load.h"
 #include "longspan/memory/activation_store.h"
+#include "longspan/models/picture_features.h"
 #include "longspan/parameters/named_tensor.h"
 #include "longspan/parameters/parameter_hooks.h"
 #include "longspan/rows/batch.h"
@@ -41,6 +42,8 @@ struct DecoderOptions {
   /// Reaches the experts whose parameters are missing here; null: all experts are here. Must
   /// outlive the decoder and its graphs.
   ExpertExchange* expert_exchange = nullptr;
+  /// Computes the features of pictures; null: rows have none. Must outlive the decoder.
+  PictureFeatures* pictures = nullptr;
   /// For LoRA adapters among the parameters (models/lora.h).
   double lora_scale = 0.0, lora_dropout = 0.0;
   /// Called around every use of parameters; null: none. Must outlive the decoder and its graphs.

@@ -11,13 +11,15 @@
 
 namespace longspan {
 
-extern const Family kQwen2, kQwen3, kQwen3Moe, kQwen3Next, kQwen3_5, kQwen3_5Moe, kLlama, kMistral,
-    kGemma3, kPhi3, kGlm4, kGlm4Moe, kDeepseekV3, kGptOss;
+extern const Family kQwen2, kQwen2Vl, kQwen2_5Vl, kQwen3Vl, kQwen3VlMoe, kQwen3, kQwen3Moe,
+    kQwen3Next, kQwen3_5, kQwen3_5Moe, kLlama, kMistral, kGemma3, kPhi3, kGlm4, kGlm4Moe,
+    kDeepseekV3, kGptOss;
 
 std::span<const Family* const> all_families() {
   static constexpr const Family* kFamilies[] = {
-      &kQwen2,   &kQwen3,  &kQwen3Moe, &kQwen3Next, &kQwen3_5, &kQwen3_5Moe, &kLlama,
-      &kMistral, &kGemma3, &kPhi3,     &kGlm4,      &kGlm4Moe, &kDeepseekV3, &kGptOss};
+      &kQwen2,   &kQwen3,      &kQwen3Moe, &kQwen3Next,  &kQwen2Vl,    &kQwen2_5Vl,
+      &kQwen3Vl, &kQwen3VlMoe, &kQwen3_5,  &kQwen3_5Moe, &kLlama,      &kMistral,
+      &kGemma3,  &kPhi3,       &kGlm4,     &kGlm4Moe,    &kDeepseekV3, &kGptOss};
   return kFamilies;
 }
 
@@ -59,10 +61,14 @@ void read_fp8_blocks(const JsonObject& keys, StoredNumbers& stored) {
 
 const Family* family_of_type(std::string_view model_type) {
   for (const Family* family : all_families()) {
-    if (model_type == family->model_type) return family;
+    if (family->may_be_alone && model_type == family->model_type) return family;
     if (family->composite && model_type == family->composite->model_type) return family;
   }
   return nullptr;
+}
+
+const char* shown_type(const Family& family) {
+  return family.may_be_alone ? family.model_type : family.composite->model_type;
 }
 
 std::optional<StoredNumbers> read_stored(const Family& family, const nlohmann::json& config,
@@ -91,8 +97,8 @@ std::string describe_families() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) {
     const std::string models = family->models;
-    names.push_back(models.empty() ? family->model_type
-                                   : fmt::format("{} ({})", family->model_type, models));
+    names.push_back(models.empty() ? shown_type(*family)
+                                   : fmt::format("{} ({})", shown_type(*family), models));
   }
   return listed(names, "and");
 }
@@ -105,9 +111,21 @@ std::string describe_composites() {
   return listed(names, "and");
 }
 
+std::string describe_models_of_pictures() {
+  std::vector<std::string> names;
+  for (const Family* family : all_families()) {
+    if (family->composite && family->composite->read_vision != nullptr) {
+      names.emplace_back(family->composite->model_type);
+    }
+  }
+  return listed(names, "and");
+}
+
 std::string model_types() {
   std::vector<std::string> names;
-  for (const Family* family : all_families()) names.emplace_back(family->model_type);
+  for (const Family* family : all_families()) {
+    if (family->may_be_alone) names.emplace_back(family->model_type);
+  }
   return listed(names, "or");
 }
 

@@ -10,8 +10,21 @@
 #include "longspan/input/json_object.h"
 #include "longspan/models/model_config.h"
 #include "longspan/spec/file_tensors.h"
+#include "longspan/spec/vision_spec.h"
 
 namespace longspan {
+
+/// Tokens of config.json that stand for pictures.
+struct PictureTokens {
+  int64_t image, video, start, end;
+};
+
+/// Where transformers looks whether the head of a composite model is tied.
+enum class HeadTie {
+  kOneOfBoth,   ///< beside or in text_config, by the version: they must agree
+  kBeside,      ///< beside text_config, whatever that says
+  kBesideOrIn,  ///< tied if one of both says so
+};
 
 /// A model of text and images. Its config.json holds the language model's keys in text_config, and
 /// its files give the tensors other names (models/composite.h).
@@ -19,6 +32,12 @@ struct CompositeKind {
   const char* model_type;
   const char* architecture;
   const CompositeNames& names;
+  /// Reads vision_config; null: the tower is not supported, so rows have no pictures.
+  VisionSpec (*read_vision)(const JsonObject& keys) = nullptr;
+  PictureTokens default_tokens = {};
+  /// The language model's keys may stand in config.json itself, beside vision_config.
+  bool may_be_flat = false;
+  HeadTie head_tie = HeadTie::kOneOfBoth;
 };
 
 /// A family is one constant in its own file.
@@ -40,6 +59,9 @@ struct Family {
   std::optional<int64_t> default_padding_token = std::nullopt;
   /// The models of text and images with a language model of this family.
   std::optional<CompositeKind> composite = std::nullopt;
+  /// The language model is published alone too; otherwise transformers has no class for it, and
+  /// files of `model_type` itself are refused.
+  bool may_be_alone = true;
   /// The quantized format that the family reads (quant_method of quantization_config), besides
   /// plain numbers.
   StoredNumbers::Format reads_quantized = StoredNumbers::Format::kPlain;
@@ -48,8 +70,11 @@ struct Family {
 /// The register (families.cpp).
 std::span<const Family* const> all_families();
 
-/// Returns null if no family has this model_type.
+/// Returns null if no family reads files of this model_type.
 const Family* family_of_type(std::string_view model_type);
+
+/// Returns the model_type in messages: that of the family's files.
+const char* shown_type(const Family& family);
 
 /// Returns how the files store the weights, by quantization_config of config.json; nullopt if the
 /// family does not read that quantization. Throws UserError for fp8 formats other than e4m3 and for
@@ -64,7 +89,10 @@ std::string describe_families();
 /// and ...".
 std::string describe_composites();
 
-/// Returns the model types for help, e.g. "qwen2, qwen3 or ...".
+/// Returns the models whose rows may have pictures, e.g. "qwen2_vl and qwen3_vl".
+std::string describe_models_of_pictures();
+
+/// Returns the model types of language models alone for help, e.g. "qwen2, qwen3 or ...".
 std::string model_types();
 
 }  // namespace longspan

@@ -62,7 +62,8 @@ SelfAttentionSpec attention_from(const JsonObject& keys, const HybridKind& kind,
                                  ModelConfig& config) {
   SelfAttentionSpec mixer =
       read_attention(keys, config.spec, {.head_dim = 256, .num_kv_heads = kind.default_kv_heads});
-  mixer.rotary = read_rotary(keys, mixer.attention.key_dim, {.partial_factor = 0.25}, config);
+  mixer.rotary = read_rotary(keys, mixer.attention.key_dim,
+                             {.partial_factor = 0.25, .axes = kind.axes}, config);
   mixer.qk_norm = mixer.output_gate = true;
   mixer.qkv_bias = mixer.output_bias = keys.get<bool>("attention_bias", false);
   if (!keys.get<bool>("attn_output_gate", true)) {

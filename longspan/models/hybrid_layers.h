@@ -10,7 +10,11 @@ namespace longspan {
 struct HybridKind {
   int64_t default_kv_heads;  ///< default of num_key_value_heads
   GatedDeltaNetSpec::Projections projections;
+  std::optional<RotaryAxes> axes = {};  ///< of positions of pictures
 };
+
+/// Qwen3.5's axes.
+inline constexpr RotaryAxes kQwen3_5Axes{.sections = {11, 11, 10}, .interleaved = true};
 
 /// Reads the layers of Qwen3-Next and Qwen3.5 into config.spec, with their defaults: softmax
 /// attention with an output gate and head norms that multiply by 1 + weight, the linear_* keys, and

@@ -12,12 +12,13 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kDefaultWindow = 4096, kDefaultFirst = 28;  // transformers' defaults
+constexpr int64_t kDefaultWindow = 4096;  // transformers' default
 /// A limit, because a list of this length is made before any weights are read.
 constexpr int64_t kMostLayers = 1024;
 
 /// A single entry if all layers are alike.
-std::vector<bool> windowed_by_qwen(const JsonObject& keys, bool has_window, int64_t num_layers) {
+std::vector<bool> windowed_by_qwen(const JsonObject& keys, bool has_window, int64_t num_layers,
+                                   int64_t default_first) {
   if (const auto named = layers_with_window(keys, num_layers)) {
     const bool any = std::ranges::find(*named, true) != named->end();
     if (any && !has_window) {
@@ -27,7 +28,7 @@ std::vector<bool> windowed_by_qwen(const JsonObject& keys, bool has_window, int6
     }
     return any ? *named : std::vector<bool>{false};
   }
-  const auto first = keys.get<int64_t>("max_window_layers", kDefaultFirst);
+  const auto first = keys.get<int64_t>("max_window_layers", default_first);
   if (!has_window || first >= num_layers) return {false};
   if (first <= 0) return {true};
   if (num_layers > kMostLayers) {
@@ -62,14 +63,16 @@ std::optional<std::vector<bool>> layers_with_window(const JsonObject& keys, int6
 }
 
 std::vector<LayerSpec> with_qwen_windows(const JsonObject& keys, const SelfAttentionSpec& mixer,
-                                         const FeedForwardSpec& feed_forward, int64_t num_layers) {
+                                         const FeedForwardSpec& feed_forward, int64_t num_layers,
+                                         int64_t default_first) {
   SelfAttentionSpec windowed = mixer;
   if (keys.get<bool>("use_sliding_window", false)) {
     windowed.attention.window = read_window(keys, kDefaultWindow);
   }
-  return layers_where(windowed_by_qwen(keys, windowed.attention.window.has_value(), num_layers),
-                      {.mixer = windowed, .feed_forward = feed_forward},
-                      {.mixer = mixer, .feed_forward = feed_forward});
+  return layers_where(
+      windowed_by_qwen(keys, windowed.attention.window.has_value(), num_layers, default_first),
+      {.mixer = windowed, .feed_forward = feed_forward},
+      {.mixer = mixer, .feed_forward = feed_forward});
 }
 
 }  // namespace longspan

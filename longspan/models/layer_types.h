@@ -16,8 +16,10 @@ std::optional<std::vector<bool>> layers_with_window(const JsonObject& keys, int6
 
 /// Returns the pattern of Qwen2's and dense Qwen3's layers. With use_sliding_window, the layers
 /// that layer_types names have the window sliding_window, or without that key all layers from
-/// max_window_layers on. Throws UserError if layer_types asks for a window and there is none.
+/// max_window_layers on (`default_first`: its default). Throws UserError if layer_types asks for a
+/// window and there is none.
 std::vector<LayerSpec> with_qwen_windows(const JsonObject& keys, const SelfAttentionSpec& mixer,
-                                         const FeedForwardSpec& feed_forward, int64_t num_layers);
+                                         const FeedForwardSpec& feed_forward, int64_t num_layers,
+                                         int64_t default_first = 28);
 
 }  // namespace longspan

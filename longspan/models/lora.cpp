@@ -14,7 +14,7 @@ std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraS
                                              uint64_t seed) {
   std::vector<NamedTensor> parameters;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    if (!shape.modules.contains(parameter.lora_target) || !begins_adapter(parameter)) continue;
+    if (!shape.adapts(parameter) || !begins_adapter(parameter)) continue;
     const ParameterSpec a_spec = lora_a_of(parameter, shape.r),
                         b_spec = lora_b_of(parameter, shape.r);
     const at::Tensor a = at::empty(a_spec.shape, at::kFloat);

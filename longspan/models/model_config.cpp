@@ -38,6 +38,7 @@ const Family& find_family(const JsonObject& keys) {
 
 /// Returns the keys of the language model of a composite model.
 JsonObject language_part(const JsonObject& whole, const Family& family) {
+  if (family.composite->may_be_flat && !whole.has("text_config")) return whole;
   JsonObject keys = whole.object("text_config");
   const auto model_type = keys.get<std::string>("model_type", family.model_type);
   if (model_type != family.model_type) {
@@ -45,13 +46,22 @@ JsonObject language_part(const JsonObject& whole, const Family& family) {
                           family.composite->model_type, family.model_type));
   }
   const bool tied = whole.get<bool>("tie_word_embeddings", family.default_tie_word_embeddings);
-  if (keys.get<bool>("tie_word_embeddings", tied) != tied) {
+  if (family.composite->head_tie == HeadTie::kOneOfBoth &&
+      keys.get<bool>("tie_word_embeddings", tied) != tied) {
     keys.fail(fmt::format(
         "tie_word_embeddings is {}, and {} outside of text_config: transformers goes by one or the "
         "other. Set both to what the weights are (true: they have no lm_head.weight)",
         !tied, tied));
   }
   return keys;
+}
+
+/// Whether the embedding is also the head. `keys`: those of the language model.
+bool is_tied(const Family& family, const JsonObject& whole, const JsonObject& keys) {
+  constexpr const char* kKey = "tie_word_embeddings";
+  const bool beside = whole.get<bool>(kKey, family.default_tie_word_embeddings);
+  const bool either = family.composite && family.composite->head_tie == HeadTie::kBesideOrIn;
+  return beside || (either && keys.get<bool>(kKey, false));
 }
 
 /// Returns the token whose embedding gets no gradient.
@@ -97,8 +107,7 @@ void read_keys(const Family& family, const JsonObject& whole, const JsonObject& 
                                             family.default_max_position_embeddings);
   model.norm_eps = keys.get<double>("rms_norm_eps", family.default_rms_norm_eps);
   model.initializer_range = keys.get<double>("initializer_range", 0.02);
-  // In composite models, this key is outside text_config.
-  model.tied_head = whole.get<bool>("tie_word_embeddings", family.default_tie_word_embeddings);
+  model.tied_head = is_tied(family, whole, keys);
   model.padding_token = padding_token(family, keys, model.vocab_size);
   family.read_layers(keys, config);
   try {

@@ -162,8 +162,8 @@ TEST_CASE("model config: mistakes are named") {
              "of the file: index_head_dim, index_n_heads, index_topk."));
   // Models of text and images whose language model is unsupported.
   CHECK(says(Json{{"model_type", "llava"}, {"text_config", {{"model_type", "llama"}}}},
-             "the language model is trained of these alone: qwen3_5, qwen3_5_moe, mistral3 and "
-             "gemma3."));
+             "the language model is trained of these alone: qwen2_vl, qwen2_5_vl, qwen3_vl, "
+             "qwen3_vl_moe, qwen3_5, qwen3_5_moe, mistral3 and gemma3."));
   // If no name is near: the family by its keys.
   CHECK(
       says(Json{{"model_type", "starcoder"}, {"mlp_bias", true}, {"attention_bias", true}},

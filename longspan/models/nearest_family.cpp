@@ -41,7 +41,7 @@ struct Reading {
 };
 
 Reading read_as(const Family& family, const JsonObject& keys, std::string_view model_type) {
-  Reading reading{&family, {}, "", edit_distance(model_type, family.model_type)};
+  Reading reading{&family, {}, "", edit_distance(model_type, shown_type(family))};
   JsonObject recorded = keys;
   std::set<std::string> asked;
   recorded.record(asked);
@@ -81,7 +81,7 @@ std::string describe_nearest_family(const JsonObject& keys, std::string_view mod
     readings.push_back(read_as(*family, keys, model_type));
   const auto by_name = std::ranges::min_element(readings, {}, &Reading::distance);
   const Reading* nearest = &*by_name;
-  if (!is_near(model_type, by_name->family->model_type)) {
+  if (!is_near(model_type, shown_type(*by_name->family))) {
     std::erase_if(readings, [](const Reading& reading) { return !reading.error.empty(); });
     if (readings.empty()) return "";
     nearest = &*std::ranges::min_element(readings, {}, [](const Reading& reading) {
@@ -90,7 +90,7 @@ std::string describe_nearest_family(const JsonObject& keys, std::string_view mod
   }
   const Family& family = *nearest->family;
   const std::string models = family.models;
-  const std::string named = fmt::format(". The nearest is {}{}", family.model_type,
+  const std::string named = fmt::format(". The nearest is {}{}", shown_type(family),
                                         models.empty() ? "" : fmt::format(" ({})", models));
   if (!nearest->error.empty()) {
     return fmt::format("{}, and as one of these the file is refused: {}", named, nearest->error);

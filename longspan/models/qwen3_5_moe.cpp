@@ -3,6 +3,7 @@
 #include "longspan/models/expert_keys.h"
 #include "longspan/models/family.h"
 #include "longspan/models/hybrid_layers.h"
+#include "longspan/models/vision_keys.h"
 
 namespace longspan {
 namespace {
@@ -16,7 +17,10 @@ void read_qwen3_5_moe_layers(const JsonObject& keys, ModelConfig& config) {
   refuse_dense_layers(keys);
   config.router_aux_loss_coef = read_auxiliary_loss(keys);
   read_hybrid_layers(
-      keys, {.default_kv_heads = 2, .projections = GatedDeltaNetSpec::Projections::kApart},
+      keys,
+      {.default_kv_heads = 2,
+       .projections = GatedDeltaNetSpec::Projections::kApart,
+       .axes = kQwen3_5Axes},
       read_qwen_experts(
           keys, {.normalises = true, .has_gated_shared = true, .adapters = MlpAdapters::kOthers}),
       config);
@@ -32,7 +36,7 @@ extern const Family kQwen3_5Moe{
     .default_rms_norm_eps = 1e-6,
     .default_max_position_embeddings = 32768,
     .read_layers = read_qwen3_5_moe_layers,
-    .composite =
-        CompositeKind{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", kQwenCompositeNames}};
+    .composite = CompositeKind{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration",
+                               kQwenCompositeNames, read_qwen3_5_vision, kQwen3_5PictureTokens}};
 
 }  // namespace longspan

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -161,6 +162,36 @@ void require_factors(const JsonObject& keys, const RotarySpec& rotary, int64_t h
   }
 }
 
+/// Reads mrope_section: the pairs of each axis, which add up to the rotated pairs.
+std::optional<RotaryAxes> axes_of(const JsonObject& keys, const std::optional<JsonObject>& rope,
+                                  int64_t num_pairs, const RotaryDefaults& defaults) {
+  if (!defaults.axes) return std::nullopt;
+  RotaryAxes axes = *defaults.axes;
+  if (rope && rope->has("mrope_section")) {
+    const auto sections = rope->get<std::vector<int64_t>>("mrope_section");
+    if (sections.size() != axes.sections.size()) {
+      rope->fail(fmt::format("mrope_section has {} numbers; wanted are {}", sections.size(),
+                             axes.sections.size()));
+    }
+    std::ranges::copy(sections, axes.sections.begin());
+  }
+  if (rope && rope->get<bool>("mrope_interleaved", axes.interleaved) != axes.interleaved) {
+    rope->fail(fmt::format("mrope_interleaved must be {} in this family", axes.interleaved));
+  }
+  const bool fits = std::ranges::all_of(
+      axes.sections, [&](int64_t size) { return size >= 0 && size <= kMostIndexed; });
+  // Interleaved sections beyond the pairs have no effect, as in transformers.
+  if (!fits || (!axes.interleaved && std::accumulate(axes.sections.begin(), axes.sections.end(),
+                                                     int64_t{0}) != num_pairs)) {
+    keys.fail(fmt::format(
+        "mrope_section [{}] must be three numbers from 0 on{}", fmt::join(axes.sections, ", "),
+        axes.interleaved
+            ? ""
+            : fmt::format(" that add up to {}, the rotated pairs of a head", num_pairs)));
+  }
+  return axes;
+}
+
 /// `rope`: the object with the scaling; nullopt: the file has none.
 RotarySpec rotary_of(const JsonObject& keys, const std::optional<JsonObject>& rope,
                      int64_t head_dim, const RotaryDefaults& defaults, ModelConfig& config) {
@@ -179,11 +210,24 @@ RotarySpec rotary_of(const JsonObject& keys, const std::optional<JsonObject>& ro
   rotary.dim = rotated_numbers(keys, head_dim, factor, defaults.partial_factor.has_value(),
                                config.model_type);
   require_factors(keys, rotary, head_dim);
+  rotary.axes = axes_of(keys, rope, rotary.dim.value_or(head_dim) / 2, defaults);
   config.rotary = rotary;
   return rotary;
 }
 
+constexpr std::pair<std::string_view, Type> kWithMrope[] = {{"default", Type::kDefault},
+                                                            {"mrope", Type::kDefault},
+                                                            {"linear", Type::kLinear},
+                                                            {"yarn", Type::kYarn}};
+
 }  // namespace
+
+const std::span<const std::pair<std::string_view, Type>> kRopeTypesWithMrope = kWithMrope;
+
+const RotaryDefaults kQwen3VlRotary{
+    .theta = 5e5,
+    .types = kWithMrope,
+    .axes = RotaryAxes{.sections = {24, 20, 20}, .interleaved = true}};
 
 RotarySpec read_rotary(const JsonObject& keys, int64_t head_dim, const RotaryDefaults& defaults,
                        ModelConfig& config) {

@@ -28,7 +28,13 @@ struct RotaryDefaults {
   /// Default of original_max_position_embeddings for scaled models whose file has the key only
   /// inside the scaling, which transformers then ignores. none: the key inside the scaling counts.
   std::optional<int64_t> original_positions = std::nullopt;
+  /// Axes of positions of pictures (mrope_section); none: the family has none.
+  std::optional<RotaryAxes> axes = std::nullopt;
 };
+/// kRopeTypes, and `mrope`, as published files of Qwen2-VL name unscaled frequencies.
+extern const std::span<const std::pair<std::string_view, RopeScaling::Type>> kRopeTypesWithMrope;
+/// Qwen3-VL's, dense and with experts.
+extern const RotaryDefaults kQwen3VlRotary;
 
 /// Reads the rotation of heads of size head_dim, and sets config.rotary. If the keys of both
 /// versions are present, rope_scaling wins, as in transformers' RotaryEmbeddingConfigMixin. Throws

@@ -30,7 +30,7 @@ struct PreferenceSettings;
 /// Keys that only some stages use. Other stages refuse them together.
 struct StageKeys {
   std::span<const std::string_view> keys;  // in the order of the table of keys
-  std::string_view use = {};               // their purpose, if the stages alone do not tell
+  std::string_view use = {};               // what the keys are for, if the stages do not say it
 };
 
 /// A mean, besides the loss, that is plotted and written to trainer_log.jsonl.

@@ -31,6 +31,7 @@ nlohmann::ordered_json json_of(const Direction& direction) {
   for (const TrafficColumn& column : kCollectives) json[column.name] = direction.*column.bytes;
   json["measured"] = direction.measured();
   json["formula"] = direction.formula;
+  if (direction.features != 0) json["features_of_pictures"] = direction.features;
   return json;
 }
 
@@ -59,6 +60,7 @@ void AttentionTraffic::add_to(Direction& direction) {
   direction.all_gather += now.all_gather - before_.all_gather;
   direction.reduce_scatter += now.reduce_scatter - before_.reduce_scatter;
   direction.shift += now.shift - before_.shift;
+  direction.features += now.features - before_.features;
   before_ = now;
 }
 
@@ -88,7 +90,8 @@ AttentionTraffic::Report AttentionTraffic::report(const Group& world) const {
       of_layers.push_back(&(direction->*column.bytes));
   }
   numbers = of_layers;
-  numbers.insert(numbers.end(), {&report.num_rows, &report.num_tokens});
+  numbers.insert(numbers.end(), {&report.num_rows, &report.num_tokens, &report.forward.features,
+                                 &report.backward.features});
   std::vector<int64_t> values;
   for (const int64_t* number : numbers) values.push_back(*number);
   at::Tensor sums = at::tensor(values, at::kLong);
@@ -125,6 +128,11 @@ std::string table_of(const AttentionTraffic::Report& report) {
   for (const auto& [name, numbers] : {std::pair{"forward", rows[0]}, {"backward", rows[1]}}) {
     text += fmt::format("\n{:8}", name);
     for (const int64_t number : numbers) text += fmt::format("{:>20}", with_commas(number));
+  }
+  if (report.forward.features + report.backward.features > 0) {
+    text +=
+        fmt::format("\nFeatures of pictures, all layers: {} forward, {} backward",
+                    with_commas(report.forward.features), with_commas(report.backward.features));
   }
   return text;
 }

@@ -19,7 +19,8 @@ namespace longspan {
 /// for the same rows. Excludes reductions of gradients and losses.
 class AttentionTraffic {
  public:
-  /// How a step sends; the booleans as in attention_volume.
+  /// Settings of a step that determine the bytes that it sends. The booleans are those of
+  /// attention_volume().
   struct Sending {
     int64_t element_bytes;
     bool checkpointing, output_is_known;
@@ -39,6 +40,7 @@ class AttentionTraffic {
   struct Direction {
     int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0;
     int64_t formula = 0;
+    int64_t features = 0;  // of pictures, for all layers together; not in measured()
     int64_t measured() const { return all_to_all + all_gather + reduce_scatter + shift; }
   };
   struct Report {

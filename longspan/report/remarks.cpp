@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "longspan/account/held_parameters.h"
 #include "longspan/base/names.h"
 #include "longspan/input/json_text.h"
 #include "longspan/models/composite.h"
@@ -64,7 +65,7 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         "steps.",
         counted(facts.rows_per_step, "row"), counted(facts.num_rows, "row")));
   }
-  if (is_composite(facts.model)) {
+  if (copies_vision(facts.model)) {
     lines.push_back(fmt::format(
         "{} is trained on texts alone: its language model learns, and what it sees pictures with "
         "stays as it is.",
@@ -76,13 +77,15 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
   }
   if (trains_adapter(facts.method) && facts.adapters.empty()) {
     const ModelSpec& model = facts.model.spec;
-    const auto names = passed_over(model, lora_modules_from(facts.method.lora_target, model));
+    const auto names = passed_over(model, lora_shape_of(facts.method, model).modules);
     if (!names.empty()) {
       const bool are_of_experts = experts_of(model)->adapters == MlpAdapters::kExperts;
       lines.push_back(fmt::format(
           "lora_target: adapters of {} are on {} alone, as PEFT has it for {}; {} have none.",
           fmt::join(names, ", "),
-          are_of_experts ? "the experts that routers choose" : "shared experts",
+          are_of_experts                    ? "the experts that routers choose"
+          : experts_of(model)->has_shared() ? "shared experts"
+                                            : "dense MLPs",
           facts.model.architecture,
           are_of_experts ? "shared experts and dense MLPs" : "the experts that routers choose"));
     }

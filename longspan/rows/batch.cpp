@@ -15,6 +15,10 @@ namespace {
 
 at::Tensor empty_row(int64_t num_tokens) { return at::empty({num_tokens}, at::kLong); }
 
+at::Tensor indices(const std::vector<int64_t>& values) {
+  return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
+}
+
 int64_t num_tokens_of(const Sample& sample) { return std::ssize(sample.input_ids); }
 
 // Returns 0 where positions count the tokens.
@@ -52,6 +56,48 @@ Columns joined_columns(const std::vector<const Sample*>& samples) {
   return joined;
 }
 
+// Puts the samples' pictures one after the other into a sample of all their tokens.
+void join_features(const std::vector<const Sample*>& samples, Sample& all) {
+  const auto found = all.columns.find(kFeatureColumn);
+  if (found == all.columns.end()) return;
+  std::vector<at::Tensor> parts;
+  int64_t first = 0;
+  for (const Sample* sample : samples) {
+    const at::Tensor& own = sample->columns.at(kFeatureColumn).values;
+    parts.push_back(at::where(own.lt(0), own, own + first));
+    for (const Picture& picture : sample->pictures) {
+      all.pictures.push_back(picture);
+      first += picture.num_features;
+    }
+  }
+  found->second.values = at::cat(parts);
+}
+
+// Makes the row's pictures, and the features of its tokens from those of its samples.
+void join_pictures(const std::vector<const Sample*>& samples, Batch& row) {
+  const auto found = row.columns.find(kFeatureColumn);
+  if (found == row.columns.end()) return;
+  auto pictures = std::make_shared<RowPictures>();
+  std::vector<at::Tensor> parts;
+  for (const Sample* sample : samples) {
+    // The row's index of each of the sample's features.
+    std::vector<int64_t> index;
+    for (const Picture& picture : sample->pictures) {
+      const int64_t first = pictures->add(picture);
+      for (int64_t i = 0; i < picture.num_features; ++i) index.push_back(first + i);
+    }
+    const at::Tensor& own = sample->columns.at(kFeatureColumn).values;
+    if (index.empty()) {
+      parts.push_back(own);
+      continue;
+    }
+    const at::Tensor of_row = indices(index).index_select(0, own.clamp_min(0));
+    parts.push_back(at::where(own.lt(0), own, of_row));
+  }
+  found->second.values = at::cat(parts);
+  row.pictures = std::move(pictures);
+}
+
 int64_t most_axes(const std::vector<const Sample*>& samples) {
   int64_t axes = 0;
   for (const Sample* sample : samples) axes = std::max(axes, num_axes(*sample));
@@ -75,6 +121,7 @@ Batch with_each(const Batch& row, const Cut& cut) {
   Batch result;
   result.packing = row.packing;
   result.num_positions = row.num_positions;
+  result.pictures = row.pictures;
   result.tokens_T = cut(row.tokens_T, 0, 0);
   result.labels_T = cut(row.labels_T, 0, kIgnoreLabel);
   result.positions_T = cut(row.positions_T, row.positions_T.dim() - 1, 0);
@@ -98,10 +145,6 @@ void append_tensor(std::string& bytes, const at::Tensor& x) {
   for (const int64_t size : x.sizes()) append_number(bytes, size);
   const at::Tensor here = x.cpu().contiguous();
   append(bytes, here.const_data_ptr(), here.nbytes());
-}
-
-at::Tensor indices(const std::vector<int64_t>& values) {
-  return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
 }
 
 }  // namespace
@@ -154,6 +197,7 @@ Batch collate(const std::vector<const Sample*>& samples) {
     ++number;
   }
   batch.columns = joined_columns(samples);
+  join_pictures(samples, batch);
   if (const at::Tensor positions_AT = joined_positions(samples); positions_AT.defined()) {
     batch.places_T = batch.positions_T;
     batch.positions_T = positions_AT;
@@ -179,6 +223,7 @@ Batch idle_row(const Sample& pattern) {
     sizes.front() = 1;
     row.columns[name] = {at::full(sizes, column.padding, column.values.options()), column.padding};
   }
+  if (row.columns.contains(kFeatureColumn)) row.pictures = std::make_shared<RowPictures>();
   return row;
 }
 
@@ -190,6 +235,7 @@ Sample joined(const std::vector<const Sample*>& samples) {
     all.labels.insert(all.labels.end(), sample->labels.begin(), sample->labels.end());
   }
   all.columns = joined_columns(samples);
+  join_features(samples, all);
   all.positions_AT = joined_positions(samples);
   return all;
 }
@@ -203,6 +249,14 @@ std::string attached_bytes(const Sample& sample) {
     append_tensor(bytes, column.values);
   }
   if (sample.positions_AT.defined()) append_tensor(bytes, sample.positions_AT);
+  // Contents, not paths: the same pictures in another folder are the same rows.
+  for (const Picture& picture : sample.pictures) {
+    for (const int64_t number : {int64_t{picture.is_video}, picture.grid.t, picture.grid.h,
+                                 picture.grid.w, picture.num_features}) {
+      append_number(bytes, number);
+    }
+    append(bytes, &picture.checksum, sizeof(picture.checksum));
+  }
   return bytes;
 }
 
@@ -234,17 +288,27 @@ Batch on_device(const Batch& batch, at::Device device) {
   std::vector<at::Tensor> parts;
   with_each(batch, [&](const at::Tensor& x, int64_t, double) { return parts.emplace_back(x); });
   parts.push_back(label_rows(batch));
+  const at::Tensor features = feature_rows(batch);
+  if (features.defined()) parts.push_back(features);
   parts = sent_to(parts, device);
   size_t next = 0;
   Batch there =
       with_each(batch, [&](const at::Tensor&, int64_t, double) { return parts.at(next++); });
-  there.label_rows_L = parts.at(next);
+  there.label_rows_L = parts.at(next++);
+  if (features.defined()) there.feature_rows_F = parts.at(next);
   return there;
 }
 
 at::Tensor label_rows(const Batch& batch) {
   if (batch.label_rows_L.defined()) return batch.label_rows_L;
   return batch.labels_T.ne(kIgnoreLabel).nonzero().squeeze(1);
+}
+
+at::Tensor feature_rows(const Batch& batch) {
+  if (batch.feature_rows_F.defined() || !batch.columns.contains(kFeatureColumn)) {
+    return batch.feature_rows_F;
+  }
+  return batch.columns.at(kFeatureColumn).values.ge(0).nonzero().squeeze(1);
 }
 
 at::Tensor token_keys(const Batch& batch) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,12 @@ struct Batch {
   /// (label_rows).
   at::Tensor label_rows_L = {};
   Columns columns = {};
+  /// The row's pictures; null where samples have no kFeatureColumn, whose indices are those of the
+  /// row's features here.
+  std::shared_ptr<const RowPictures> pictures = {};
+  /// int64 [F]: indices of the tokens with a feature, ascending. Undefined: not computed yet
+  /// (feature_rows).
+  at::Tensor feature_rows_F = {};
   /// One more than the largest position of the WHOLE row, without padding; 0: unknown. Some
   /// rotations depend on it.
   int64_t num_positions = 0;
@@ -71,12 +78,14 @@ Batch collate(const std::vector<const Sample*>& samples);
 /// without a row of its own computes it.
 Batch idle_row(const Sample& pattern);
 
-/// Concatenates documents into one: tokens, labels, columns, and positions where any has axes.
-/// Throws std::logic_error as collate() does.
+/// Concatenates documents into one: tokens, labels, columns, pictures, and positions where any has
+/// axes. kFeatureColumn then counts the features of all pictures. Throws std::logic_error as
+/// collate() does.
 Sample joined(const std::vector<const Sample*>& samples);
 
-/// Returns the sample's columns and positions as bytes for a hash: names, shapes, dtypes, padding
-/// and numbers. Empty where the sample has only tokens and labels.
+/// Returns the sample's columns, positions and pictures as bytes for a hash: names, shapes, dtypes,
+/// padding and numbers; of pictures, their contents by checksum, and no paths. Empty where the
+/// sample has only tokens and labels.
 std::string attached_bytes(const Sample& sample);
 
 /// Throws std::logic_error where samples cannot share a row: their columns or axes of positions
@@ -90,8 +99,8 @@ Batch take(const Batch& row, const std::vector<int64_t>& index, const Packing& p
 /// document -1, and each column's padding value.
 Batch shard(const Batch& row, const TokenOrder& order);
 
-/// Copies a batch, with label_rows_L set, to another device without blocking the host. Returns the
-/// batch itself if it is on the device already.
+/// Copies a batch, with label_rows_L and feature_rows_F set, to another device without blocking the
+/// host. Returns the batch itself if it is on the device already.
 Batch on_device(const Batch& batch, at::Device device);
 
 /// Returns a key for each token, [T] int64: unique in the row, and the same on whichever rank holds
@@ -100,6 +109,10 @@ at::Tensor token_keys(const Batch& batch);
 
 /// Returns the indices of the row's labels, ascending: [L] int64.
 at::Tensor label_rows(const Batch& batch);
+
+/// Returns the indices of the tokens with a feature, ascending: [F] int64; undefined where the row
+/// has no pictures.
+at::Tensor feature_rows(const Batch& batch);
 
 /// The number of labels in this row or share.
 int64_t count_labels(const Batch& batch);

@@ -160,4 +160,36 @@ TEST_CASE("collate: positions of several axes; text among them counts on each") 
   CHECK_THROWS_AS(collate({&image, &other}), std::logic_error);
 }
 
+TEST_CASE("joined: pictures and their features follow those of the samples before") {
+  const auto sample = [](std::vector<int64_t> features, int64_t num_features) {
+    Sample made{.input_ids = {1, 2, 3}, .labels = {1, 2, 3}};
+    made.columns[kFeatureColumn] = {at::tensor(features, at::kLong), -1};
+    if (num_features > 0) made.pictures = {{.files = {"a"}, .num_features = num_features}};
+    return made;
+  };
+  const Sample a = sample({-1, 0, 1}, 2), text = sample({-1, -1, -1}, 0),
+               b = sample({0, -1, -1}, 1);
+  const Sample all = joined({&a, &text, &b});
+  CHECK(all.pictures.size() == 2);
+  CHECK(at::equal(all.columns.at(kFeatureColumn).values,
+                  at::tensor(std::vector<int64_t>{-1, 0, 1, -1, -1, -1, 2, -1, -1}, at::kLong)));
+}
+
+TEST_CASE("attached bytes: contents and grids of pictures are in them, paths are not") {
+  Sample sample{.input_ids = {1}, .labels = {1}};
+  sample.pictures = {{.files = {"a.png"}, .grid = {1, 2, 4}, .num_features = 2, .checksum = 5}};
+  const std::string bytes = attached_bytes(sample);
+  Sample other = sample;
+  other.pictures[0].files = {"moved/a.png"};
+  CHECK(attached_bytes(other) == bytes);
+  other.pictures[0].checksum = 6;
+  CHECK(attached_bytes(other) != bytes);
+  other = sample;
+  other.pictures[0].grid = {1, 4, 2};
+  CHECK(attached_bytes(other) != bytes);
+  other = sample;
+  other.pictures[0].is_video = true;
+  CHECK(attached_bytes(other) != bytes);
+}
+
 }  // namespace longspan

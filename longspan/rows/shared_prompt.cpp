@@ -15,6 +15,20 @@ int64_t num_equal(const at::Tensor& a, const at::Tensor& b, int64_t dim, int64_t
   return tokens.size(0) == 0 ? count : tokens[0][0].item<int64_t>();
 }
 
+// The number of tokens, among the first `count`, before the first feature of a picture that the
+// samples do not share.
+int64_t num_before_other_pictures(const Sample& a, const Sample& b, int64_t count) {
+  int64_t features = 0;
+  for (size_t i = 0; i < std::min(a.pictures.size(), b.pictures.size()); ++i) {
+    if (a.pictures[i] != b.pictures[i]) break;
+    features += a.pictures[i].num_features;
+  }
+  const auto column = a.columns.find(kFeatureColumn);
+  if (column == a.columns.end() || a.pictures == b.pictures) return count;
+  const at::Tensor own = column->second.values.narrow(0, 0, count).ge(features).nonzero();
+  return own.size(0) == 0 ? count : own[0][0].item<int64_t>();
+}
+
 // The number of tokens at the beginning that are the same in both, with all their data, and that
 // predict no label.
 int64_t num_shared(const Sample& a, const Sample& b) {
@@ -27,6 +41,7 @@ int64_t num_shared(const Sample& a, const Sample& b) {
   for (const auto& [name, column] : a.columns) {
     common = num_equal(column.values, b.columns.at(name).values, 0, common);
   }
+  common = num_before_other_pictures(a, b, common);
   if (a.positions_AT.defined() && b.positions_AT.defined()) {
     common = num_equal(a.positions_AT, b.positions_AT, 1, common);
   } else if (a.positions_AT.defined() || b.positions_AT.defined()) {

@@ -98,4 +98,17 @@ TEST_CASE("collate_shared: positions of several axes fork with the tokens") {
   CHECK((collate_shared({&pair}).packing == Packing::from_lengths({4, 4})));
 }
 
+TEST_CASE("collate_shared: tokens of different pictures are not shared") {
+  const auto sample = [](uint64_t checksum) {
+    Sample made{{5, 6, 6, 7, 8}, {-100, -100, -100, -100, 8}};
+    made.columns[kFeatureColumn] = {at::tensor(std::vector<int64_t>{-1, 0, 1, -1, -1}, at::kLong),
+                                    -1};
+    made.pictures = {{.files = {"a"}, .num_features = 2, .checksum = checksum}};
+    return made;
+  };
+  const Example same = pair_of(sample(1), sample(1)), other = pair_of(sample(1), sample(2));
+  CHECK((collate_shared({&same}).packing == Packing::from_documents({{7, Fork{3, 5}}})));
+  CHECK((collate_shared({&other}).packing == Packing::from_documents({{5}, {5}})));
+}
+
 }  // namespace longspan

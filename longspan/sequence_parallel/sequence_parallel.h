@@ -32,6 +32,8 @@ class SequenceParallel : public Attention {
   /// Sets the ranks that share a row, for layers that process whole rows, and how they share it.
   /// `group`: the ranks of token_order_of(). make_attention() calls it once.
   void set_sharers(Group group, RecurrentWay way) { sharers_ = Sharers{std::move(group), way}; }
+  /// Returns the ranks that share a row.
+  Group sharers() const { return sharers_ ? sharers_->group : Group(); }
   /// Throws std::logic_error before set_sharers().
   std::shared_ptr<const WholeRow> whole_row(const Packing& packing) const override;
 

@@ -12,7 +12,8 @@ namespace longspan {
 struct Config;
 
 /// Returns a folder's model as the configuration trains it: with rope_scaling for rows of
-/// cutoff_len tokens, otherwise with the positions of its adapters' training. Checks the sizes
+/// cutoff_len tokens, otherwise with the positions of its adapters' training; with its vision tower
+/// where a data set has pictures. Checks the sizes
 /// against the folder's weights first, so that a wrong config.json cannot cause large allocations.
 /// Throws UserError.
 ModelConfig model_config_for(const Config& config, const std::string& folder);

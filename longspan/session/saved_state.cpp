@@ -42,8 +42,15 @@ StoredWeights place_in_files(const ModelConfig& config, const ParameterSpec& par
 /// Returns the places of the trained shards in a checkpoint's weights.
 std::map<std::string, StoredWeights> stored_weights(const SavedModel& saved,
                                                     const std::vector<ParameterShard>& shards) {
-  if (saved.lora) return stacked_matrices(saved);  // other adapters have their own names
   std::map<std::string, StoredWeights> stored;
+  if (saved.lora) {
+    stored = stacked_matrices(saved);
+    for (const ParameterShard& shard : shards) {
+      const std::string& name = shard.parameter;
+      stored.try_emplace(name, StoredWeights{name_in_adapter(saved.config, name)});
+    }
+    return stored;
+  }
   for (const ParameterShard& shard : shards) {
     stored[shard.parameter] = place_in_files(saved.config, shard.spec);
   }

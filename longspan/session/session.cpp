@@ -24,8 +24,10 @@
 #include "longspan/session/expert_balance.h"
 #include "longspan/session/host_sums.h"
 #include "longspan/session/model_update.h"
+#include "longspan/session/picture_files.h"
 #include "longspan/session/row_pass.h"
 #include "longspan/session/saved_state.h"
+#include "longspan/session/shared_tower.h"
 #include "longspan/session/trained_model.h"
 #include "longspan/session/workers.h"
 #include "longspan/settings/choices.h"
@@ -61,6 +63,7 @@ struct Session::Impl {
         events(the_events),
         device(device_of(plan.device, plan.own_gpu())),
         given(model != nullptr ? &model->parameters : nullptr),
+        patches(frame_patches_of(config, model != nullptr ? model->patches : FramePatches{})),
         attention(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
         sharding(sharding_of(config, workers.mesh(), device)) {
     if (plan.parallel.expert_parallel_size > 1) {
@@ -71,6 +74,9 @@ struct Session::Impl {
       trained = load_trained_model(config, {plan.model, sharding, device, given});
       trained.options.activation_store = activations.get();
       trained.options.expert_exchange = experts.get();
+      pictures = make_picture_features(plan.model.spec, trained.parameters, trained.options,
+                                       patches, *attention);
+      trained.options.pictures = pictures.get();
       decoder = std::make_unique<Decoder>(plan.model.spec, trained.parameters, *attention,
                                           trained.options);
     });
@@ -105,11 +111,13 @@ struct Session::Impl {
   Events& events;
   at::Device device;
   GivenParameters given;
+  FramePatches patches;
   std::unique_ptr<SequenceParallel> attention;
   std::optional<ShardingOptions> sharding;
   std::unique_ptr<ActivationOffload> activations;  // outlives every graph
   std::unique_ptr<ExpertParallel> experts;         // the same; null: every rank has all experts
   TrainedModel trained;
+  std::unique_ptr<PictureFeatures> pictures;  // null: rows have none
   std::unique_ptr<Decoder> decoder;
   std::unique_ptr<Reference> reference;
   std::optional<ObjectiveContext> context;
@@ -149,9 +157,10 @@ Session::~Session() {
 }
 
 std::unique_ptr<Reference> Session::make_reference() {
-  return longspan::make_reference(impl_->config,
-                                  {impl_->plan.model, impl_->sharding, impl_->device, impl_->given},
-                                  impl_->trained, *impl_->decoder, *impl_->attention);
+  return longspan::make_reference(
+      impl_->config,
+      {impl_->plan.model, impl_->sharding, impl_->device, impl_->given, &impl_->patches},
+      impl_->trained, *impl_->decoder, *impl_->attention);
 }
 
 void Session::prepare(std::unique_ptr<Reference> table) {
@@ -197,15 +206,7 @@ void Session::run(const std::function<void()>& loop) {
   });
 }
 
-Row Session::row(std::vector<Sample> samples) const {
-  DrawnExamples drawn;
-  for (Sample& sample : samples) {
-    auto example = std::make_shared<Example>();
-    example->documents.push_back(std::move(sample));
-    drawn.examples.push_back(std::move(example));
-  }
-  return row(drawn);
-}
+Row Session::row(std::vector<Sample> samples) const { return row(examples_of(std::move(samples))); }
 
 Row Session::row(const DrawnExamples& drawn) const {
   const ObjectiveContext& context = *impl_->context;
@@ -388,8 +389,7 @@ RunParameters Session::account() const {
 }
 
 ModelSaver Session::saver(const std::optional<SavedChat>& chat) const {
-  const TrainedModel& trained = impl_->trained;
-  // Adapters and their optimizer are in fp32, and are saved so.
+  const TrainedModel& trained = impl_->trained;  // adapters are saved in fp32, as they are held
   const at::ScalarType dtype = trained.lora
                                    ? (impl_->config.model.pure_bf16 ? at::kBFloat16 : at::kFloat)
                                    : trained.options.compute_dtype;

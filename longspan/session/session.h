@@ -32,6 +32,7 @@
 #include "longspan/generation/generate.h"
 #include "longspan/liveness/run_control.h"
 #include "longspan/memory/transfer.h"
+#include "longspan/models/picture_features.h"
 #include "longspan/report/events.h"
 #include "longspan/session/loss_of_caller.h"
 #include "longspan/session/run_plan.h"
@@ -58,6 +59,9 @@ struct TrainedModel;
 struct ModelParts {
   ModelConfig config;                   // e.g. parse_model_config of a config.json
   std::vector<NamedTensor> parameters;  // named as by parameters_of(config.spec); copied
+  /// Reads pixels of the pictures of samples; empty: from their files, by the processor of
+  /// model_name_or_path.
+  FramePatches patches = {};
 };
 
 /// Surroundings of a session; each may be left out.

@@ -22,6 +22,7 @@
 #include "longspan/session/attended_model.h"
 #include "longspan/session/expert_balance.h"
 #include "longspan/session/parameter_sources.h"
+#include "longspan/session/shared_tower.h"
 #include "longspan/settings/choices.h"
 #include "longspan/text/bytes.h"
 #include "longspan/text/counted.h"
@@ -65,7 +66,7 @@ void require_same_shape(const Config& config, const ModelSpec& model, const Lora
   }
   if (config.method.use_rslora && !adapter.rank_stabilized) refuse("use_rslora", "true", "none");
   if (config.method.lora_target != defaults.method.lora_target &&
-      lora_modules_from(config.method.lora_target, model) != adapter.modules) {
+      lora_shape_of(config.method, model).modules != adapter.modules) {
     refuse("lora_target", config.method.lora_target,
            fmt::format("{}", fmt::join(adapter.modules, ",")));
   }
@@ -152,7 +153,7 @@ int64_t TrainedModel::num_trained() const {
 void check_trained_model(const Config& config, const ModelConfig& model) {
   const ModelSpec& spec = model.spec;
   auxiliary_loss_coefficient(config.optimization, model);
-  if (trains_adapter(config.method)) lora_modules_from(config.method.lora_target, spec);
+  if (trains_adapter(config.method)) lora_shape_of(config.method, spec);
   const std::vector<std::string> adapters = split_names(config.model.adapter_name_or_path);
   if (trains_adapter(config.method) && adapters.empty()) {
     require_in_peft(spec, lora_shape_of(config.method, spec));
@@ -198,7 +199,7 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 }
 
 TrainedModel load_trained_model(const Config& config, const ParameterPlace& place) {
-  const auto& [model, sharding, device, given] = place;
+  const auto& [model, sharding, device, given, patches] = place;
   const bool bf16 = computes_in_bf16(config.model, config.optimization),
              lora = trains_adapter(config.method);
   const Stage& stage = stage_of(config.method);
@@ -275,7 +276,7 @@ TrainedModel load_trained_model(const Config& config, const ParameterPlace& plac
 std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
                                           const TrainedModel& trained, Decoder& policy,
                                           SequenceParallel& attention) {
-  const auto& [model, sharding, device, given] = place;
+  const auto& [model, sharding, device, given, patches] = place;
   // An adapter that began at zero leaves the base model as the initial model. LLaMA-Factory uses
   // the base model for any adapter.
   if (config.preferences.ref_model.empty() && trained.lora) return base_model_reference(policy);
@@ -303,15 +304,20 @@ std::unique_ptr<Reference> make_reference(const Config& config, const ParameterP
                          .compute_dtype = trained.options.compute_dtype,
                          .mlp_tiles = trained.options.mlp_tiles,
                          .expert_exchange = trained.options.expert_exchange};
-  if (!sharding || sharding->all_are_here()) {
-    return reference_model(std::make_unique<Decoder>(
-        reference_config.spec, make_all(sources, device), attention, options));
+  const bool is_sharded = sharding && !sharding->all_are_here();
+  std::unique_ptr<ShardedParameters> sharded;
+  if (is_sharded) {
+    sharded = std::make_unique<ShardedParameters>(sources, *sharding);
+    options.parameter_hooks = sharded.get();
   }
-  auto sharded = std::make_unique<ShardedParameters>(sources, *sharding);
-  options.parameter_hooks = sharded.get();
-  auto decoder =
-      std::make_unique<Decoder>(reference_config.spec, sharded->parameters(), attention, options);
-  return reference_model(std::move(decoder), std::move(sharded));
+  const std::vector<NamedTensor> parameters =
+      is_sharded ? sharded->parameters() : make_all(sources, device);
+  std::unique_ptr<PictureFeatures> pictures =
+      make_picture_features(reference_config.spec, parameters, options,
+                            patches != nullptr ? *patches : FramePatches{}, attention);
+  options.pictures = pictures.get();
+  auto decoder = std::make_unique<Decoder>(reference_config.spec, parameters, attention, options);
+  return reference_model(std::move(decoder), std::move(pictures), std::move(sharded));
 }
 
 }  // namespace longspan

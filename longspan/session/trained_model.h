@@ -49,6 +49,7 @@ struct ParameterPlace {
   const std::optional<ShardingOptions>& sharding;
   at::Device device;
   GivenParameters given = nullptr;
+  const FramePatches* patches = nullptr;  // reads pixels, where the model has a tower
 };
 
 /// Loads the weights of model_name_or_path (or takes those of `place.given`), the adapters (merged,

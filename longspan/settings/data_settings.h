@@ -21,6 +21,11 @@ struct DataSettings {
   std::optional<bool> packing;      // not set: true for pt, else false
   bool neat_packing = false;
   std::string cache_dir;  // empty: the system's folder for temporary files
+  std::string media_dir;  // of pictures; empty: dataset_dir
+  int64_t image_max_pixels = 768 * 768, image_min_pixels = 32 * 32;
+  int64_t video_max_pixels = 256 * 256, video_min_pixels = 16 * 16;  // of a frame
+  double video_fps = 2.0;
+  bool rows_have_pictures = false;  // no key: for rows of a caller's own, without data sets
 };
 
 }  // namespace longspan

@@ -15,12 +15,21 @@ constexpr std::string_view kBesideTheModel = "mtp.";
 constexpr std::string_view kFrequencies = ".rotary_emb.inv_freq";
 
 constexpr std::string_view kQwenPictures[] = {"model.visual."},
+                           kQwen2VlPictures[] = {"visual.", "model.visual."},
                            kLlavaPictures[] = {"vision_tower.", "multi_modal_projector."};
 
 }  // namespace
 
-const CompositeNames kQwenCompositeNames{
-    .model = "model.language_model.", .head = "lm_head.", .pictures = kQwenPictures};
+const CompositeNames kQwenCompositeNames{.model = "model.language_model.",
+                                         .head = "lm_head.",
+                                         .pictures = kQwenPictures,
+                                         .module_model = "model.language_model.",
+                                         .module_vision = "model.visual."};
+const CompositeNames kQwen2VlCompositeNames{.model = "model.",
+                                            .head = "lm_head.",
+                                            .pictures = kQwen2VlPictures,
+                                            .module_model = "model.language_model.",
+                                            .module_vision = "model.visual."};
 const CompositeNames kLlavaCompositeNames{.model = "language_model.model.",
                                           .head = "language_model.lm_head.",
                                           .pictures = kLlavaPictures};

@@ -14,11 +14,16 @@ namespace longspan {
 /// Prefixes of tensor names in the files of a vision-language model, for its language model and for
 /// its other parts. In the files of a language model alone they are `model.` and `lm_head.`.
 struct CompositeNames {
-  std::string_view model, head;                // prefixes that replace model. and lm_head.
-  std::span<const std::string_view> pictures;  // prefixes of the other parts' names
+  std::string_view model, head;  // prefixes that replace model. and lm_head.
+  /// Prefixes of the other parts' names. The first one is also that of a vision tower
+  /// (kVisionPrefix).
+  std::span<const std::string_view> pictures;
+  /// Prefixes of modules' names in transformers, for the language model and the vision tower.
+  /// Adapters have them, and files may. Empty: the tower is not supported.
+  std::string_view module_model = {}, module_vision = {};
 };
-/// Qwen's, from transformers 5 on, and those of models built like LLaVA.
-extern const CompositeNames kQwenCompositeNames, kLlavaCompositeNames;
+/// Qwen's from Qwen3-VL on, those of Qwen2-VL and Qwen2.5-VL, and those of models built like LLaVA.
+extern const CompositeNames kQwenCompositeNames, kQwen2VlCompositeNames, kLlavaCompositeNames;
 
 /// Name prefixes in the files of a language model alone.
 inline constexpr std::string_view kModelPrefix = "model.", kHeadPrefix = "lm_head.";

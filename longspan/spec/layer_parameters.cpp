@@ -124,6 +124,18 @@ void LayerParameters::store_together(const char* module, const char* name, int n
   }
 }
 
+void LayerParameters::store_in_stacks() {
+  for (ParameterSpec& matrix : parameters_) {
+    if (!matrix.stored_in_stack) continue;
+    const StackedPlace& stack = *matrix.stored_in_stack;
+    matrix.stored_as = stack.tensor;
+    matrix.stored_part = StoredPart{.begin = stack.begin / stack.shape[2],
+                                    .num_rows = stack.shape[0] * stack.shape[1],
+                                    .num_matrices = stack.shape[0]};
+    matrix.stored_in_stack.reset();
+  }
+}
+
 ParameterSpec& LayerParameters::add_matrix(const char* module, const std::string& linear,
                                            const char* target, int64_t num_out, int64_t num_in) {
   ParameterSpec& matrix =

@@ -66,6 +66,8 @@ class LayerParameters {
   /// as rows of one tensor <module>.<name>.weight. They share one adapter of that name
   /// (shares_adapter()).
   void store_together(const char* module, const char* name, int num_linears);
+  /// Makes the stacks of linear_of_expert() the tensors of the files that hold these matrices.
+  void store_in_stacks();
   /// Adds <name>.weight [size], for a norm of this kind.
   void norm_of_kind(std::string_view module, const std::string& name, int64_t size, NormKind kind);
   /// Adds <name> [size], a bias that is initialized to ones.

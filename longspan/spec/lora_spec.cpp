@@ -47,29 +47,38 @@ ExpertTargets expert_targets(const ModelSpec& model) {
 
 }  // namespace
 
-std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model) {
-  const std::vector<std::string> all = lora_targets(model);
+std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model,
+                                        const std::set<ModelPart>& parts) {
+  const std::vector<std::string> named = lora_targets(model, parts);
+  std::set<ModelPart> of_all = parts;
+  of_all.erase(ModelPart::kProjector);  // as in LLaMA-Factory
+  const std::vector<std::string> all = lora_targets(model, of_all);
   std::set<std::string> modules;
   std::istringstream names(target);
   for (std::string name; std::getline(names, name, ',');) {
     name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
     if (name == "all") {
       modules.insert(all.begin(), all.end());
-    } else if (std::find(all.begin(), all.end(), name) != all.end()) {
+    } else if (std::find(named.begin(), named.end(), name) != named.end()) {
       modules.insert(name);
     } else {
       throw UserError(fmt::format("lora_target: the model has no module {}; choose from {}, or all",
-                                  name.empty() ? "\"\"" : name, fmt::join(all, ", ")));
+                                  name.empty() ? "\"\"" : name, fmt::join(named, ", ")));
     }
   }
   if (modules.empty()) {
     throw UserError(
-        fmt::format("lora_target names nothing; choose from {}, or all", fmt::join(all, ", ")));
+        fmt::format("lora_target names nothing; choose from {}, or all", fmt::join(named, ", ")));
   }
   return modules;
 }
 
 void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
+  if (shape.dropout > 0 && shape.parts != std::set{ModelPart::kLanguage}) {
+    throw UserError(
+        "lora_dropout: adapters of a vision tower or projector have none here. Set it to 0, or "
+        "leave these parts frozen.");
+  }
   const ExpertTargets targets = expert_targets(model);
   const auto is_given = [&](const std::string& name) { return shape.modules.contains(name); };
   if (std::ranges::none_of(targets.all, is_given)) return;
@@ -121,10 +130,24 @@ ModelSpec without_latent_exchange(ModelSpec model, const LoraShape& shape) {
   return model;
 }
 
+std::vector<std::string> excluded_linears(const ModelSpec& model, const LoraShape& shape) {
+  std::vector<std::string> names;
+  if (!model.vision) return names;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    if (parameter.part != ModelPart::kLanguage &&
+        shape.modules.contains(parameter.passed_over_target)) {
+      names.push_back(parameter.name.substr(0, parameter.name.rfind(".weight")));
+    }
+    if (!shape.modules.contains(parameter.lora_target) || shape.adapts(parameter)) continue;
+    names.push_back(parameter.adapted_linear);
+  }
+  return names;
+}
+
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape) {
   std::vector<ParameterSpec> matrices;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    if (!shape.modules.contains(parameter.lora_target) || !begins_adapter(parameter)) continue;
+    if (!shape.adapts(parameter) || !begins_adapter(parameter)) continue;
     matrices.push_back(lora_a_of(parameter, shape.r));
     matrices.push_back(lora_b_of(parameter, shape.r));
   }

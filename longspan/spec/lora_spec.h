@@ -15,14 +15,22 @@ struct LoraShape {
   double alpha = 16.0, dropout = 0.0;
   bool rank_stabilized = false;   // arXiv 2312.03732
   std::set<std::string> modules;  // linear layers (ParameterSpec::lora_target)
+  /// The parts of the model whose linear layers of these names have adapters.
+  std::set<ModelPart> parts = {ModelPart::kLanguage};
+
+  bool adapts(const ParameterSpec& parameter) const {
+    return parts.contains(parameter.part) && modules.contains(parameter.lora_target);
+  }
 
   /// Factor of the adapter's output x A^T B^T: alpha / r, or alpha / sqrt(r) if rank_stabilized.
   double scale() const;
 };
 
 /// Parses LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
-/// "all". Throws UserError for layers that the model does not have.
-std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model);
+/// "all": those of these parts, except layers of names that only a projector has. Throws UserError
+/// for layers that the parts do not have.
+std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model,
+                                        const std::set<ModelPart>& parts = {ModelPart::kLanguage});
 
 /// Throws UserError if PEFT cannot load an adapter of this shape. With transformers 5, PEFT stacks
 /// the adapters of experts into those of stacked parameters.
@@ -36,6 +44,10 @@ std::vector<std::string> passed_over(const ModelSpec& model, const std::set<std:
 /// layer that expands latents, latents do not travel, since each process knows only the dropout of
 /// its own tokens.
 ModelSpec without_latent_exchange(ModelSpec model, const LoraShape& shape);
+
+/// Returns the full names of modules without an adapter that share their name with linear layers
+/// that have one: those of other parts, and the patch embedding. Empty for texts alone.
+std::vector<std::string> excluded_linears(const ModelSpec& model, const LoraShape& shape);
 
 /// Returns the matrices of an adapter of this shape: A and B of each linear layer, once for
 /// projections that share an adapter.

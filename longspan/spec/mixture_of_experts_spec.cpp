@@ -58,10 +58,22 @@ void list_parameters(const MixtureOfExpertsSpec& mixture, LayerParameters& list)
                             const RowsOfStack& stack) {
       list.linear_of_expert("mlp", "experts", name, {num_out, num_in, mixture.bias}, {i, E}, stack);
     };
-    for (int64_t i = 0; i < E; ++i) {
+    const auto gate_and_up = [&](int64_t i) {
       linear(i, "gate_proj", I, D, {.name = "gate_up_proj", .begin = 0, .num_rows = 2 * I});
       linear(i, "up_proj", I, D, {.name = "gate_up_proj", .begin = I, .num_rows = 2 * I});
+    };
+    const auto down = [&](int64_t i) {
       linear(i, "down_proj", D, I, {.name = "down_proj", .begin = 0, .num_rows = D});
+    };
+    if (mixture.stored_in_stacks) {  // the parts of a tensor are consecutive
+      for (int64_t i = 0; i < E; ++i) gate_and_up(i);
+      for (int64_t i = 0; i < E; ++i) down(i);
+      list.store_in_stacks();
+    } else {
+      for (int64_t i = 0; i < E; ++i) {
+        gate_and_up(i);
+        down(i);
+      }
     }
   }
   if (!mixture.has_shared()) return;

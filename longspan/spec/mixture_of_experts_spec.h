@@ -83,6 +83,9 @@ struct MixtureOfExpertsSpec {
   /// The files hold one matrix for all experts, and one tensor for their biases. gate_up_proj is
   /// gate and up in one matrix, interleaved.
   bool stacked = false;
+  /// The files hold the experts' matrices in the two tensors of ParameterSpec::stored_in_stack
+  /// alone. Not with `stacked`, whose gate and up are one matrix here too.
+  bool stored_in_stacks = false;
   MlpAdapters adapters = MlpAdapters::kExperts;
 
   bool has_shared() const { return shared.intermediate_size > 0; }

@@ -17,6 +17,11 @@ std::vector<ParameterSpec> before_layers(const ModelSpec& model) {
                          {Initialisation::Kind::kNormal, model.initializer_range})};
 }
 
+std::vector<ParameterSpec> vision_parameters(const ModelSpec& model) {
+  if (!model.vision) return {};
+  return parameters_of(*model.vision, model.vision_unit());
+}
+
 std::vector<ParameterSpec> after_layers(const ModelSpec& model) {
   std::vector<ParameterSpec> parameters{
       parameter_spec("model.norm.weight", {model.hidden_size}, ParameterRole::kNorm, kAlwaysThere)};
@@ -25,6 +30,9 @@ std::vector<ParameterSpec> after_layers(const ModelSpec& model) {
     parameters.push_back(parameter_spec(kHeadName, {model.vocab_size, model.hidden_size},
                                         ParameterRole::kHead, model.head_unit(),
                                         {Initialisation::Kind::kNormal, model.initializer_range}));
+  }
+  for (ParameterSpec& parameter : vision_parameters(model)) {
+    parameters.push_back(std::move(parameter));
   }
   return parameters;
 }
@@ -202,10 +210,14 @@ int64_t num_parameters_of(const ModelSpec& model, const std::string& what) {
   return total;
 }
 
-std::vector<std::string> lora_targets(const ModelSpec& model) {
+std::vector<std::string> lora_targets(const ModelSpec& model, const std::set<ModelPart>& parts) {
   std::vector<std::string> targets;
-  for (const ParameterSpec& parameter : parameters_of_kinds(model)) {
-    if (parameter.lora_target.empty()) continue;
+  std::vector<ParameterSpec> parameters = parameters_of_kinds(model);
+  for (ParameterSpec& parameter : vision_parameters(model)) {
+    parameters.push_back(std::move(parameter));
+  }
+  for (const ParameterSpec& parameter : parameters) {
+    if (parameter.lora_target.empty() || !parts.contains(parameter.part)) continue;
     if (std::ranges::find(targets, parameter.lora_target) == targets.end()) {
       targets.push_back(parameter.lora_target);
     }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "longspan/spec/norm_kind.h"
 #include "longspan/spec/parameter_spec.h"
 #include "longspan/spec/self_attention_spec.h"
+#include "longspan/spec/vision_spec.h"
 
 namespace longspan {
 
@@ -79,10 +81,14 @@ struct ModelSpec {
   double embedding_scale = 1.0;  ///< factor of the embedding's output
   bool tied_head = false;        ///< the embedding is also the head
   double initializer_range = 0.02;
+  /// The tower of a model of texts and pictures; none: rows have no pictures.
+  std::optional<VisionSpec> vision = {};
 
   const LayerSpec& layer(int64_t i) const { return pattern[i % pattern.size()]; }
   /// Returns the unit of the head's parameters (parameter_spec.h).
   int head_unit() const { return tied_head ? kEmbeddingUnit : static_cast<int>(num_layers + 1); }
+  /// Returns the first unit of the tower's parameters.
+  int vision_unit() const { return static_cast<int>(num_layers + 2); }
   /// True for the role of the matrix that computes logits.
   bool is_head(ParameterRole role) const {
     return role == (tied_head ? ParameterRole::kEmbedding : ParameterRole::kHead);
@@ -139,7 +145,9 @@ const MixtureOfExpertsSpec* experts_of(const ModelSpec& model);
 /// Returns the indices of the layers with a mixture.
 std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 
-/// Returns the linear layers that can have an adapter, by the names for users, each once.
-std::vector<std::string> lora_targets(const ModelSpec& model);
+/// Returns the linear layers in these parts that can have an adapter, by the names for users, each
+/// once.
+std::vector<std::string> lora_targets(const ModelSpec& model,
+                                      const std::set<ModelPart>& parts = {ModelPart::kLanguage});
 
 }  // namespace longspan

@@ -21,6 +21,8 @@ bool decays(ParameterRole role) {
     case ParameterRole::kLoraB:
     case ParameterRole::kValueHead:
     case ParameterRole::kConvolution:
+    case ParameterRole::kPatches:
+    case ParameterRole::kPositions:
     case ParameterRole::kLogDecay:
       return true;
     case ParameterRole::kNorm:
@@ -35,6 +37,7 @@ bool decays(ParameterRole role) {
 ParameterUse use_of(ParameterRole role) {
   switch (role) {
     case ParameterRole::kProjection:
+    case ParameterRole::kPatches:
     case ParameterRole::kHead:
     case ParameterRole::kLoraA:
     case ParameterRole::kLoraB:
@@ -48,6 +51,7 @@ ParameterUse use_of(ParameterRole role) {
     case ParameterRole::kValueHead:
     case ParameterRole::kValueHeadBias:
     case ParameterRole::kConvolution:
+    case ParameterRole::kPositions:
     case ParameterRole::kLogDecay:
       return ParameterUse::kAsHeld;
   }
@@ -65,6 +69,7 @@ ParameterSpec lora_matrix(const ParameterSpec& projection, const std::string& na
   spec.layer = projection.layer;
   spec.module = projection.module;
   spec.expert = projection.expert;
+  spec.part = projection.part;
   return spec;
 }
 
@@ -109,7 +114,10 @@ Initialisation first_values(NormKind norm) {
 std::vector<int64_t> stored_shape(const ParameterSpec& parameter) {
   std::vector<int64_t> shape = parameter.shape;
   if (!parameter.stored_part) return shape;
-  if (parameter.stored_part->stacked) {
+  if (const int64_t count = parameter.stored_part->num_matrices; count > 0) {
+    shape.at(0) = parameter.stored_part->num_rows / count;
+    shape.insert(shape.begin(), count);
+  } else if (parameter.stored_part->stacked) {
     std::reverse(shape.begin(), shape.end());
     shape.insert(shape.begin(), parameter.stored_part->num_rows);
   } else {
@@ -123,7 +131,8 @@ bool begins_stored(const ParameterSpec& parameter) {
 }
 
 bool shares_adapter(const ParameterSpec& projection) {
-  return projection.stored_part && !projection.stored_part->stacked;
+  return projection.stored_part && !projection.stored_part->stacked &&
+         projection.stored_part->num_matrices == 0;
 }
 
 bool begins_adapter(const ParameterSpec& projection) { return lora_b_begin(projection) == 0; }

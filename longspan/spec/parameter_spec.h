@@ -19,6 +19,8 @@ enum class ParameterRole {
   kBias,           ///< the bias of a linear layer or another operation
   kSinks,          ///< [heads], the logits of attention sinks (AttentionSpec::has_sinks)
   kConvolution,    ///< [channels, 1, tokens], a depthwise convolution
+  kPatches,        ///< [hidden, channels, time, height, width], from pixels to hidden states
+  kPositions,      ///< [positions, hidden], added to hidden states
   kLogDecay,       ///< logarithms of the decay rates of a recurrence's states
   kRouter,         ///< [experts, hidden], scores each expert
   kBuffer,         ///< read by the model, never trained, saved unchanged
@@ -35,6 +37,14 @@ enum class ParameterUse {
   kAsHeld,  ///< used in the dtype in which it is held
 };
 
+/// The part of a model of texts and pictures to which a parameter belongs. Users train parts by
+/// themselves.
+enum class ModelPart {
+  kLanguage,
+  kTower,      ///< from pixels to hidden states of patches
+  kProjector,  ///< from these to hidden states of the language model
+};
+
 /// Initial values of a new parameter.
 struct Initialisation {
   enum class Kind { kZeros, kOnes, kNormal, kUniform, kLogUniform };
@@ -47,7 +57,8 @@ struct Initialisation {
 };
 
 /// Units: parameters that are used together and that ZeRO-3 gathers together. The layers are units
-/// 1 to num_layers; an untied head is the next unit.
+/// 1 to num_layers; an untied head is the next unit. The units of a vision tower begin after that
+/// (ModelSpec::vision_unit), whether or not the head is tied: a number may have no parameters.
 constexpr int kAlwaysThere = -1;   ///< the last norm and a value head, which are never released
 constexpr int kEmbeddingUnit = 0;  ///< also the head if tied
 
@@ -58,6 +69,10 @@ struct StoredPart {
   /// The parameter is a single such row: parts are stacked along an extra dim, matrices as [in,
   /// out].
   bool stacked = false;
+  /// The rows are those of this many matrices behind each other: the tensor is [num_matrices,
+  /// num_rows / num_matrices, columns]. 0: the tensor is one matrix. Files may also hold each
+  /// matrix as its transpose.
+  int64_t num_matrices = 0;
 
   bool operator==(const StoredPart&) const = default;
 };
@@ -115,6 +130,7 @@ struct ParameterSpec {
   std::optional<StackedPlace> stored_in_stack;
   /// The expert to which it belongs, also for an adapter's matrices; none: every token uses it.
   std::optional<ExpertNumber> expert;
+  ModelPart part = ModelPart::kLanguage;
 
   int64_t num_elements() const;
   bool operator==(const ParameterSpec&) const = default;

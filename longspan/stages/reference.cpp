@@ -10,8 +10,9 @@ namespace {
 
 class Model : public Reference {
  public:
-  Model(std::unique_ptr<Decoder> model, std::unique_ptr<ShardedParameters> sharded)
-      : sharded_(std::move(sharded)), model_(std::move(model)) {}
+  Model(std::unique_ptr<Decoder> model, std::unique_ptr<PictureFeatures> pictures,
+        std::unique_ptr<ShardedParameters> sharded)
+      : sharded_(std::move(sharded)), pictures_(std::move(pictures)), model_(std::move(model)) {}
 
   at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) override {
     const at::NoGradGuard no_grad;
@@ -28,6 +29,7 @@ class Model : public Reference {
 
  private:
   std::unique_ptr<ShardedParameters> sharded_;
+  std::unique_ptr<PictureFeatures> pictures_;
   std::unique_ptr<Decoder> model_;
 };
 
@@ -68,8 +70,9 @@ class Table : public Reference {
 }  // namespace
 
 std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
+                                           std::unique_ptr<PictureFeatures> pictures,
                                            std::unique_ptr<ShardedParameters> sharded) {
-  return std::make_unique<Model>(std::move(model), std::move(sharded));
+  return std::make_unique<Model>(std::move(model), std::move(pictures), std::move(sharded));
 }
 
 std::unique_ptr<Reference> base_model_reference(Decoder& model) {

@@ -26,9 +26,10 @@ class Reference {
   virtual ShardedParameters::HeldBytes held_bytes() const { return {}; }
 };
 
-/// Makes a reference with its own model. `sharded`: the source of its parameters, if they are
-/// sharded.
+/// Makes a reference with its own model, and the parts that the model refers to. `pictures`: null
+/// if rows have none. `sharded`: the source of its parameters, if they are sharded.
 std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
+                                           std::unique_ptr<PictureFeatures> pictures,
                                            std::unique_ptr<ShardedParameters> sharded = nullptr);
 
 /// Makes a reference from the trained model without its adapters. The model must outlive it.

@@ -34,6 +34,19 @@ Batch collated(Documents which, const std::vector<const Example*>& examples,
   throw std::logic_error("documents of no kind");
 }
 
+/// Returns the row's pictures, with the features that each rank's tokens want.
+RowPictures with_wanted(const Batch& row, const SequenceParallel& attention) {
+  RowPictures pictures = *row.pictures;
+  const int64_t* feature = row.columns.at(kFeatureColumn).values.const_data_ptr<int64_t>();
+  for (int rank = 0; rank < attention.sharers().size(); ++rank) {
+    std::vector<int64_t>& wanted = pictures.wanted.emplace_back();
+    for (const int64_t token : attention.token_order_of(rank, row.packing, 1).index) {
+      if (token >= 0 && feature[token] >= 0) wanted.push_back(feature[token]);
+    }
+  }
+  return pictures;
+}
+
 }  // namespace
 
 Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
@@ -67,7 +80,11 @@ int64_t Row::num_tokens() const {
 int64_t Row::num_computed_tokens() const { return examples.empty() ? 0 : whole.tokens_T.numel(); }
 
 Batch local_share(const Batch& row, const SequenceParallel& attention, at::Device device) {
-  return on_device(shard(row, attention.token_order(row.packing)), device);
+  Batch share = shard(row, attention.token_order(row.packing));
+  if (row.pictures != nullptr && !row.pictures->pictures.empty()) {
+    share.pictures = std::make_shared<RowPictures>(with_wanted(row, attention));
+  }
+  return on_device(share, device);
 }
 
 }  // namespace longspan

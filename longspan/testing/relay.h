@@ -1,4 +1,4 @@
-// A proxy to a server that can be blocked.
+// A proxy in front of a server. A test can block the proxy.
 #pragma once
 
 #include <netinet/in.h>

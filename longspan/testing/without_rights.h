@@ -6,7 +6,7 @@
 
 namespace longspan::testing {
 
-/// For its lifetime, root becomes an unprivileged user; other users stay.
+/// For its lifetime, root becomes an unprivileged user; for other users nothing changes.
 class WithoutRights {
  public:
   WithoutRights() : was_root_(geteuid() == 0) {

@@ -1,5 +1,5 @@
 // Calls into the Rust archive: converts status to exceptions and its strings to std::string. Only
-// for this folder's .cpp files.
+// for .cpp files of this folder and of pictures/.
 #pragma once
 
 #include <stdexcept>

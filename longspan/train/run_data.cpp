@@ -11,6 +11,7 @@
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/data/joined_messages.h"
+#include "longspan/data/picture_encoding.h"
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
 #include "longspan/liveness/agreement.h"
@@ -52,6 +53,13 @@ void say_model(const RowSettings& config, const ModelConfig& model, Events& even
   }
 }
 
+/// How the model of a run takes pictures; nullopt: it takes none.
+std::optional<PictureEncoding> picture_encoding(const RowSettings& config, const ModelConfig& model,
+                                                const Tokenizer& tokenizer) {
+  if (!model.spec.vision) return std::nullopt;
+  return picture_encoding_of(config.model.model_name_or_path, tokenizer, config.data);
+}
+
 /// Without data sets.
 RunData no_data() {
   RunData data;
@@ -73,9 +81,13 @@ RunData read_data(const RowSettings& config, const ModelConfig& model,
   const Tokenizer tokenizer = Tokenizer::load(config.model.model_name_or_path);
   const Stage& stage = stage_of(config.method);
   const RunRows rows = read_run_rows(config.data, stage, config.seed);
+  std::optional<PictureEncoding> pictures = picture_encoding(config, model, tokenizer);
+  if (pictures) {
+    pictures->in_every_sample = have_pictures(rows.train) || have_pictures(rows.eval);
+  }
   const auto encoded_from = [&](const std::vector<Conversation>& some) {
     return encode_examples(config.data, stage, tokenizer, some, template_time,
-                           model.spec.vocab_size);
+                           model.spec.vocab_size, pictures ? &*pictures : nullptr);
   };
   EncodedExamples train, eval;
   if (has_rows) train = encoded_from(rows.train);

@@ -94,6 +94,33 @@ LsrStatus lsr_events_new(LsrView folder, LsrView suffix, int64_t last_step, LsrE
 LsrStatus lsr_events_add(LsrEvents* events, LsrView scalars_json, int64_t step, LsrString* error);
 void lsr_events_free(LsrEvents* events);
 
+/* A picture file's pixels, with Pillow's modes and values. */
+typedef enum {
+  LSR_BILEVEL = 0, /* a byte of 0 or 255 */
+  LSR_GREY = 1,
+  LSR_GREY_ALPHA = 2,
+  LSR_PALETTE = 3,
+  LSR_RGB = 4,
+  LSR_RGBA = 5,
+  LSR_CMYK = 6,  /* 255 is full ink */
+  LSR_GREY16 = 7 /* little-endian */
+} LsrPictureMode;
+typedef struct {
+  int32_t mode;
+  int32_t orientation; /* EXIF's, 1 to 8, not applied */
+  uint32_t width, height;
+  int32_t key;       /* red, green, blue of the transparent colour in RGB; -1: none */
+  LsrString pixels;  /* row by row, without padding */
+  LsrString palette; /* red, green and blue of up to 256 colours */
+} LsrPicture;
+/* Width and height after orientation, from the header alone. `place` begins each error. More than
+ * `most_pixels` are an error before memory is allocated for them. */
+LsrStatus lsr_picture_size(LsrView bytes, LsrView place, uint64_t most_pixels, uint32_t* width,
+                           uint32_t* height, LsrString* error);
+/* The first frame of an animated picture. On success pixels and palette are to be freed. */
+LsrStatus lsr_picture_decode(LsrView bytes, LsrView place, uint64_t most_pixels,
+                             LsrPicture* picture, LsrString* error);
+
 /* An incremental XXH64 with seed 0. */
 typedef struct LsrXxh64 LsrXxh64;
 LsrXxh64* lsr_xxh64_new(void);

@@ -10,6 +10,7 @@ mod held_memory;
 mod json;
 mod line_editor;
 mod local_time;
+mod pictures;
 mod plot;
 mod progress;
 mod python;

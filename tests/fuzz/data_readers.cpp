@@ -72,7 +72,9 @@ constexpr Way kWays[] = {
     {"sft", R"("num_samples": 3)"},
     {"sft", R"("formatting": "openai")"},
     {"dpo", R"("ranking": true, "formatting": "openai",
-              "columns": {"messages": "m", "chosen": "c", "rejected": "n", "tools": "t"})"}};
+              "columns": {"messages": "m", "chosen": "c", "rejected": "n", "tools": "t"})"},
+    {"sft",
+     R"("formatting": "openai", "columns": {"messages": "m", "images": "i", "videos": "v"})"}};
 
 /// Returns a configuration that reads the rows by one of kWays.
 Config config_of(const Way& way, const Folder& folder, const std::string& ending,

@@ -1,11 +1,13 @@
 // Prints the examples of a configuration for comparisons in Python tests: a JSON line for each
 // example of the training rows: {"documents": [{"input_ids", "labels"}, ...], "positions",
-// "desirable", "description"}, and the first document's input_ids and labels again at the top
+// "desirable", "description"} (documents with pictures also have "features", "positions" of three
+// axes and "pictures"), and the first document's input_ids and labels again at the top
 // level. The report of packing goes to stderr. Usage: data_probe config.json [key=value ...]
 //
 // Without arguments: reads the name of a configuration file from each line of stdin, and prints
 // those lines followed by an empty one, or {"error": ...} and an empty one. A tokenizer whose files
 // have not changed is loaded once.
+#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -13,6 +15,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,6 +24,7 @@
 #include "longspan/data/dataset.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
+#include "longspan/data/picture_encoding.h"
 #include "longspan/registers/stage.h"
 #include "longspan/text/tokenizer.h"
 
@@ -33,18 +37,47 @@ void print_line(const json& line) {
   fmt::print("{}\n", line.dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
+/// Many folders of tests hold only a tokenizer.
+std::optional<PictureEncoding> pictures_of(const Config& config, const Tokenizer& tokenizer) {
+  const std::string& folder = config.model.model_name_or_path;
+  if (!std::filesystem::exists(std::filesystem::path(folder) / "config.json")) return std::nullopt;
+  return picture_encoding_of(folder, tokenizer, config.data);
+}
+
+json as_json(const Sample& document) {
+  json printed = {{"input_ids", document.input_ids}, {"labels", document.labels}};
+  const auto numbers = [](const at::Tensor& x) {
+    const int64_t* const first = x.const_data_ptr<int64_t>();
+    return std::vector<int64_t>(first, first + x.numel());
+  };
+  if (const auto column = document.columns.find(kFeatureColumn); column != document.columns.end()) {
+    printed["features"] = numbers(column->second.values);
+  }
+  if (document.positions_AT.defined()) {
+    printed["positions"] = numbers(document.positions_AT.contiguous());
+  }
+  for (const Picture& picture : document.pictures) {
+    printed["pictures"].push_back({{"files", picture.files},
+                                   {"is_video", picture.is_video},
+                                   {"grid", {picture.grid.t, picture.grid.h, picture.grid.w}},
+                                   {"num_features", picture.num_features}});
+  }
+  return printed;
+}
+
 void print_examples(const Config& config, const Tokenizer& tokenizer) {
+  const std::optional<PictureEncoding> pictures = pictures_of(config, tokenizer);
   const EncodedExamples encoded = encode_examples(
       config.data, stage_of(config.method), tokenizer,
       read_run_rows(config.data, stage_of(config.method), config.optimization.seed).train,
-      local_time_now());
+      local_time_now(), INT64_MAX, pictures ? &*pictures : nullptr);
   for (const Example& example : encoded.examples) {
     json line = {{"input_ids", example.documents[0].input_ids},
                  {"labels", example.documents[0].labels},
                  {"desirable", example.desirable},
                  {"description", describe_example(example, config.method.stage, tokenizer)}};
     for (const Sample& document : example.documents) {
-      line["documents"].push_back({{"input_ids", document.input_ids}, {"labels", document.labels}});
+      line["documents"].push_back(as_json(document));
     }
     const Batch row = collate_examples({&example});
     const int64_t* positions = row.positions_T.const_data_ptr<int64_t>();

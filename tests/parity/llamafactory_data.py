@@ -1,8 +1,9 @@
-"""LLaMA-Factory's own templates and encoders, of its wheel, which is fetched once. The rest of it, which wants many
-packages, is left out: logging, and what makes tokens of pictures."""
+"""LLaMA-Factory's own templates, encoders and texts of pictures, of its wheel, which is fetched once. The rest of it,
+which wants many packages, is left out."""
 
 import enum
 import importlib
+import importlib.util
 import logging
 import subprocess
 import sys
@@ -69,3 +70,19 @@ def load():
     module("llamafactory.data.processor", __path__=[str(folder / "data" / "processor")])
     return [importlib.import_module(f"llamafactory.data.{name}")
             for name in ("template", "processor.supervised", "processor.pairwise")]
+
+
+def load_pictures():
+    """The module mm_plugin, after load()."""
+    module("torchaudio")
+    module("llamafactory.extras.constants", IGNORE_INDEX=-100, IMAGE_PLACEHOLDER="<image>", VIDEO_PLACEHOLDER="<video>",
+           AUDIO_PLACEHOLDER="<audio>")
+    module("llamafactory.extras.packages", is_pillow_available=lambda: True, is_pyav_available=lambda: False,
+           is_transformers_version_greater_than=lambda _: True)
+    name = "llamafactory.data.mm_plugin_with_pictures"
+    spec = importlib.util.spec_from_file_location(name, fetch() / "data" / "mm_plugin.py")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    spec.loader.exec_module(loaded)
+    del sys.modules["torchaudio"]  # transformers asks whether it is there
+    return loaded

@@ -189,9 +189,17 @@ def test_what_is_refused(places, data, tmp_path):
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     refused = Running(settings_of(folder, data, tmp_path / "out")).wait()
     assert refused.status == 1 and "no tensors of its vision part" in refused.text, refused.text
-    made = subprocess.run([PROGRAM, "init", "--config", folder / "config.json", "--output", tmp_path / "made"],
+    made = subprocess.run([PROGRAM, "init", "--config", places["gemma3"] / "whole", "--output", tmp_path / "made"],
                           capture_output=True, text=True)
     assert made.returncode == 1 and "only its language model can be made" in made.stderr, made.stderr
+
+
+def test_a_new_model_with_its_tower(places, tmp_path):
+    made = subprocess.run([PROGRAM, "init", "--config", places["qwen3_5"] / "whole", "--output", tmp_path / "made"],
+                          capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    _, info = AutoModelForImageTextToText.from_pretrained(tmp_path / "made", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
 def test_a_model_of_texts_and_pictures_of_another_kind(data, tmp_path):

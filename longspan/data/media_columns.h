@@ -1,0 +1,27 @@
+// The files of pictures and videos that a row of a data set names. No torch.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "longspan/data/conversation.h"
+#include "longspan/data/dataset_info.h"
+
+namespace longspan {
+
+/// Gives each tag of the conversation's messages its file: the next one of the columns images and
+/// videos, or the one that a part of the message names. A pair's chosen and rejected answer each
+/// continue where the question ends. Paths begin at the entry's media_dir, or else at the current
+/// folder, as in LLaMA-Factory. Tags stay plain text where the entry lists no such column and no
+/// message has a part with a picture. Throws RowError with the conversation's source: numbers of
+/// tags and files that differ, no such file, an address or data in place of a file, a video that is
+/// no list of frames.
+void place_pictures(const DatasetEntry& entry, const nlohmann::ordered_json& row,
+                    Conversation& conversation);
+
+/// Reads the file that a message's part names ("image", "image_url", "video"): a path, a list of
+/// frames, or {"url": ...}. `place` names the part in errors.
+MessagePicture picture_of_part(const nlohmann::ordered_json& part, const std::string& type,
+                               const std::string& place);
+
+}  // namespace longspan

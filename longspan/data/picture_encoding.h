@@ -1,0 +1,65 @@
+// How a model takes pictures and videos: their sizes, tokens and positions. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "longspan/data/video_processor.h"
+#include "longspan/pictures/picture_processor.h"
+#include "longspan/text/tokenizer.h"
+
+namespace longspan {
+
+struct DataSettings;
+
+/// Positions of a picture's tokens on the axes time, row and column.
+enum class PicturePositions {
+  kCounted,  ///< no axes: positions count the tokens
+  kGrid,     ///< Qwen2-VL: a step of time for each temporal patch of a video
+  kSeconds,  ///< Qwen2.5-VL: steps of time in proportion to seconds
+  kFrames,   ///< Qwen3-VL, Qwen3.5: each temporal patch is placed as a picture, after its time
+};
+
+/// How the models of a model_type take pictures.
+struct PictureFamily {
+  std::string_view model_type;
+  PicturePositions positions;
+};
+/// Returns nullptr for a model_type that takes no pictures.
+const PictureFamily* picture_family(std::string_view model_type);
+
+/// A special token, with its text.
+struct PictureToken {
+  std::string text;
+  int32_t id = 0;
+};
+
+/// What the encoders of rows know of a model that takes pictures.
+struct PictureEncoding {
+  PictureProcessor processor;
+  VideoProcessor video_processor;
+  PictureLimits limits, video_limits;  // video_limits: of a frame
+  double video_fps = 2;
+  PictureToken image, video, begin, end;  // begin, end: around the tokens of a picture
+  PicturePositions positions = PicturePositions::kGrid;
+  double tokens_per_second = 1;  // kSeconds
+  /// Samples have kFeatureColumn even if none of their rows has pictures: others of the run have.
+  bool in_every_sample = false;
+
+  /// The text of a picture or video before its token is repeated.
+  std::string text_of(bool is_video) const {
+    return begin.text + (is_video ? video : image).text + end.text;
+  }
+  bool stamps_frames() const { return positions == PicturePositions::kFrames; }
+};
+
+/// Reads a model's folder: config.json and the files of its processor. nullopt: its model_type
+/// takes no pictures. Throws UserError: the tokenizer lacks the tokens, or config.json names
+/// others.
+std::optional<PictureEncoding> picture_encoding_of(const std::string& folder,
+                                                   const Tokenizer& tokenizer,
+                                                   const DataSettings& config);
+
+}  // namespace longspan

@@ -1,0 +1,73 @@
+// Pictures of conversations: from their files to the tokens, features and positions of a sample.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "longspan/data/conversation.h"
+#include "longspan/data/picture_encoding.h"
+#include "longspan/data/template_format.h"
+#include "longspan/data/turns.h"
+#include "longspan/rows/batch.h"
+
+namespace longspan {
+
+/// The pictures of one conversation, and the tokens that stand for them in its text.
+struct PlacedPictures {
+  /// A token of the text that becomes `num_tokens` equal tokens, one for each feature.
+  struct Run {
+    size_t picture;         // index
+    int64_t first_feature;  // among the features of all pictures
+    int64_t num_tokens;
+  };
+  std::vector<Picture> pictures;
+  std::vector<Run> runs;  // in the order of the text
+};
+
+/// Reads and places the pictures of rows. Thread-safe.
+class PictureRows {
+ public:
+  /// `writes_tags`: the template gets texts for tags; else parts of messages, which it prints.
+  PictureRows(const PictureEncoding& encoding, VideoForm videos, bool writes_tags)
+      : encoding_(encoding), videos_(videos), writes_tags_(writes_tags) {}
+
+  /// Returns the conversation as the template takes it, and its pictures. Reads the files whole,
+  /// for their checksums, but only the sizes of their pictures. Throws RowError: a tag without a
+  /// file, a text with a token that stands for pictures, a file that is no picture, frames of
+  /// several sizes.
+  Conversation prepared(const Conversation& conversation, PlacedPictures& pictures) const;
+
+  /// Repeats the tokens that stand for pictures, and sets the features of all tokens. Throws
+  /// RowError where the turns do not have each of these tokens once, in order.
+  void expand(std::vector<Turn>& turns, const PlacedPictures& pictures,
+              const std::string& source) const;
+
+  /// Completes a sample of expanded turns, which may be cut: its pictures, kFeatureColumn and
+  /// positions. Drops pictures of which no token is left. Throws RowError where a part of a picture
+  /// is left; `cutoff_len` is for the message.
+  void attach(Sample& sample, const PlacedPictures& pictures, int64_t cutoff_len,
+              const std::string& source) const;
+
+ private:
+  struct ReadFile {
+    PictureSize size;
+    uint64_t checksum;
+  };
+  ReadFile read(const std::string& path, const std::string& source) const;
+  Picture look_at(MessagePicture& picture, const std::string& source) const;
+  Picture look_at_video(MessagePicture& video, const std::string& source) const;
+  void require_no_own_tokens(const Message& message, const std::string& source) const;
+  at::Tensor positions_of(const std::vector<int64_t>& features,
+                          const std::vector<Picture>& pictures) const;
+
+  const PictureEncoding& encoding_;
+  VideoForm videos_;
+  bool writes_tags_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, ReadFile> files_;  // read so far
+};
+
+}  // namespace longspan

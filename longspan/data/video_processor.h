@@ -1,0 +1,28 @@
+// How a model's videos become patches. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "longspan/pictures/picture_processor.h"
+#include "longspan/spec/picture_grid.h"
+
+namespace longspan {
+
+/// Sizes of transformers' video processors of Qwen2-VL (limits of a frame) and of Qwen3-VL (limits
+/// of all frames together).
+struct VideoProcessor {
+  int64_t patch_size = 14, temporal_patch_size = 2, merge_size = 2;
+  int64_t min_pixels = 0, max_pixels = 0;
+  bool limits_all_frames = false;
+};
+
+/// Reads video_preprocessor_config.json, or without it preprocessor_config.json. Throws UserError.
+VideoProcessor load_video_processor(const std::string& folder, bool limits_all_frames);
+
+/// Returns the patches of frames of this size. `num_frames` is at least temporal_patch_size; a last
+/// temporal patch that is not full counts. Throws UserError where the sides differ by more than a
+/// factor of 200.
+PictureGrid video_grid_of(int64_t num_frames, PictureSize size, const VideoProcessor& processor);
+
+}  // namespace longspan

@@ -1,0 +1,41 @@
+// Pixel values of pictures, to the bit as the processors of transformers 5 compute them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "longspan/pictures/picture_processor.h"
+#include "longspan/pictures/raster.h"
+#include "longspan/spec/picture_grid.h"
+
+namespace longspan {
+
+/// P: patches in the order of their tokens: blocks of merge_size^2 neighbours. X: channels, frames
+/// of a temporal patch, rows and columns of a patch.
+struct PixelValues {
+  at::Tensor patches_PX;  // fp32; of a square picture [1, 3, side, side]
+  PictureGrid grid;
+};
+
+/// Decodes a picture file and computes its pixel values on the CPU. With `limits`, LLaMA-Factory's
+/// resizing comes first. Throws UserError, with `place` first, as decode_picture() and grid_of().
+PixelValues pixel_values(std::string_view bytes, const std::string& place,
+                         const PictureProcessor& processor,
+                         const std::optional<PictureLimits>& limits,
+                         int64_t most_pixels = kMostPixels);
+
+/// Returns the picture in RGB, after LLaMA-Factory's limits if they are given. Throws UserError.
+Raster limited_picture(std::string_view bytes, const std::string& place,
+                       const std::optional<PictureLimits>& limits,
+                       int64_t most_pixels = kMostPixels);
+
+/// Returns the patches of a temporal patch of a video, fp32 [h * w, X]. `frames`: its frames in
+/// RGB, temporal_patch_size of them. `grid`: of the video.
+at::Tensor frame_patches(const std::vector<Raster>& frames, const PictureProcessor& processor,
+                         const PictureGrid& grid);
+
+}  // namespace longspan

@@ -1,0 +1,74 @@
+#include "longspan/session/picture_files.h"
+
+#include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "longspan/base/user_error.h"
+#include "longspan/config/config.h"
+#include "longspan/input/input_file.h"
+#include "longspan/pictures/picture.h"
+
+namespace longspan {
+namespace {
+
+/// Reads the pixels of a run's pictures. Thread-safe.
+class PictureFiles {
+ public:
+  explicit PictureFiles(const Config& config)
+      : folder_(config.model.model_name_or_path),
+        limits_{config.data.image_max_pixels, config.data.image_min_pixels},
+        video_limits_{config.data.video_max_pixels, config.data.video_min_pixels} {}
+
+  at::Tensor patches(const Picture& picture, int64_t t) {
+    const PictureProcessor& processor = this->processor();
+    if (picture.is_video) return patches_of_video(picture, t, processor);
+    const std::string& path = picture.files.front();
+    PixelValues values = pixel_values(read(path), path, processor, limits_);
+    if (values.grid != picture.grid) {
+      throw UserError(fmt::format(
+          "{}: the picture has {} x {} patches, and it had {} x {} when the run read its data "
+          "sets. Leave pictures as they are during a run.",
+          path, values.grid.h, values.grid.w, picture.grid.h, picture.grid.w));
+    }
+    return values.patches_PX;
+  }
+
+ private:
+  const PictureProcessor& processor() {
+    const std::lock_guard lock(mutex_);
+    if (!processor_) processor_ = load_picture_processor(folder_);
+    return *processor_;
+  }
+  static std::string read(const std::string& path) {
+    return InputFile(path, "picture").read_all(kAnySize);
+  }
+  at::Tensor patches_of_video(const Picture& video, int64_t t,
+                              const PictureProcessor& processor) const {
+    std::vector<Raster> frames;
+    const auto first = static_cast<size_t>(t * processor.temporal_patch_size);
+    for (int64_t i = 0; i < processor.temporal_patch_size; ++i) {
+      const std::string& path = video.files.at(first + static_cast<size_t>(i));
+      frames.push_back(limited_picture(read(path), path, video_limits_));
+    }
+    return frame_patches(frames, processor, video.grid);
+  }
+
+  std::string folder_;
+  PictureLimits limits_, video_limits_;
+  std::mutex mutex_;
+  std::optional<PictureProcessor> processor_;
+};
+
+}  // namespace
+
+FramePatches frame_patches_of(const Config& config, const FramePatches& given) {
+  if (given) return given;
+  const auto files = std::make_shared<PictureFiles>(config);
+  return [files](const Picture& picture, int64_t t) { return files->patches(picture, t); };
+}
+
+}  // namespace longspan

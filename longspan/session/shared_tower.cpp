@@ -1,0 +1,62 @@
+#include "longspan/session/shared_tower.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+namespace longspan {
+
+SharedTower::SharedTower(std::unique_ptr<VisionTower> tower, FramePatches patches, Group sharers,
+                         at::Device device, bool every_row)
+    : tower_(std::move(tower)),
+      patches_(std::move(patches)),
+      sharers_(std::move(sharers)),
+      device_(device),
+      every_row_(every_row) {}
+
+at::Tensor SharedTower::features(const RowPictures& pictures,
+                                 const std::vector<PictureFrame>& frames) {
+  std::vector<at::Tensor> patches;
+  std::vector<PictureGrid> grids;
+  for (const PictureFrame& frame : frames) {
+    const Picture& picture = pictures.pictures[frame.picture];
+    patches.push_back(patches_(picture, frame.t));
+    grids.push_back({.t = 1, .h = picture.grid.h, .w = picture.grid.w});
+  }
+  const at::Tensor patches_PX =
+      patches.empty() ? at::empty({0, tower_->spec().patch_dim()}, at::kFloat) : at::cat(patches);
+  return tower_->features(patches_PX.to(device_), grids);
+}
+
+at::Tensor SharedTower::of(const Batch& row) {
+  static const RowPictures kNone;
+  const RowPictures& pictures = row.pictures != nullptr ? *row.pictures : kNone;
+  if (pictures.pictures.empty()) return every_row_ ? features(kNone, {}) : at::Tensor();
+  const PictureShares shares = share_pictures(
+      pictures, sharers_.size(),
+      [this](int64_t num_patches) { return frame_flops(tower_->spec(), num_patches); });
+  const at::Tensor own_fE = features(pictures, shares.frames[static_cast<size_t>(sharers_.rank())]);
+  return exchange_features(own_fE, shares, pictures, sharers_);
+}
+
+std::unique_ptr<PictureFeatures> make_picture_features(const ModelSpec& model,
+                                                       const std::vector<NamedTensor>& parameters,
+                                                       const DecoderOptions& options,
+                                                       FramePatches patches,
+                                                       const SequenceParallel& attention) {
+  if (!model.vision) return nullptr;
+  auto tower = std::make_unique<VisionTower>(
+      *model.vision, parameters,
+      VisionOptions{.compute_dtype = options.compute_dtype,
+                    .gradient_checkpointing = options.gradient_checkpointing,
+                    .parameter_hooks = options.parameter_hooks,
+                    .first_unit = model.vision_unit(),
+                    .lora_scale = options.lora_scale});
+  // Parameters that train get gradients of zeros from rows without pictures, so that an update does
+  // not depend on the rows that other ranks have.
+  const bool every_row = tower->trains() || options.parameter_hooks != nullptr;
+  return std::make_unique<SharedTower>(std::move(tower), std::move(patches), attention.sharers(),
+                                       parameters.front().tensor.device(), every_row);
+}
+
+}  // namespace longspan

@@ -1,0 +1,46 @@
+// The features of a row's pictures, by a vision tower whose work the ranks of the row share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "longspan/models/decoder.h"
+#include "longspan/models/picture_features.h"
+#include "longspan/sequence_parallel/picture_shares.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/vision/vision_tower.h"
+
+namespace longspan {
+
+class SharedTower : public PictureFeatures {
+ public:
+  /// `sharers`: the ranks that share a row. `every_row`: the tower's parameters are used in rows
+  /// without pictures too, as sharded and trained parameters need.
+  SharedTower(std::unique_ptr<VisionTower> tower, FramePatches patches, Group sharers,
+              at::Device device, bool every_row);
+
+  at::Tensor of(const Batch& row) override;
+  void use_adapters(bool on) override { tower_->use_adapters(on); }
+
+ private:
+  /// Returns the features of some frames of the row.
+  at::Tensor features(const RowPictures& pictures, const std::vector<PictureFrame>& frames);
+
+  std::unique_ptr<VisionTower> tower_;
+  FramePatches patches_;
+  Group sharers_;
+  at::Device device_;
+  bool every_row_;
+};
+
+/// Makes the features of a model with pictures; null: its spec has no tower. `options`: of its
+/// decoder.
+std::unique_ptr<PictureFeatures> make_picture_features(const ModelSpec& model,
+                                                       const std::vector<NamedTensor>& parameters,
+                                                       const DecoderOptions& options,
+                                                       FramePatches patches,
+                                                       const SequenceParallel& attention);
+
+}  // namespace longspan

@@ -1,0 +1,199 @@
+// Vision towers: pictures do not see each other, adapters, rows without pictures, hooks.
+#include "longspan/vision/vision_tower.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <string>
+
+namespace longspan {
+namespace {
+
+using Grids = std::vector<PictureGrid>;
+
+VisionSpec small_tower(bool with_gate) {
+  VisionSpec vision;
+  vision.patch_size = 2;
+  vision.temporal_patch_size = 2;
+  vision.merge_size = 2;
+  vision.depth = 3;
+  vision.hidden_size = 16;
+  vision.num_heads = 2;
+  vision.output_size = 12;
+  if (with_gate) {  // as Qwen2.5-VL
+    vision.norm = VisionSpec::Norm::kRmsNorm;
+    vision.mlp = {.intermediate_size = 24,
+                  .activation = VisionSpec::Activation::kSilu,
+                  .has_gate = true,
+                  .names = {"gate_proj", "up_proj", "down_proj"}};
+    vision.windows = VisionSpec::Windows{.side = 2, .full_blocks = {1}};
+    vision.merger = {"ln_q", "mlp.0", "mlp.2"};
+  } else {  // as Qwen3-VL
+    vision.has_patch_bias = true;
+    vision.position_side = 5;
+    vision.mlp = {.intermediate_size = 24,
+                  .activation = VisionSpec::Activation::kGeluTanh,
+                  .has_gate = false,
+                  .names = {"linear_fc1", "linear_fc2"}};
+    vision.merger = {"norm", "linear_fc1", "linear_fc2"};
+    vision.deepstack = {0, 2};
+  }
+  return vision;
+}
+
+std::vector<NamedTensor> random_parameters(const VisionSpec& vision, at::ScalarType dtype) {
+  std::vector<NamedTensor> parameters;
+  for (const ParameterSpec& parameter : parameters_of(vision, 0)) {
+    const at::Tensor values = at::randn(parameter.shape, dtype).mul_(0.3);
+    if (parameter.role == ParameterRole::kNorm) values.add_(1);
+    parameters.push_back({parameter.name, values});
+  }
+  return parameters;
+}
+
+void set_trained(const std::vector<NamedTensor>& parameters, bool trained) {
+  for (const NamedTensor& parameter : parameters) {
+    parameter.tensor.mutable_grad() = at::Tensor();
+    parameter.tensor.requires_grad_(trained);
+  }
+}
+
+int64_t num_patches(const Grids& grids) {
+  int64_t total = 0;
+  for (const PictureGrid& grid : grids) total += grid.num_patches();
+  return total;
+}
+
+std::map<std::string, at::Tensor> gradients_of(const std::vector<NamedTensor>& parameters) {
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& [name, tensor] : parameters) {
+    REQUIRE_MESSAGE(tensor.grad().defined(), name);
+    gradients[name] = tensor.grad().clone();
+  }
+  return gradients;
+}
+
+TEST_CASE("vision tower: each frame gets the features that it gets alone") {
+  for (const bool with_gate : {false, true}) {
+    CAPTURE(with_gate);
+    at::manual_seed(4);
+    const VisionSpec vision = small_tower(with_gate);
+    const auto parameters = random_parameters(vision, at::kDouble);
+    VisionTower tower(vision, parameters, {});
+    const Grids grids{{1, 4, 6}, {2, 8, 6}, {1, 2, 2}, {1, 4, 6}};
+    const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});
+    const at::Tensor all_FE = tower.features(patches_PX, grids);
+    CHECK(all_FE.sizes() == at::IntArrayRef{num_patches(grids) / 4, vision.feature_dim()});
+    int64_t begin = 0;
+    for (const PictureGrid& grid : grids) {
+      for (int64_t t = 0; t < grid.t; ++t) {
+        const int64_t size = grid.h * grid.w;
+        const Grids frame{{1, grid.h, grid.w}};
+        const at::Tensor alone_FE = tower.features(patches_PX.narrow(0, begin, size), frame);
+        CHECK(at::allclose(all_FE.narrow(0, begin / 4, size / 4), alone_FE, 1e-10, 1e-12));
+        begin += size;
+      }
+    }
+    CHECK_FALSE(all_FE.requires_grad());
+  }
+}
+
+TEST_CASE("vision tower: gradients with and without checkpointing are the same, to the bit") {
+  for (const bool with_gate : {false, true}) {
+    CAPTURE(with_gate);
+    at::manual_seed(5);
+    const VisionSpec vision = small_tower(with_gate);
+    const auto parameters = random_parameters(vision, at::kFloat);
+    const Grids grids{{1, 4, 6}, {2, 2, 4}};
+    const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});
+    std::vector<std::map<std::string, at::Tensor>> gradients;
+    for (const bool checkpointing : {false, true}) {
+      set_trained(parameters, true);
+      VisionTower tower(vision, parameters, {.gradient_checkpointing = checkpointing});
+      torch::autograd::backward({tower.features(patches_PX, grids).square().sum()}, {});
+      gradients.push_back(gradients_of(parameters));
+    }
+    for (const auto& [name, gradient] : gradients[0]) {
+      CAPTURE(name);
+      CHECK(gradient.norm().item<double>() > 0);
+      CHECK(at::equal(gradient, gradients[1].at(name)));
+    }
+  }
+}
+
+/// Writes down the units in the order of their uses.
+struct UnitRecorder : ParameterHooks {
+  std::string calls;
+  void before(int unit, Use use, int /*next*/) override {
+    calls += (use == Use::kForward ? " f" : " b") + std::to_string(unit);
+  }
+  void after(int unit, Use use) override {
+    calls += (use == Use::kForward ? " F" : " B") + std::to_string(unit);
+  }
+};
+
+TEST_CASE("vision tower: without pictures parameters are used in the same order") {
+  at::manual_seed(6);
+  const VisionSpec vision = small_tower(/*with_gate=*/false);
+  const auto parameters = random_parameters(vision, at::kFloat);
+  for (const bool all_train : {true, false}) {
+    CAPTURE(all_train);
+    std::vector<std::string> calls;
+    for (const Grids& grids : {Grids{{1, 4, 6}, {1, 2, 2}}, Grids{}}) {
+      set_trained(parameters, all_train);
+      if (!all_train) {  // the projector alone
+        for (const auto& [name, tensor] : parameters) {
+          tensor.requires_grad_(name.find("merger") != std::string::npos);
+        }
+      }
+      UnitRecorder hooks;
+      VisionTower tower(vision, parameters, {.parameter_hooks = &hooks, .first_unit = 10});
+      const at::Tensor features_FE =
+          tower.features(at::randn({num_patches(grids), vision.patch_dim()}), grids);
+      CHECK(features_FE.size(1) == vision.feature_dim());
+      torch::autograd::backward({features_FE.sum()}, {});
+      calls.push_back(hooks.calls);
+      for (const auto& [name, tensor] : parameters) {
+        if (!tensor.requires_grad()) continue;
+        CAPTURE(name);
+        REQUIRE(tensor.grad().defined());
+        if (grids.empty()) CHECK(tensor.grad().count_nonzero().item<int64_t>() == 0);
+      }
+    }
+    CHECK(calls[0] == calls[1]);
+    // Embedding, blocks with the mergers of deepstack behind theirs, merger.
+    CHECK(calls[0].starts_with(" f10 F10 f11 F11 f15 F15 f12 F12 f13 F13 f16 F16 f14 F14 b"));
+  }
+}
+
+TEST_CASE("vision tower: an adapter computes what the merged matrix computes") {
+  at::manual_seed(7);
+  constexpr double kScale = 0.5;
+  const VisionSpec vision = small_tower(/*with_gate=*/true);
+  auto parameters = random_parameters(vision, at::kDouble), merged = parameters;
+  const Grids grids{{1, 4, 6}};
+  const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});
+  const std::string linear = "visual.blocks.1.mlp.up_proj";
+  const at::Tensor a_RI = at::randn({2, 16}, at::kDouble), b_OR = at::randn({24, 2}, at::kDouble);
+  for (auto& [name, tensor] : merged) {
+    if (name == linear + ".weight") tensor = tensor + kScale * at::mm(b_OR, a_RI);
+  }
+  VisionTower plain(vision, parameters, {});
+  const at::Tensor without_FE = plain.features(patches_PX, grids);
+  parameters.push_back({linear + ".lora_A.weight", a_RI.requires_grad_(true)});
+  parameters.push_back({linear + ".lora_B.weight", b_OR.requires_grad_(true)});
+  VisionTower adapted(vision, parameters, {.lora_scale = kScale});
+  VisionTower whole(vision, merged, {});
+  const at::Tensor adapted_FE = adapted.features(patches_PX, grids);
+  CHECK(at::allclose(adapted_FE, whole.features(patches_PX, grids), 1e-10, 1e-12));
+  torch::autograd::backward({adapted_FE.sum()}, {});
+  CHECK(a_RI.grad().norm().item<double>() > 0);
+  CHECK(b_OR.grad().norm().item<double>() > 0);
+  adapted.use_adapters(false);
+  CHECK(at::equal(adapted.features(patches_PX, grids), without_FE));
+}
+
+}  // namespace
+}  // namespace longspan

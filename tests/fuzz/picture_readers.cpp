@@ -1,0 +1,42 @@
+// Readers of picture files and of a model's picture processor.
+#include "longspan/pictures/picture_processor.h"
+#include "longspan/pictures/raster.h"
+#include "longspan/pictures/resample.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kPixels = 1 << 20;
+
+FUZZ_READER(pictures) {
+  const PictureSize size = picture_size(input, "row 1", kPixels);
+  fuzz::require(size.width > 0 && size.height > 0 && size.width * size.height <= kPixels,
+                "the header's size is within the limit");
+  const Raster raster = decode_picture(input, "row 1", kPixels);
+  fuzz::require(raster.size == size, "the header has the picture's size");
+  fuzz::require(static_cast<int64_t>(raster.pixels.size()) ==
+                    size.width * size.height * bytes_per_pixel(raster.mode),
+                "every pixel is there");
+  fuzz::require(raster.palette.size() <= 3 * 256, "a palette has at most 256 colours");
+  for (const ResizeStep& step : limiting_steps(size, {.max_pixels = 4096}, "row 1")) {
+    if (step.size.width * step.size.height <= kPixels) resized(raster, step.size);
+  }
+  to_rgb(raster);
+}
+
+/// preprocessor_config.json, then processor_config.json.
+FUZZ_READER(picture_processor) {
+  const std::vector<std::string> parts = fuzz::pieces(input, 2);
+  const fuzz::Folder folder;
+  folder.write("preprocessor_config.json", parts[0]);
+  if (!parts[1].empty()) folder.write("processor_config.json", parts[1]);
+  const PictureProcessor processor = load_picture_processor(folder.path());
+  for (const PictureSize size : {PictureSize{1, 1}, {640, 480}, {13, 2600}, {100'000, 1000}}) {
+    const PictureGrid grid = grid_of(size, processor);
+    fuzz::require(grid.h > 0 && grid.w > 0, "every picture has patches");
+  }
+}
+
+}  // namespace
+}  // namespace longspan

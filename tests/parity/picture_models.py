@@ -1,0 +1,108 @@
+"""Folders of models that take pictures, without weights, and what LLaMA-Factory asks of transformers' processors."""
+
+import ast
+import functools
+import json
+import math
+import pathlib
+import types
+
+import torch
+import transformers
+from conftest import write_tokenizer
+from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as pictures_of_qwen2
+from transformers.models.qwen3_vl import processing_qwen3_vl
+
+PADS = {"<image>": "<|image_pad|>", "<video>": "<|video_pad|>"}
+TOKENS = ["<|vision_start|>", "<|vision_end|>", *PADS.values(), "<think>", "</think>"]
+# model_type: its templates, the class with get_rope_index, pixels of a patch's side, limits of pictures and of videos
+FAMILIES = {
+    "qwen2_vl": (["qwen2_vl"], transformers.Qwen2VLModel, 14, (3136, 12845056), (3136, 12845056)),
+    "qwen2_5_vl": (["qwen2_vl"], transformers.Qwen2_5_VLModel, 14, (3136, 401408), (3136, 50176)),
+    "qwen3_vl": (["qwen3_vl", "qwen3_vl_nothink"], transformers.Qwen3VLModel, 16, (65536, 16777216), (4096, 25165824)),
+    "qwen3_5": (["qwen3_5", "qwen3_5_nothink"], transformers.Qwen3_5Model, 16, (65536, 16777216), (4096, 300000)),
+}
+TOKENS_PER_SECOND = 2
+
+
+def write_folder(place, family):
+    _, _, patch, (least, most), (least_video, most_video) = FAMILIES[family]
+    tokenizer = write_tokenizer(place)
+    tokenizer.add_tokens([transformers.AddedToken(token, special=True) for token in TOKENS], special_tokens=True)
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(place)
+    (place / "chat_template.jinja").unlink(missing_ok=True)
+    ids = {key: tokenizer.convert_tokens_to_ids(token) for key, token in (
+        ("image_token_id", "<|image_pad|>"), ("video_token_id", "<|video_pad|>"),
+        ("vision_start_token_id", "<|vision_start|>"), ("vision_end_token_id", "<|vision_end|>"))}
+    vision = dict(spatial_merge_size=2, tokens_per_second=TOKENS_PER_SECOND)
+    (place / "config.json").write_text(json.dumps(dict(model_type=family, vision_config=vision) | ids))
+    shared = dict(patch_size=patch, temporal_patch_size=2, merge_size=2)
+    if patch == 16:
+        shared |= dict(image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    (place / "preprocessor_config.json").write_text(json.dumps(
+        shared | dict(image_processor_type=image_processor_type(family),
+                      size=dict(shortest_edge=least, longest_edge=most))))
+    (place / "video_preprocessor_config.json").write_text(json.dumps(
+        shared | dict(size=dict(shortest_edge=least_video, longest_edge=most_video))))
+
+
+def image_processor_type(family):
+    return "Qwen2VLImageProcessorFast" if family.startswith("qwen3") else "Qwen2VLImageProcessor"
+
+
+FOLDERS = {}
+
+
+def folder_of(factory, family):
+    if family not in FOLDERS:
+        FOLDERS[family] = factory.mktemp("pictures") / family
+        write_folder(FOLDERS[family], family)
+    return FOLDERS[family]
+
+
+@functools.cache
+def size_of_qwen3_video():
+    """smart_resize of transformers' file, whose module asks for torchvision."""
+    file = pathlib.Path(transformers.__file__).parent / "models" / "qwen3_vl" / "video_processing_qwen3_vl.py"
+    function, = (part for part in ast.parse(file.read_text()).body if getattr(part, "name", "") == "smart_resize")
+    names = {"math": math}
+    exec(compile(ast.Module([function], []), file, "exec"), names)
+    return names["smart_resize"]
+
+
+class VideoProcessor:
+    """The sizes of transformers' processors."""
+
+    def __init__(self, family):
+        _, _, self.patch_size, _, (self.least, self.most) = FAMILIES[family]
+        self.temporal_patch_size = self.merge_size = 2
+        self.counts_frames = self.patch_size == 16
+
+    def __call__(self, videos, video_metadata=None, **_):
+        grids, limits = [], dict(factor=self.patch_size * 2, min_pixels=self.least, max_pixels=self.most)
+        for frames in videos:
+            (width, height), = {frame.size for frame in frames}
+            if self.counts_frames:
+                size = size_of_qwen3_video()(len(frames), height, width, **limits)
+            else:
+                size = pictures_of_qwen2.smart_resize(height, width, **limits)
+            grids.append([-(-len(frames) // 2), size[0] // self.patch_size, size[1] // self.patch_size])
+        metadata = [types.SimpleNamespace(**of_video) for of_video in video_metadata or []]
+        return {"video_grid_thw": torch.tensor(grids), "video_metadata": metadata}
+
+
+class Processor:
+    """What mm_plugin.py asks of transformers' processors."""
+
+    def __init__(self, family, **keys):
+        _, _, patch, (least, most), _ = FAMILIES[family]
+        self.image_processor = pictures_of_qwen2.Qwen2VLImageProcessorPil(
+            patch_size=patch, merge_size=2, size=dict(shortest_edge=least, longest_edge=most))
+        self.video_processor = VideoProcessor(family)
+        self.model_input_names = ["second_per_grid_ts"] if family == "qwen2_5_vl" else []
+        for key, value in keys.items():
+            setattr(self, key, value)
+
+    def _calculate_timestamps(self, indices, *numbers):
+        return processing_qwen3_vl.Qwen3VLProcessor._calculate_timestamps(self, list(indices), *numbers)

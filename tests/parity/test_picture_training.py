@@ -1,0 +1,135 @@
+"""Training on pictures: the losses of transformers' model, whatever shares the work, and a folder that loads there."""
+
+import json
+import random
+
+import pytest
+import torch
+import transformers
+from conftest import ADAM_EPSILON, add_dataset, run_to_end, settings_of, write_config
+from picture_models import write_folder
+from PIL import Image
+from probes import data_probe
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+STEPS = 6
+TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=2048)
+ROPE = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 3, 3])
+TOWER = dict(depth=2, hidden_size=32, intermediate_size=40, num_heads=2, out_hidden_size=64)
+MODELS = {
+    "qwen2_vl": (transformers.Qwen2VLConfig, 14, TEXT | dict(rope_parameters=ROPE),
+                 dict(depth=2, embed_dim=32, hidden_size=64, mlp_ratio=2, num_heads=2, patch_size=14)),
+    "qwen3_vl": (transformers.Qwen3VLConfig, 16,
+                 TEXT | dict(head_dim=16, rope_parameters=ROPE | dict(mrope_section=[4, 2, 2], mrope_interleaved=True)),
+                 TOWER | dict(patch_size=16, num_position_embeddings=25, deepstack_visual_indexes=[0])),
+}
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def folder(request, tmp_path_factory):
+    """A small random model with a tokenizer and the processor's files, and a data set for it."""
+    name = request.param
+    place = tmp_path_factory.mktemp("trained") / name
+    place.mkdir()
+    write_folder(place, name)
+    kind, patch, text, vision = MODELS[name]
+    tokens = {key: value for key, value in json.loads((place / "config.json").read_text()).items() if key.endswith("_id")}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    config = kind(text_config=text | dict(vocab_size=len(tokenizer)), vision_config=vision, **tokens)
+    torch.manual_seed(3)
+    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(std=0.05)
+    model.save_pretrained(place)
+    # Sides of whole merged patches within all limits: no processor resizes them.
+    side, rng = 2 * patch, random.Random(4)
+    sizes = [(9, 9), (12, 10), (8, 11), (16, 9)] if patch == 16 else [(3, 2), (2, 2), (4, 5), (7, 3)]
+    for i, (width, height) in enumerate(sizes):
+        Image.frombytes("RGB", (width * side, height * side),
+                        rng.randbytes(3 * width * height * side * side)).save(place / f"{i}.png")
+    rows = []
+    for i in range(STEPS):
+        count = [2, 0, 1, 3, 1, 0][i]
+        rows.append(dict(messages=[dict(role="user", content="<image>".join(["What is it? "] * (count + 1))),
+                                   dict(role="assistant", content=f"It is number {i}, I think.")],
+                         images=[str(place / f"{(i + k) % 4}.png") for k in range(count)]))
+    tags = dict(role_tag="role", content_tag="content", user_tag="user", assistant_tag="assistant")
+    pairs = [row | dict(chosen=row["messages"][1], rejected=dict(role="assistant", content=f"A house, or {i}."),
+                        messages=row["messages"][:1]) for i, row in enumerate(rows)]
+    add_dataset(place, "pairs", pairs, formatting="sharegpt", ranking=True, tags=tags,
+                columns=dict(messages="messages", chosen="chosen", rejected="rejected", images="images"))
+    videos = [dict(messages=[dict(role="user", content="<video>Then <image>What happens? <video>"), row["messages"][1]],
+                   images=[str(place / f"{i % 4}.png")],
+                   videos=[[str(place / "0.png")] * (2 + i), [str(place / "1.png"), str(place / "1.png")]])
+              for i, row in enumerate(rows)]
+    add_dataset(place, "films", videos, formatting="sharegpt", tags=tags,
+                columns=dict(messages="messages", images="images", videos="videos"))
+    add_dataset(place, "seen", rows, formatting="sharegpt", columns=dict(messages="messages", images="images"), tags=tags)
+    return place
+
+
+def settings(folder, output, **changes):
+    template = folder.name
+    return settings_of(folder, folder, output, dataset="seen", template=template, cutoff_len=2048, max_steps=STEPS,
+                       gradient_accumulation_steps=1, lr_scheduler_type="constant", disable_shuffling=True,
+                       freeze_vision_tower=False, freeze_multi_modal_projector=False, **changes)
+
+
+def rows_of(folder, tmp_path):
+    """The samples, by the probe of the data."""
+    return data_probe.examples(write_config(settings(folder, tmp_path / "unused")))
+
+
+def losses_of_transformers(folder, rows):
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    config = model.config
+    patch = config.vision_config.patch_size
+    values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3) if patch == 16 else {}
+    processor = Qwen2VLImageProcessorPil(patch_size=patch, min_pixels=4 * patch * patch, max_pixels=1 << 24, **values)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=ADAM_EPSILON, weight_decay=0.0)
+    losses = []
+    for row in rows:
+        document = row["documents"][0]
+        tokens = torch.tensor([document["input_ids"]])
+        given = dict(input_ids=tokens, labels=torch.tensor([document["labels"]]),
+                     mm_token_type_ids=(tokens == config.image_token_id).int())
+        if document.get("pictures"):
+            images = [Image.open(picture["files"][0]) for picture in document["pictures"]]
+            given |= dict(processor(images, return_tensors="pt"))
+            assert given["image_grid_thw"].tolist() == [picture["grid"] for picture in document["pictures"]]
+        loss = model(**given).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)  # a row without pictures gives the tower zeros, as in LLaMA-Factory
+        losses.append(loss.item())
+    return losses, model
+
+
+def test_losses_of_transformers(folder, tmp_path):
+    run = run_to_end(settings(folder, tmp_path / "run"))
+    losses, model = losses_of_transformers(folder, rows_of(folder, tmp_path))
+    assert run.logged("loss") == pytest.approx(losses, rel=2e-5)
+    saved, info = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "run", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    for (key, ours), theirs in zip(saved.named_parameters(), model.parameters()):
+        assert (ours - theirs).norm() <= 2e-3 * theirs.norm() + 1e-6, key
+
+
+@pytest.mark.parametrize("num_ranks, keys", [
+    (2, dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring")),
+    (4, dict(sequence_parallel_size=4, zero_stage=3)),
+    (2, dict(sequence_parallel_size=2, neat_packing=True, packing=True)),
+    (2, dict(sequence_parallel_size=2, dataset="films")),
+    (3, dict(sequence_parallel_size=3, stage="dpo", dataset="pairs", pref_share_prompt=True)),
+    (2, dict(sequence_parallel_size=2, finetuning_type="lora", freeze_vision_tower=True,
+             freeze_multi_modal_projector=True)),
+], ids=["ring", "zero3", "packed", "films", "dpo", "lora"])
+def test_shared_work(num_ranks, keys, folder, tmp_path):
+    """The same losses as on one rank, to the roundings of fp32."""
+    alone = {key: value for key, value in keys.items() if not key.startswith(("sequence", "zero"))}
+    expected = run_to_end(settings(folder, tmp_path / "alone") | alone)
+    shared = run_to_end(settings(folder, tmp_path / "shared") | keys, num_ranks, timeout=180)
+    assert shared.logged("loss") == pytest.approx(expected.logged("loss"), rel=1e-5)
