@@ -30,7 +30,7 @@ using Columns = std::map<std::string, Column>;  // by name
 /// columns, with the same dtype, k and padding.
 struct Sample {
   std::vector<int32_t> input_ids;
-  std::vector<int32_t> labels;
+  std::vector<int32_t> labels = {};
   Columns columns = {};
   /// int64 [A, tokens]; undefined where positions count the tokens.
   at::Tensor positions_AT = {};

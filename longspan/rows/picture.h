@@ -14,7 +14,7 @@ struct Picture {
   /// One picture, or a video's frames in order; the last one is repeated to fill a temporal patch.
   std::vector<std::string> files;
   bool is_video = false;
-  PictureGrid grid;          // of its patches
+  PictureGrid grid = {};     // of its patches
   int64_t num_features = 0;  // rows of the vision tower's output: tokens of the picture
   uint64_t checksum = 0;     // XXH64 of the file, or of the checksums of a video's frames
   bool operator==(const Picture&) const = default;

@@ -53,9 +53,9 @@ struct VisionSpec {
   int64_t position_side = 0;
   Norm norm = Norm::kLayerNorm;
   double norm_eps = 1e-6, rotary_theta = 10000.0;
-  Mlp mlp;
+  Mlp mlp = {};
   std::optional<Windows> windows = {};  ///< none: all blocks attend to whole frames
-  MergerNames merger;
+  MergerNames merger = {};
   /// Blocks whose outputs, each by a merger of its own, are added to the first layers of the
   /// language model (deepstack, Qwen3-VL, arXiv 2511.21631).
   std::vector<int64_t> deepstack = {};
