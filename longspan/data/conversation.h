@@ -37,7 +37,8 @@ inline constexpr std::string_view kImageTag = "<image>", kVideoTag = "<video>";
 struct MessagePicture {
   bool is_video = false;
   std::vector<std::string> files = {};  // one picture, or a video's frames in order
-  /// What a template prints for it; empty until the files are read (data/picture_rows.h).
+  /// The text that a template prints for the picture; empty until the files are read
+  /// (data/picture_rows.h).
   std::string text = {};
 };
 

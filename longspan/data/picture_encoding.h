@@ -36,7 +36,7 @@ struct PictureToken {
   int32_t id = 0;
 };
 
-/// What the encoders of rows know of a model that takes pictures.
+/// Properties of a model that takes pictures, for the encoders of rows.
 struct PictureEncoding {
   PictureProcessor processor;
   VideoProcessor video_processor;

@@ -12,7 +12,7 @@
 #include "longspan/data/bad_rows.h"
 #include "longspan/files/checksum.h"
 #include "longspan/input/input_file.h"
-#include "longspan/pictures/picture.h"
+#include "longspan/pictures/raster.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/shown.h"
 
@@ -52,7 +52,8 @@ PictureRows::ReadFile PictureRows::read(const std::string& path, const std::stri
     const std::string bytes = InputFile(path, "picture").read_all(kMostFileBytes);
     Xxh64 hash;
     hash.add(bytes.data(), bytes.size());
-    const ReadFile file{picture_size(bytes, path), hash.value()};
+    // Decoded, so that a picture that is broken after its header is found before training.
+    const ReadFile file{decode_picture(bytes, path).size, hash.value()};
     const std::scoped_lock lock(mutex_);
     return files_.emplace(path, file).first->second;
   } catch (const UserError& error) {

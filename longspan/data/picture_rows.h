@@ -34,8 +34,8 @@ class PictureRows {
   PictureRows(const PictureEncoding& encoding, VideoForm videos, bool writes_tags)
       : encoding_(encoding), videos_(videos), writes_tags_(writes_tags) {}
 
-  /// Returns the conversation as the template takes it, and its pictures. Reads the files whole,
-  /// for their checksums, but only the sizes of their pictures. Throws RowError: a tag without a
+  /// Returns the conversation as the template takes it, and its pictures. Reads and decodes
+  /// the files, for their checksums and sizes. Throws RowError: a tag without a
   /// file, a text with a token that stands for pictures, a file that is no picture, frames of
   /// several sizes.
   Conversation prepared(const Conversation& conversation, PlacedPictures& pictures) const;

@@ -19,19 +19,18 @@ using Texts = std::vector<std::string>;
 
 constexpr int32_t kImage = 7, kVideo = 8, kBegin = 5, kEnd = 6;
 
-/// Returns the beginning of a PNG file, which holds the picture's size.
-std::string png(int width, int height) {
-  std::string bytes = "\x89PNG\r\n\x1a\n";
-  const auto number = [&](int value) {
-    for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>((value >> shift) & 0xFF);
+/// Returns a black picture as a BMP file of 24 bits.
+std::string bitmap(int width, int height) {
+  std::string bytes = "BM";
+  const auto number = [&](int value, int num_bytes) {
+    for (int i = 0; i < num_bytes; ++i) bytes += static_cast<char>((value >> (8 * i)) & 0xFF);
   };
-  number(13);
-  bytes += "IHDR";
-  number(width);
-  number(height);
-  bytes += std::string("\x08\x02\x00\x00\x00", 5);
-  number(0);
-  return bytes;
+  const int header = 54, size = (3 * width + 3) / 4 * 4 * height;
+  for (const int value : {header + size, 0, header, 40, width, height}) number(value, 4);
+  number(1, 2);   // planes
+  number(24, 2);  // bits of a pixel
+  for (const int value : {0, size, 0, 0, 0, 0}) number(value, 4);
+  return bytes + std::string(static_cast<size_t>(size), '\0');
 }
 
 PictureEncoding encoding_of(PicturePositions positions) {
@@ -78,26 +77,26 @@ Texts files_of(const Message& message) {
 
 TEST_CASE("columns of pictures: paths, lists and videos go to the tags in order") {
   const DatasetFolder folder;
-  for (const char* name : {"a.png", "b.png", "c.png"}) folder.write(name, png(28, 28));
+  for (const char* name : {"a.bmp", "b.bmp", "c.bmp"}) folder.write(name, bitmap(28, 28));
   folder.info(R"({"file_name": "d.json", "columns": {"prompt": "q", "response": "r",
                   "history": "h", "images": "i", "videos": "v"}})");
   folder.write("d.json", R"([
-    {"q": "see <image>", "r": "x", "h": null, "i": "a.png", "v": null},
+    {"q": "see <image>", "r": "x", "h": null, "i": "a.bmp", "v": null},
     {"q": "and <video><image>", "r": "<image>", "h": [["<image>", "y"]],
-     "i": ["a.png", "b.png", "c.png"], "v": [["c.png", "a.png"]]},
+     "i": ["a.bmp", "b.bmp", "c.bmp"], "v": [["c.bmp", "a.bmp"]]},
     {"q": "none", "r": "x", "h": [], "i": [], "v": []}])");
   const std::vector<Conversation> rows = folder.rows();
-  CHECK(files_of(rows[0].messages[0]) == Texts{"a.png"});
-  CHECK(files_of(rows[1].messages[0]) == Texts{"a.png"});
-  CHECK(files_of(rows[1].messages[2]) == Texts{"c.png", "a.png", "b.png"});
+  CHECK(files_of(rows[0].messages[0]) == Texts{"a.bmp"});
+  CHECK(files_of(rows[1].messages[0]) == Texts{"a.bmp"});
+  CHECK(files_of(rows[1].messages[2]) == Texts{"c.bmp", "a.bmp", "b.bmp"});
   CHECK(rows[1].messages[2].pictures[0].is_video);
-  CHECK(files_of(rows[1].messages[3]) == Texts{"c.png"});
+  CHECK(files_of(rows[1].messages[3]) == Texts{"c.bmp"});
   CHECK(rows[2].messages[0].pictures.empty());
 }
 
 TEST_CASE("columns of pictures: what is wrong is said") {
   const DatasetFolder folder;
-  folder.write("a.png", png(28, 28));
+  folder.write("a.bmp", bitmap(28, 28));
   folder.info(R"({"file_name": "d.json", "formatting": "sharegpt",
                   "columns": {"messages": "conversations", "images": "i", "videos": "v"}})");
   const auto row = [&](const std::string& question, const std::string& columns) {
@@ -109,8 +108,8 @@ TEST_CASE("columns of pictures: what is wrong is said") {
   CHECK(row("text", none).empty());
   CHECK_SAYS(row("<image>", none), "row 1: the messages have 1 tag <image>");
   CHECK_SAYS(row("<image>", none), "i names 0 files");
-  CHECK_SAYS(row("text", R"("i": ["a.png"], "v": [])"), "0 tags <image>");
-  CHECK_SAYS(row("<image>", R"("i": ["b.png"], "v": [])"), "there is no file");
+  CHECK_SAYS(row("text", R"("i": ["a.bmp"], "v": [])"), "0 tags <image>");
+  CHECK_SAYS(row("<image>", R"("i": ["b.bmp"], "v": [])"), "there is no file");
   CHECK_SAYS(row("<image>", R"("i": ["https://a/b.png"], "v": [])"), "Nothing is fetched");
   CHECK_SAYS(row("<image>", R"("i": ["data:image/png;base64,AA"], "v": [])"), "base64");
   CHECK_SAYS(row("<image>", R"("i": [{"bytes": "x"}], "v": [])"), "is no path");
@@ -119,7 +118,7 @@ TEST_CASE("columns of pictures: what is wrong is said") {
   CHECK_SAYS(row("<video>", R"("i": [], "v": "a.mp4")"), "write its frames into files");
   CHECK_SAYS(row("<video>", R"("i": [], "v": [[]])"), "an empty list");
   folder.write("d.json", R"([{"conversations": [{"from": "system", "value": "<image>"},
-    {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "i": ["a.png"], "v": []}])");
+    {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "i": ["a.bmp"], "v": []}])");
   CHECK_SAYS(folder.complaint(), "the system message has the tag <image>");
   // Without such columns, tags are text.
   folder.info(R"({"file_name": "d.json", "formatting": "sharegpt"})");
@@ -128,7 +127,7 @@ TEST_CASE("columns of pictures: what is wrong is said") {
 
 TEST_CASE("parts of messages: pictures stand where their parts do") {
   const DatasetFolder folder;
-  for (const char* name : {"a.png", "b.png"}) folder.write(name, png(28, 28));
+  for (const char* name : {"a.bmp", "b.bmp"}) folder.write(name, bitmap(28, 28));
   folder.info(R"({"file_name": "d.json", "formatting": "openai",
                   "columns": {"messages": "messages", "images": "images"}})");
   const auto row = [&](const std::string& parts, const std::string& images) {
@@ -138,30 +137,30 @@ TEST_CASE("parts of messages: pictures stand where their parts do") {
     return folder.complaint();
   };
   const std::string url =
-      R"({"type": "image_url", "image_url": {"url": "file://)" + folder.path() + R"(/b.png"}})";
-  CHECK(row(R"({"type": "text", "text": "x"}, {"type": "image"}, )" + url, R"(["a.png"])").empty());
+      R"({"type": "image_url", "image_url": {"url": "file://)" + folder.path() + R"(/b.bmp"}})";
+  CHECK(row(R"({"type": "text", "text": "x"}, {"type": "image"}, )" + url, R"(["a.bmp"])").empty());
   const Message message = folder.rows()[0].messages[0];
   CHECK(message.content == "x<image><image>");
-  CHECK(files_of(message) == Texts{"a.png", "b.png"});
-  CHECK(row(R"({"type": "video", "video": ["a.png", "b.png"]})", "null").empty());
+  CHECK(files_of(message) == Texts{"a.bmp", "b.bmp"});
+  CHECK(row(R"({"type": "video", "video": ["a.bmp", "b.bmp"]})", "null").empty());
   CHECK_SAYS(
-      row(R"({"type": "image", "image": "a.png"}, {"type": "text", "text": "<image>"})", "null"),
+      row(R"({"type": "image", "image": "a.bmp"}, {"type": "text", "text": "<image>"})", "null"),
       "Write each picture as a part");
   CHECK_SAYS(row(R"({"type": "audio"})", "null"), "pictures (image, image_url) and video");
 }
 
 TEST_CASE("pairs: both answers continue with the files behind the question's") {
   const DatasetFolder folder("dpo");
-  for (const char* name : {"a.png", "b.png"}) folder.write(name, png(28, 28));
+  for (const char* name : {"a.bmp", "b.bmp"}) folder.write(name, bitmap(28, 28));
   folder.info(R"({"file_name": "d.json", "ranking": true,
                   "columns": {"prompt": "q", "chosen": "c", "rejected": "r", "images": "i"}})");
   folder.write("d.json", R"([{"q": "<image>", "c": "<image>", "r": "no <image>",
-                              "i": ["a.png", "b.png"]}])");
+                              "i": ["a.bmp", "b.bmp"]}])");
   const Conversation row = folder.rows()[0];
-  CHECK(files_of(row.messages[1]) == Texts{"b.png"});
-  CHECK(files_of(*row.rejected) == Texts{"b.png"});
+  CHECK(files_of(row.messages[1]) == Texts{"b.bmp"});
+  CHECK(files_of(*row.rejected) == Texts{"b.bmp"});
   folder.write("d.json",
-               R"([{"q": "<image>", "c": "<image>", "r": "no", "i": ["a.png", "b.png"]}])");
+               R"([{"q": "<image>", "c": "<image>", "r": "no", "i": ["a.bmp", "b.bmp"]}])");
   CHECK_SAYS(folder.complaint(), "1 tag <image>");
 }
 
@@ -173,10 +172,10 @@ struct Chat {
   Conversation conversation;
 
   Chat() {
-    const std::string picture = folder.write("a.png", png(56, 84));
+    const std::string picture = folder.write("a.bmp", bitmap(56, 84));
     Texts frames;
     for (const char* name : {"1.png", "2.png", "3.png"}) {
-      frames.push_back(folder.write(name, png(56, 28)));
+      frames.push_back(folder.write(name, bitmap(56, 28)));
     }
     conversation.source = "row 1";
     conversation.messages = {{Role::kUser, "see <image> and <video>"}, {Role::kAssistant, "yes"}};
@@ -298,7 +297,7 @@ TEST_CASE("picture rows: what is wrong is said") {
   CHECK_SAYS(complaint([](Conversation& row) { row.messages[1].thoughts = "<image>"; }),
              "the thoughts of an answer");
   CHECK_SAYS(complaint([&](Conversation& row) {
-               row.messages[0].pictures[1].files[1] = chat.folder / "a.png";
+               row.messages[0].pictures[1].files[1] = chat.folder / "a.bmp";
              }),
              "Give the frames of a video one size");
   CHECK_SAYS(complaint([&](Conversation& row) {

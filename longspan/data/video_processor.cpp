@@ -21,6 +21,28 @@ constexpr const char* kFileOfPictures = "preprocessor_config.json";
 constexpr int64_t kMostPatch = 1024, kMostVideoPixels = int64_t{1} << 40;
 constexpr double kMostRatio = 200;
 
+/// Keys of both files that change pixels. Frames are read by the processor of pictures.
+constexpr const char* kPixelKeys[] = {"patch_size",   "temporal_patch_size", "merge_size",
+                                      "image_mean",   "image_std",           "rescale_factor",
+                                      "resample",     "do_resize",           "do_rescale",
+                                      "do_normalize", "do_convert_rgb"};
+
+/// Throws UserError where videos have other pixels than pictures.
+void require_pixels_of_pictures(const JsonObject& video, const std::string& folder) {
+  const std::string path = model_file(folder, kFileOfPictures);
+  if (!is_there(path)) return;
+  const nlohmann::json pictures = read_json_file(path, "configuration of the model's processor");
+  for (const char* key : kPixelKeys) {
+    const nlohmann::json own = video.json().value(key, nlohmann::json());
+    const nlohmann::json theirs = pictures.value(key, nlohmann::json());
+    if (own.is_null() || theirs.is_null() || own == theirs) continue;
+    video.fail(
+        fmt::format("{} is {}, and {} in {}. Videos with other pixels than pictures are not "
+                    "supported; give both files the same value",
+                    key, own.dump(), theirs.dump(), kFileOfPictures));
+  }
+}
+
 double side(double pixels, double factor) { return std::nearbyint(pixels / factor) * factor; }
 
 }  // namespace
@@ -30,6 +52,7 @@ VideoProcessor load_video_processor(const std::string& folder, bool limits_all_f
   if (!is_there(path)) path = model_file(folder, kFileOfPictures);
   const nlohmann::json content = read_json_file(path, "configuration of the model's processor");
   const JsonObject object(content, path);
+  require_pixels_of_pictures(object, folder);
   VideoProcessor processor{.limits_all_frames = limits_all_frames};
   const auto whole = [&](const char* key, int64_t fallback, int64_t most) {
     return object.has(key) ? object.whole(key, 1, most) : fallback;

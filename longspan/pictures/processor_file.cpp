@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kFile = "preprocessor_config.json";
 constexpr const char* kNestedFile = "processor_config.json";
 constexpr int64_t kMostSide = 1 << 14;
-/// Of a resized picture: its patches in fp32 then take 6 GB.
+/// Most pixels of a resized picture, whose patches in fp32 then take 6 GB.
 constexpr int64_t kMostProcessedPixels = int64_t{1} << 28;
 
 /// Keys that do not change the pixels of a picture, or only with a flag that is refused.

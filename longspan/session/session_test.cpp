@@ -3,19 +3,16 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include <exception>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/generation/cached_decoder.h"
-#include "longspan/testing/silent_server.h"
+#include "longspan/testing/session_ranks.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
-#include "longspan/testing/thread_groups.h"
 
 namespace longspan {
 namespace {
@@ -72,34 +69,8 @@ std::vector<Sample> samples_of(int64_t step) {
   return samples;
 }
 
-/// Runs `body` on each rank of a session; ranks are threads. Rethrows a rank's error.
 void on_ranks(int num_ranks, const Config& config, const std::function<void(Session&)>& body) {
-  const int own_port = testing::free_port();
-  const ModelParts model = parts_of_model();
-  std::vector<std::exception_ptr> errors(num_ranks);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        Session session(config, {.where = {.rank = rank,
-                                           .world_size = num_ranks,
-                                           .local_rank = rank,
-                                           .local_world_size = num_ranks,
-                                           .master_port = own_port,
-                                           .interfaces = {},
-                                           .store_prefix = {},
-                                           .link = &testing::thread_link()},
-                                 .model = &model});
-        session.run([&] { body(session); });
-      } catch (...) {
-        errors[rank] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  testing::on_session_ranks(num_ranks, config, parts_of_model(), body);
 }
 
 double trained_step(Session& session, const LossOfCaller* loss) {
@@ -124,13 +95,7 @@ std::vector<double> losses_of(int num_ranks, const Config& config, const LossOfC
   return losses;
 }
 
-/// Sums are in fp64; hidden states are in fp32, whose roundings differ with the blocks.
-void check_close(const std::vector<double>& losses, const std::vector<double>& expected) {
-  REQUIRE(losses.size() == expected.size());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    CHECK(losses[i] == doctest::Approx(expected[i]).epsilon(1e-5));
-  }
-}
+using testing::check_close;
 
 TEST_CASE("session: a loss of the caller's is the same on one rank and on several") {
   const LossOfCaller weighted{.of_row = [](const LossInput& input) {

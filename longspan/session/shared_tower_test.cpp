@@ -5,11 +5,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <exception>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "longspan/checkpoint/model_folder.h"
@@ -17,9 +14,7 @@
 #include "longspan/models/composite.h"
 #include "longspan/models/parse_model_config.h"
 #include "longspan/session/session.h"
-#include "longspan/testing/silent_server.h"
-#include "longspan/testing/temporary_folder.h"
-#include "longspan/testing/thread_groups.h"
+#include "longspan/testing/session_ranks.h"
 
 namespace longspan {
 namespace {
@@ -147,55 +142,24 @@ Config config_for(int sequence_parallel_size) {
 }
 
 std::vector<double> losses_of(int num_ranks, const Config& config, const ModelParts& model) {
-  const int own_port = testing::free_port();
   std::vector<double> losses;
-  std::vector<std::exception_ptr> errors(num_ranks);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        Session session(config, {.where = {.rank = rank,
-                                           .world_size = num_ranks,
-                                           .local_rank = rank,
-                                           .local_world_size = num_ranks,
-                                           .master_port = own_port,
-                                           .interfaces = {},
-                                           .store_prefix = {},
-                                           .link = &testing::thread_link()},
-                                 .model = &model});
-        session.run([&] {
-          const int64_t group = session.mesh().data.rank(), groups = session.mesh().data.size();
-          for (int64_t step = 0; step < kSteps; ++step) {
-            // Two rows a step, one of each sample, shared out over the data-parallel groups.
-            std::vector<Row> rows;
-            std::vector<Sample> samples = samples_of(step);
-            for (int64_t i = group; i < std::ssize(samples); i += groups) {
-              rows.push_back(session.row(std::vector<Sample>{samples[i]}));
-            }
-            const RowLosses sums = session.forward_backward(rows, session.count(rows).weight);
-            const double loss = session.sum_up(sums).loss();
-            session.clip(session.reduce(), 1.0);
-            session.update(1e-2);
-            if (rank == 0) losses.push_back(loss);
-          }
-        });
-      } catch (...) {
-        errors[rank] = std::current_exception();
+  testing::on_session_ranks(num_ranks, config, model, [&](Session& session) {
+    const int64_t group = session.mesh().data.rank(), groups = session.mesh().data.size();
+    for (int64_t step = 0; step < kSteps; ++step) {
+      // Two rows a step, one of each sample, shared out over the data-parallel groups.
+      std::vector<Row> rows;
+      const std::vector<Sample> samples = samples_of(step);
+      for (int64_t i = group; i < std::ssize(samples); i += groups) {
+        rows.push_back(session.row(std::vector<Sample>{samples[i]}));
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+      const RowLosses sums = session.forward_backward(rows, session.count(rows).weight);
+      const double loss = session.sum_up(sums).loss();
+      session.clip(session.reduce(), 1.0);
+      session.update(1e-2);
+      if (session.mesh().world.rank() == 0) losses.push_back(loss);
+    }
+  });
   return losses;
-}
-
-void check_close(const std::vector<double>& losses, const std::vector<double>& expected) {
-  REQUIRE(losses.size() == expected.size());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    CHECK(losses[i] == doctest::Approx(expected[i]).epsilon(1e-5));
-  }
 }
 
 TEST_CASE("pictures: losses of trained towers are the same on one rank and on several") {
@@ -220,7 +184,7 @@ TEST_CASE("pictures: losses of trained towers are the same on one rank and on se
       config.model.disable_gradient_checkpointing = !checkpointing;
       CAPTURE(
           fmt::format("{} ranks, {} {}, zero {}", num_ranks, sequence_size, method, zero_stage));
-      check_close(losses_of(num_ranks, config, model), alone);
+      testing::check_close(losses_of(num_ranks, config, model), alone);
     }
   }
 }
@@ -234,11 +198,11 @@ TEST_CASE("pictures: frozen parts stay, and losses still agree") {
   const std::vector<double> language = losses_of(1, config, model);
   CHECK(projector.back() != language.back());
   config.parallel.sequence_parallel_size = 2;
-  check_close(losses_of(2, config, model), language);
+  testing::check_close(losses_of(2, config, model), language);
   config.memory.zero_stage = 3;
-  check_close(losses_of(2, config, model), language);
+  testing::check_close(losses_of(2, config, model), language);
   config.method.freeze_multi_modal_projector = false;
-  check_close(losses_of(2, config, model), projector);
+  testing::check_close(losses_of(2, config, model), projector);
 }
 
 }  // namespace with_pictures_in_rows

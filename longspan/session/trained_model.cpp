@@ -100,6 +100,22 @@ std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& 
   return head;
 }
 
+/// Throws UserError where keys select parts of a model that the run does not have.
+void require_parts(const MethodSettings& config, const ModelSpec& model) {
+  const MethodSettings defaults;
+  const auto require = [&](const char* key, bool value, bool by_default) {
+    if (model.vision || value == by_default) return;
+    throw UserError(fmt::format(
+        "{}: {}, but the run trains no vision tower: its model takes no pictures, or no data set "
+        "has a column of them. Remove the key.",
+        key, value));
+  };
+  require("freeze_vision_tower", config.freeze_vision_tower, defaults.freeze_vision_tower);
+  require("freeze_multi_modal_projector", config.freeze_multi_modal_projector,
+          defaults.freeze_multi_modal_projector);
+  require("freeze_language_model", config.freeze_language_model, defaults.freeze_language_model);
+}
+
 /// The plan depends on the heads, the scores on the tokens.
 void require_same_heads(const Config& config, const ModelSpec& model, const ModelSpec& reference) {
   const auto heads = [](const ModelSpec& spec) {
@@ -152,6 +168,7 @@ int64_t TrainedModel::num_trained() const {
 
 void check_trained_model(const Config& config, const ModelConfig& model) {
   const ModelSpec& spec = model.spec;
+  require_parts(config.method, spec);
   auxiliary_loss_coefficient(config.optimization, model);
   if (trains_adapter(config.method)) lora_shape_of(config.method, spec);
   const std::vector<std::string> adapters = split_names(config.model.adapter_name_or_path);

@@ -57,7 +57,20 @@ void say_model(const RowSettings& config, const ModelConfig& model, Events& even
 std::optional<PictureEncoding> picture_encoding(const RowSettings& config, const ModelConfig& model,
                                                 const Tokenizer& tokenizer) {
   if (!model.spec.vision) return std::nullopt;
-  return picture_encoding_of(config.model.model_name_or_path, tokenizer, config.data);
+  std::optional<PictureEncoding> encoding =
+      picture_encoding_of(config.model.model_name_or_path, tokenizer, config.data);
+  if (!encoding) return encoding;
+  const VisionSpec& tower = *model.spec.vision;
+  const PictureProcessor& pixels = encoding->processor;
+  if (pixels.patch_size != tower.patch_size || pixels.merge_size != tower.merge_size ||
+      pixels.temporal_patch_size != tower.temporal_patch_size) {
+    throw UserError(fmt::format(
+        "{}: the processor's patch_size, merge_size and temporal_patch_size are {}, {} and {}; "
+        "the vision tower in config.json has {}, {} and {}. Take both files from the same model.",
+        config.model.model_name_or_path, pixels.patch_size, pixels.merge_size,
+        pixels.temporal_patch_size, tower.patch_size, tower.merge_size, tower.temporal_patch_size));
+  }
+  return encoding;
 }
 
 /// Without data sets.

@@ -17,7 +17,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr double kQuickGeluFactor = 1.702;
 
-/// What all blocks of a pass share.
+/// Data that all blocks of a pass share.
 struct Pass {
   const VisionSpec& vision;
   at::ScalarType compute_dtype;

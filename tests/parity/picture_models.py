@@ -93,7 +93,7 @@ class VideoProcessor:
 
 
 class Processor:
-    """What mm_plugin.py asks of transformers' processors."""
+    """The parts of transformers' processors that mm_plugin.py reads."""
 
     def __init__(self, family, **keys):
         _, _, patch, (least, most), _ = FAMILIES[family]

@@ -103,7 +103,7 @@ def run_probe(folder, tmp_path, job, patches):
 
 
 def own_name(key):
-    """Of a parameter of transformers: the program's."""
+    """Returns the program's name of a parameter of transformers."""
     if key.startswith("model.visual."):
         return key.removeprefix("model.")
     return key.replace("model.language_model.", "model.")
@@ -111,7 +111,7 @@ def own_name(key):
 
 @torch.no_grad()
 def features_of(model, patches, grids):
-    """Of the merger, then of each merger of deepstack, side by side."""
+    """Features of the merger, then of each merger of deepstack, side by side."""
     output = model.model.get_image_features(patches, grids, return_dict=True)
     deep = getattr(output, "deepstack_features", None) or []
     return torch.cat([torch.cat(list(part)) for part in [output.pooler_output, *deep]], 1)

@@ -16,7 +16,7 @@ struct Info<'a> {
     colour_size: usize,
     num_colours: u32,
     data: &'a [u8],
-    /// Of the data in the file.
+    /// Place of the pixel data in the file.
     offset: usize,
 }
 
@@ -259,7 +259,7 @@ fn runs(info: &Info, mode: Mode) -> Read<Vec<u8>> {
                 at += stored;
                 x += count;
                 if at < all {
-                    // What follows is at an even place of the file.
+                    // The next code is at an even offset of the file.
                     reader.seek(reader.at() + (info.offset + reader.at()) % 2);
                 }
             }

@@ -6,7 +6,7 @@ use super::bytes::{u16_le, Bytes};
 use super::{blank, colour_of, Header, Mode, Picture, Read, TRUNCATED};
 
 struct Frame<'a> {
-    /// Of the picture: the screen, larger where the frame goes beyond it.
+    /// Size of the picture: the screen, larger where the frame goes beyond it.
     width: u32,
     height: u32,
     left: u32,

@@ -38,7 +38,7 @@ impl Mode {
     }
 }
 
-/// What the header says. The orientation is EXIF's, 1 to 8.
+/// Contents of the header. The orientation is EXIF's, 1 to 8.
 pub struct Header {
     width: u32,
     height: u32,

@@ -74,7 +74,7 @@ fn raw_profile(text: &[u8]) -> Option<Vec<u8>> {
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
-/// What follows the keyword: whether it is compressed, the method, language, translated keyword.
+/// The fields after the keyword: whether the text is compressed, the method, language, translated keyword.
 fn international_text(data: &[u8]) -> Option<Vec<u8>> {
     let (&compressed, rest) = data.split_first()?;
     let (_, rest) = rest.split_first()?;
