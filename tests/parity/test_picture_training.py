@@ -61,9 +61,12 @@ def folder(request, tmp_path_factory):
                         messages=row["messages"][:1]) for i, row in enumerate(rows)]
     add_dataset(place, "pairs", pairs, formatting="sharegpt", ranking=True, tags=tags,
                 columns=dict(messages="messages", chosen="chosen", rejected="rejected", images="images"))
+    frames = []
+    for i in range(7):
+        frames.append(str(place / f"frame{i}.png"))
+        Image.frombytes("RGB", (4 * side, 3 * side), rng.randbytes(36 * side * side)).save(frames[-1])
     videos = [dict(messages=[dict(role="user", content="<video>Then <image>What happens? <video>"), row["messages"][1]],
-                   images=[str(place / f"{i % 4}.png")],
-                   videos=[[str(place / "0.png")] * (2 + i), [str(place / "1.png"), str(place / "1.png")]])
+                   images=[str(place / f"{i % 4}.png")], videos=[frames[:2 * (1 + i % 3)], frames[3:7]])
               for i, row in enumerate(rows)]
     add_dataset(place, "films", videos, formatting="sharegpt", tags=tags,
                 columns=dict(messages="messages", images="images", videos="videos"))
@@ -78,9 +81,9 @@ def settings(folder, output, **changes):
                        freeze_vision_tower=False, freeze_multi_modal_projector=False, **changes)
 
 
-def rows_of(folder, tmp_path):
+def rows_of(folder, tmp_path, **keys):
     """The samples, by the probe of the data."""
-    return data_probe.examples(write_config(settings(folder, tmp_path / "unused")))
+    return data_probe.examples(write_config(settings(folder, tmp_path / "unused") | keys))
 
 
 def losses_of_transformers(folder, rows):
@@ -88,18 +91,26 @@ def losses_of_transformers(folder, rows):
     config = model.config
     patch = config.vision_config.patch_size
     values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3) if patch == 16 else {}
-    processor = Qwen2VLImageProcessorPil(patch_size=patch, min_pixels=4 * patch * patch, max_pixels=1 << 24, **values)
+    limits = dict(patch_size=patch, min_pixels=4 * patch * patch, max_pixels=1 << 24)
+    processor = Qwen2VLImageProcessorPil(**limits, **values)
+    kind = transformers.Qwen3VLVideoProcessor if patch == 16 else transformers.Qwen2VLVideoProcessor
+    of_videos = kind(patch_size=patch, size=dict(shortest_edge=4 * patch * patch, longest_edge=1 << 24),
+                     do_sample_frames=False, **values)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=ADAM_EPSILON, weight_decay=0.0)
     losses = []
     for row in rows:
         document = row["documents"][0]
         tokens = torch.tensor([document["input_ids"]])
-        given = dict(input_ids=tokens, labels=torch.tensor([document["labels"]]),
-                     mm_token_type_ids=(tokens == config.image_token_id).int())
-        if document.get("pictures"):
-            images = [Image.open(picture["files"][0]) for picture in document["pictures"]]
-            given |= dict(processor(images, return_tensors="pt"))
-            assert given["image_grid_thw"].tolist() == [picture["grid"] for picture in document["pictures"]]
+        kinds = (tokens == config.image_token_id).int() + 2 * (tokens == config.video_token_id).int()
+        given = dict(input_ids=tokens, labels=torch.tensor([document["labels"]]), mm_token_type_ids=kinds)
+        for is_video, name in ((False, "image_grid_thw"), (True, "video_grid_thw")):
+            pictures = [picture for picture in document.get("pictures", []) if picture["is_video"] == is_video]
+            if not pictures:
+                continue
+            files = [[Image.open(file) for file in picture["files"]] for picture in pictures]
+            given |= dict(of_videos(files, return_tensors="pt") if is_video else
+                          processor([file for file, in files], return_tensors="pt"))
+            assert given[name].tolist() == [picture["grid"] for picture in pictures]
         loss = model(**given).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -109,9 +120,10 @@ def losses_of_transformers(folder, rows):
     return losses, model
 
 
-def test_losses_of_transformers(folder, tmp_path):
-    run = run_to_end(settings(folder, tmp_path / "run"))
-    losses, model = losses_of_transformers(folder, rows_of(folder, tmp_path))
+@pytest.mark.parametrize("dataset", ["seen", "films"])
+def test_losses_of_transformers(dataset, folder, tmp_path):
+    run = run_to_end(settings(folder, tmp_path / "run") | dict(dataset=dataset))
+    losses, model = losses_of_transformers(folder, rows_of(folder, tmp_path, dataset=dataset))
     assert run.logged("loss") == pytest.approx(losses, rel=1e-5)
     saved, info = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "run", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
