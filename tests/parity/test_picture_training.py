@@ -14,6 +14,9 @@ from probes import data_probe
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 STEPS = 6
+METHODS = ["allgather", "async-ulysses", "balanced-ulysses", "dummy-head-ulysses", "llama3", "loongtrain", "ring",
+           "striped-ring", "ulysses", "usp", "xtuner-ulysses", "zigzag-ring"]
+ALONE = {}  # losses of one rank, by model
 TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=2048)
 ROPE = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 3, 3])
@@ -146,6 +149,19 @@ def test_shared_work(num_ranks, keys, folder, tmp_path):
     expected = run_to_end(settings(folder, tmp_path / "alone") | alone)
     shared = run_to_end(settings(folder, tmp_path / "shared") | keys, num_ranks, timeout=180)
     assert shared.logged("loss") == pytest.approx(expected.logged("loss"), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method(method, folder, tmp_path):
+    """Pictures and videos across the cuts of each method."""
+    keys = dict(sequence_parallel_size=4, sequence_parallel_mode=method, dataset="films", max_steps=3)
+    if method in ("usp", "loongtrain"):
+        keys["sequence_parallel_ulysses_degree"] = 2
+    name = f"alone-{folder.name}"
+    if name not in ALONE:
+        ALONE[name] = run_to_end(settings(folder, tmp_path / "alone") | dict(dataset="films", max_steps=3)).logged("loss")
+    shared = run_to_end(settings(folder, tmp_path / "shared") | keys, 4, timeout=180)
+    assert shared.logged("loss") == pytest.approx(ALONE[name], rel=1e-5)
 
 
 def changed(folder, place, **changes):
