@@ -153,5 +153,6 @@ FRAMEWORKS = {
     "longspan": run_longspan, "longspan-shared": run_longspan_sharing,
     "longspan-before": run_longspan_before,
     "transformers": functools.partial(_run_worker, "transformers"),
+    "transformers-pictures": functools.partial(_run_worker, "pictures"),
     "trl": functools.partial(_run_worker, "trl"), "llamafactory": run_llamafactory,
 }

@@ -9,11 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 
-def read_job():
-    """(job, model, rows) of the job file that the command line names."""
+def read_job(kind=AutoModelForCausalLM):
+    """(job, model, rows) of the job file that the command line names. `kind`: of the model."""
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(job["threads"])
-    model = AutoModelForCausalLM.from_pretrained(
+    model = kind.from_pretrained(
         job["checkpoint"], attn_implementation="sdpa", dtype=torch.float32
     )
     return job, model, json.loads(Path(job["tokens"]).read_text())

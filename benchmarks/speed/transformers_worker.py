@@ -32,4 +32,5 @@ def main():
     ).train()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -78,7 +78,7 @@ def preference_flops(case: Case, labels: int, share_prompt: bool = False) -> dic
     return _flops(case, 2 * case.tokens - shared, pairs, labels, passes=4)
 
 
-def train_tokenizer(folder: Path) -> None:
+def train_tokenizer(folder: Path, special: list[str] = SPECIAL) -> None:
     """A byte-level BPE tokenizer of the Python standard library's own text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -88,7 +88,7 @@ def train_tokenizer(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train(files, trainers.BpeTrainer(
-        vocab_size=TOKENIZER_SIZE, special_tokens=SPECIAL, show_progress=False,
+        vocab_size=TOKENIZER_SIZE, special_tokens=special, show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     ))
     folder.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ struct Session::Impl {
       trained.options.activation_store = activations.get();
       trained.options.expert_exchange = experts.get();
       pictures = make_picture_features(plan.model.spec, trained.parameters, trained.options,
-                                       patches, *attention);
+                                       patches, *attention, block_kernel_of(plan.device));
       trained.options.pictures = pictures.get();
       decoder = std::make_unique<Decoder>(plan.model.spec, trained.parameters, *attention,
                                           trained.options);
@@ -157,10 +157,10 @@ Session::~Session() {
 }
 
 std::unique_ptr<Reference> Session::make_reference() {
-  return longspan::make_reference(
-      impl_->config,
-      {impl_->plan.model, impl_->sharding, impl_->device, impl_->given, &impl_->patches},
-      impl_->trained, *impl_->decoder, *impl_->attention);
+  return longspan::make_reference(impl_->config,
+                                  {impl_->plan.model, impl_->sharding, impl_->device, impl_->given,
+                                   &impl_->patches, &block_kernel_of(impl_->plan.device)},
+                                  impl_->trained, *impl_->decoder, *impl_->attention);
 }
 
 void Session::prepare(std::unique_ptr<Reference> table) {

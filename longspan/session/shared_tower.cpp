@@ -43,12 +43,15 @@ std::unique_ptr<PictureFeatures> make_picture_features(const ModelSpec& model,
                                                        const std::vector<NamedTensor>& parameters,
                                                        const DecoderOptions& options,
                                                        FramePatches patches,
-                                                       const SequenceParallel& attention) {
+                                                       const SequenceParallel& attention,
+                                                       const BlockKernel& kernel) {
   if (!model.vision) return nullptr;
   auto tower = std::make_unique<VisionTower>(
       *model.vision, parameters,
       VisionOptions{.compute_dtype = options.compute_dtype,
+                    .kernel = &kernel,
                     .gradient_checkpointing = options.gradient_checkpointing,
+                    .activation_store = options.activation_store,
                     .parameter_hooks = options.parameter_hooks,
                     .first_unit = model.vision_unit(),
                     .lora_scale = options.lora_scale});

@@ -36,11 +36,12 @@ class SharedTower : public PictureFeatures {
 };
 
 /// Makes the features of a model with pictures; null: its spec has no tower. `options`: of its
-/// decoder.
+/// decoder. `kernel`: for attention within pictures.
 std::unique_ptr<PictureFeatures> make_picture_features(const ModelSpec& model,
                                                        const std::vector<NamedTensor>& parameters,
                                                        const DecoderOptions& options,
                                                        FramePatches patches,
-                                                       const SequenceParallel& attention);
+                                                       const SequenceParallel& attention,
+                                                       const BlockKernel& kernel);
 
 }  // namespace longspan

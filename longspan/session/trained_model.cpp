@@ -216,7 +216,7 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
 }
 
 TrainedModel load_trained_model(const Config& config, const ParameterPlace& place) {
-  const auto& [model, sharding, device, given, patches] = place;
+  const auto& [model, sharding, device, given, patches, kernel] = place;
   const bool bf16 = computes_in_bf16(config.model, config.optimization),
              lora = trains_adapter(config.method);
   const Stage& stage = stage_of(config.method);
@@ -293,7 +293,7 @@ TrainedModel load_trained_model(const Config& config, const ParameterPlace& plac
 std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
                                           const TrainedModel& trained, Decoder& policy,
                                           SequenceParallel& attention) {
-  const auto& [model, sharding, device, given, patches] = place;
+  const auto& [model, sharding, device, given, patches, kernel] = place;
   // An adapter that began at zero leaves the base model as the initial model. LLaMA-Factory uses
   // the base model for any adapter.
   if (config.preferences.ref_model.empty() && trained.lora) return base_model_reference(policy);
@@ -329,9 +329,9 @@ std::unique_ptr<Reference> make_reference(const Config& config, const ParameterP
   }
   const std::vector<NamedTensor> parameters =
       is_sharded ? sharded->parameters() : make_all(sources, device);
-  std::unique_ptr<PictureFeatures> pictures =
-      make_picture_features(reference_config.spec, parameters, options,
-                            patches != nullptr ? *patches : FramePatches{}, attention);
+  std::unique_ptr<PictureFeatures> pictures = make_picture_features(
+      reference_config.spec, parameters, options, patches != nullptr ? *patches : FramePatches{},
+      attention, kernel != nullptr ? *kernel : cpu_block_kernel());
   options.pictures = pictures.get();
   auto decoder = std::make_unique<Decoder>(reference_config.spec, parameters, attention, options);
   return reference_model(std::move(decoder), std::move(pictures), std::move(sharded));

@@ -49,7 +49,9 @@ struct ParameterPlace {
   const std::optional<ShardingOptions>& sharding;
   at::Device device;
   GivenParameters given = nullptr;
-  const FramePatches* patches = nullptr;  // reads pixels, where the model has a tower
+  // Where the model has a tower: reads pixels; computes the attention within pictures.
+  const FramePatches* patches = nullptr;
+  const BlockKernel* kernel = nullptr;
 };
 
 /// Loads the weights of model_name_or_path (or takes those of `place.given`), the adapters (merged,

@@ -1,32 +1,28 @@
 // Places of patches in their frames. P: patches of all frames, in merge blocks: rows of blocks,
-// blocks of a row, then the rows and patches of a block.
+// blocks of a row, then the rows and patches of a block. F: features.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "longspan/attention/block.h"
 #include "longspan/spec/picture_grid.h"
 #include "longspan/spec/vision_spec.h"
 
 namespace longspan {
 
-/// Runs of patches that attend to each other, gathered by length.
-struct PatchRuns {
-  /// int64 [P]: the patches, runs of equal length behind each other; undefined: they are so.
-  at::Tensor order_P;
-  at::Tensor places_P;  // the inverse
-  /// Numbers of runs and their lengths, in that order.
-  std::vector<std::pair<int64_t, int64_t>> lengths;
-};
-
+/// The order in which a tower computes patches: frame by frame and, with windows, window by window
+/// in a frame. Patches that attend to each other are behind each other.
 struct PatchLayout {
-  at::Tensor rows_P, columns_P;    // int64: of each patch in its frame
-  at::Tensor heights_P, widths_P;  // int64: of its frame, in patches
-  PatchRuns frames, windows;       // windows: only with VisionSpec::windows
+  /// int64: the patches in this order, and where each feature (merged patch) of the frames comes in
+  /// it. Undefined: the order of the frames.
+  at::Tensor order_P, places_F;
+  at::Tensor rows_P, columns_P;        // int64: of each patch in its frame
+  at::Tensor heights_P, widths_P;      // int64: of its frame, in patches
+  std::vector<Block> frames, windows;  // windows: only with VisionSpec::windows
 };
 
 /// Returns the layout of the patches of pictures behind each other, on `device`.

@@ -4,7 +4,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <memory>
+#include <utility>
 
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/linear.h"
@@ -14,84 +14,90 @@ namespace {
 
 using Use = ParameterHooks::Use;
 
-/// One computation with autograd on tensors of its own.
-struct Computed {
-  at::Tensor x, y;
-  std::vector<at::Tensor> values;  // leaves with the parameters' memory
-};
+class Recomputed : public UnitOp {
+ public:
+  Recomputed(UnitFunction function, std::vector<at::Tensor> parameters)
+      : function_(std::move(function)), parameters_(std::move(parameters)) {}
 
-Computed compute(const UnitFunction& function, const at::Tensor& x, bool x_needs,
-                 const std::vector<at::Tensor>& parameters) {
-  const c10::AutoGradMode grad(true);
-  Computed computed{.x = x.detach().requires_grad_(x_needs), .y = {}, .values = {}};
-  for (const at::Tensor& parameter : parameters) {
-    computed.values.push_back(parameter.defined()
-                                  ? parameter.detach().requires_grad_(parameter.requires_grad())
-                                  : at::Tensor());
+  std::vector<at::Tensor> parameters() const override { return parameters_; }
+
+  at::Tensor forward(const at::Tensor& x, bool saves) override {
+    if (saves) x_ = x;
+    return function_(x, parameters_);
   }
-  computed.y = function(computed.x, computed.values);
-  return computed;
-}
 
-bool trains(const at::Tensor& value) { return value.defined() && value.requires_grad(); }
-
-/// Adds the gradients of the parameters. Returns that of x; undefined if it needs none.
-at::Tensor backward(const Computed& computed, const at::Tensor& dy,
-                    const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> inputs;
-  if (computed.x.requires_grad()) inputs.push_back(computed.x);
-  for (const at::Tensor& value : computed.values) {
-    if (trains(value)) inputs.push_back(value);
-  }
-  const std::vector<at::Tensor> gradients =
-      torch::autograd::grad({computed.y}, inputs, {dy}, /*retain_graph=*/false,
-                            /*create_graph=*/false, /*allow_unused=*/true);
-  size_t next = 0;
-  at::Tensor dx;
-  if (computed.x.requires_grad()) dx = gradients[next++];
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!trains(computed.values[i])) continue;
-    if (const at::Tensor& gradient = gradients[next++]; gradient.defined()) {
-      add_gradient(parameters[i], gradient);
+  at::Tensor backward(const at::Tensor& dy, bool wants_input) override {
+    // Autograd runs on tensors of its own with the parameters' memory.
+    std::vector<at::Tensor> values, inputs;
+    const at::Tensor x = std::exchange(x_, {}).detach().requires_grad_(wants_input);
+    if (wants_input) inputs.push_back(x);
+    for (const at::Tensor& parameter : parameters_) {
+      values.push_back(parameter.defined()
+                           ? parameter.detach().requires_grad_(parameter.requires_grad())
+                           : at::Tensor());
+      if (trains(parameter)) inputs.push_back(values.back());
     }
+    at::Tensor y;
+    {
+      const c10::AutoGradMode grad(true);
+      y = function_(x, values);
+    }
+    const std::vector<at::Tensor> gradients =
+        torch::autograd::grad({y}, inputs, {dy}, /*retain_graph=*/false,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    size_t next = wants_input ? 1 : 0;
+    for (const at::Tensor& parameter : parameters_) {
+      if (!trains(parameter)) continue;
+      if (const at::Tensor& gradient = gradients[next++]; gradient.defined()) {
+        add_gradient(parameter, gradient);
+      }
+    }
+    return wants_input ? gradients[0] : at::Tensor();
   }
-  return dx;
-}
+
+ private:
+  static bool trains(const at::Tensor& parameter) {
+    return parameter.defined() && parameter.requires_grad();
+  }
+
+  UnitFunction function_;
+  std::vector<at::Tensor> parameters_;
+  at::Tensor x_;
+};
 
 }  // namespace
 
-at::Tensor run_unit(const UnitFunction& function, const at::Tensor& x,
-                    const std::vector<at::Tensor>& parameters, const UnitUse& use) {
-  ParameterHooks* const hooks = use.hooks;
-  const bool needs = needs_backward({x}, parameters), x_needs = x.requires_grad();
-  if (hooks != nullptr) hooks->before(use.unit, Use::kForward, use.next);
-  std::shared_ptr<Computed> kept;
+std::unique_ptr<UnitOp> recomputed(UnitFunction function, std::vector<at::Tensor> parameters) {
+  return std::make_unique<Recomputed>(std::move(function), std::move(parameters));
+}
+
+at::Tensor run_unit(std::unique_ptr<UnitOp> op, const at::Tensor& x, const UnitUse& use) {
+  const std::shared_ptr<UnitOp> shared = std::move(op);
+  const std::vector<at::Tensor> parameters = shared->parameters();
+  const bool needs = needs_backward({x}, parameters), wants_input = x.requires_grad();
+  if (use.hooks != nullptr) use.hooks->before(use.unit, Use::kForward, use.next);
   at::Tensor y;
-  if (needs && use.keeps_graph) {
-    kept = std::make_shared<Computed>(compute(function, x, x_needs, parameters));
-    y = kept->y.detach();
-  } else {
+  {
     const c10::NoGradGuard no_grad;
-    y = function(x.detach(), parameters);
+    y = shared->forward(x.detach(), needs);
   }
-  if (hooks != nullptr) hooks->after(use.unit, Use::kForward);
+  if (use.hooks != nullptr) use.hooks->after(use.unit, Use::kForward);
   if (!needs) return y;
-  return attach_backward({y}, {x}, parameters,
-                         [function, x = kept ? at::Tensor() : x.detach(), x_needs, parameters, use,
-                          kept](const std::vector<at::Tensor>& gradients) mutable {
-                           if (use.hooks != nullptr) {
-                             use.hooks->before(use.unit, Use::kBackward, x_needs ? use.below : -1);
-                           }
-                           const Computed computed =
-                               kept ? *kept : compute(function, x, x_needs, parameters);
-                           kept.reset();
-                           std::vector<at::Tensor> dx{backward(computed, gradients[0], parameters)};
-                           // The lowest unit stays open until the end of the backward, as the
-                           // decoder's does.
-                           if (use.hooks != nullptr && x_needs)
-                             use.hooks->after(use.unit, Use::kBackward);
-                           return dx;
-                         })[0];
+  return attach_backward(
+      {y}, {x}, parameters, [shared, wants_input, use](std::vector<at::Tensor> gradients) {
+        if (use.hooks != nullptr) {
+          use.hooks->before(use.unit, Use::kBackward, wants_input ? use.below : -1);
+        }
+        const at::Tensor dy = std::exchange(gradients[0], {});
+        std::vector<at::Tensor> dx;
+        {
+          const c10::NoGradGuard no_grad;
+          dx.push_back(shared->backward(dy, wants_input));
+        }
+        // The lowest unit stays open until the end of the backward, as the decoder's does.
+        if (use.hooks != nullptr && wants_input) use.hooks->after(use.unit, Use::kBackward);
+        return dx;
+      })[0];
 }
 
 }  // namespace longspan

@@ -1,31 +1,48 @@
-// An operation on the parameters of one unit, whose backward computes it again.
+// An operation on the parameters of one unit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "longspan/parameters/parameter_hooks.h"
 
 namespace longspan {
 
+/// One use of a unit: a forward and at most one backward. The parameters' values are there during
+/// both.
+class UnitOp {
+ public:
+  virtual ~UnitOp() = default;
+  /// Some may be undefined.
+  virtual std::vector<at::Tensor> parameters() const = 0;
+  /// Returns y of x, outside autograd. `saves`: a backward follows.
+  virtual at::Tensor forward(const at::Tensor& x, bool saves) = 0;
+  /// Adds gradients of trained parameters to .grad. Returns d loss / d x, undefined unless
+  /// `wants_input`.
+  virtual at::Tensor backward(const at::Tensor& dy, bool wants_input) = 0;
+};
+
 /// Returns y of x and of the parameters' values, in the order in which they were given, by
 /// differentiable ATen operations. Undefined parameters stay undefined.
 using UnitFunction =
     std::function<at::Tensor(const at::Tensor& x, const std::vector<at::Tensor>& values)>;
 
+/// Returns the operation that computes the function, and computes it again in the backward. Saves
+/// x.
+std::unique_ptr<UnitOp> recomputed(UnitFunction function, std::vector<at::Tensor> parameters);
+
 /// The uses of a unit's parameters, as ParameterHooks wants them.
 struct UnitUse {
   ParameterHooks* hooks;  // null: parameters are always there
   int unit;
-  int next, below;   // units used after it in the forward and in the backward; -1: none
-  bool keeps_graph;  // saves the function's graph for the backward, which does not compute it again
+  int next, below;  // units used after it in the forward and in the backward; -1: none
 };
 
-/// Returns y. The backward adds gradients of the parameters to .grad. Saves only x, and nothing
-/// where neither x nor a parameter needs a gradient.
-at::Tensor run_unit(const UnitFunction& function, const at::Tensor& x,
-                    const std::vector<at::Tensor>& parameters, const UnitUse& use);
+/// Returns y in the autograd graph. Nothing is saved where neither x nor a parameter needs a
+/// gradient.
+at::Tensor run_unit(std::unique_ptr<UnitOp> op, const at::Tensor& x, const UnitUse& use);
 
 }  // namespace longspan

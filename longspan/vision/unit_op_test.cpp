@@ -41,22 +41,19 @@ struct Case {
                      at::randn({3}, at::kDouble).requires_grad_(true)};
 };
 
-TEST_CASE("unit op: gradients are autograd's, kept graph or not, and are added") {
+TEST_CASE("unit op: gradients are autograd's, and are added") {
   at::manual_seed(1);
-  for (const bool keeps : {false, true}) {
-    CAPTURE(keeps);
-    Case c;
-    const at::Tensor dy = at::randn({5, 3}, at::kDouble);
-    const Tensors expected = torch::autograd::grad({product(c.x, c.parameters)},
-                                                   {c.x, c.parameters[0], c.parameters[1]}, {dy});
-    c.parameters[1].mutable_grad() = at::ones({3}, at::kDouble);
-    const at::Tensor y = run_unit(product, c.x, c.parameters, {nullptr, 0, -1, -1, keeps});
-    CHECK(at::equal(y, product(c.x.detach(), c.parameters)));
-    torch::autograd::backward({y}, {dy});
-    CHECK(at::allclose(c.x.grad(), expected[0]));
-    CHECK(at::allclose(c.parameters[0].grad(), expected[1]));
-    CHECK(at::allclose(c.parameters[1].grad(), expected[2] + 1));
-  }
+  Case c;
+  const at::Tensor dy = at::randn({5, 3}, at::kDouble);
+  const Tensors expected = torch::autograd::grad({product(c.x, c.parameters)},
+                                                 {c.x, c.parameters[0], c.parameters[1]}, {dy});
+  c.parameters[1].mutable_grad() = at::ones({3}, at::kDouble);
+  const at::Tensor y = run_unit(recomputed(product, c.parameters), c.x, {nullptr, 0, -1, -1});
+  CHECK(at::equal(y, product(c.x.detach(), c.parameters)));
+  torch::autograd::backward({y}, {dy});
+  CHECK(at::allclose(c.x.grad(), expected[0]));
+  CHECK(at::allclose(c.parameters[0].grad(), expected[1]));
+  CHECK(at::allclose(c.parameters[1].grad(), expected[2] + 1));
 }
 
 TEST_CASE("unit op: frozen and undefined parameters") {
@@ -64,13 +61,13 @@ TEST_CASE("unit op: frozen and undefined parameters") {
   Case c;
   c.parameters[0].requires_grad_(false);
   c.parameters[1] = at::Tensor();
-  const at::Tensor y = run_unit(product, c.x, c.parameters, {nullptr, 0, -1, -1, false});
+  const at::Tensor y = run_unit(recomputed(product, c.parameters), c.x, {nullptr, 0, -1, -1});
   torch::autograd::backward({y.sum()}, {});
   CHECK(c.x.grad().defined());
   CHECK_FALSE(c.parameters[0].grad().defined());
   // Nothing needs a gradient: no graph.
   const at::Tensor frozen =
-      run_unit(product, c.x.detach(), c.parameters, {nullptr, 0, -1, -1, true});
+      run_unit(recomputed(product, c.parameters), c.x.detach(), {nullptr, 0, -1, -1});
   CHECK_FALSE(frozen.requires_grad());
 }
 
@@ -81,8 +78,8 @@ TEST_CASE("unit op: hooks stand around each use, and the lowest unit stays open"
   const auto run = [&](const at::Tensor& x) {
     hooks.calls.clear();
     const Tensors square{at::randn({4, 4}, at::kDouble).requires_grad_(true), at::Tensor()};
-    const at::Tensor first = run_unit(product, x, square, {&hooks, 7, 8, 6, false});
-    const at::Tensor y = run_unit(product, first, c.parameters, {&hooks, 8, -1, 7, false});
+    const at::Tensor first = run_unit(recomputed(product, square), x, {&hooks, 7, 8, 6});
+    const at::Tensor y = run_unit(recomputed(product, c.parameters), first, {&hooks, 8, -1, 7});
     torch::autograd::backward({y.sum()}, {});
     return hooks.calls;
   };
@@ -99,7 +96,7 @@ TEST_CASE("unit op: hooks stand around each use, and the lowest unit stays open"
   CHECK(run(c.x.detach()) == wanted);
   const c10::NoGradGuard no_grad;
   hooks.calls.clear();
-  run_unit(product, c.x, c.parameters, {&hooks, 8, -1, 7, false});
+  run_unit(recomputed(product, c.parameters), c.x, {&hooks, 8, -1, 7});
   CHECK(hooks.calls == std::vector<std::string>{"before 8 forward -1", "after 8 forward"});
 }
 

@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "longspan/attention/block_kernel.h"
+#include "longspan/memory/activation_store.h"
 #include "longspan/parameters/named_tensor.h"
 #include "longspan/parameters/parameter_hooks.h"
 #include "longspan/spec/picture_grid.h"
@@ -17,7 +19,12 @@ namespace longspan {
 
 struct VisionOptions {
   at::ScalarType compute_dtype = at::kFloat;  // as DecoderOptions::compute_dtype
-  bool gradient_checkpointing = true;         // of each block; otherwise its graph is kept
+  /// Computes the attention.
+  const BlockKernel* kernel = &cpu_block_kernel();
+  bool gradient_checkpointing = true;  // of each block; attention's output is saved all the same
+  /// Stores the tensors that checkpointing saves; null: they stay on the device. Must outlive the
+  /// tower and its graphs.
+  ActivationStore* activation_store = nullptr;
   /// Called around every use of parameters; null: none. Must outlive the tower and its graphs.
   ParameterHooks* parameter_hooks = nullptr;
   int first_unit = 0;       // ModelSpec::vision_unit()

@@ -88,8 +88,8 @@ void run(const std::string& folder, const nlohmann::json& job, const std::string
     const int64_t size = picture.grid.h * picture.grid.w;
     return patches_PX.narrow(0, begin + t * size, size);
   };
-  const auto pictures =
-      make_picture_features(config.spec, parameters, options, patches, *attention);
+  const auto pictures = make_picture_features(config.spec, parameters, options, patches, *attention,
+                                              cpu_block_kernel());
   options.pictures = pictures.get();
   Decoder model(config.spec, parameters, *attention, options);
   std::vector<NamedTensor> results;
