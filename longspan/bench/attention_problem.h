@@ -23,7 +23,7 @@ struct ProblemShape {
   int64_t model_dim = 512;                 // of the layer
   at::ScalarType dtype = at::kFloat;       // of all tensors
   at::Device device{at::kCPU};             // of all tensors
-  at::ScalarType rounded_to = at::kFloat;  // of random values, which are then cast to dtype
+  at::ScalarType rounded_to = at::kFloat;  // rounding of random values before their cast to dtype
   /// As under gradient checkpointing: attention first runs without autograd, and the backward
   /// replays its results.
   bool checkpointing = false;

@@ -12,7 +12,7 @@ struct OptimizerJob {
   const OptimizationSettings& config;
   std::vector<ParameterShard> shards;
   AllocateLike allocate;
-  /// For rules that need whole matrices. Piece indices are those of `shards`.
+  /// For optimizers that need whole matrices. WholeWork names a shard by its index in `shards`.
   OverWholeMatrices over_whole_matrices;
 };
 

@@ -33,9 +33,9 @@ bool passes_latents(const AttentionSpec& spec, int ulysses_size, int head_waves)
 /// Bytes for one layer that all ranks of a sequence group together send to OTHER ranks.
 ///
 /// With one kv head per query head, this is P times table 1 of Plug & Play SP. That table counts
-/// one rank's bytes in units of T d, as if a rank also sent to itself: its 8 / P for Ulysses is 8
-/// (P - 1) / P^2 here. Its 4 for a ring is 6 (P - 1) / P here, since the gradients of keys and
-/// values travel too.
+/// one rank's bytes in units of T d, as if a rank also sent to itself. The table's 8 / P for
+/// Ulysses becomes 8 (P - 1) / P^2 here. The table's 4 for a ring becomes 6 (P - 1) / P here, since
+/// the gradients of keys and values travel too.
 struct AttentionVolume {
   int64_t forward = 0, backward = 0;
 };
@@ -47,9 +47,10 @@ struct AttentionVolumeParts {
 };
 
 /// `padded`: the row as TokenOrder::packing has it. With checkpointing, the backward repeats the
-/// head exchange of the forward; the replay does not need the travelling keys. With head waves it
-/// repeats only the outputs, since a backward in waves exchanges queries, keys and values once more
-/// in any case. It does not repeat outputs that were saved (SavedAttention::output_is_known).
+/// head exchange of the forward, but sends no keys or values around a ring for it. With head waves,
+/// checkpointing repeats only the exchange of outputs, since a backward in waves exchanges queries,
+/// keys and values once more in any case. Outputs that were saved (SavedAttention::output_is_known)
+/// are not exchanged again.
 AttentionVolume attention_volume(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded, bool checkpointing = false,
                                  bool output_is_known = false);

@@ -43,7 +43,7 @@ struct RunFile {
   FileRole role;
   std::string name;      // name in its folder
   std::string path;      // absolute, as seen by rank 0
-  bool decides = false;  // other contents would make it another run
+  bool decides = false;  // true: other contents mean another run
   FileStamp stamp;
   std::optional<uint64_t> digest = 0;  // as digest_from_blocks; nullopt: not readable
 };
@@ -51,9 +51,9 @@ using RunContents = std::vector<RunFile>;
 
 /// Lists the files without stamps and digests: weights and config.json of the model, the
 /// tokenizer's files with the chat template, adapters, the reference model, data sets of training
-/// and evaluation. `decides` is false for the weights of a fully trained model, since a checkpoint
-/// has its own (unless they are the reference too), and for config.json, most of which decides
-/// nothing. Throws UserError.
+/// and evaluation. `decides` is false for config.json, most of which has no effect on a resumed
+/// run. It is also false for the weights of a fully trained model, since a checkpoint has weights
+/// of its own, unless the model is also the reference. Throws UserError.
 RunContents files_of_run(const ContentSettings& settings);
 
 /// A file whose contents have changed.
@@ -62,13 +62,13 @@ struct ChangedFile {
   std::string path, how;    // how: "has 7 bytes (XXH64 ...) and had 8 (...)", "is new", "is gone"
   std::string consequence;  // a sentence: why the change is refused, or its effect
   bool decides = false;
-  bool makes_rows = false;  // decides only through the rows of training
-  bool was_read = true;     // it could be read then; otherwise it is unknown whether it has changed
+  bool makes_rows = false;  // matters only if it changes the training rows
+  bool was_read = true;     // false: unreadable at the start, so a change is unknown
 };
 
 /// Returns the files whose contents differ. Ignores locations, and the names of data files. Empty
-/// if one of the lists is empty. A file that could not be read then does not decide; one that
-/// cannot be read now is left out, since read_contents names it.
+/// if one of the lists is empty. A file that could not be read for `then` has `was_read` and
+/// `decides` false. A file that cannot be read for `now` is left out, since read_contents names it.
 std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now);
 
 /// Convert to and from the JSON of a checkpoint. Reading throws nlohmann's exceptions, or

@@ -29,9 +29,9 @@ struct SourceFolder {
 std::vector<SourceFolder> source_folders(const ModelSettings& model,
                                          const PreferenceSettings& preferences);
 
-/// Throws UserError if output_dir holds anything of an earlier run (weights, results, checkpoints)
-/// that the run neither resumes from nor may overwrite, if it is one of `sources` or not a folder,
-/// and if resume_from_checkpoint names no checkpoint.
+/// Throws UserError in these cases: output_dir is not a folder, or is one of `sources`; output_dir
+/// holds anything of an earlier run (weights, results, checkpoints) that the run neither resumes
+/// from nor may overwrite; resume_from_checkpoint names no checkpoint.
 void check_output_dir(const OutputSettings& config, const std::vector<SourceFolder>& sources);
 
 /// Creates output_dir, removes incomplete files of a killed run, and checks that it is writable.

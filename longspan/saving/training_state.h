@@ -14,13 +14,14 @@
 
 namespace longspan {
 
-/// Everything that determines the rows of each step and what is trained on them. A run resumes only
-/// if all of it is unchanged, except for settings that may change and files that do not decide. The
-/// number of processes is not part of it.
+/// The properties that determine the rows of each step, and the parameters that are trained on
+/// these rows. A run resumes only if these properties are unchanged, except for settings that may
+/// change and files whose changes do not make another run (RunFile::decides,
+/// ChangedFile::makes_rows). The number of processes is not among these properties.
 struct RunIdentity {
   std::string stage, finetuning_type;
   std::string trained;  // fingerprint of the trained parameters' names and sizes
-  std::string rows;     // fingerprint of the encoded training rows; empty: they are the caller's
+  std::string rows;     // fingerprint of the encoded training rows; empty: rows of the caller
   int64_t num_rows = 0;
   int64_t rows_per_step = 0;  // over all processes, with accumulation
   int64_t seed = 0;
@@ -44,7 +45,7 @@ struct RunTotals {
   int64_t num_skipped = 0;  // steps without an update
   int64_t last_evaluated_step = -1;
   EvaluationResult last_evaluation;
-  bool evaluation_due = false;  // after the last step, left out because the run was told to stop
+  bool evaluation_due = false;  // told to stop before the evaluation after the last step
 
   /// Mean over all steps so far.
   double mean_loss() const;
@@ -54,7 +55,7 @@ struct RunTotals {
 using RankAverages = std::map<std::string, std::pair<double, double>>;
 
 struct TrainingState {
-  std::string launch;     // the start of the program that saved it
+  std::string launch;     // Launch::id of the run that saved this state
   std::string job;        // cluster job; empty: none
   double saved_at = 0.0;  // seconds since 1970
   int world_size = 1, sequence_size = 1;
@@ -76,8 +77,8 @@ TrainingState read_training_state(const std::string& folder);
 void require_same_run(const std::string& checkpoint, const RunIdentity& then,
                       const RunIdentity& now, int64_t rows_per_micro_batch);
 
-/// Returns a line for each other change, of keys (old and new value) and of files. `next_step`: the
-/// first affected step, counted from 1.
+/// Returns a line for each change that require_same_run accepts: of a key (old and new value) or of
+/// a file. `next_step`: the first affected step, counted from 1.
 std::vector<std::string> changes_since(const std::string& checkpoint, const RunIdentity& then,
                                        const RunIdentity& now, int64_t next_step);
 

@@ -27,13 +27,13 @@ struct LoraShape {
 };
 
 /// Parses LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
-/// "all": those of these parts, except layers of names that only a projector has. Throws UserError
-/// for layers that the parts do not have.
+/// "all": all linear layers of `parts`, except names that occur only in a projector. Throws
+/// UserError for layers that the parts do not have.
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model,
                                         const std::set<ModelPart>& parts = {ModelPart::kLanguage});
 
 /// Throws UserError if PEFT cannot load an adapter of this shape. With transformers 5, PEFT stacks
-/// the adapters of experts into those of stacked parameters.
+/// the adapters of experts into adapters of stacked parameters.
 void require_in_peft(const ModelSpec& model, const LoraShape& shape);
 
 /// Returns the modules that have adapters in only some MLPs of the model
@@ -45,8 +45,9 @@ std::vector<std::string> passed_over(const ModelSpec& model, const std::set<std:
 /// its own tokens.
 ModelSpec without_latent_exchange(ModelSpec model, const LoraShape& shape);
 
-/// Returns the full names of modules without an adapter that share their name with linear layers
-/// that have one: those of other parts, and the patch embedding. Empty for texts alone.
+/// Returns the full names of modules that have no adapter but share their short name with an
+/// adapted linear layer: linear layers of other parts, and the patch embedding. Empty for a model
+/// of texts alone.
 std::vector<std::string> excluded_linears(const ModelSpec& model, const LoraShape& shape);
 
 /// Returns the matrices of an adapter of this shape: A and B of each linear layer, once for

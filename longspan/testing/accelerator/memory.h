@@ -28,7 +28,7 @@ struct Allocation {
   int stream = 0;        // the stream that it was made on; it returns to that stream's pool
   uint64_t number = 0;   // allocations are numbered over all devices
   bool live = true;
-  std::string made_after;  // the launch before it in its thread
+  std::string made_after;  // the thread's last launch before the allocation
   std::array<void*, 12> made_at{};
   int made_at_depth = 0;
   AccessHistory history;
@@ -44,8 +44,8 @@ class Memory {
  public:
   Memory();
 
-  /// Fills the memory with 0xff, so that floating-point values are NaN and integers -1. `device`:
-  /// or kPinned.
+  /// Fills the memory with 0xff, so that floating-point values are NaN and integers -1. `device`
+  /// may be kPinned.
   Allocation& allocate(size_t size, int device, int stream);
   /// Fills the memory with 0xff, which stale addresses then read.
   void free(Allocation& block);
