@@ -135,8 +135,8 @@ def test_losses_of_transformers(dataset, folder, tmp_path):
 
 
 @pytest.mark.parametrize("num_ranks, keys", [
-    (2, dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring")),
-    (4, dict(sequence_parallel_size=4, zero_stage=3)),
+    (2, dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring", disable_gradient_checkpointing=True)),
+    (4, dict(sequence_parallel_size=4, zero_stage=3, offload_activations="disk")),
     (2, dict(sequence_parallel_size=2, neat_packing=True, packing=True)),
     (2, dict(sequence_parallel_size=2, dataset="films")),
     (3, dict(sequence_parallel_size=3, stage="dpo", dataset="pairs", pref_share_prompt=True)),
@@ -144,11 +144,21 @@ def test_losses_of_transformers(dataset, folder, tmp_path):
              freeze_multi_modal_projector=True)),
 ], ids=["ring", "zero3", "packed", "films", "dpo", "lora"])
 def test_shared_work(num_ranks, keys, folder, tmp_path):
-    """The same losses as on one rank, to the roundings of fp32."""
-    alone = {key: value for key, value in keys.items() if not key.startswith(("sequence", "zero"))}
+    """The same losses as on one rank, to the roundings of fp32, whatever of the activations is saved and where."""
+    alone = {key: value for key, value in keys.items() if not key.startswith(("sequence", "zero", "offload", "disable"))}
     expected = run_to_end(settings(folder, tmp_path / "alone") | alone)
     shared = run_to_end(settings(folder, tmp_path / "shared") | keys, num_ranks, timeout=180)
     assert shared.logged("loss") == pytest.approx(expected.logged("loss"), rel=1e-5)
+
+
+def test_resume(folder, tmp_path):
+    """The second half of a run, from its checkpoint, to the bit."""
+    keys = dict(dataset="films", sequence_parallel_size=2, zero_stage=2, save_strategy="steps", save_steps=3)
+    whole = run_to_end(settings(folder, tmp_path / "whole") | keys, 2)
+    checkpoint = str(whole.output_dir / "checkpoint-3")
+    rest = run_to_end(settings(folder, tmp_path / "rest") | keys | dict(resume_from_checkpoint=checkpoint), 2)
+    assert rest.logged("loss") == whole.logged("loss")
+    assert (rest.output_dir / "model.safetensors").read_bytes() == (whole.output_dir / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("method", METHODS)
