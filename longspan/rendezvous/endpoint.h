@@ -24,8 +24,8 @@ int require_port(const std::string& name, int64_t port);
 /// it can.
 std::string why_not_free(int port);
 
-/// Returns why the name has no address ("Name or service not known"); "" where it has one. Gives up
-/// on a DNS query after `patience`.
+/// Returns why the name has no address ("Name or service not known"); "" where it has an address.
+/// Gives up on a DNS query after `patience`.
 std::string why_no_address(const std::string& host, std::chrono::milliseconds patience);
 
 /// Returns the host's addresses in the form of address_text(); empty where no address is found in
