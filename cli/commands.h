@@ -14,8 +14,8 @@ struct Command {
   std::string help;     // `longspan help <name>`
   /// Returns the exit status. Throws UserError.
   int (*run)(const Arguments& arguments);
-  /// True if it computes with torch, which must then be the version that the program was compiled
-  /// with.
+  /// True if the command computes with torch. The loaded torch must then be the version that the
+  /// program was compiled with.
   bool computes;
 };
 

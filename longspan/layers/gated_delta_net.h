@@ -1,5 +1,5 @@
 // GatedDeltaNet (spec/gated_delta_net_spec.h): a convolution over neighbours, then a recurrence. T:
-// tokens, C: some of them, D: model dim, M: key heads, N: value heads, K, V: numbers in a head of
+// tokens, C: some tokens, D: model dim, M: key heads, N: value heads, K, V: numbers in a head of
 // keys and of values, J: channels, 2 M K + N V.
 #pragma once
 

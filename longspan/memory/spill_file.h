@@ -8,8 +8,8 @@
 
 namespace longspan {
 
-/// An unnamed temporary file. It disappears with the process, however the process ends. Make one
-/// object per process. Thread-safe. All members throw UserError that names the folder and the
+/// An unnamed temporary file. The file disappears with the process, however the process ends. Make
+/// one object per process. Thread-safe. All members throw UserError that names the folder and the
 /// remedy.
 class SpillFile {
  public:

@@ -14,7 +14,7 @@ namespace longspan {
 class EventFile {
  public:
   /// Creates the folder. In earlier files with this suffix, removes everything after `last_step`
-  /// (for a resumed run), or everything if it is negative (for a new run).
+  /// (for a resumed run), or everything if `last_step` is negative (for a new run).
   EventFile(const std::string& folder, const std::string& suffix, int64_t last_step);
   EventFile(EventFile&&) noexcept;
   EventFile& operator=(EventFile&&) noexcept;

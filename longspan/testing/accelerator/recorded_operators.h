@@ -1,4 +1,4 @@
-// Records the operators that the device gets, for a test that CUDA has all of them.
+// Records the operators that the device gets, for a test that CUDA has all these operators.
 #pragma once
 
 #include <string>
