@@ -1,4 +1,4 @@
-// The only way in for files of users and strangers. Reads only regular files, so that no pipe,
+// All files of users and strangers are read here. Only regular files are read, so that no pipe,
 // device or socket can block the program. No torch.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace longspan {
 
 /// Most bytes of a file that people write and that is read whole: configurations, config.json,
-/// templates. Parsed, it takes about 30 times as much memory at most.
+/// templates. The parsed file takes at most about 30 times as much memory.
 inline constexpr int64_t kMaxSettingsBytes = int64_t{16} << 20;
 /// The same for tables that programs write and that grow with a model or a run: indexes of shards,
 /// logs, tables of checksums, tokenizers.
@@ -24,10 +24,11 @@ inline constexpr int64_t kAnySize = INT64_MAX;
 /// A regular file, open for reading. `what`: its purpose ("configuration file"), for errors.
 class InputFile {
  public:
-  /// Throws UserError, with the path and what is wanted: no such file, no permission, a folder, a
-  /// pipe, a device or a socket, or a cycle of links. Never waits for another process.
+  /// Throws UserError, with the path and the wanted kind of file: no such file, no permission, a
+  /// folder, a pipe, a device or a socket, or a cycle of links. Never waits for another process.
   InputFile(const std::string& path, std::string_view what);
-  /// Returns nullopt where the name does not exist; else as the constructor.
+  /// Returns nullopt where the name does not exist; otherwise opens the file as the constructor
+  /// does.
   static std::optional<InputFile> open_if_there(const std::string& path, std::string_view what);
   /// Takes over an open descriptor of a file that this process has made. `path`: for errors.
   static InputFile of_descriptor(int descriptor, const std::string& path, std::string_view what) {
@@ -48,7 +49,7 @@ class InputFile {
   size_t read(char* to, size_t num_bytes);
   /// Goes back to the beginning.
   void rewind();
-  /// Returns the whole file, unchanged. Throws UserError where it has more than `most_bytes`.
+  /// Returns the whole file, unchanged. Throws UserError where the file has more than `most_bytes`.
   std::string read_all(int64_t most_bytes);
 
  private:
@@ -83,17 +84,17 @@ class LineReader {
 };
 
 /// Returns the file's bytes without a byte order mark. Throws UserError as InputFile does, and
-/// where it has more than `most_bytes`.
+/// where the file has more than `most_bytes`.
 std::string read_text_file(const std::string& path, std::string_view what,
                            int64_t most_bytes = kMaxSettingsBytes);
-/// Returns nullopt where the name does not exist; else as read_text_file().
+/// Returns nullopt where the name does not exist; otherwise the result of read_text_file().
 std::optional<std::string> read_text_file_if_there(const std::string& path, std::string_view what,
                                                    int64_t most_bytes = kMaxSettingsBytes);
 
 /// Whether the name exists, for any kind of entry. A broken link exists, and is an error when read.
 bool is_there(const std::string& path);
 
-/// Returns the first bytes of a file; fewer where it is shorter, none where it cannot be read.
+/// Returns the first bytes of a file: all bytes of a shorter file, none of an unreadable file.
 std::string first_bytes(const std::string& path, size_t num_bytes);
 
 /// Returns the path of the last file that any thread opened; "" before the first. For messages

@@ -12,19 +12,20 @@
 
 namespace longspan {
 
-/// A view of an object in a file. The JSON value must outlive it. null counts as missing, as in
-/// transformers. Types: bool, int, int64_t, double (any number), std::string, and vectors of them.
+/// A view of an object in a file. The JSON value must outlive the view. null counts as missing, as
+/// in transformers. Types: bool, int, int64_t, double (any number), std::string, and vectors of
+/// them.
 class JsonObject {
  public:
-  /// `source`: the object's place, with which its errors begin ("config.json", "log.jsonl, line
-  /// 3"). Throws UserError where the value is no object.
+  /// `source`: the object's place, which begins every error message ("config.json", "log.jsonl,
+  /// line 3"). Throws UserError where the value is no object.
   JsonObject(const nlohmann::json& object, std::string source);
 
   bool has(std::string_view key) const;
-  /// As has(), but also true for null: where null differs from a missing key.
+  /// As has(), but also true for null; for keys whose null differs from a missing key.
   bool contains(std::string_view key) const;
-  /// Returns the value of a key. Throws UserError where it is missing or of another type. A whole
-  /// number must have no fraction and fit its type.
+  /// Returns the value of a key. Throws UserError where the value is missing or of another type. A
+  /// whole number must have no fraction and fit its type.
   template <typename T>
   T get(std::string_view key) const;
   template <typename T>
@@ -43,8 +44,8 @@ class JsonObject {
   const nlohmann::json& list(std::string_view key) const;
   const nlohmann::json& value(std::string_view key) const;
 
-  /// Adds each key asked for from now on to `asked`, which must outlive this object. json() adds
-  /// none.
+  /// Adds each key that a later call names to `asked`, which must outlive this object. json() adds
+  /// no key.
   void record(std::set<std::string>& asked) { asked_ = &asked; }
 
   /// The whole object, with null values.

@@ -12,7 +12,7 @@
 namespace longspan {
 
 /// Most nested lists and objects. Code that copies, prints or frees a JSON value recurses once a
-/// level, so deeper values would overflow the stack. They are never built.
+/// level, and deeper values would overflow the stack. So the parser refuses deeper values.
 inline constexpr int kMaxJsonDepth = 512;
 
 /// Parses a whole JSON text. `first_line`: the number of its first line in the file. Throws
@@ -20,11 +20,11 @@ inline constexpr int kMaxJsonDepth = 512;
 /// for values deeper than kMaxJsonDepth.
 nlohmann::json parse_json(std::string_view text, const std::string& file_name,
                           int64_t first_line = 1);
-/// The same, with keys in their order.
+/// The same, but keeps the order of keys.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& file_name,
                                           int64_t first_line = 1);
 /// As parse_json(). Also throws UserError where the outermost object has a key twice; the other
-/// functions keep the last one.
+/// functions keep the key's last value.
 nlohmann::json parse_json_of_single_keys(std::string_view text, const std::string& file_name);
 
 /// Return nullopt where parse_json() throws.

@@ -15,12 +15,12 @@
 
 namespace longspan {
 
-/// The largest count: a double holds every whole number up to it.
+/// The largest count: a double holds every whole number up to this one.
 inline constexpr int64_t kMostCounted = int64_t{1} << 53;
 /// The largest dim of a tensor, and the largest token id.
 inline constexpr int64_t kMostIndexed = INT32_MAX;
 
-/// Converts a number; nullopt where it is not whole, not finite, or does not fit.
+/// Converts a number; nullopt where the number is not whole, not finite, or does not fit.
 inline std::optional<int64_t> as_whole(double number) {
   // -2^63 and 2^63 are doubles; INT64_MAX is not.
   if (!(number >= -0x1p63 && number < 0x1p63)) return std::nullopt;
@@ -28,7 +28,7 @@ inline std::optional<int64_t> as_whole(double number) {
   return static_cast<int64_t>(number);
 }
 
-/// Converts a JSON number; nullopt where the value is no number, or as above.
+/// Converts a JSON number; nullopt where the value is no number, or in the cases above.
 template <typename Json>
   requires requires(const Json& json) { json.is_number_unsigned(); }
 std::optional<int64_t> as_whole(const Json& value) {
@@ -52,8 +52,8 @@ std::optional<int64_t> as_whole(const Json& value) {
   throw UserError(fmt::format("{}: {} was given; wanted is {}", what, given, wanted));
 }
 
-/// Converts a number, which must be whole and from `least` to `most`. `what`: its key, with the
-/// key's place. Throws UserError.
+/// Converts a number, which must be whole and from `least` to `most`. `what`: the number's key,
+/// with the key's place. Throws UserError.
 inline int64_t whole_number(double number, std::string_view what, int64_t least = INT64_MIN,
                             int64_t most = INT64_MAX) {
   const std::optional<int64_t> whole = as_whole(number);
@@ -74,7 +74,7 @@ int64_t whole_number(const Json& value, std::string_view what, int64_t least = I
   return *whole;
 }
 
-/// Returns the product (below: the sum); nullopt where it exceeds int64_t.
+/// Returns the product (sum_of: the sum); nullopt where the result exceeds int64_t.
 inline std::optional<int64_t> product_of(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   bool fits = true;
@@ -92,8 +92,8 @@ inline std::optional<int64_t> sum_of(std::initializer_list<int64_t> terms) {
   return sum;
 }
 
-/// Returns the product. Throws UserError beyond kMostCounted; the message begins with `what` is
-/// counted.
+/// Returns the product. Throws UserError beyond kMostCounted; the message begins with `what`, the
+/// name of the counted things.
 inline int64_t bounded_product(std::initializer_list<int64_t> factors, std::string_view what) {
   const std::optional<int64_t> product = product_of(factors);
   if (product && *product <= kMostCounted) return *product;
