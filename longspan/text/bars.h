@@ -12,7 +12,7 @@ struct BarPart {
   std::vector<double> values{};
 };
 
-/// One measure. All lists are by row; shorter lists leave the last rows empty.
+/// One measure. Every list is indexed by row; shorter lists leave the last rows empty.
 struct BarPanel {
   std::string title{}, x_label{};
   std::vector<BarPart> parts{};      // stacked

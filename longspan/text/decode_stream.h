@@ -10,7 +10,7 @@
 namespace longspan {
 
 /// Returns whole characters only; all outputs together equal Tokenizer::decode() of all tokens.
-/// Invalid bytes become U+FFFD, some tokens late.
+/// Invalid bytes become U+FFFD, a few tokens later than other text.
 class DecodeStream {
  public:
   explicit DecodeStream(Tokenizer tokenizer, bool skip_special_tokens = false);
@@ -30,7 +30,7 @@ class DecodeStream {
   // so some tokens stay after their output.
   std::vector<int32_t> window_;
   size_t num_out_ = 0;  // tokens of the window that have been output
-  std::string out_;     // their text
+  std::string out_;     // the text of these tokens
 };
 
 }  // namespace longspan

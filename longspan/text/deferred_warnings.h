@@ -1,5 +1,5 @@
-// Warnings of code that has no user to tell them to: kernels, which are shared by all runs of a
-// process. No torch.
+// Warnings of code that cannot print for one run: kernels, which all runs of a process share. No
+// torch.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Holds a warning until somebody takes it. Thread-safe. Holds at most 100.
+/// Stores a warning until take_deferred_warnings() returns it. Thread-safe. Stores at most 100.
 void defer_warning(std::string text);
 
 /// Returns the deferred warnings, oldest first, each to one caller only.

@@ -10,17 +10,17 @@
 namespace longspan {
 
 /// A file `events.out.tfevents.<time>.<host>.<process>.<suffix>`, which exists from construction
-/// on. All members throw UserError if it cannot be written.
+/// on. All members throw UserError if the file cannot be written.
 class EventFile {
  public:
   /// Creates the folder. In earlier files with this suffix, removes everything after `last_step`
-  /// (for a resumed run), or everything if it is negative (for a new run).
+  /// (for a resumed run), or everything if `last_step` is negative (for a new run).
   EventFile(const std::string& folder, const std::string& suffix, int64_t last_step);
   EventFile(EventFile&&) noexcept;
   EventFile& operator=(EventFile&&) noexcept;
   ~EventFile();
 
-  /// Writes a step's scalars by tag. If the disk is full, the next call writes them.
+  /// Writes a step's scalars by tag. If the disk is full, the next call writes these scalars.
   void add(const std::vector<std::pair<std::string, double>>& scalars, int64_t step);
 
  private:

@@ -1,8 +1,8 @@
-// Writes to the terminal; no other code does. No torch.
+// The only code that writes to the terminal. No torch.
 //
-// Output may contain text of others: keys, rows, names of files and tensors, messages of other
-// processes. So all of it passes shown(), and escapes of the program's own are added afterwards.
-// Only data for another program is written unchanged.
+// Output may contain foreign text: keys, rows, names of files and tensors, messages of other
+// processes. So all output passes shown(), and the program's own escapes are added afterwards. Only
+// data for another program is written unchanged.
 #pragma once
 
 #include <fmt/format.h>
@@ -37,8 +37,8 @@ void print_last_words(std::string_view own_text);
 /// Writes a message to stdout in the terminal's faint colour, through shown().
 void print_faint(std::string_view text);
 
-/// Writes data for another program to stdout unchanged, and flushes. Throws UserError if it cannot
-/// be written.
+/// Writes data for another program to stdout unchanged, and flushes. Throws UserError if the data
+/// cannot be written.
 void print_data(std::string_view bytes);
 
 }  // namespace longspan

@@ -9,7 +9,7 @@
 namespace longspan {
 
 /// A bar on stderr with steps, loss, tokens/s, elapsed and remaining time. If stderr is not a
-/// terminal, it draws nothing and visible() is false; print plain lines then. Not thread-safe.
+/// terminal, nothing is drawn and visible() is false; print plain lines instead. Not thread-safe.
 class ProgressBar {
  public:
   /// `first_step`: steps that are already done (in a resumed run), ignored for the remaining time.
@@ -20,7 +20,7 @@ class ProgressBar {
   ~ProgressBar();
 
   bool visible() const;
-  /// `step`: steps done; `message`: text after them (progress_message).
+  /// `step`: steps done; `message`: text after the steps (progress_message).
   void update(int64_t step, const std::string& message);
   /// Prints a line to stderr above the bar (also if the bar is not drawn).
   void print_line(std::string_view line);

@@ -1,5 +1,5 @@
-// Calls into the Rust archive: converts status to exceptions and its strings to std::string. Only
-// for .cpp files of this folder and of pictures/.
+// Calls into the Rust archive: converts a status to exceptions, and the archive's strings to
+// std::string. Only for .cpp files of this folder and of pictures/.
 #pragma once
 
 #include <stdexcept>
@@ -22,7 +22,7 @@ inline std::string take_rust_string(LsrString text) {
 }
 
 /// Calls function(args..., &error). Throws UserError with the archive's message if the user can fix
-/// it, otherwise std::logic_error.
+/// the error, otherwise std::logic_error.
 template <typename Function, typename... Args>
 void rust_call(Function function, Args&&... args) {
   LsrString error{nullptr, 0};

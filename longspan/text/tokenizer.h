@@ -22,7 +22,7 @@ struct EncodedText {
 /// Value handle; copies share the loaded tokenizer. Thread-safe.
 class Tokenizer {
  public:
-  /// Its files in a folder. All but the first are optional.
+  /// The files of a tokenizer in a folder. All but the first are optional.
   static constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json",
                                            "special_tokens_map.json", "chat_template.jinja",
                                            "chat_template.json"};
@@ -36,7 +36,7 @@ class Tokenizer {
   /// Encodes many texts in parallel.
   std::vector<std::vector<int32_t>> encode_batch(const std::vector<std::string>& texts,
                                                  bool add_special_tokens = false) const;
-  /// The same, with the byte range of each token.
+  /// As encode(), with the byte range of each token.
   EncodedText encode_with_offsets(std::string_view text, bool add_special_tokens = false) const;
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = false) const;
   std::optional<int32_t> id_of(std::string_view token) const;
@@ -47,19 +47,19 @@ class Tokenizer {
   std::optional<std::string> eos_token() const;
   std::optional<std::string> pad_token() const;
   std::optional<std::string> unk_token() const;
-  /// Returns the tokens that end generation: eos_token, and those of end_tokens_in(folder).
+  /// Returns the tokens that end generation: eos_token, and the tokens of end_tokens_in(folder).
   const std::set<int32_t>& end_tokens() const;
   /// Returns the tokens at which transformers' generate() stops (EndTokens::of_generate).
   const std::set<int32_t>& end_tokens_of_generate() const;
   /// True if tokenizer_config.json has add_bos_token: true.
   bool adds_bos_token() const;
-  /// Lists unknown keys, e.g. "tokenizer_config.json: not read: do_lower_case true"; mostly empty.
+  /// Lists unknown keys, e.g. "tokenizer_config.json: not read: do_lower_case true"; usually empty.
   std::string left_out() const;
   /// Returns the template of transformers' AutoTokenizer: chat_template.jinja, else
-  /// tokenizer_config.json. Otherwise that of chat_template.json, which only AutoProcessor reads;
-  /// nullopt if there is none.
+  /// tokenizer_config.json. Otherwise the template of chat_template.json, which only AutoProcessor
+  /// reads; nullopt if the folder has no template.
   std::optional<std::string> chat_template() const;
-  bool has_processor_template() const;  // only chat_template.json has one
+  bool has_processor_template() const;  // only chat_template.json has a template
 
  private:
   struct Impl;
