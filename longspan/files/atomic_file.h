@@ -19,8 +19,9 @@ class DiskFullError : public UserError {
 [[noreturn]] void throw_disk_error(int error, const std::string& message);
 
 /// A file that is written under a temporary name (left_temporary.h) in its folder. commit() fsyncs
-/// it and renames it over `path`. Without a commit the destructor removes the temporary file, and
-/// `path` stays as it was. All members throw as throw_disk_error, with path, reason and remedy.
+/// the temporary file and renames it over `path`. Without a commit the destructor removes the
+/// temporary file, and `path` stays as it was. All members throw as throw_disk_error, with path,
+/// reason and remedy.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -51,9 +52,9 @@ void append_to_file(const std::string& path, std::string_view content);
 void sync_folder(const std::string& path);
 
 /// Renames the folder `from` to `to`, and an existing `to` to `replaced`. Removes an older
-/// `replaced` first. Exchanges the two atomically where the file system can (renameat2), so that
-/// `to` exists at each moment. Throws UserError, also where remove_own_folder() refuses the older
-/// `replaced`.
+/// `replaced` first. Exchanges `from` and `to` atomically where the file system can (renameat2), so
+/// that `to` exists at each moment. Throws UserError, also where remove_own_folder() refuses the
+/// older `replaced`.
 void put_in_place(const std::string& from, const std::string& to, const std::string& replaced);
 
 /// Returns one sentence on what the user can do after this errno of a write.

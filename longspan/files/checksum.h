@@ -34,7 +34,8 @@ struct FileChecksum {
 enum class ReadFrom { kAnywhere, kDisk };
 
 /// Reads the file and returns its checksum. kDisk: first drops the file from the page cache, where
-/// the system can (Linux, for synced files on a disk). Throws UserError where it cannot be read.
+/// the system can (Linux, for synced files on a disk). Throws UserError where the file cannot be
+/// read.
 FileChecksum checksum_of_file(const std::string& path, ReadFrom from = ReadFrom::kAnywhere);
 
 }  // namespace longspan

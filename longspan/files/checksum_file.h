@@ -14,17 +14,18 @@ inline constexpr const char* kChecksumFile = "checksums.json";
 /// Checksums of a folder's files, by their paths in the folder.
 using ChecksumTable = std::map<std::string, FileChecksum>;
 
-/// Returns checksums of all files below `folder`. Leaves out the table itself, files of `known`,
-/// and removed files that are still open (is_held_name).
+/// Returns checksums of all files below `folder`. Leaves out the table itself, files that `known`
+/// lists, and removed files that are still open (is_held_name).
 ChecksumTable checksums_of(const std::string& folder, const ChecksumTable& known);
 
-/// Writes the table. It must be the last file written to the folder.
+/// Writes the table. The table must be the last file written to the folder.
 void write_checksum_file(const std::string& folder, const ChecksumTable& table);
 
-/// Returns what is wrong with the folder, in a few words; "" where the table and each file that it
-/// names are unchanged, and where the folder has no other weights or states. Checks share `part` of
-/// `num_parts` of the files, about equal in bytes. A table of an older version has no checksum of
-/// its own and is accepted, unless training_state.json says that it had one (kCoversItself).
+/// Returns the folder's fault in a few words; "" where the table and each file that it names are
+/// unchanged, and where the folder has no other weights or states. Divides the files into
+/// `num_parts` parts of about equal bytes, and checks the part number `part`. A table of an older
+/// version has no checksum of its own and is accepted, unless training_state.json says that the
+/// table had a checksum (kCoversItself).
 std::string broken_file(const std::string& folder, int part = 0, int num_parts = 1,
                         ReadFrom from = ReadFrom::kAnywhere);
 

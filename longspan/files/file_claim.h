@@ -7,14 +7,14 @@
 
 namespace longspan {
 
-/// While the object lives, this process reads the file, or is about to remove it with the folder
-/// that it represents. A reader keeps others from removing it, where the disk supports locks
-/// (flock). Has no effect where the file cannot be opened.
+/// While the object lives, this process reads the file, or is about to remove the file with the
+/// folder that the file represents. A reader's claim keeps other processes from removing the file,
+/// where the disk supports locks (flock). Has no effect where the file cannot be opened.
 class FileClaim {
  public:
   enum class Kind { kRead, kRemove };
   FileClaim(const std::string& path, Kind kind);
-  /// Whether another process's claim excludes this one.
+  /// Whether another process's claim excludes this claim.
   bool refused() const { return refused_; }
 
  private:

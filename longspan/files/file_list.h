@@ -23,11 +23,12 @@ using FileList = std::map<std::string, ListedFile>;
 /// Lists the files of `folder` and writes the list into it. Throws UserError.
 void write_file_list(const std::string& folder);
 
-/// Returns the list; empty where there is none, or where no run wrote it.
+/// Returns the list; empty where there is no list, or where no run wrote it.
 FileList read_file_list(const std::string& folder);
 
-/// Removes the files of `list` that are not in `fresh` from the folder. Renames a file that was
-/// changed since to NAME.kept. Links, folders and unlisted files stay. Throws UserError.
+/// Removes the files of `list` that are not in `fresh` from the folder. Renames a file that has
+/// changed since the list was written to NAME.kept. Links, folders and unlisted files stay. Throws
+/// UserError.
 void remove_listed(const std::string& folder, const FileList& list,
                    const std::set<std::string>& fresh);
 

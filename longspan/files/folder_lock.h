@@ -2,7 +2,8 @@
 //
 // The lock is a file, kLockFile, which the writing process locks (flock). The system releases the
 // lock when the process ends, however it ends. The file names the owner. On disks without locks the
-// file itself is the lock: it holds while its process lives and touches it every few seconds.
+// file itself is the lock: the lock holds while the owner lives and touches the file every few
+// seconds.
 #pragma once
 
 #include <chrono>
@@ -29,7 +30,7 @@ struct LockTimes {
   /// touches the file.
   std::chrono::milliseconds watch{10'000};
   /// On disks without locks: how long a file of another machine's process must be untouched before
-  /// it is taken over.
+  /// the lock is taken over.
   std::chrono::milliseconds silence{120'000};
   /// How long to retry: another process may be checking the lock, or ending.
   std::chrono::milliseconds patience{1'000};
@@ -39,19 +40,20 @@ struct LockTimes {
 /// processes.
 class FolderLock {
  public:
-  /// Creates the folder where it is missing. `key` is the user's name for it ("output_dir"). Throws
-  /// FolderBusyError (with the owner's host, process and start), and as throw_disk_error where the
-  /// folder cannot hold the file. `disk_knows_locks`: false in tests of disks without locks.
+  /// Creates the folder where it is missing. `key` is the user's name for the folder
+  /// ("output_dir"). Throws FolderBusyError (with the owner's host, process and start), and as
+  /// throw_disk_error where the folder cannot hold the file. `disk_knows_locks`: false in tests of
+  /// disks without locks.
   FolderLock(const std::string& key, const std::string& folder, const LockTimes& times = {},
              bool disk_knows_locks = true);
-  /// Removes the file, and the folders that were made for it where they are empty.
+  /// Removes the file, and the folders that the constructor made, if they are empty.
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
   const std::string& folder() const;
-  /// Does the destructor's work early. Any thread may call it, for example when the process is
-  /// about to end.
+  /// Does the destructor's work early. Any thread may call release(), for example when the process
+  /// is about to end.
   void release() noexcept;
 
  private:

@@ -29,14 +29,14 @@ struct OldTemporaryName {
   std::string name;
   int64_t process = 0;
 };
-/// Parses such a name; nullopt for any other name.
+/// Parses a temporary name of the older version; nullopt for any other name.
 std::optional<OldTemporaryName> old_temporary_from(const std::string& file_name);
 
 /// Removes temporary files directly in `folder` whose process has ended. `folder_is_ours`: no other
-/// process writes into the folder. Then it also removes
+/// process writes into the folder. If true, the function also removes
 ///   - files of other machines' processes, about which nothing is known;
 ///   - files of the older version, if a list of model files or a log shows that runs write into the
-///     folder, NAME is a file of a run, and no process has the number.
+///     folder, NAME is a file of a run, and no process has the number in the name.
 /// Leaves folders, links and all other names. Ignores errors.
 void remove_left_temporaries(const std::string& folder, bool folder_is_ours);
 

@@ -16,15 +16,16 @@ struct ProcessIdentity {
 };
 
 std::string own_host();
-/// Returns a name that processes share where they see each other in /proc; "" where it is unknown.
+/// Returns a name that is the same for processes that see each other in /proc; "" if unknown.
 std::string own_machine();
 ProcessIdentity own_process();
 
-/// Whether this process sees it in /proc. False where the machine of either is unknown.
+/// Whether the calling process sees `process` in /proc. False where the machine of either process
+/// is unknown.
 bool is_here(const ProcessIdentity& process);
 
-/// Whether it has ended. True only for a process of this machine, and only where the system says
-/// so. False where the system cannot tell (no permission, no free descriptor).
+/// Whether `process` has ended. True only for a process of this machine, and only where the system
+/// says so. False where the system cannot tell (no permission, no free descriptor).
 bool is_gone(const ProcessIdentity& process);
 
 }  // namespace longspan
