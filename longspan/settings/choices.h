@@ -1,5 +1,5 @@
 // Enums for keys whose value is one of several words. The table of keys has the words. A switch
-// over an enum makes the compiler name every place that a new word needs. No torch.
+// over an enum makes the compiler name every place that must handle a new word. No torch.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ namespace longspan {
 enum class FinetuningType {
   kFull,
   kFreeze,  ///< trains some layers
-  kLora,    ///< trains low-rank matrices beside the model's
+  kLora,    ///< trains low-rank matrices beside the model's matrices
 };
 inline constexpr FinetuningType kFinetuningTypes[] = {
     FinetuningType::kFull, FinetuningType::kFreeze, FinetuningType::kLora};
@@ -60,7 +60,7 @@ bool wants_tensorboard(const OutputSettings& config);
 
 /// device
 enum class WantedDevice {
-  kAuto,  ///< a GPU where there is one
+  kAuto,  ///< a GPU, if there is a GPU
   kCuda,
   kCpu,
 };
@@ -97,7 +97,7 @@ Interval interval_of(const std::string& strategy);
 enum class ResumeFrom {
   kNothing,      ///< false; or not set, and output_dir is overwritten
   kNewestIfAny,  ///< not set: the newest checkpoint of output_dir, if any
-  kNewest,       ///< true: the newest checkpoint of output_dir, which must have one
+  kNewest,       ///< true: the newest checkpoint of output_dir, which must have a checkpoint
   kFolder,       ///< the named folder
 };
 ResumeFrom resume_from(const OutputSettings& config);
