@@ -1,10 +1,10 @@
 // The description of a method of sequence parallelism. Plans, estimates, the benchmark, help and
-// messages read it; none of them knows a method by name. No torch.
+// messages read the description, and none of them names a method. No torch.
 //
 // Each method is one constant in its file in sequence_parallel/. Its functions are references, so
 // that an incomplete description does not compile. Parts that methods share are in
-// plan/method_parts.h, plan/exchange_volume.h and plan/attention_memory.h; each method names those
-// that it uses, and there are no defaults.
+// plan/method_parts.h, plan/exchange_volume.h and plan/attention_memory.h; each method names the
+// parts that it uses, and there are no defaults.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct Method {
   HeadWaves head_waves;                    // kOneWave (plan/method_parts.h): all heads at once
 
   /// Returns why these heads cannot be spread over `num_ranks` ranks, as "cannot split 3 attention
-  /// heads over 2 ranks: ..." without a full stop; empty if they can.
+  /// heads over 2 ranks: ..." without a full stop; empty if the heads can be spread.
   std::string (&refusal)(int num_ranks, const AttentionShape& heads);
   /// Returns the Ulysses degrees that serve a request, ascending; the ring degree is the rest.
   /// Throws UserError for impossible degrees in the request.
@@ -55,16 +55,16 @@ struct Method {
   /// UserError.
   void (&complete)(const PlanRequest& request, ParallelPlan& plan);
 
-  /// Returns the row with the method's padding, as TokenOrder::packing has it.
+  /// Returns the row with the method's padding, as in TokenOrder::packing.
   Packing (&padded_row)(const ParallelPlan& plan, const Packing& row);
   /// Returns the tokens of a row on a rank, as SequenceParallel::token_order_of.
   TokenOrder (&token_order)(const ParallelPlan& plan, const Packing& row, int64_t multiple,
                             int rank);
-  /// Returns the blocks that a rank attends in each step, and the data that reach it
+  /// Returns the blocks that a rank attends in each step, and the data that reach the rank
   /// (plan/geometry.h).
   RankGeometry (&geometry)(const ParallelPlan& plan, const AttentionShape& shape,
                            const Packing& padded, int rank);
-  /// Returns the seconds of a pass with travelling keys and values. `bytes`: those that a rank
+  /// Returns the seconds of a pass with travelling keys and values. `bytes`: the bytes that a rank
   /// sends; `work`: seconds of compute between waits for keys.
   double (&context_seconds)(const PassCost& cost, double bytes, const std::vector<double>& work);
   /// Returns the seconds of a pass including the head exchange, of which a rank sends `bytes`.
@@ -77,7 +77,8 @@ struct Method {
   AttentionMemory (&memory)(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded);
 
-  /// Makes the attention, for plans of more than one rank per row. The kernel must outlive it.
+  /// Makes the attention, for plans of more than one rank per row. The kernel must outlive the
+  /// attention.
   std::unique_ptr<SequenceParallel> (&make)(const ParallelPlan& plan, const Mesh& mesh,
                                             const BlockKernel& kernel);
 };
@@ -89,7 +90,7 @@ extern const Method kLocal;
 /// `auto` takes the first (sequence_parallel/methods.cpp).
 std::span<const Method* const> all_methods();
 
-/// Returns the method of this name. Throws UserError with all names if it is unknown.
+/// Returns the method of this name. Throws UserError with all names if `name` is unknown.
 const Method* method_named(std::string_view name);
 
 std::string names_of(std::span<const Method* const> methods, std::string_view between = ", ");

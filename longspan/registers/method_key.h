@@ -19,7 +19,7 @@ struct MethodKey {
   std::string_view name;
   std::optional<int> PlanRequest::* given;  // its value in a request
   int idle;       // values up to this one have no effect, so every method accepts them
-  bool for_auto;  // `auto` chooses among the methods that take it
+  bool for_auto;  // `auto` chooses among the methods that take the key
   /// Returns the part of a plan's description after the method's name, e.g. " x ring 2"; may be
   /// empty.
   std::string (&words)(const ParallelPlan& plan);

@@ -11,8 +11,8 @@
 namespace longspan {
 
 /// Losses of a pair. c and r: the policy's log-probability of the chosen and the rejected answer
-/// minus the reference's, divided by the answer's labels if the loss is averaging. b: beta. e:
-/// label smoothing.
+/// minus the reference's, divided by the number of the answer's labels if the loss is averaging. b:
+/// beta. e: label smoothing.
 enum class PairLoss {
   kSigmoid,  // DPO (arXiv 2305.18290): -(1 - e) logsigmoid(b (c - r)) - e logsigmoid(-b (c - r))
   kHinge,    // SLiC (arXiv 2305.10425): relu(1 - b (c - r))

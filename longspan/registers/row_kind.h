@@ -13,15 +13,15 @@ enum class RowKind {
 };
 
 /// Whether each document of an example gets its own row. An unpaired preference's second document
-/// is for KL.
+/// serves to estimate KL.
 constexpr bool has_documents_apart(RowKind kind) { return kind == RowKind::kUnpairedPreference; }
 
-/// The parts that readers look for.
+/// The parts of a row that readers look for.
 struct RowParts {
   bool text = false;          // only a text; else a conversation
   bool answer = false;        // the last message is the answer
   bool pair = false;          // two answers
-  bool desirability = false;  // whether its answer is desirable
+  bool desirability = false;  // a mark whether the answer is desirable
 };
 constexpr RowParts parts_of(RowKind kind) {
   switch (kind) {

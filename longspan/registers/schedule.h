@@ -19,9 +19,9 @@ bool warms_up(const std::string& name);
 double schedule_factor(const std::string& name, int64_t step, int64_t num_warmup_steps,
                        int64_t num_training_steps);
 
-/// Returns the number of warmup steps, as in transformers. If warmup_steps > 0: that many, or if it
-/// is below 1, that share of num_training_steps, rounded up. Otherwise ceil(warmup_ratio *
-/// num_training_steps).
+/// Returns the number of warmup steps, as in transformers. For warmup_steps >= 1: warmup_steps. For
+/// warmup_steps between 0 and 1: ceil(warmup_steps * num_training_steps). Otherwise:
+/// ceil(warmup_ratio * num_training_steps).
 int64_t warmup_steps_of(double warmup_ratio, double warmup_steps, int64_t num_training_steps);
 
 }  // namespace longspan

@@ -1,9 +1,9 @@
 // The description of a stage of training. Keys, checks, help, data readers, reports and the run
-// read it; none of them knows a stage by name. No torch.
+// read the description, and none of them names a stage. No torch.
 //
 // Each stage is one constant in its file in stages/. Its functions are references, so that an
 // incomplete description does not compile. Parts that stages share are in stages/stage_parts.h;
-// each stage names those that it uses, and there are no defaults.
+// each stage names the parts that it uses, and there are no defaults.
 #pragma once
 
 #include <memory>
@@ -27,10 +27,10 @@ struct Example;
 struct ObjectiveContext;
 struct PreferenceSettings;
 
-/// Keys that only some stages use. Other stages refuse them together.
+/// Keys that only some stages use. Other stages refuse these keys together.
 struct StageKeys {
   std::span<const std::string_view> keys;  // in the order of the table of keys
-  std::string_view use = {};               // what the keys are for, if the stages do not say it
+  std::string_view use = {};               // purpose, if the stages' names do not show it
 };
 
 /// A mean, besides the loss, that is plotted and written to trainer_log.jsonl.
@@ -46,7 +46,7 @@ struct Stage {
   std::string_view title;  // in a list of features, e.g. "reward models"
   std::string_view help;   // of this value, in the help of the key stage
   std::span<const StageKeys* const> keys;
-  RowKind rows;                      // the rows that it reads from a data set
+  RowKind rows;                      // the rows that the stage reads from a data set
   bool packs;                        // default of the key packing
   bool trains_all_answers;           // in a conversation, unless mask_history says otherwise
   bool uses_lm_head;                 // otherwise the head gets no gradient, and is not trained

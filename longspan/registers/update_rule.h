@@ -1,5 +1,5 @@
-// The description of an optimizer. Keys, help, the memory and disk estimates and the run read it;
-// none of them knows an optimizer by name. No torch.
+// The description of an optimizer. Keys, help, the memory and disk estimates and the run read the
+// description, and none of them names an optimizer. No torch.
 //
 // Each description is one constant in its file in optim/. Its functions are references, so that an
 // incomplete description does not compile.
@@ -21,7 +21,7 @@ struct OptimizerJob;
 struct UpdateRule {
   std::span<const std::string_view> names;  // the values of optim that select it
   std::string_view help;                    // a part of the help of the key optim
-  /// True if an update needs the whole parameter; sharding then gathers it.
+  /// True if an update needs the whole parameter, which sharding gathers for the update.
   bool (&wants_whole)(const ParameterSpec& parameter);
   /// Bytes of the state of a trained parameter, in the dtype of the update: in memory, and in a
   /// checkpoint.
