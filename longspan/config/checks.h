@@ -10,7 +10,8 @@ struct Config;
 enum class TrainingRows;
 
 /// Returns the problems of a configuration whose values have the right types and ranges: missing
-/// keys, keys that exclude each other. One line each, with the remedy; empty where there is none.
+/// keys, keys that exclude each other. Each problem is one line, with the remedy. Empty where there
+/// is no problem.
 std::vector<std::string> check_config(const Config& config, TrainingRows rows);
 
 /// The same for a Session, without the keys that only a run needs.

@@ -11,7 +11,7 @@
 
 namespace longspan::key_tables {
 
-// Upper limits. They keep products, like tokens of a micro-batch, countable, and stop allocations
+// Upper limits, which keep products, like tokens of a micro-batch, countable, and stop allocations
 // of a mistyped size.
 inline constexpr double kMostTokens = INT32_MAX;  // of a row
 inline constexpr double kMostRows = 1e6;          // of a micro-batch; also micro-batches of a step
@@ -23,8 +23,8 @@ inline constexpr double kMostSeconds = 1e9;     // about 30 years
 /// A number, at least `least` and at most `most`.
 Key number(std::string_view name, Field field, OnResume on_resume, double least,
            std::string_view help, double most = std::numeric_limits<double>::infinity());
-/// One of the words `choices`. `others`: further words of LLaMA-Factory; those not in `choices` are
-/// unsupported.
+/// One of the words `choices`. `others`: further words of LLaMA-Factory, unsupported unless they
+/// are also in `choices`.
 Key choice(std::string_view name, Field field, OnResume on_resume,
            std::vector<std::string_view> choices, std::string_view help,
            std::vector<std::string_view> others = {});

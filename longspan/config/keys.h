@@ -24,7 +24,7 @@ class FieldOf {
  public:
   using Value = T;
 
-  /// Wants config/config.h.
+  /// Needs config/config.h at the call.
   template <class Section>
   FieldOf(T Section::* member) {
     const auto field = [member](auto& config) -> auto& {
@@ -56,9 +56,9 @@ using Field = std::variant<FieldOf<std::string>, FieldOf<bool>, FieldOf<int64_t>
 /// The action of a resumed run for a key whose value has changed since the start. Contents of
 /// folders are compared separately, so their names are kFree.
 enum class OnResume {
-  kRefused,  // refuses: with the new value, the weights so far would mean something else
+  kRefused,  // refuses: with the new value, the weights trained so far would mean something else
   kNamed,    // continues with the new value, and reports both
-  kFree,     // nothing: affects training by rounding at most, or another key covers it
+  kFree,     // no action: the key affects rounding at most, or another key covers it
 };
 
 /// A supported key.
@@ -68,13 +68,14 @@ struct Key {
   OnResume on_resume;
   std::string_view help;
   std::string_view differs = {};  // how LLaMA-Factory differs: one sentence or more
-  // Numbers: the smallest and the largest value. above_least excludes the smallest ("above 0").
+  // Numbers: the smallest and the largest value. above_least excludes the smallest value ("above
+  // 0").
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above_least = false;
-  bool below_most = false;  // excludes the largest; check_config() says why
+  bool below_most = false;  // excludes the largest value; check_config() gives the reason
   bool not_zero = false;
-  // Words: the accepted ones; empty: any text.
+  // Accepted words; empty: any text.
   std::vector<std::string_view> choices = {};
   // Words of LLaMA-Factory that are unsupported here.
   std::vector<std::string_view> unsupported_choices = {};
@@ -87,7 +88,7 @@ struct Key {
   bool truth = false;
   // A count of steps: a whole number; below 1, a fraction of all steps.
   bool steps = false;
-  // The only finetuning_type that uses the key; not set: all do.
+  // The only finetuning_type that uses the key; not set: every type uses the key.
   std::optional<FinetuningType> finetuning_type = {};
 };
 
@@ -104,7 +105,7 @@ struct IdleKey {
 };
 const std::vector<IdleKey>& idle_keys();
 
-/// An unsupported key of LLaMA-Factory. It is refused, unless its value is a no-op: null;
+/// An unsupported key of LLaMA-Factory. The key is refused, unless its value is a no-op: null;
 /// false where `neutral` is empty; or one of the JSON values in `neutral`.
 struct UnsupportedKey {
   std::string_view name;
@@ -116,13 +117,13 @@ const std::vector<UnsupportedKey>& unsupported_keys();
 /// Splits `neutral` into its values.
 std::vector<std::string> split_values(std::string_view values);
 
-/// An old name of a key. Its value goes to the key `today`.
+/// An old name of a key. The value of the old name goes to the key `today`.
 struct RenamedKey {
   std::string_view name, today;
 };
 const std::vector<RenamedKey>& renamed_keys();
 
-/// A boolean key with the opposite meaning of the key `of`: false here is true there.
+/// A boolean key with the opposite meaning of the key `of`: false for this key is true for `of`.
 struct OppositeKey {
   std::string_view name, of, help;
 };
@@ -131,8 +132,8 @@ const std::vector<OppositeKey>& opposite_keys();
 /// Returns the text of `longspan help NAME` for a key of any table; "" for an unknown name.
 std::string explain_key(std::string_view name);
 
-/// Returns the supported key that is nearest to the given name, or the first that has all of its
-/// words (num_epochs: num_train_epochs); "" where there is none.
+/// Returns the supported key that is nearest to the given name, or the first key that has all words
+/// of that name (num_epochs: num_train_epochs); "" where there is no such key.
 std::string nearest_key(std::string_view name);
 
 /// Returns a JSON schema (draft 7) of configuration files, for editors.

@@ -6,8 +6,8 @@
 
 namespace longspan {
 
-/// Returns how the user gets logged numbers into the service. Where the service's package has a
-/// call that takes an entry of log_history, the text names it.
+/// Returns advice on sending logged numbers to the service. Where the service's package has a call
+/// that takes an entry of log_history, the text names this call.
 std::string remedy_of_service(std::string_view name);
 
 }  // namespace longspan

@@ -7,14 +7,15 @@
 
 namespace longspan {
 
-/// Names of keys with a value, by the place that gave it.
+/// Names of keys that have a value, by the place that gave the value.
 struct GivenKeys {
   std::set<std::string, std::less<>> in_file, in_words;
 };
 
-/// Returns the prefix of a problem (see check_config): `file`, "command line" or both, by where the
-/// values of its keys came from. Those keys stand before the first semicolon; the remedy follows
-/// it. Where none of them has a value, the problem concerns everything that was given.
+/// Returns the prefix of a problem (see check_config): `file`, "command line" or both, by the place
+/// of the values of the problem's keys. A problem names its keys before the first semicolon, and
+/// its remedy after the semicolon. Where none of these keys has a value, the problem concerns
+/// everything that was given.
 std::string place_of(std::string_view problem, const std::string& file, const GivenKeys& given);
 
 }  // namespace longspan

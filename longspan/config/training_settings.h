@@ -1,5 +1,5 @@
-// The part of its configuration that a run remembers: keys that decide what is trained, and how. No
-// torch.
+// The part of the configuration that a run saves: keys that determine the trained parameters and
+// the training. No torch.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ OnResume on_resume(std::string_view key);
 /// Keys and values as text ("not set" for none), in the order of the table.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-/// Returns all keys except free ones and those of other stages and finetuning types.
+/// Returns all keys except OnResume::kFree keys and keys of other stages and finetuning types.
 Settings training_settings(const Config& config);
 
 /// Replaces the value of a key in the list; no-op for another key. For values that the run computes
