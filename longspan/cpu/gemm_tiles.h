@@ -22,7 +22,7 @@ struct GemmTiles {
                    const float* right, float* c, int64_t ldc, bool add);
 };
 
-/// Null when the program was built without it. The processor must have AVX2 and FMA.
+/// Null if the program was built without this tile code. The processor must have AVX2 and FMA.
 const GemmTiles* avx2_gemm_tiles();
 
 }  // namespace longspan

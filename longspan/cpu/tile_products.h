@@ -1,8 +1,8 @@
-// Matrix products of the tile code. The left matrix is read a number at a time and lies anywhere;
-// the right one lies in panels of kPanel columns, each contiguous, so that a product reads it from
-// front to back: a column of cache lines a power of two apart would fall into few sets of the
-// first-level cache. Included once for each instruction set, by attention/flash/tiles_impl.h and by
-// gemm_tiles_avx2.cpp.
+// Matrix products of the tile code. The left matrix is read one number at a time and may have any
+// strides. The right matrix lies in panels of kPanel columns, each contiguous, so that a product
+// reads a panel from front to back: a column of cache lines a power of two apart would fall into
+// few sets of the first-level cache. This file is included once for each instruction set, by
+// attention/flash/tiles_impl.h and by gemm_tiles_avx2.cpp.
 #pragma once
 
 #include "longspan/cpu/tile_vectors.h"
@@ -10,20 +10,20 @@
 namespace longspan::tiles {
 namespace {
 
-/// Columns of a panel. The last one of a matrix has the columns that are left, a multiple of LANES.
+/// Columns of a panel. The last panel of a matrix has the remaining columns, a multiple of LANES.
 constexpr int64_t kPanel = PANEL * LANES;
 
-/// The value that is written where a product goes: the product,
+/// Writes the product.
 struct Fresh {
   Vector sum(int64_t, const float*, Vector product) const { return product; }
   Fresh from_row(int64_t) const { return *this; }
 };
-/// the product and what is there,
+/// Adds the product to the old value.
 struct Added {
   Vector sum(int64_t, const float* there, Vector product) const { return load(there) + product; }
   Added from_row(int64_t) const { return *this; }
 };
-/// or the product and what is there times a factor of its row.
+/// Adds the product to the old value times a factor of the row.
 struct AddedToScaled {
   const float* factors;
   Vector sum(int64_t row, const float* there, Vector product) const {
@@ -79,7 +79,7 @@ inline void panel(int64_t width, int64_t rows, int64_t depth, const float* a, in
 }
 
 /// c[rows x columns] = or += a[rows x depth] times the first columns of b, panels of b_depth rows;
-/// columns: b's width, or a multiple of kPanel below it.
+/// columns: b's width, or a multiple of kPanel below b's width.
 template <typename Into>
 inline void multiply(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_row,
                      int64_t a_depth, const float* b, int64_t b_depth, float* c, int64_t ldc,

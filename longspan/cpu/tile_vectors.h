@@ -23,10 +23,10 @@ constexpr float kMinusInfinity = -__builtin_inff();
 inline Vector load(const float* p) { return *reinterpret_cast<const LooseVector*>(p); }
 inline void store(float* p, Vector x) { *reinterpret_cast<LooseVector*>(p) = x; }
 /// x - 0 is x for every x, so that the compiler leaves the subtraction out and a number in memory
-/// is broadcast by its load. 0 + x is another number for -0, and costs an addition and a shuffle.
+/// is broadcast by its load. 0 + x differs from x for -0, and costs an addition and a shuffle.
 inline Vector splat(float x) { return x - Vector{}; }
-/// y where either is NaN. The compiler makes a comparison and a choice of some of these. (g++ 12
-/// warns of the plain form with 16 lanes.)
+/// Returns the larger number of each lane; y where x or y is NaN. From the plain form the compiler
+/// may make a comparison and a selection. (With 16 lanes g++ 12 warns of the plain form.)
 inline Vector larger_of(Vector x, Vector y) {
 #if LANES == 16
   return _mm512_maskz_max_ps(0xFFFF, x, y);
@@ -42,11 +42,12 @@ inline int64_t round_up(int64_t x, int64_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
 }
 
-/// 2^x for x <= 0; exactly 0 from -127 on, and no more than 2^-126 before. Relative error under
-/// 1 ulp down to 2^-126. The polynomial is the best of its degree in relative error.
+/// 2^x for x <= 0; exactly 0 for x <= -127, and at most 2^-126 for x between -127 and -126.
+/// Relative error under 1 ulp down to 2^-126. The polynomial is the best of its degree in relative
+/// error.
 inline Vector exp2_of(Vector x) {
   const Vector magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
-  // 2^0 in bits less 127 exponents: 0.
+  // The bits of 2^0, minus 127 in the exponent, are 0.
   x = larger_of(splat(-127.0f), x);
   const Vector shifted = x + magic;
   const Vector f = x - (shifted - magic);
@@ -75,16 +76,16 @@ inline Vector tanh_of(Vector x) {
   return size < splat(0.625f) ? p : (negative ? -far : far);
 }
 
-/// Places of lanes for a shuffle. They are constants by their types: what a loop writes lane by
-/// lane the compiler writes at every use.
+/// Lane indices for a shuffle, constants made from the template's arguments. If a loop filled them
+/// lane by lane, the compiler would repeat the loop's work at every use.
 template <typename Lanes>
 struct Places;
 template <int... lane>
 struct Places<std::integer_sequence<int, lane...>> {
-  /// Every lane from the one `step` above it.
+  /// Each lane comes from the lane `step` above.
   template <int step>
   static constexpr IntVector rotated{(lane + step) % LANES...};
-  /// Of two rows of a matrix `step` apart, those of its off-diagonal squares exchanged.
+  /// For two rows of a matrix, `step` apart: exchanges the lanes of the off-diagonal squares.
   template <int step>
   static constexpr IntVector upper{(lane & step ? LANES + lane - step : lane)...};
   template <int step>

@@ -10,7 +10,7 @@ namespace longspan::vector_math {
 /// Loops for one instruction set, as vector_math.h describes them. A bf16 number is passed as its
 /// 16 bits.
 struct Kernels {
-  /// The instruction set that it was compiled for: "portable", "avx2" or "avx512".
+  /// The instruction set of the loops: "portable", "avx2" or "avx512".
   const char* instructions;
 
   float (*sum_of_squares)(const float* x, int64_t n);

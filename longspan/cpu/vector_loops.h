@@ -1,6 +1,6 @@
-// The loops of vector_math. One .cpp for each instruction set includes it and defines INSTRUCTIONS,
-// the set's name. vector_math.cpp includes it for the loops over doubles. Everything is in an
-// unnamed namespace and calls no library template.
+// The loops of vector_math. One .cpp for each instruction set includes this file and defines
+// INSTRUCTIONS, the set's name. vector_math.cpp includes this file for the loops over doubles.
+// Everything is in an unnamed namespace and calls no library template.
 #pragma once
 
 #include "longspan/cpu/vector_kernels.h"
@@ -10,15 +10,15 @@ namespace {
 
 #define LONGSPAN_INLINE __attribute__((always_inline)) inline
 
-// Not std::bit_cast and std::min: they take references, with which GCC does not vectorise the loops
-// around them.
+// std::bit_cast and std::min are avoided: their references keep GCC from vectorising the
+// surrounding loops.
 LONGSPAN_INLINE uint32_t bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 LONGSPAN_INLINE float from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
 LONGSPAN_INLINE double exp_of_negative(double x) { return __builtin_exp(x); }
 
-/// exp(x) for x <= 0, within about 1 ulp, without branches or calls, so that loops over it
-/// vectorise. x = n ln 2 + r with |r| <= ln 2 / 2; exp(r) by its Taylor series to degree 7
+/// exp(x) for x <= 0, within about 1 ulp, without branches or calls, so that GCC vectorises loops
+/// over this function. x = n ln 2 + r with |r| <= ln 2 / 2; exp(r) by its Taylor series to degree 7
 /// (relative remainder below 1e-8); 2^n by the exponent bits. From -87.3 down to -inf the result is
 /// about 1e-38 instead of a denormal or 0. NaN of either sign stays NaN.
 LONGSPAN_INLINE float exp_of_negative(float x) {

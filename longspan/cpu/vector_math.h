@@ -1,6 +1,6 @@
 // Loops over contiguous numbers that the compiler vectorises. Loops over floats are compiled for
-// several instruction sets (capability.h), and each call runs those of cpu_capability(). Loops over
-// doubles, which only fp64 checks use, are compiled once.
+// several instruction sets (capability.h), and each call runs the loops for cpu_capability(). Loops
+// over doubles, which only fp64 checks use, are compiled once.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -13,7 +13,7 @@
 namespace longspan::vector_math {
 
 /// Returns the loops over floats for one capability, for tests and comparisons. The processor must
-/// have it.
+/// have this capability.
 const Kernels& kernels_of(CpuCapability capability);
 
 /// Returns the loops that the functions below run.
@@ -23,7 +23,7 @@ const Kernels& kernels();
 float sum_of_squares(const float* x, int64_t n);
 double sum_of_squares(const double* x, int64_t n);
 
-/// The same with a sum in double, for any n. bf16 numbers are exact in it.
+/// As sum_of_squares(), with a sum in double, for any n. bf16 numbers are exact in double.
 double precise_sum_of_squares(const float* x, int64_t n);
 double precise_sum_of_squares(const double* x, int64_t n);
 double precise_sum_of_squares(const c10::BFloat16* x, int64_t n);
@@ -51,7 +51,7 @@ void add_scaled_product(double* sum, const double* dy, const double* x, double r
 void rotate(float* y, const float* x, const float* cos, const float* sin, float sign, int64_t F);
 void rotate(double* y, const double* x, const double* cos, const double* sin, double sign,
             int64_t F);
-/// The same for pairs (x[2f], x[2f + 1]).
+/// As rotate(), for pairs (x[2f], x[2f + 1]).
 void rotate_neighbours(float* y, const float* x, const float* cos, const float* sin, float sign,
                        int64_t F);
 void rotate_neighbours(double* y, const double* x, const double* cos, const double* sin,
@@ -65,14 +65,14 @@ void swiglu(double* out, const double* gate, const double* up, int64_t n);
 void swiglu_backward(float* gate, float* up, float* dact, int64_t n);
 void swiglu_backward(double* gate, double* up, double* dact, int64_t n);
 
-/// The same for gelu(gate) * up, with the tanh form of gelu.
+/// As swiglu() and swiglu_backward(), for gelu(gate) * up, with the tanh form of gelu.
 void geglu(float* out, const float* gate, const float* up, int64_t n);
 void geglu(double* out, const double* gate, const double* up, int64_t n);
 void geglu_backward(float* gate, float* up, float* dact, int64_t n);
 void geglu_backward(double* gate, double* up, double* dact, int64_t n);
 
-/// The same for g sigmoid(slope g) (1 + u), with g = min(gate, limit) and u = up clamped to
-/// [-limit, limit]. Clamped numbers have gradient 0.
+/// As swiglu() and swiglu_backward(), for g sigmoid(slope g) (1 + u), with g = min(gate, limit) and
+/// u = up clamped to [-limit, limit]. Clamped numbers have gradient 0.
 void clamped_swiglu(float* out, const float* gate, const float* up, float slope, float limit,
                     int64_t n);
 void clamped_swiglu(double* out, const double* gate, const double* up, double slope, double limit,
