@@ -21,16 +21,16 @@ struct Compiled {
 
 class Compiler {
  public:
-  /// Returns libnvrtc, already in the process or beside torch. Loads it at the first call. Throws
-  /// CompileError where there is none.
+  /// Returns libnvrtc, already in the process or beside torch. Loads the library at the first call.
+  /// Throws CompileError where no usable libnvrtc is found.
   static const Compiler& get();
 
   /// Version, as in "13.2".
   const std::string& version() const { return version_; }
   /// Returns the compiler options as one text, for a cache key.
   std::string options(int architecture) const;
-  /// Returns the newest architecture that it supports and whose code runs on a GPU of this compute
-  /// capability (90 for 9.0). Throws CompileError where there is none.
+  /// Returns the newest architecture that this NVRTC supports and whose code runs on a GPU of this
+  /// compute capability (90 for 9.0). Throws CompileError where no architecture does.
   int architecture_for(int capability) const;
   /// Compiles for one architecture. `name` is for messages. Throws CompileError with the compiler's
   /// first error.

@@ -8,13 +8,13 @@ namespace longspan::cuda {
 
 class CubinCache {
  public:
-  /// Caches in this folder, which is created when needed. Caches nothing where it is empty.
+  /// Caches in this folder, which is created when needed. Caches nothing where `folder` is empty.
   explicit CubinCache(std::string folder);
   /// The cache in $XDG_CACHE_HOME/longspan, or ~/.cache/longspan.
   static CubinCache of_user();
 
-  /// Returns the machine code under this key; nullopt where there is none or where it is damaged.
-  /// Keys may be long.
+  /// Returns the machine code under this key; nullopt for missing or damaged code. Keys may be
+  /// long.
   std::optional<std::string> find(const std::string& key) const;
   /// Caches machine code, atomically. Ignores errors of the disk.
   void keep(const std::string& key, const std::string& cubin) const;

@@ -22,7 +22,7 @@ namespace cuda {
 class Kernels;
 }
 
-/// The interface of the shared object. Tests put one of a simulated accelerator in its place
+/// The interface of the shared object. Tests replace it by the interface of a simulated accelerator
 /// (testing/accelerator).
 struct CudaEntry {
   /// Returns the number of devices, or -1 where this torch cannot use the driver.
@@ -40,7 +40,7 @@ struct CudaEntry {
   c10::DeviceType type;
   const char* name;
   /// Returns the attention kernel for tensors on these devices: one of the two arguments, or
-  /// another.
+  /// another kernel.
   const BlockKernel& (*block_kernel)(const BlockKernel& of_cpu, const BlockKernel& of_cuda);
   /// Returns replacements for the compiled kernels over rows (longspan/cuda) on a device, or null
   /// for ATen's operators. The pointer itself is null where the compiled kernels run.
@@ -70,7 +70,7 @@ struct GpuNumbers {
   /// Makes every operation of ATen and its libraries bit-reproducible. Needs the environment
   /// variable CUBLAS_WORKSPACE_CONFIG=:4096:8.
   bool deterministic = false;
-  /// Rounds inputs of fp32 gemms to TF32's ten bits. Without it they are never rounded.
+  /// Rounds inputs of fp32 gemms to TF32's ten bits. If false, these inputs are never rounded.
   bool tf32 = false;
 
   bool operator==(const GpuNumbers&) const = default;
@@ -80,8 +80,8 @@ struct GpuNumbers {
 /// index.
 void use_gpu(int number);
 
-/// The same, and sets the numerics of all GPU work of the process. For programs: a session reads
-/// them (gpu_numbers) and changes nothing of the process.
+/// As use_gpu(number), and sets the numerics of all GPU work of the process. For programs: a
+/// session reads the numerics (gpu_numbers) and changes no setting of the process.
 void use_gpu(int number, const GpuNumbers& numbers);
 GpuNumbers gpu_numbers();
 

@@ -1,4 +1,4 @@
-// Chooses the device of a run. No other code decides this. No torch.
+// Chooses the device of a run. No other code chooses a device. No torch.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct Gpus {
 
 /// The machine of a program. The program passes it to the plan of a run.
 struct Machine {
-  std::function<Gpus()> find_gpus;  // cuda/cuda.h has one; not called for device: cpu
+  std::function<Gpus()> find_gpus;  // as in cuda/cuda.h; not called for device: cpu
   int num_threads = 1;              // threads of this process, on a CPU
   int num_cores = 0;                // 0: unknown
 };
@@ -28,20 +28,20 @@ enum class DeviceKind { kCpu, kCuda };
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::kCpu;
   int num_gpus = 0;     // on this machine; 0 for a CPU
-  bool shared = false;  // several processes may share a GPU; they exchange through the host
+  bool shared = false;  // several processes may share a GPU, and exchange data through the host
   std::string why_cpu;  // a clause: the key, or why there is no GPU; empty for CUDA
   std::string gpu_name = {};
 
   bool cuda() const { return kind == DeviceKind::kCuda; }
 };
 
-/// Chooses by the key `device`. `find` returns the GPUs of this machine. It is not called for
+/// Chooses by the key `device`. `find` returns the GPUs of this machine. `find` is not called for
 /// device: cpu, so that no driver is loaded. Throws UserError with the remedy for device: cuda
 /// without a GPU, and, unless device: cpu is set, for a GPU that this build or driver cannot use.
 DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& find);
 
-/// Throws UserError if `num_processes` on this machine exceed its GPUs, on CUDA, unless they are
-/// shared.
+/// Throws UserError if `num_processes` on this machine exceed the machine's GPUs, on CUDA, unless
+/// GPUs are shared.
 void require_gpus(const DeviceChoice& choice, int num_processes);
 
 }  // namespace longspan

@@ -25,8 +25,9 @@ class Kernels {
   virtual void start(const std::string& name, const Launch& launch, const void* argument) = 0;
 };
 
-/// Returns the part's kernels, compiled and loaded. Null while they are switched off, and where
-/// they cannot be used: then warns once, and ATen's operators take their place.
+/// Returns the part's kernels, compiled and loaded. Null while kernels are switched off
+/// (WithoutKernels), and where the part's kernels cannot be used, with one warning. ATen's
+/// operators then replace the kernels.
 Kernels* kernels_of(int device, Part part);
 
 /// Hides the kernels from all threads for its lifetime, for comparisons with ATen's operators.

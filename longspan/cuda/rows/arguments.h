@@ -6,7 +6,7 @@ namespace longspan::cuda {
 
 /// Most numbers of one memory access: 16 bytes of fp32, or of bf16.
 inline constexpr int kFp32Vector = 4, kBf16Vector = 8;
-/// Threads of a block that takes several rows, or only part of one.
+/// Threads of a block that takes several rows, or only part of a row.
 inline constexpr int kBlockThreads = 256;
 /// Norms: vectors that each thread holds in registers, and most threads of a block, for vectors of
 /// one number (V == 1) and of more.
@@ -19,7 +19,7 @@ inline constexpr int kMostWarps = 1024 / 32;
 inline constexpr int kLogitVectorsOfThread = 4;
 /// Numbers or vectors that each thread takes at a time in the log-sum-exp.
 inline constexpr int kLogitScalarsAtOnce = 16, kLogitVectorsAtOnce = 8;
-/// Most threads of a block in these two kernels.
+/// Most threads of a block in the kernels of the log-sum-exp and of the cross-entropy's gradient.
 inline constexpr int kLogitThreads = 512;
 
 /// Rows that a dropout thread takes, for one vector of columns.
@@ -31,7 +31,7 @@ inline constexpr unsigned long long kHashMask = (1ull << 53) - 1;
 inline constexpr int kSumColumns = 32, kSumParts = 16;
 
 /// Gemms of rows sorted by group: a block's tile, its depth in each step, its threads, and the
-/// bytes that they share.
+/// bytes that these threads share.
 inline constexpr int kTileRows = 128, kTileColumns = 128, kTileDepth = 32, kGemmThreads = 256;
 inline constexpr int kGemmSharedBytes = 34816;
 /// Most products that a gemm of rows adds up: gate, up, and an adapter of each.
@@ -40,7 +40,7 @@ inline constexpr int kMostFactors = 4;
 struct NormForward {
   const void* h;         // [num_rows, size]
   const void* weight;    // [size], bf16 or fp32
-  const void* residual;  // like y, which it is added to; may be null
+  const void* residual;  // like y; added to the result; may be null
   void* y;
   float* rstd;  // [num_rows], read or written
   long long num_rows;
@@ -155,8 +155,9 @@ struct CrossEntropyGradient {
   int size;
 };
 
-/// Rows sorted by group. Rows [begins[group], begins[group + 1]) belong to a group. It has tiles of
-/// kTileRows rows, the last one with fewer, numbered from first_tiles[group] on.
+/// Rows sorted by group. Rows [begins[group], begins[group + 1]) belong to a group. The group has
+/// tiles of kTileRows rows, of which the last may have fewer. Numbers of its tiles begin at
+/// first_tiles[group].
 struct RowGroups {
   const long long* begins;       // [num_groups + 1]
   const long long* first_tiles;  // [num_groups]
