@@ -24,7 +24,7 @@ class ActivationOffload : public ActivationStore {
   explicit ActivationOffload(at::Device device, const std::string& folder = "");
   /// `ahead`: prefetch the previous block's activations during the attention backward of the
   /// current block (default on CUDA). On the CPU, copies compete with the computation for cores and
-  /// bandwidth, so the default there prefetches only from a file, into host memory.
+  /// bandwidth, so the CPU's default prefetches only from a file, into host memory.
   ActivationOffload(at::Device device, const std::string& folder, bool ahead);
   ~ActivationOffload() override;
 

@@ -14,7 +14,7 @@ class SavedTensors {
  public:
   virtual ~SavedTensors() = default;
   /// Returns tensor i of the block, ready for computation; possibly a new copy at each call. The
-  /// caller must not write to it.
+  /// caller must not write to the tensor.
   virtual at::Tensor get(size_t i) = 0;
   /// Call where the block's attention backward, its longest work, begins. The store may prefetch
   /// the tensors of the previous put(), which the backward needs next.
@@ -25,8 +25,9 @@ class SavedTensors {
 class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
-  /// Stores the tensors of a block. The caller drops them, so that their device memory is free once
-  /// they are stored. `briefly`: they are read again in the same block's backward.
+  /// Stores the tensors of a block. The caller drops its references, so that the device memory is
+  /// free once the tensors are stored. `briefly`: the tensors are read again in the same block's
+  /// backward.
   virtual std::shared_ptr<SavedTensors> put(std::vector<at::Tensor> tensors,
                                             bool briefly = false) = 0;
 };

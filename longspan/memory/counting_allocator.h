@@ -6,9 +6,10 @@
 
 namespace longspan {
 
-/// For the lifetime of a counter, adds the CPU memory of each tensor when it is allocated and
-/// subtracts it when any thread frees it. Ignores memory that was allocated before. Several
-/// counters may live at once, nested in one thread. Costs one small allocation per tensor.
+/// For the lifetime of a counter, adds each tensor's CPU memory at its allocation and subtracts
+/// this memory when any thread frees the tensor. Ignores memory that was allocated before the
+/// counter. Several counters may live at once, nested in one thread. Costs one small allocation per
+/// tensor.
 ///
 ///     AllocationCounter counter(AllocationCounter::Of::kThisThread);
 ///     ... ; counter.restart_peak(); const int64_t before = counter.live_bytes();

@@ -7,11 +7,11 @@
 
 namespace longspan {
 
-/// Returns an uninitialized, contiguous host tensor for data of `device`. With CUDA it is pinned,
-/// so that copies overlap with computation. If `device` is the CPU, its memory bypasses ATen's
-/// allocator, so that AllocationCounter (memory/counting_allocator.h) counts only tensors in the
-/// device role; blocks of at least 1 MiB return to the system when the tensor dies. Throws
-/// UserError when the host is out of memory.
+/// Returns an uninitialized, contiguous host tensor for data of `device`. With CUDA the tensor is
+/// pinned, so that copies overlap with computation. If `device` is the CPU, the tensor's memory
+/// bypasses ATen's allocator, so that AllocationCounter (memory/counting_allocator.h) counts only
+/// tensors in the device role; blocks of at least 1 MiB return to the system when the tensor dies.
+/// Throws UserError when the host is out of memory.
 at::Tensor empty_on_host(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
 
 /// Same shape, dtype and device as `x`; uninitialized.

@@ -16,7 +16,8 @@ struct MachineMemory {
 };
 
 /// Returns the least of: physical memory plus swap, the limit of this process's control group
-/// (cgroups version 1 or 2), and its address space limit (ulimit -v). `root` replaces / in tests.
+/// (cgroups version 1 or 2), and the process's address space limit (ulimit -v). `root` replaces /
+/// in tests.
 MachineMemory machine_memory(const std::string& root = "");
 
 }  // namespace longspan

@@ -11,8 +11,8 @@
 namespace longspan {
 
 /// Measures the device's tensors for its lifetime: on CUDA by the statistics of torch's allocator,
-/// on the CPU by counting allocations (memory/counting_allocator.h). Construct it before the
-/// tensors.
+/// on the CPU by counting allocations (memory/counting_allocator.h). Construct a PeakMeter before
+/// the tensors.
 class PeakMeter {
  public:
   explicit PeakMeter(at::Device device);

@@ -16,7 +16,7 @@ class SideStream {
 
   /// Runs `work` with its kernels on the side stream, concurrently with the current stream but
   /// after all earlier work of the current stream. So memory that `work` allocates is no longer in
-  /// use there. The returned function blocks the host until the work is done.
+  /// use by the current stream. The returned function blocks the host until the work is done.
   std::function<void()> run(const std::function<void()>& work) const;
   /// Makes the current stream wait for all work that the side stream has been given so far.
   void join() const;

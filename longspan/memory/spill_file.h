@@ -8,8 +8,8 @@
 
 namespace longspan {
 
-/// An unnamed temporary file. It disappears with the process, however the process ends. Make one
-/// object per process. Thread-safe. All members throw UserError that names the folder and the
+/// An unnamed temporary file. The file disappears with the process, however the process ends. Make
+/// one object per process. Thread-safe. All members throw UserError that names the folder and the
 /// remedy.
 class SpillFile {
  public:
@@ -19,7 +19,7 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  /// Reserves `num_bytes` and returns their offset in the file. Free them with release().
+  /// Reserves `num_bytes` and returns their offset in the file. Free the bytes with release().
   int64_t reserve(int64_t num_bytes);
   void release(int64_t place, int64_t num_bytes);
 

@@ -8,8 +8,8 @@
 
 namespace longspan {
 
-/// Returns a host tensor's copy on `device`, queued on the current stream; returns `x` itself if it
-/// is already there. The copy goes through pinned memory, so the host continues at once.
+/// Returns a host tensor's copy on `device`, queued on the current stream; returns `x` itself if
+/// `x` is already on `device`. The copy goes through pinned memory, so the host continues at once.
 at::Tensor sent_to(const at::Tensor& x, at::Device device);
 /// Sends several tensors in one copy. The results are views of one tensor. Undefined tensors stay
 /// undefined.
