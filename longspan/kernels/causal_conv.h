@@ -1,5 +1,5 @@
-// A causal depthwise convolution with silu. T: tokens, C: channels, W: tokens that an output sees,
-// with its own.
+// A causal depthwise convolution with silu. T: tokens, C: channels, W: tokens that an output
+// depends on, its own included.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,14 +11,14 @@ namespace longspan {
 
 /// Returns silu(sum over w of weight[w] x[t - W + 1 + w]), [T, C] in the dtype of x. Leaves out
 /// tokens before the document of t. The first document continues `before_PC`, P <= W - 1 tokens,
-/// where that is defined.
+/// where `before_PC` is defined.
 ///
 /// Differentiable in x and `before`. Gradients of the weight, [C, 1, W], are added to its .grad.
 /// Computes in fp32 (fp64 for fp64 inputs).
 at::Tensor causal_conv_silu(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
                             const Packing& packing, const at::Tensor& before_PC);
 
-/// The same by ATen's operators, for devices other than CPUs.
+/// As causal_conv_silu(), by ATen's operators, for devices other than CPUs.
 at::Tensor causal_conv_silu_composed(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
                                      const Packing& packing, const at::Tensor& before_PC);
 

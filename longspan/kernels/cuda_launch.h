@@ -32,7 +32,7 @@ int64_t widest_vector(std::initializer_list<const at::Tensor*> tensors);
 
 bool fits_int(int64_t n);
 
-/// Returns the part's kernels; null where there are none for this tensor.
+/// Returns the part's kernels; null where there are no kernels for this tensor.
 Kernels* kernels_of(const at::Tensor& x, Part part);
 
 /// Returns the data; null for an undefined tensor.
@@ -40,12 +40,12 @@ const void* data_of(const at::Tensor& x);
 
 unsigned blocks_of(int64_t items, int64_t block);
 
-/// Threads of a row with `needed` items, one each: a power of two up to a warp, or whole warps, as
-/// row_sum() needs.
+/// Threads of a row with `needed` items, one item a thread, rounded up to a power of two within a
+/// warp or to whole warps, as row_sum() needs.
 unsigned threads_of_row(int64_t needed);
 
-/// Blocks that loop over rows and sum weight gradients: as many as run at once. A block takes
-/// `of_block` rows at a time.
+/// Blocks that loop over rows and sum weight gradients: as many as the GPU runs at once. A block
+/// takes `of_block` rows at a time.
 int64_t blocks_that_sum(const Kernels& kernels, int64_t num_rows, int64_t of_block);
 
 /// Adds the sum of parts_BD to dweight_D.

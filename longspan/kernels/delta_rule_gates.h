@@ -18,7 +18,7 @@ DeltaRuleGates delta_rule_gates(const at::Tensor& a_TN, const at::Tensor& b_TN,
                                 const ParameterRows& a_log_N, const ParameterRows& dt_bias_N);
 
 /// Returns weight * x / sqrt(mean(x^2) + eps) * silu(z) for each head, in the dtype of x.
-/// Differentiable in x and z; saves both.
+/// Differentiable in x and z; saves x and z.
 at::Tensor gated_rms_norm(const at::Tensor& x_TNV, const at::Tensor& z_TNV,
                           const at::Tensor& weight_V, double eps);
 

@@ -14,8 +14,7 @@ namespace longspan::delta_rule {
 
 constexpr int64_t kChunk = kRuleChunk;
 constexpr int64_t C = kChunk;  // for names of dimensions
-/// Chunks whose intermediate results are held together. The state before each such segment is
-/// saved.
+/// Chunks whose intermediate results are held together. The state before each segment is saved.
 constexpr int64_t kSegment = kRuleSegment;
 constexpr int64_t kSegmentChunks = kSegment / kChunk;
 
@@ -26,7 +25,7 @@ struct HeadViews {
   at::Tensor q_TK, k_TK, v_TRV, g_TR, beta_TR;
 };
 
-/// `A`: the type of its arithmetic, float or double.
+/// `A`: the type of the arithmetic, float or double.
 template <typename A>
 class Head {
  public:
@@ -60,9 +59,9 @@ class Head {
   struct Gates {
     std::vector<double> g, beta, dg, dbeta;
     std::vector<double> sum;     // of g, from the chunk's begin
-    std::vector<double> since;   // decay from there; 0: the token's document began later
+    std::vector<double> since;   // decay from that begin; 0: the token's document began later
     std::vector<double> to_end;  // decay to the chunk's end; 0: the document ends before
-    double whole = 0;            // decay of the chunk; 0: it ends in another document
+    double whole = 0;            // decay of the chunk; 0: the chunk ends in another document
   };
   Gates& gates(int64_t z, int64_t r) { return gates_[z * R_ + r]; }
   A* of(const at::Tensor& x, int64_t z, int64_t r) const;

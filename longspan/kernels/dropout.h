@@ -9,9 +9,9 @@
 namespace longspan {
 
 /// Drops each element of x_TI with probability p, and scales the others by 1 / (1 - p). A hash of
-/// `seed`, the row's key and the column decides. So forward, recomputation and backward drop the
-/// same elements, and no mask is saved. Runs with other numbers of processes drop the same elements
-/// too. Without keys it drops nothing.
+/// `seed`, the row's key and the column selects the dropped elements. So forward, recomputation and
+/// backward drop the same elements, and no mask is saved. Runs with other numbers of processes drop
+/// the same elements too. Without keys nothing is dropped.
 struct Dropout {
   double p = 0.0;
   uint64_t seed = 0;

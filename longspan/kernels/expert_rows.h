@@ -1,6 +1,6 @@
 // Counts, scatters and multiplies rows that go to several experts: by loops on the CPU, by ATen's
-// operators elsewhere. C: rows, R: rows of one expert, D: their width, E: experts, K: experts of a
-// row.
+// operators elsewhere. C: rows, R: rows of one expert, D: numbers of a row, E: experts, K: experts
+// of a row.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -11,21 +11,21 @@ namespace longspan {
 /// one: mkl, onednn or tiles. For tests (as on another processor) and comparisons.
 inline constexpr const char* kGemmVariable = "LONGSPAN_GEMM";
 
-/// Whether the shapes of a caller's gemms recur or vary; the rows that come to an expert vary, for
-/// example.
+/// Whether the shapes of a caller's gemms recur or vary; for example, the number of an expert's
+/// rows varies.
 enum class GemmShapes { kRecurring, kVarying };
 
 /// a[m, k] b[k, n], any strides, outside autograd.
 ///
-/// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's it
-/// runs its AVX2 code at half the rate of oneDNN, which torch brings too. On AMD's processors with
-/// AVX-512 (cpu_capability()), oneDNN computes fp32 gemms, and on AMD's with AVX2 alone Longspan's
-/// tiles (tiled_gemm.h): torch's entry to oneDNN refuses there, and the tiles are a tenth faster
-/// than MKL. at::mm computes everything else. Throws UserError where kGemmVariable has another
-/// value, or names what this processor lacks.
+/// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's,
+/// MKL runs its AVX2 code at half the rate of oneDNN, which torch includes too. On AMD's processors
+/// with AVX-512 (cpu_capability()), oneDNN computes fp32 gemms, and on AMD's with AVX2 alone
+/// Longspan's tiles (tiled_gemm.h): torch's interface to oneDNN refuses processors without AVX-512,
+/// and the tiles are a tenth faster than MKL. at::mm computes everything else. Throws UserError
+/// where kGemmVariable has another value, or names a library that this processor cannot run.
 ///
 /// oneDNN compiles code for each shape that it has not seen lately, which takes about a
-/// millisecond. Where shapes vary, it computes only if kGemmVariable names it.
+/// millisecond. Where shapes vary, oneDNN computes only if kGemmVariable names oneDNN.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b,
                 GemmShapes shapes = GemmShapes::kRecurring);
 
@@ -39,8 +39,8 @@ at::Tensor gemm_out(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
                     GemmShapes shapes = GemmShapes::kRecurring);
 
 /// c[m, n] += scale a b in place. Returns c. Where c has more precision than a and b, a GPU adds to
-/// it in fp32. Else the gemm is chunked by rows of c, so that no temporary is as large as c, and
-/// each chunk's result is first rounded to the dtype of a and b.
+/// c in fp32. Otherwise the gemm is chunked by rows of c, so that no temporary is as large as c,
+/// and each chunk's result is first rounded to the dtype of a and b.
 at::Tensor add_gemm_(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale = 1.0,
                      GemmShapes shapes = GemmShapes::kRecurring);
 

@@ -1,7 +1,7 @@
 // Gemms of rows that are sorted by expert, where each expert has its own matrix. Only the device
-// knows the number of rows of each expert, and the host does not wait for it. Kernels exist for
-// bf16 (cuda/rows/grouped_gemm.cu). Without kernels, the caller computes one expert after the
-// other. S: rows of all experts, E: experts, I, O: a row's numbers before and after a matrix.
+// knows the number of rows of each expert, and the host does not wait for this number. Kernels
+// exist for bf16 (cuda/rows/grouped_gemm.cu). Without kernels, the caller computes one expert after
+// the other. S: rows of all experts, E: experts, I, O: a row's numbers before and after a matrix.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,8 @@ struct SortedRows {
   int64_t num_rows = 0, num_groups = 0;
 };
 
-/// Addresses of one matrix or vector for each expert. Its maker keeps the matrices alive until the
-/// device has used them.
+/// Addresses of one matrix or vector for each expert. The maker of a GroupMatrices keeps the
+/// matrices alive until the device has used them.
 struct GroupMatrices {
   at::Tensor addresses_E;                 // int64
   int64_t num_rows = 0, num_columns = 0;  // a vector has one row
@@ -32,7 +32,8 @@ class GroupTable {
  public:
   /// `device`: the device of all matrices.
   explicit GroupTable(at::Device device) : device_(device) {}
-  /// Adds one matrix for each expert, all contiguous and of one shape and dtype. Returns its index.
+  /// Adds one matrix for each expert, all contiguous and of one shape and dtype. Returns the
+  /// entry's index.
   size_t add(const std::vector<at::Tensor>& matrices);
   void send();
   /// Returns an added entry. Call after send().
@@ -58,7 +59,7 @@ struct GroupedOperands {
 
 namespace grouped {
 
-/// Whether kernels exist for such rows: bf16, on a GPU with kernels.
+/// Whether kernels exist for rows of these options: bf16, on a GPU with kernels.
 bool have_kernels(const at::TensorOptions& rows);
 /// Whether the kernels can read this matrix or vector: bf16 or fp32, contiguous, rows of 8n
 /// numbers, aligned.
@@ -72,7 +73,7 @@ SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows);
 void forward_out(at::Tensor& y, const at::Tensor& to_S, const SortedRows& sorted,
                  const std::vector<GroupedOperands>& operands,
                  const std::optional<GroupMatrices>& biases, double scale = 1.0);
-/// The same with transposed matrices.
+/// As forward_out(), with transposed matrices.
 void input_gradient_out(at::Tensor& dx, const at::Tensor& to_S, const SortedRows& sorted,
                         const std::vector<GroupedOperands>& operands, double scale = 1.0);
 /// gradients += dy^T x over the rows of each expert, in fp32.

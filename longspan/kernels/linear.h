@@ -20,19 +20,19 @@ void add_gradient(const at::Tensor& parameter, at::Tensor gradient);
 void add_gemm_gradient(const at::Tensor& parameter, const at::Tensor& a_TO, const at::Tensor& b_TI,
                        GemmShapes shapes = GemmShapes::kRecurring);
 
-/// Returns parameter.grad; creates it with zeros where there is none.
+/// Returns parameter.grad; creates a missing .grad with zeros.
 at::Tensor& gradient_of(const at::Tensor& parameter);
 
 /// Returns the dtype of parameter.grad.
 at::ScalarType gradient_dtype(const at::Tensor& parameter);
 
-/// Returns the parameter, in its dtype, as an input of autograd operations. Adds its gradient to
-/// .grad. Undefined for an undefined parameter.
+/// Returns the parameter, in its dtype, as an input of autograd operations. Adds the parameter's
+/// gradient to .grad. Undefined for an undefined parameter.
 at::Tensor as_input(const at::Tensor& parameter);
 
-/// Sums in fp32 the parts in which a row gives a gradient. While the object lives, an fp32 sum
-/// replaces each bf16 .grad; finish() rounds it once. In bf16 each part would be rounded, and small
-/// parts of long rows would be lost.
+/// Sums in fp32 the parts of a gradient that a row computes one by one. While the object lives, an
+/// fp32 sum replaces each bf16 .grad; finish() rounds the sum once. In bf16 each part would be
+/// rounded, and small parts of long rows would be lost.
 class PreciseSums {
  public:
   /// No-op with fewer than two parts.
@@ -50,22 +50,22 @@ class PreciseSums {
   std::vector<Sum> sums_;
 };
 
-/// y_TO = x_TI W^T + b, with parameters W_OI and, where defined, b_O. They may have another dtype
-/// than x, and are cast at use. An adapter (LoRA, arXiv 2106.09685) adds scale * dropout(x) A^T
-/// B^T.
+/// y_TO = x_TI W^T + b, with parameters W_OI and, where defined, b_O. The parameters may have
+/// another dtype than x, and are cast at use. An adapter (LoRA, arXiv 2106.09685) adds scale *
+/// dropout(x) A^T B^T.
 struct Linear {
   at::Tensor weight, bias;
   at::Tensor lora_a, lora_b;  // [R, I] and [O, R], or more rows of B; undefined: no adapter
   double lora_scale = 0.0;
-  /// The first of its rows of lora_b, which several layers with the same A may share.
+  /// The layer's first row in lora_b, which several layers with the same A may share.
   int64_t lora_b_begin = 0;
   Dropout dropout = {};                        // of the adapter's input, for this layer's rows
-  std::shared_ptr<const Linear> cast_of = {};  // the layer that gets its gradients; null: itself
-  int64_t first_output = 0;                    // its first output there, if it has some
+  std::shared_ptr<const Linear> cast_of = {};  // the layer that gets gradients; null: this layer
+  int64_t first_output = 0;                    // this layer's first output in cast_of
   GemmShapes shapes = GemmShapes::kRecurring;  // of its gemms
 
   at::Tensor forward(const at::Tensor& x_TI) const;
-  /// Writes the same into y_TO.
+  /// Writes forward() into y_TO.
   void forward_out(at::Tensor y_TO, const at::Tensor& x_TI) const;
   /// out = h + x W^T + b + ...; out may be h.
   void add_forward_out(at::Tensor out_TO, const at::Tensor& h_TO, const at::Tensor& x_TI) const;
@@ -78,20 +78,20 @@ struct Linear {
   void input_gradient_out(at::Tensor dx_TI, const at::Tensor& dy_TO) const;
   /// dx += dy W + ...
   void add_input_gradient(at::Tensor& dx_TI, const at::Tensor& dy_TO) const;
-  /// The whole backward: add_gradients(); and dx += dy W + ... unless dx_TI is null. Makes dx where
-  /// it is undefined.
+  /// The whole backward: add_gradients(); and dx += dy W + ... unless dx_TI is null. Makes an
+  /// undefined dx.
   void backward(const at::Tensor& dy_TO, const at::Tensor& x_TI, at::Tensor* dx_TI) const;
   /// Returns the layer with parameters in `dtype`, without gradients.
   Linear cast(at::ScalarType dtype) const;
-  /// The same for several consecutive uses. Adds gradients to this layer's parameters.
+  /// As cast(), for several consecutive uses. Adds gradients to this layer's parameters.
   Linear cast_for_uses(at::ScalarType dtype) const;
-  /// Returns the layer for some of its rows, which have their own dropout.
+  /// Returns the layer for some rows, with the dropout of these rows.
   Linear for_rows(int64_t begin, int64_t size) const;
   Linear for_rows(const at::Tensor& rows_L) const;
   /// Returns the layer restricted to some outputs. Adds gradients to this layer's parameters.
   Linear for_outputs(int64_t begin, int64_t count) const;
   bool has_adapter() const { return lora_a.defined(); }
-  /// Returns its rows of lora_b, or of a tensor like it.
+  /// Returns the layer's rows of lora_b, or of a tensor like lora_b.
   at::Tensor own_lora_b() const { return own_rows_of(lora_b); }
   at::Tensor own_rows_of(const at::Tensor& like_b) const {
     const int64_t num_rows = weight.size(0);

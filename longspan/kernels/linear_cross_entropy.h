@@ -17,22 +17,23 @@ using ChunkBytes = std::optional<int64_t>;
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                  const at::Tensor& labels_L, ChunkBytes chunk_bytes = {});
 
-/// What the forward pass knows of the head's gradient.
+/// Facts about the head's gradient that the forward pass knows.
 struct HeadGradient {
-  /// d loss / d result. The forward pass scales gradients by it and adds them to those of earlier
-  /// rows. The backward throws for another value.
+  /// d loss / d result. The forward pass scales gradients by `upstream` and adds them to the
+  /// gradients of earlier rows. The backward throws for another value.
   std::optional<double> upstream;
   /// weight.grad is undefined or all zeros.
   bool is_zero = false;
 };
 
-/// Returns the negative sum of linear_token_logprobs(), a scalar in fp64. Makes its gradients in
+/// Returns the negative sum of linear_token_logprobs(), a scalar in fp64. Computes its gradients in
 /// the forward pass, which has the logits, and scales them in the backward: three gemms.
 ///
 /// Where weight.grad already holds the gradient of another row, the new gradient is a second
-/// tensor, added in the backward. With a known `upstream` it is added in the forward pass, so there
-/// are never two tensors of that size. A bf16 gradient is summed in fp32 over several chunks. With
-/// a known `upstream` it is scaled before rounding, so it is rounded once.
+/// tensor, added in the backward. With a known `upstream` the new gradient is added in the forward
+/// pass, so there are never two tensors of that size. A bf16 gradient is summed in fp32 over
+/// several chunks. With a known `upstream` the sum is scaled before rounding, so it is rounded
+/// once.
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                           const at::Tensor& labels_L, ChunkBytes chunk_bytes = {},
                           const HeadGradient& known = {});

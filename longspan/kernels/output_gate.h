@@ -11,7 +11,7 @@ namespace longspan {
 /// Differentiable; saves nothing.
 std::pair<at::Tensor, at::Tensor> split_heads(const at::Tensor& x_TNJ, int64_t K);
 
-/// Returns x * sigmoid(gate), elementwise. Differentiable; the backward saves both.
+/// Returns x * sigmoid(gate), elementwise. Differentiable; saves x and gate.
 at::Tensor gated(const at::Tensor& x_TNG, const at::Tensor& gate_TNG);
 
 }  // namespace longspan

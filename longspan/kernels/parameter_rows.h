@@ -1,4 +1,4 @@
-// Some rows of a parameter, for a caller that computes with these only.
+// Some rows of a parameter, for a caller that computes with these rows only.
 #pragma once
 
 #include <ATen/core/Tensor.h>

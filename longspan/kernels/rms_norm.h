@@ -7,7 +7,8 @@
 
 namespace longspan {
 
-/// Returns the factors of a norm of this kind, outside autograd. Their gradient is the weight's.
+/// Returns the factors of a norm of this kind, outside autograd. The gradient of the factors is the
+/// weight's gradient.
 at::Tensor norm_factors(const at::Tensor& weight_D, NormKind kind);
 
 /// Returns norm_factors() * h / sqrt(mean(h^2) + eps) in `dtype`. The backward is fused, and saves

@@ -34,8 +34,8 @@ struct RotaryTable {
   /// Returns the angles of rows [begin, begin + size).
   RotaryTable of_rows(int64_t begin, int64_t size) const;
 };
-/// Makes the table. `frequencies`: those of the row. Positions have one axis, or with
-/// RotarySpec::axes three: [A, T].
+/// Makes the table. `frequencies`: the row's frequencies. Positions have one axis, or three axes
+/// with RotarySpec::axes: [A, T].
 RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions_AT,
                          at::ScalarType dtype);
 
