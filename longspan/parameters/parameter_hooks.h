@@ -15,9 +15,9 @@ class ParameterHooks {
   };
 
   virtual ~ParameterHooks() = default;
-  /// Called before a unit is used. `next`: the unit used after it, if it is known and its values
-  /// are read; otherwise -1. A unit may be used again before after() is called; its backward calls
-  /// after() last.
+  /// Called before a unit is used. `next`: the unit used after `unit`, if this unit is known and
+  /// its values are read; otherwise -1. A unit may be used again before after() is called; the
+  /// backward is the last to call after().
   virtual void before(int unit, Use use, int next) = 0;
   /// Called when the unit's values are no longer read. After a backward, its gradients of this use
   /// are complete. Not called after the backward of the lowest trained unit.
