@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// Returns the layer without its adapters. It shares everything else.
+/// Returns the layer without its adapters. The copy shares everything else.
 Layer without_adapters(const Layer& layer);
 
 /// Returns the layer with dropout on its adapters' inputs, for a row's tokens. `rows_L`: as in

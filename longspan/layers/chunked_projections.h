@@ -10,7 +10,8 @@
 
 namespace longspan {
 
-/// One layer's AttentionProjections. All references must outlive it. The graph holds what it needs.
+/// One layer's AttentionProjections. All references must outlive this object. The graph holds the
+/// tensors that it needs.
 class ChunkedProjections {
  public:
   ChunkedProjections(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,

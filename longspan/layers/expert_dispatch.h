@@ -15,11 +15,11 @@
 namespace longspan {
 
 /// Sorts rows by expert. The constructor starts to send the number of rows for each expert to the
-/// host, which may give the device other work before it reads them. on_device() keeps the numbers
-/// on the device.
+/// host. The host may give the device other work before it reads these numbers. on_device() keeps
+/// the numbers on the device.
 class ExpertDispatch {
  public:
-  /// Opens routes for the rows by `exchange`; null: all experts are here.
+  /// Opens routes for the rows by `exchange`; null: this process has all experts.
   ExpertDispatch(const at::Tensor& experts_CK, int64_t num_experts, ExpertExchange* exchange);
   /// For code that works on all experts at once (grouped_experts.h). Sends nothing to the host.
   static ExpertDispatch on_device(const at::Tensor& experts_CK, int64_t num_experts);
@@ -32,8 +32,8 @@ class ExpertDispatch {
   const at::Tensor& places() const { return places_R_; }
   /// Only with an exchange.
   const ExpertRoutes& routes() const { return *routes_; }
-  /// Returns the counts for which the host waits. With them the same rows can be dispatched again
-  /// without a wait. Empty for on_device().
+  /// Returns the counts for which the host waits. With these counts the same rows can be dispatched
+  /// again without a wait. Empty for on_device().
   std::vector<int64_t> numbers() const;
   /// Rows for each expert, int64, for on_device(); else undefined.
   const at::Tensor& device_counts() const { return device_counts_E_; }

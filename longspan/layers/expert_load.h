@@ -8,14 +8,15 @@
 
 namespace longspan {
 
-/// RowContext passes it to every layer. Mixtures of experts add to it in their forward.
+/// RowContext passes an ExpertLoad to every layer. Mixtures of experts add to the load in their
+/// forward.
 class ExpertLoad {
  public:
   /// `device`: where the layers compute. Additions do not block the host.
   ExpertLoad(int64_t num_layers, int64_t num_experts, at::Device device = at::kCPU);
 
-  /// Adds the choices of layer number `layer`: counts_E of its real rows by expert and, where
-  /// defined, the sums of their scores, fp64.
+  /// Adds the choices of layer number `layer`: counts_E of the layer's real rows by expert and,
+  /// where defined, the sums of these rows' scores, fp64.
   void add(int64_t layer, const at::Tensor& counts_E, const at::Tensor& scores_E);
 
   /// Rows for each expert; zeros for layers without experts. fp64, [L, E].
@@ -27,7 +28,7 @@ class ExpertLoad {
   /// Whether sums of scores are needed.
   bool sums_scores = false;
   /// d loss / d score, the same for all real rows and layers, fp64, [E]; undefined: none. The
-  /// layers' backwards read it.
+  /// layers' backwards read this gradient.
   at::Tensor gradient_E;
 
  private:

@@ -21,15 +21,15 @@ struct ExpertMlp {
   /// The linear layers that have weights.
   std::vector<Linear*> linears();
   std::vector<const Linear*> linears() const;
-  /// Returns the expert for some rows, with parameters in `dtype`. Adds gradients to this expert's.
-  /// `rows_L` may be undefined where no adapter has dropout.
+  /// Returns the expert for some rows, with parameters in `dtype`. Adds gradients to this expert's
+  /// parameters. `rows_L` may be undefined where no adapter has dropout.
   ExpertMlp cast_for_uses(at::ScalarType dtype, const at::Tensor& rows_L) const;
 
   /// Writes gate x and up x. `both_R2I`: memory for the interleaved outputs; undefined where there
   /// are two matrices.
   void gate_and_up_out(at::Tensor& gate_RI, at::Tensor& up_RI, const at::Tensor& x_RD,
                        at::Tensor both_R2I) const;
-  /// Adds the gradients of their matrices. Returns d loss / d x.
+  /// Adds the gradients of the matrices of gate and up. Returns d loss / d x.
   at::Tensor gate_and_up_backward(const at::Tensor& dgate_RI, const at::Tensor& dup_RI,
                                   const at::Tensor& x_RD, at::Tensor both_R2I) const;
 };

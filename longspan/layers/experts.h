@@ -20,13 +20,13 @@ struct RoutedRows {
   ExpertDispatch sorted;
 };
 
-/// Computes all experts at once in bf16 on a GPU with kernels for it (grouped_experts.h). Else
+/// Computes all experts at once in bf16 on a GPU with kernels for experts (grouped_experts.h). Else
 /// computes one expert after the other: gathers its rows, runs its MLP, and adds the outputs to
 /// their places. So no row is padded, and no tensor of expert width has C K rows.
 class Experts {
  public:
-  /// `weights`: those of all experts; with an exchange, those of the experts here. `exchange`
-  /// (null: all experts are here) must outlive this object.
+  /// `weights`: of all experts; with an exchange, of this process's experts. `exchange` (null: this
+  /// process has all experts) must outlive this object.
   Experts(const MixtureOfExpertsSpec& spec, std::vector<ExpertMlp> weights,
           ExpertExchange* exchange);
 
@@ -43,8 +43,8 @@ class Experts {
   at::Tensor backward_room(int64_t num_rows, const at::TensorOptions& options) const;
 
   /// Returns the dispatch that add() and backward() need for rows x. Where experts run one after
-  /// the other, the host waits in those two for its numbers, unless `numbers` gives those of an
-  /// earlier dispatch of the same rows (ExpertDispatch::numbers()).
+  /// the other, the host waits for the dispatch's numbers in add() and backward(), unless `numbers`
+  /// gives the numbers of an earlier dispatch of the same rows (ExpertDispatch::numbers()).
   ExpertDispatch dispatch(const at::Tensor& x_CD, const Routing& routing,
                           const std::vector<int64_t>* numbers) const;
   /// Adds the weighted sum over each row's experts to sum_CD, which is fp32 or fp64.

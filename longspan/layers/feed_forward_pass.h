@@ -1,6 +1,6 @@
 // A layer's feed-forward sublayer, h + feed_forward(norm(h)), for any FeedForward, in chunks of
-// rows. So no tensor of feed-forward width has all rows of the row. T: tokens, C: rows of a chunk,
-// D: model dim.
+// rows. So no tensor of feed-forward width has all T rows. T: tokens, C: rows of a chunk, D: model
+// dim.
 #pragma once
 
 #include <utility>
@@ -12,12 +12,12 @@ namespace longspan {
 
 /// The data, besides h, that the forward passes to the backward.
 struct SavedFeedForward {
-  SavedStep rows;                     // empty where the backward recomputes it
+  SavedStep rows;                     // empty where the backward recomputes them
   std::vector<SharedChoice> choices;  // one for each chunk
 };
 
-/// Returns the sublayer's output. Saves h, the choices and, in rows without tiles, what the
-/// feed-forward saves.
+/// Returns the sublayer's output. Saves h, the choices and, in rows without tiles, the tensors that
+/// the feed-forward saves.
 at::Tensor feed_forward_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row);
 
 /// Returns the sublayer's output without an autograd graph, and the data for
@@ -27,8 +27,8 @@ std::pair<at::Tensor, SavedFeedForward> feed_forward_forward(const at::Tensor& h
                                                              const Layer& layer,
                                                              const RowContext& row, bool saves);
 
-/// Returns d loss / d h. Adds gradients of the parameters. Overwrites saved tensors. Where none are
-/// saved, recomputes them from h, chunk by chunk.
+/// Returns d loss / d h. Adds gradients of the parameters. Overwrites saved tensors. Recomputes
+/// unsaved tensors from h, chunk by chunk.
 at::Tensor feed_forward_backward(const at::Tensor& dout_TD, const at::Tensor& h_TD,
                                  SavedFeedForward saved, const Layer& layer, const RowContext& row);
 

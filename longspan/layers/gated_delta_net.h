@@ -1,5 +1,5 @@
 // GatedDeltaNet (spec/gated_delta_net_spec.h): a convolution over neighbours, then a recurrence. T:
-// tokens, C: some of them, D: model dim, M: key heads, N: value heads, K, V: numbers in a head of
+// tokens, C: some tokens, D: model dim, M: key heads, N: value heads, K, V: numbers in a head of
 // keys and of values, J: channels, 2 M K + N V.
 #pragma once
 
@@ -44,7 +44,7 @@ class GatedDeltaNet : public ProjectedMixer {
     at::Tensor x_TJ, z_TNV, b_TN, a_TN;
   };
   Parts parts_of(const std::vector<at::Tensor>& inputs) const;
-  /// Returns the recurrence's output for all tokens here and all heads, [T, N, V].
+  /// Returns the recurrence's output for all tokens of this process and all heads, [T, N, V].
   at::Tensor over_row(const Parts& parts, const RowContext& row) const;
 
   GatedDeltaNetSpec spec_;

@@ -1,5 +1,5 @@
 // A gated MLP (spec/gated_mlp_spec.h): down(activation(gate x, up x)) (arXiv 2002.05202).
-// T: tokens, C: some of them, D: model dim, I: intermediate dim.
+// T: tokens, C: some tokens, D: model dim, I: intermediate dim.
 #pragma once
 
 #include <memory>

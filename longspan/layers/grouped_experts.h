@@ -1,6 +1,6 @@
 // All experts of a layer at once, by GPU kernels: the same results as Experts (experts.h), which
-// runs one after the other. The host does not wait for numbers of rows. S: rows of all experts, D:
-// model dim, I: intermediate dim, E: experts.
+// runs one expert after the other. The host does not wait for numbers of rows. S: rows of all
+// experts, D: model dim, I: intermediate dim, E: experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
 // The same linear layer of several experts, for rows sorted by expert (kernels/grouped_gemm.h). S:
-// rows of all experts, I, O: its input and output dim, R: inner dim of a LoRA adapter.
+// rows of all experts, I, O: the layer's input and output dim, R: inner dim of a LoRA adapter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,15 +13,15 @@
 namespace longspan {
 
 /// Computes Linear for each row by the layer of its expert. Reads parameters in their dtype, and
-/// rounds fp32 ones to bf16 on the way.
+/// rounds fp32 parameters to bf16 at the reading.
 class GroupedLinear {
  public:
   /// True if the kernels can read all these layers: they have one shape and dtype, and no adapter
   /// has dropout.
   static bool can_group(const std::vector<const Linear*>& experts);
 
-  /// Registers the parameters with `table`; with `trains` also their gradients, which it creates
-  /// with zeros where there are none. Send the table before use.
+  /// Registers the parameters with `table`; with `trains` also their gradients, of which missing
+  /// ones are created with zeros. Send the table before use.
   GroupedLinear(const std::vector<const Linear*>& experts, GroupTable& table, bool trains);
 
   bool has_bias() const { return bias_.has_value(); }

@@ -1,4 +1,4 @@
-// Multi-head latent attention (spec/latent_attention_spec.h). T: tokens, C: some of them, D: model
+// Multi-head latent attention (spec/latent_attention_spec.h). T: tokens, C: some tokens, D: model
 // dim, N: heads, K: numbers in a query's and a key's head, V: in a value's and an output's head, Q:
 // in a query's latent, L: in the latent of keys and values, R: rotated numbers of a head, J: L + R.
 #pragma once
@@ -12,9 +12,9 @@
 
 namespace longspan {
 
-/// Its inputs are queries, [T, N, K], and latents, [T, J]: the latent of keys and values after its
-/// norm, and the key's rotated numbers. The mixing makes keys and values, so that an attention may
-/// exchange latents instead (Attention::attend_latent).
+/// The mixer's inputs are queries, [T, N, K], and latents, [T, J]: the latent of keys and values
+/// after its norm, and the key's rotated numbers. The mixing makes keys and values, so that an
+/// attention may exchange latents instead (Attention::attend_latent).
 class LatentAttention : public ProjectedMixer {
  public:
   struct Weights {
@@ -23,7 +23,7 @@ class LatentAttention : public ProjectedMixer {
     Linear kv_a_proj, kv_b_proj, o_proj;
     at::Tensor q_a_norm_Q, kv_a_norm_L;
   };
-  /// `rotary`: the index of its rotation in RowContext::rotary.
+  /// `rotary`: the index of the mixer's rotation in RowContext::rotary.
   LatentAttention(const LatentAttentionSpec& spec, Weights weights, NormKind norm_kind,
                   size_t rotary);
 
@@ -46,7 +46,7 @@ class LatentAttention : public ProjectedMixer {
  private:
   static constexpr int kNumInputs = 2;
 
-  /// A latent before and after its norm, with what the norm's backward needs.
+  /// A latent before and after its norm, with the tensor that the norm's backward needs.
   struct Normed {
     at::Tensor before_CL, rstd_C, after_CL;
   };

@@ -38,12 +38,12 @@ struct RowContext {
   AttentionCheckpoint checkpoint = {};  // saves or replays the results of attention
 };
 
-/// Rows [begin, begin + size) of those that a layer works on.
+/// Rows [begin, begin + size) of the rows that a layer works on.
 struct RowRange {
   int64_t begin, size;
 };
 
-/// Some rows of a layer's x = norm(h), as its steps take them.
+/// Some rows of a layer's x = norm(h), as the layer's steps take them.
 struct InputRows {
   at::Tensor x_CD;
   RowRange rows;
@@ -55,7 +55,7 @@ using SavedStep = std::vector<at::Tensor>;
 
 /// A feed-forward's choice for some rows, such as the experts of each row. The recomputation of
 /// these rows reuses the choice, so it computes the same experts, and the host does not wait a
-/// second time. Only the feed-forward knows its contents.
+/// second time. Only the feed-forward knows the choice's contents.
 class RowChoice {
  public:
   virtual ~RowChoice() = default;
@@ -63,15 +63,16 @@ class RowChoice {
 using SharedChoice = std::shared_ptr<const RowChoice>;
 
 /// Mixes the tokens of a row, given x = norm(h). Its steps before and after the mixing compute each
-/// token by itself. They are outside autograd: their backward is a separate function, which adds
-/// gradients of parameters to .grad, and works on any range of the row's tokens.
+/// token by itself. These steps are outside autograd: their backward is a separate function, which
+/// adds gradients of parameters to .grad, and works on any range of the row's tokens.
 class TokenMixer {
  public:
   virtual ~TokenMixer() = default;
-  /// Returns a copy that shares the parameters. Its linear layers can be replaced.
+  /// Returns a copy that shares the parameters. The copy's linear layers can be replaced.
   virtual std::unique_ptr<TokenMixer> clone() const = 0;
 
-  /// The linear layers before and after the mixing, in the order that LoRA's dropout numbers them.
+  /// The linear layers before and after the mixing, in the order of their numbers in LoRA's
+  /// dropout.
   virtual std::vector<Linear*> linears_before() = 0;
   virtual std::vector<Linear*> linears_after() = 0;
   /// All parameters before and after the mixing. Some may be undefined.
@@ -86,7 +87,7 @@ class TokenMixer {
   virtual at::Tensor empty_input(int i, int64_t num_rows,
                                  const at::TensorOptions& options) const = 0;
   /// Computes input i of these rows into `room`. Returns `room`; or possibly another tensor where
-  /// `saved` gets what input_backward() would recompute.
+  /// `saved` gets the tensors that input_backward() would recompute.
   virtual at::Tensor input(int i, at::Tensor room, const InputRows& x, SavedStep* saved) const = 0;
   /// Takes d loss / d input i of these rows. Adds d loss / d x to dx_CD (null: not computed;
   /// undefined: created). `saved`: from input(), or null.
@@ -104,7 +105,7 @@ class TokenMixer {
   virtual void output_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& mixed_C,
                           const RowRange& rows) const = 0;
   /// Takes d loss / d sum in the dtype of computation. Writes d loss / d mixed into dmixed_C where
-  /// that is defined.
+  /// dmixed_C is defined.
   virtual void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C,
                                const RowRange& rows, at::Tensor dmixed_C) const = 0;
 
@@ -120,9 +121,9 @@ class TokenMixer {
   virtual std::optional<Overlap> overlap() const { return std::nullopt; }
 
   /// Returns the mixer's output before it is added to h, [T, D], by a few ATen operations with
-  /// autograd's gradients (plain_steps.h). Tests compare the other functions with it. A new kind of
-  /// layer may have nothing else (plain_layer.h). A version that does not use the row's attention
-  /// or whole row works on one process only.
+  /// autograd's gradients (plain_steps.h). Tests compare the other functions with plain(). A new
+  /// kind of layer may consist of plain() alone (plain_layer.h). A plain() that uses neither the
+  /// row's attention nor its whole row works on one process only.
   virtual at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const = 0;
 };
 
@@ -133,7 +134,7 @@ class FeedForward {
   virtual ~FeedForward() = default;
   virtual std::unique_ptr<FeedForward> clone() const = 0;
 
-  /// In the order that LoRA's dropout numbers them.
+  /// In the order of their numbers in LoRA's dropout.
   virtual std::vector<Linear*> linears() = 0;
   /// The linear layers that are cast to the dtype of computation once for all chunks.
   virtual std::vector<Linear*> linears_of_all_rows() = 0;
@@ -148,8 +149,8 @@ class FeedForward {
   /// True if each pass over a row is one chunk with all rows, even if there are no rows, because
   /// other processes take part in the pass (expert_exchange.h).
   virtual bool takes_all_rows_at_once() const = 0;
-  /// Returns memory for what the backward of `num_rows` rows needs. Row r of each tensor belongs to
-  /// row r.
+  /// Returns memory for the tensors that the backward of `num_rows` rows needs. Row r of each
+  /// tensor belongs to row r.
   virtual SavedStep empty_saved(int64_t num_rows, const at::TensorOptions& options) const = 0;
   /// Return working memory for chunks of up to `num_rows` rows. `saved`: the tensors of
   /// empty_saved() exist, which the forward fills and the backward reads.
@@ -164,9 +165,9 @@ class FeedForward {
   virtual void forward_out(at::Tensor out_CD, const at::Tensor& h_CD, const InputRows& x,
                            const SavedStep& saved, SharedChoice& choice,
                            const at::Tensor& room) const = 0;
-  /// Returns d loss / d x. dout_CD is in the dtype of computation. Overwrites saved tensors; where
-  /// none are saved, recomputes them. `choice`: the forward's; null where it made none, or without
-  /// rows.
+  /// Returns d loss / d x. dout_CD is in the dtype of computation. Overwrites saved tensors;
+  /// recomputes unsaved tensors. `choice`: the forward's choice; null where the forward made no
+  /// choice, or without rows.
   virtual at::Tensor backward(const at::Tensor& dout_CD, const InputRows& x, const SavedStep& saved,
                               const SharedChoice& choice, const at::Tensor& room) const = 0;
 
@@ -182,7 +183,7 @@ struct Layer {
   std::shared_ptr<const FeedForward> feed_forward;
   /// Weights of the norms after the mixer and the feed-forward; undefined: none.
   at::Tensor mixer_output_norm_D = {}, feed_forward_output_norm_D = {};
-  /// Checkpointing keeps what the feed-forward saves, and does not recompute it.
+  /// Checkpointing keeps the tensors that the feed-forward saves, and does not recompute them.
   bool keeps_feed_forward = false;
 
   /// The factors of the norms.
@@ -194,7 +195,7 @@ struct Layer {
   OutputNorm feed_forward_output_norm() const {
     return {feed_forward_output_norm_D, norm_kind, norm_eps};
   }
-  /// The parameters of each sublayer, with its norms'.
+  /// The parameters of each sublayer, with the weights of its norms.
   std::vector<at::Tensor> mixer_parameters() const;
   std::vector<at::Tensor> feed_forward_parameters() const;
 };
@@ -208,14 +209,15 @@ void append_parameters(std::vector<at::Tensor>& parameters,
 at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                      const at::Tensor& rows_L);
 
-/// The same with gradient checkpointing: saves h and the attention's out and lse, on the device or
-/// in the row's store. The backward recomputes everything except the attention, and the part behind
-/// the attention one chunk at a time. Tensors that a layer keeps for its feed-forward stay on the
-/// device. The backward overwrites d loss / d output where it is the only owner.
+/// As run_layer(), with gradient checkpointing: saves h and the attention's out and lse, on the
+/// device or in the row's store. The backward recomputes everything except the attention, and
+/// recomputes the part behind the attention one chunk at a time. Tensors that a layer keeps for its
+/// feed-forward stay on the device. The backward overwrites d loss / d output where no other code
+/// owns that tensor.
 at::Tensor run_checkpointed(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                             const at::Tensor& rows_L);
 
-/// The same by the plain versions of its parts.
+/// As run_layer(), by the plain versions of the layer's parts.
 at::Tensor run_plainly(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                        const at::Tensor& rows_L);
 

@@ -18,8 +18,8 @@ using TensorsByName = std::map<std::string, at::Tensor, std::less<>>;
 
 class LayerWeights {
  public:
-  /// `parameters`: those of the whole model, except experts on other processes (`exchange`; null:
-  /// none); must outlive this object. `specs`: those of the layer.
+  /// `parameters`: of the whole model, except experts on other processes (`exchange`; null: no such
+  /// experts); must outlive this object. `specs`: of the layer.
   LayerWeights(const TensorsByName& parameters, const std::vector<ParameterSpec>& specs,
                int64_t layer, double lora_scale, ExpertExchange* exchange)
       : parameters_(parameters),
@@ -28,8 +28,7 @@ class LayerWeights {
         lora_scale_(lora_scale),
         exchange_(exchange) {}
 
-  /// Returns a linear layer, for example self_attn.q_proj: weight, and bias and adapter where there
-  /// are any.
+  /// Returns a linear layer, for example self_attn.q_proj: weight, and bias and adapter, if any.
   Linear linear(const std::string& name) const;
   /// Returns the matrix or the buffer of this full name.
   at::Tensor tensor(const std::string& name) const { return required(name); }
@@ -41,7 +40,7 @@ class LayerWeights {
   at::Tensor parameter(const std::string& name) const { return required(name); }
 
  private:
-  /// Returns the tensor of this full name; undefined where there is none.
+  /// Returns the tensor of this full name; undefined where it is missing.
   at::Tensor find_whole(const std::string& name) const;
   at::Tensor find(const std::string& name) const;
   at::Tensor required(const std::string& name) const;

@@ -9,8 +9,8 @@
 
 namespace longspan {
 
-/// Returns the output of the rows `rows_L`, or of all rows where that is undefined. Saves h, what
-/// the steps before the mixing save, and what the mixing saves.
+/// Returns the output of the rows `rows_L`, or of all rows where `rows_L` is undefined. Saves h,
+/// and the tensors that the mixing and the steps before it save.
 at::Tensor mixer_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,
                           const at::Tensor& rows_L);
 
@@ -18,7 +18,7 @@ at::Tensor mixer_sublayer(const at::Tensor& h_TD, const Layer& layer, const RowC
 bool overlaps(const Layer& layer, const RowContext& row);
 
 /// The functions below are the steps of mixer_sublayer(), for gradient checkpointing, which saves
-/// and replays what lies between them. Outside autograd.
+/// and replays the mixing between these steps. Outside autograd.
 ///
 /// Returns the mixer's inputs of norm(h), computed one chunk of rows at a time.
 std::vector<at::Tensor> mixer_inputs(const at::Tensor& h_TD, const Layer& layer,
@@ -29,16 +29,16 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
                            at::Tensor dh_TD, bool wants_input, const Layer& layer,
                            const RowContext& row);
 
-/// Returns the layer's mixer with a last step for the rows `rows_L` only, where that is defined,
-/// and with its matrices cast to `dtype` once, where given.
+/// Returns the layer's mixer with a last step for the rows `rows_L` only, where `rows_L` is
+/// defined, and with matrices cast to `dtype` once, where `dtype` is given.
 std::shared_ptr<const TokenMixer> with_output_of(const Layer& layer, const at::Tensor& rows_L,
                                                  std::optional<at::ScalarType> dtype = {});
 /// Returns the last step of `mixer` on the mixed rows, in the dtype of h, without h. Outside
 /// autograd.
 at::Tensor mixer_output_alone(const at::Tensor& h_CD, const at::Tensor& mixed_C,
                               const TokenMixer& mixer, const RowRange& rows);
-/// Returns h + the last step of `mixer` on the mixed rows, through the norm where there is one. Has
-/// a graph where one is needed.
+/// Returns h + the last step of `mixer` on the mixed rows, through the norm, if any. Has an
+/// autograd graph where a gradient is needed.
 at::Tensor mixer_output(const at::Tensor& h_LD, const at::Tensor& mixed_L,
                         const std::shared_ptr<const TokenMixer>& mixer, const OutputNorm& norm,
                         const RowContext& row);

@@ -1,6 +1,6 @@
 // A mixture of experts (spec/mixture_of_experts_spec.h): each token goes through the gated MLPs of
-// the experts that its router chooses, weighted, and through a shared expert. T: tokens, C: some of
-// them, D: model dim, E: experts, K: experts of a token.
+// the experts that its router chooses, weighted, and through a shared expert. T: tokens, C: some
+// tokens, D: model dim, E: experts, K: experts of a token.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ class MixtureOfExperts : public FeedForward {
     std::optional<GatedMlp> shared;
     Linear shared_gate;  // without weight where the shared expert has no gate
   };
-  /// `layer`: its number in RowContext::expert_load.
+  /// `layer`: the layer's number in RowContext::expert_load.
   MixtureOfExperts(const MixtureOfExpertsSpec& spec, int64_t hidden_size, int64_t layer,
                    Weights weights);
 

@@ -16,7 +16,7 @@ struct OutputNorm {
   /// Writes h + norm(y) into sum_CD, which may be h_CD.
   void add_out(at::Tensor sum_CD, const at::Tensor& h_CD, const at::Tensor& y_CD) const;
   /// Returns d loss / d y, in the dtype of y. Adds the weight's gradient to dweight_D
-  /// (zeros_for_norm()) where that is defined.
+  /// (zeros_for_norm()) where dweight_D is defined.
   at::Tensor backward(const at::Tensor& dsum_CD, const at::Tensor& y_CD,
                       const at::Tensor& dweight_D) const;
 };

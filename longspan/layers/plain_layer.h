@@ -1,7 +1,7 @@
 // Token mixers and feed-forwards that consist of their plain version: ATen operations with
-// autograd's gradients. A new kind of layer begins as one of these. It trains with checkpointing,
-// chunks and all else before it has faster steps and a backward by hand. T: tokens, C: some of
-// them, D: model dim.
+// autograd's gradients. A new kind of layer begins as one of these classes. The layer trains with
+// checkpointing, chunks and all other features before it has faster steps and a backward by hand.
+// T: tokens, C: some tokens, D: model dim.
 //
 // A kind derives from one of the classes below and writes clone(), its linear layers, its other
 // parameters, and plain(). plain() applies linear layers by plain_linear() (plain_steps.h), and
@@ -24,7 +24,7 @@ namespace longspan {
 /// in each call. The mixer's spec must return false from mixes_by_attention_alone().
 class PlainMixer : public TokenMixer {
  public:
-  /// In the order that LoRA's dropout numbers them.
+  /// In the order of their numbers in LoRA's dropout.
   virtual std::vector<Linear*> linears() = 0;
   /// Parameters outside linear layers. Some may be undefined.
   virtual std::vector<at::Tensor> other_parameters() const { return {}; }
@@ -78,7 +78,7 @@ class PlainFeedForward : public FeedForward {
                       const SharedChoice& choice, const at::Tensor& room) const override;
 
  protected:
-  /// `cost`: of its spec, with its width.
+  /// `cost`: the cost of the layer's spec, with the layer's width.
   explicit PlainFeedForward(const FeedForwardCost& cost) : cost_(cost) {}
 
  private:

@@ -1,7 +1,7 @@
 // Steps of plain versions of layers (TokenMixer::plain) in ATen operations, with autograd's
-// gradients. Each takes parameters in their dtype, reads them by as_input() (kernels/linear.h), and
-// returns the dtype of x. T: tokens, I: input dim, O: output dim, N: heads, M: kv heads, H: numbers
-// of a head, K: of a query's and a key's head, V: of a value's head.
+// gradients. Each step takes parameters in their dtype, reads them by as_input()
+// (kernels/linear.h), and returns the dtype of x. T: tokens, I: input dim, O: output dim, N: heads,
+// M: kv heads, H: numbers of a head, K: of a query's and a key's head, V: of a value's head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 
 namespace longspan {
 
-/// Applies the linear layer with its bias and its adapter. Its dropout has keys for the rows of
+/// Applies the linear layer with its bias and its adapter. The dropout has keys for the rows of
 /// x_TI. Throws UserError where x_TI has other rows.
 at::Tensor plain_linear(const Linear& linear, const at::Tensor& x_TI);
 

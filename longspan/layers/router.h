@@ -31,7 +31,7 @@ class Router {
 
   /// Routes rows like transformers, ties included, by ATen's softmax, sigmoid and topk. Weights are
   /// differentiable where autograd is on. `experts_CK`: an earlier choice for these rows;
-  /// undefined: chooses.
+  /// undefined: a new choice.
   Routing route(const at::Tensor& x_CD, const at::Tensor& experts_CK = {}) const;
   /// Takes d loss / d weights and d loss / d scores (undefined: none). Adds gradients of trained
   /// parameters, and d loss / d x to dx_CD, which is fp32 or fp64.

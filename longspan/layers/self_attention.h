@@ -1,5 +1,5 @@
 // Softmax attention over heads of queries, keys and values (spec/self_attention_spec.h). T: tokens,
-// C: some of them, D: model dim, N: query heads, M: kv heads, K: numbers in a query's and a key's
+// C: some tokens, D: model dim, N: query heads, M: kv heads, K: numbers in a query's and a key's
 // head, V: in a value's, an output's and its gate's head, J: in a head of input 0.
 #pragma once
 
@@ -23,7 +23,7 @@ class SelfAttention : public ProjectedMixer {
     NormKind kind;
     double eps;
   };
-  /// `rotary`: the index of its rotation in RowContext::rotary; unused without a rotation.
+  /// `rotary`: the index of the mixer's rotation in RowContext::rotary; unused without a rotation.
   SelfAttention(const SelfAttentionSpec& spec, Weights weights, const Norm& norm, size_t rotary);
 
   std::unique_ptr<TokenMixer> clone() const override;
@@ -51,7 +51,7 @@ class SelfAttention : public ProjectedMixer {
     const Linear& linear;
     const at::Tensor& norm_H;  // undefined: no norm
     bool is_rotated;
-    int64_t num_heads, head_dim, gate_dim;  // numbers of a head, and of its gate after them
+    int64_t num_heads, head_dim, gate_dim;  // numbers of a head, and of the gate after it
 
     int64_t row_dim() const { return head_dim + gate_dim; }
   };
@@ -60,7 +60,7 @@ class SelfAttention : public ProjectedMixer {
   /// where `saved` keeps `room`.
   at::Tensor normed_and_rotated(const Projection& projection, at::Tensor room, const RowRange& rows,
                                 const RowContext& row, SavedStep* saved) const;
-  /// The same for heads without gates, with norm, rotation, both or none.
+  /// As normed_and_rotated(), for heads without gates, with norm, rotation, both or neither.
   at::Tensor normed_or_rotated(const Projection& projection, at::Tensor heads_CNH,
                                const RowRange& rows, const RowContext& row, SavedStep* saved) const;
   /// Returns the gradient of the projection's output from the gradient of its heads. Adds the norm
