@@ -12,8 +12,8 @@
 
 namespace longspan {
 
-/// Sums over the processes that share a row; its backward is the identity. With one process, the
-/// identity.
+/// Sums a tensor over the processes that share a row, with the identity as the backward. With one
+/// process, the identity.
 using SumOver = std::function<at::Tensor(const at::Tensor&)>;
 
 /// Returns the sum of log p over the labels of each document, [D] fp64, the same on every process
@@ -30,8 +30,8 @@ at::Tensor document_label_counts(const Batch& row, int64_t num_documents);
 Batch with_labels_at_ends(Batch row, int64_t num_documents);
 
 /// The linear layer that makes a value of a hidden state. `dropout`: probability of dropping an
-/// element of its input while the model has a dropout seed (in training); the choice depends on
-/// token and column.
+/// element of the layer's input while the model has a dropout seed (in training); the choice
+/// depends on token and column.
 struct ValueHead {
   at::Tensor weight_1D, bias_1;
   double dropout = 0;

@@ -24,7 +24,7 @@ struct KtoBatch {
   at::Tensor num_answers, num_desirable;  // read only if sft_weight > 0
 };
 /// Makes the statistics from sums_3 [3]: the sum over mismatched answers of log p - log p of the
-/// reference, the number of answers, and the number of desirable ones.
+/// reference, the number of answers, and the number of desirable answers.
 KtoBatch kto_batch(const at::Tensor& sums_3);
 
 struct KtoTerms {

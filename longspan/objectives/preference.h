@@ -15,8 +15,8 @@ struct PairOptions {
   double sft_weight = 0.0;  // pref_ftx: weight of the chosen answer's mean token loss
 };
 
-/// Sums of log p over each answer's labels, and the label counts. The references are undefined if
-/// the loss has none.
+/// Sums of log p over each answer's labels, and the label counts. The reference's sums are
+/// undefined if the loss has no reference.
 struct PairScores {
   at::Tensor chosen_B, rejected_B, reference_chosen_B, reference_rejected_B;
   at::Tensor chosen_labels_B, rejected_labels_B;
@@ -24,9 +24,9 @@ struct PairScores {
 
 /// KL estimates of kto_pair (PairLossKind::has_baselines): means of c and of r over all pairs of a
 /// step, clamped at 0. `slope`: the mean over pairs of the derivative of a pair's loss by the
-/// estimate (0 if clamped). It carries the gradient through the estimate when the pairs are in
-/// different rows. fp64 scalars [] on the device of the scores, without a host sync; undefined for
-/// other losses.
+/// estimate (0 if clamped). The slope carries the gradient through the estimate when the pairs are
+/// in different rows. fp64 scalars [] on the device of the scores, without a host sync; undefined
+/// for other losses.
 struct PairBaselines {
   at::Tensor chosen, rejected, chosen_slope, rejected_slope;
 };
@@ -40,7 +40,7 @@ struct PairTerms {
 };
 
 /// Returns the terms of a batch, whose loss is the mean of losses_B. Reads `baselines` only for
-/// losses that have them.
+/// losses that have baselines.
 PairTerms pair_terms(const PairScores& scores, const PairOptions& options,
                      const PairBaselines& baselines);
 

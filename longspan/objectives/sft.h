@@ -10,9 +10,10 @@
 
 namespace longspan {
 
-/// Returns this process's part of the loss of an optimizer step: the sum of -log p over its labels,
-/// divided by `global_label_count`, the labels of the whole global batch (all micro-batches, all
-/// processes). The sum of all parts is the loss; the sum of their gradients is its gradient.
+/// Returns this process's part of the loss of an optimizer step: the sum of -log p over the
+/// process's labels, divided by `global_label_count`, the labels of the whole global batch (all
+/// micro-batches, all processes). The sum of all parts is the loss; the sum of the parts' gradients
+/// is the loss's gradient.
 at::Tensor sft_loss(Decoder& model, const Batch& local, int64_t global_label_count);
 
 }  // namespace longspan
