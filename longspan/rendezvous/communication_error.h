@@ -6,10 +6,10 @@
 
 namespace longspan {
 
-/// Thrown where another rank has ended, its connection is lost, or it did not answer in time. The
+/// Thrown where another rank has ended, has lost its connection, or has not answered in time. The
 /// message names this rank and the collective. This rank is not the cause: the rank that ended
-/// first says why. Exception: with `of_library`, a library with asynchronous errors (NCCL) reports
-/// an error of this rank or of its connection to others.
+/// first reports the cause. Exception: with `of_library`, a library with asynchronous errors (NCCL)
+/// reports an error of this rank or of its connection to others.
 class CommunicationError : public std::runtime_error {
  public:
   explicit CommunicationError(const std::string& what, bool from_library = false)
@@ -29,7 +29,7 @@ inline constexpr const char* kNcclSaysMore =
 std::string brief_reason(const std::exception& error);
 
 /// Returns the useful part of NCCL's messages: all lines as one, since the last line has the error
-/// of the GPU or the network. Also finds such a message inside one of torch's watchdog.
+/// of the GPU or the network. Also finds such a message inside a message of torch's watchdog.
 std::string reason_in_all_lines(const std::exception& error);
 
 }  // namespace longspan

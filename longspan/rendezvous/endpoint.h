@@ -16,18 +16,20 @@ std::string endpoint_text(const std::string& host, int64_t port);
 /// Returns the host without the brackets of an IPv6 address.
 std::string bare_host(const std::string& host);
 
-/// Returns the port. Throws UserError unless it is in 1 to 65535. `name`: the setting that gave it.
+/// Returns the port. Throws UserError unless the port is in 1 to 65535. `name`: the setting that
+/// gave the port.
 int require_port(const std::string& name, int64_t port);
 
 /// Returns why this machine cannot listen at the port ("another program listens there"); "" where
 /// it can.
 std::string why_not_free(int port);
 
-/// Returns why the name has no address ("Name or service not known"); "" where it has one. Gives up
-/// on a DNS query after `patience`.
+/// Returns why the name has no address ("Name or service not known"); "" where it has an address.
+/// Gives up on a DNS query after `patience`.
 std::string why_no_address(const std::string& host, std::chrono::milliseconds patience);
 
-/// Returns the host's addresses in the form of address_text(); empty where none is found in time.
+/// Returns the host's addresses in the form of address_text(); empty where no address is found in
+/// time.
 std::set<std::string> addresses_of(const std::string& host, std::chrono::milliseconds patience);
 
 /// Returns "127.0.0.1" (also for ::ffff:127.0.0.1) or "::1", without port and interface. Returns ""

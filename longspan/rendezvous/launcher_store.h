@@ -7,8 +7,8 @@
 
 namespace longspan {
 
-/// Returns the value that keep_at_launcher() stored under this name; "" where there is none, or
-/// where another launcher than torchrun serves the run.
+/// Returns the value that keep_at_launcher() stored under this name; "" where no value is stored,
+/// or where another launcher than torchrun serves the run.
 std::string recall_from_launcher(const Rendezvous& where, const std::string& name);
 
 /// Stores a value for restarted workers. No-op without such a store.

@@ -11,12 +11,12 @@ namespace longspan {
 using Connections = std::set<std::string>;
 
 /// Returns this process's connections to this port at one of the addresses (address_text) in which
-/// a thread may wait for bytes without a time limit. Empty where the system does not list them
-/// (/proc).
+/// a thread may wait for bytes without a time limit. Empty where the system does not list
+/// connections (/proc).
 Connections connections_to(const std::set<std::string>& addresses, int port);
 
-/// Shuts down the connections that are still open. A thread that waits for bytes in one gets an
-/// error. Thread-safe.
+/// Shuts down the connections that are still open. A thread that waits for bytes in such a
+/// connection gets an error. Thread-safe.
 void shut_down(const Connections& connections);
 
 }  // namespace longspan

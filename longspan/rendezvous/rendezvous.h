@@ -8,8 +8,8 @@ namespace longspan {
 
 struct LinkTraits;
 
-/// A process's place among its peers. The default is a run of one process. `longspan` reads it from
-/// the launcher's environment (cli/process/launcher_environment.h).
+/// A process's place among its peers. The default is a run of one process. `longspan` reads the
+/// place from the launcher's environment (cli/process/launcher_environment.h).
 struct Rendezvous {
   int rank = 0, world_size = 1, local_rank = 0;
   int local_world_size = 1;  // processes on this machine
@@ -21,10 +21,10 @@ struct Rendezvous {
   /// The launcher (torchrun's agent) serves a key-value store at the master address; else rank 0
   /// does.
   bool launcher_hosts_store = false;
-  /// Separates the keys of this start of the workers from those of earlier starts (see
+  /// Separates the keys of this start of the workers from the keys of earlier starts (see
   /// joined_start).
   std::string store_prefix;
-  /// The transport between ranks; null: the usual one of their device.
+  /// The transport between ranks; null: the usual transport of the ranks' device.
   const LinkTraits* link = nullptr;
 
   /// Whether this process meets others in a store: other ranks, or its launcher.
@@ -36,7 +36,7 @@ struct Rendezvous {
 /// Returns `where` with a store_prefix that all workers of this start share and no earlier start
 /// had. (torchrun's restart count is no such prefix: each machine counts its own restarts.) Returns
 /// `where` unchanged where no launcher serves the store, since the store is then as new as the
-/// workers. Waits for all workers. Throws CommunicationError where they have not come after
+/// workers. Waits for all workers. Throws CommunicationError where some worker has not come after
 /// timeout_seconds (300 at most) and 10 s.
 Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds);
 

@@ -14,7 +14,8 @@ namespace longspan {
 
 /// A connection to the store of a running run, made at first use. Not thread-safe. Answers are
 /// nullopt or false where the store does not answer:
-///   - Once its port refuses connections, the store is gone for good. Every later request fails at
+///   - Once the store's port refuses connections, the store is gone for good. Every later request
+///   fails at
 ///     once.
 ///   - After `patience` without an answer, the client ends the connection and its waiting thread.
 ///     Requests fail at once for another `patience`, and until that thread has ended, so a client
@@ -35,7 +36,7 @@ class StoreClient {
   std::optional<bool> has(const std::string& key);
   std::optional<bool> has_all(const std::vector<std::string>& keys);
   bool put(const std::string& key, const std::string& text);
-  /// Returns the text under this key; "" where there is none.
+  /// Returns the text under this key; "" where the key is missing.
   std::optional<std::string> text(const std::string& key);
   bool remove(const std::string& key);
 

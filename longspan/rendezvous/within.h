@@ -13,17 +13,17 @@
 
 namespace longspan {
 
-/// About 30 years. A clock of nanoseconds in 64 bits overflows at about ten times that.
+/// About 30 years. A clock of nanoseconds in 64 bits overflows at about ten times this duration.
 inline constexpr int64_t kLongestWaitSeconds = 1'000'000'000;
 
-/// Returns that many seconds, limited to what a clock can wait.
+/// Returns `seconds` as a duration, at least 0 and at most kLongestWaitSeconds.
 inline std::chrono::seconds patience_of(int64_t seconds) {
   return std::chrono::seconds(std::clamp<int64_t>(seconds, 0, kLongestWaitSeconds));
 }
 
-/// Runs `call` on a new thread. Returns what it returns, or throws what it throws. Returns nullopt
-/// where it is still running after `patience`. The thread is then left behind, so `call` must own
-/// everything that it uses.
+/// Runs `call` on a new thread. Returns the result of `call`, or throws the exception of `call`.
+/// Returns nullopt where `call` is still running after `patience`. The thread is then left behind,
+/// so `call` must own everything that it uses.
 template <typename T>
 std::optional<T> within(std::chrono::milliseconds patience, std::function<T()> call) {
   auto task = std::make_shared<std::packaged_task<T()>>(std::move(call));
