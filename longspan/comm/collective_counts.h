@@ -10,8 +10,8 @@
 
 namespace longspan {
 
-/// Number of collectives started, by group. All ranks of a group start the same ones in the same
-/// order.
+/// Number of collectives started, by group. All ranks of a group start the same collectives in the
+/// same order.
 using StartedCollectives = std::map<std::string, int64_t>;
 
 /// The counters of one rank's groups. Thread-safe.

@@ -1,4 +1,4 @@
-// File descriptors that a run needs, counted before it opens them. No torch.
+// File descriptors that a run needs, counted before the run opens them. No torch.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ int64_t descriptor_limit();
 
 /// Returns the most descriptors that a rank of the plan needs: a connection to each other rank of
 /// each of its groups, descriptors of each group and of the run itself, and connections of all
-/// ranks where it serves the store.
+/// ranks if the rank serves the store.
 int64_t descriptors_of_rank(const ParallelPlan& plan, bool serves_store);
 
-/// Returns the most descriptors that a launcher needs which serves the store of `world_size` ranks.
+/// Returns the most descriptors of a launcher that serves the store of `world_size` ranks.
 int64_t descriptors_of_launcher(int64_t world_size);
 
 /// Throws UserError, with both numbers, where the limit is less than `needed`. `who`: the process
-/// that needs them, as in "A process of this run".
+/// that needs the descriptors, as in "A process of this run".
 void require_descriptors(const char* who, int64_t needed);
 
 }  // namespace longspan

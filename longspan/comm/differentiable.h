@@ -22,7 +22,7 @@ at::Tensor sum_over(const at::Tensor& x, const Group& group);
 
 /// Sends the first send_rows[0] rows of x to rank 0, the next to rank 1 and so on; returns the
 /// received rows in rank order, recv_rows[i] of rank i. The backward returns the gradients of the
-/// rows to their senders. Every rank must need the gradient, or none.
+/// rows to their senders. Either every rank or no rank must need the gradient.
 at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
                            const std::vector<int64_t>& recv_rows, const Group& group);
 

@@ -11,9 +11,9 @@
 
 namespace longspan {
 
-/// A collective in flight. wait() returns its result; call it once. The inputs are held until then
-/// and must not be written to. Throws CommunicationError (communication_error.h) where a peer is
-/// gone.
+/// A collective in flight. wait() returns the result; call wait() once. Until then the inputs are
+/// held and must not be written to. Throws CommunicationError (communication_error.h) where a peer
+/// is gone.
 class Pending {
  public:
   explicit Pending(std::function<std::vector<at::Tensor>()> finish) : finish_(std::move(finish)) {}
@@ -42,7 +42,7 @@ enum class Link {
 
 /// Ranks that communicate. Copies share one process group. A default-constructed group is this rank
 /// alone: every collective is then the identity (the same tensor) and sends nothing. All ranks of a
-/// group start its collectives in the same order. Several may be in flight.
+/// group start its collectives in the same order. Several collectives may be in flight.
 class Group {
  public:
   class Impl;
@@ -53,10 +53,11 @@ class Group {
   int size() const;
 
   /// Splits x along dim 0 by send_rows (equal parts where empty) and sends part i to rank i.
-  /// Concatenates the received parts along dim 0 in rank order; recv_rows are their sizes.
+  /// Concatenates the received parts along dim 0 in rank order; recv_rows are the sizes of these
+  /// parts.
   Pending all_to_all(const at::Tensor& x, std::vector<int64_t> send_rows = {},
                      std::vector<int64_t> recv_rows = {}) const;
-  /// The same, counted as Traffic::features.
+  /// As all_to_all(), counted as Traffic::features.
   Pending all_to_all_features(const at::Tensor& x, std::vector<int64_t> send_rows,
                               std::vector<int64_t> recv_rows) const;
   /// All-to-all of contiguous messages of any shape. Sender and receiver match a message by its
@@ -86,11 +87,11 @@ class Group {
 
   Traffic traffic() const;
 
-  /// Ends NCCL's threads and communicators. No-op for other links. All ranks of the group call it
-  /// once, after the last collective, and wait for each other in it.
+  /// Ends NCCL's threads and communicators. No-op for other links. All ranks of the group call
+  /// shut_down() once, after the last collective, and wait for each other in the call.
   void shut_down() const;
 
-  /// Whether both are the same process group.
+  /// Whether both groups are the same process group.
   bool operator==(const Group&) const = default;
 
  private:

@@ -1,4 +1,4 @@
-// Properties of links as data. Groups and meshes read them, and know no link by name.
+// Properties of links as data. Groups and meshes read these properties, and name no link.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -36,7 +36,7 @@ struct LinkTraits {
   bool waits_for_none;          // hosts do not block on peers, so an error is the rank's own
   bool lets_go_late;            // tensors are held a moment after a collective is reported done
   std::chrono::seconds time_to_meet;  // extra time to connect, after all ranks have arrived
-  std::string (&reason_of)(const std::exception& error);  // the useful part of its messages
+  std::string (&reason_of)(const std::exception& error);  // the useful part of a message
   /// Called on the run's thread. Returns a function that another thread calls before it makes a
   /// backend.
   std::function<void()> (&prepare_threads)();

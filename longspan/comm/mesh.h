@@ -45,11 +45,11 @@ Traffic sequence_traffic(const Mesh& mesh);
 /// Connects the ranks (Gloo on CPUs, NCCL on GPUs) and makes the groups. Gloo listens on the
 /// interfaces of `where`, else on the interface towards the master address. timeout_seconds (key
 /// ddp_timeout) limits every collective. Throws CommunicationError where the ranks do not meet
-/// within that time (300 s at most) and 10 s, and UserError where their plans differ.
+/// within that time (300 s at most) and 10 s, and UserError where the ranks' plans differ.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, Link link,
                int64_t timeout_seconds);
 
-/// The same for several plans of one world, side by side in one process.
+/// As make_mesh(), for several plans of one world, side by side in one process.
 std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<ParallelPlan>& plans,
                               Link link, int64_t timeout_seconds);
 
