@@ -29,7 +29,8 @@ class AgreedError : public UserError {
   bool disk_full;
 };
 
-/// True if `error` came from all_or_none and full disks were the only cause. The same on all ranks.
+/// True if `error` came from all_or_none and full disks were the only cause. The result is the same
+/// on all ranks.
 bool is_disk_full(const std::exception& error);
 /// True if all ranks have agreed on this error. With one rank, true for every UserError.
 bool is_agreed(const Group& world, const std::exception& error);
@@ -40,7 +41,7 @@ std::string describe_failure(const std::exception& error);
 /// Runs `phase` on every rank, then exchanges the results. When any rank failed, all fail: rank 0
 /// throws AgreedError with the message of the first failing rank, the others throw FailedElsewhere
 /// with the same message. With one rank, its own exception passes through. Collective: every rank
-/// must call it.
+/// must call this function.
 void all_or_none(const Group& world, const std::function<void()>& phase);
 
 /// Like all_or_none, for phases in which one rank may take longer than the timeout of a collective:
@@ -53,7 +54,8 @@ std::vector<bool> gather_answers(const Group& world, bool mine);
 
 /// Runs `phase` before the ranks can communicate. Most user errors occur on all ranks, so after a
 /// UserError the ranks other than 0 wait two seconds: rank 0 prints the message, and the launcher
-/// usually ends the others before they print it again. The message of another rank names its rank.
+/// usually ends the others before they print the message again. The message of another rank names
+/// its rank.
 void rank_0_first(int rank, const std::function<void()>& phase);
 
 }  // namespace longspan

@@ -17,8 +17,8 @@ struct Beat {
   int64_t process = 0;
   int64_t step = 0;
   std::string doing;  // "step 7"
-  /// kAsks: a collective has failed here, and this rank is about to read the reason. kLost: it has
-  /// read the reason.
+  /// kAsks: a collective has failed on this rank, which is about to read the reason. kLost: this
+  /// rank has read the reason.
   enum class Ending { kNone, kFinished, kAsks, kLost, kFailed } ending = Ending::kNone;
   std::string reason;  // of kFailed
   StartedCollectives collectives;
@@ -26,14 +26,14 @@ struct Beat {
   bool operator==(const Beat&) const = default;
 };
 
-/// How many of the ranks to blame a message names.
+/// Most ranks to blame that a message names.
 inline constexpr size_t kMostNamed = 4;
 
 /// Returns the first beat of this process.
 Beat own_beat(const std::string& doing);
 
-/// Raises the beat's step to `step`: the rank is known to have been there, even if its last beat
-/// was earlier.
+/// Raises the beat's step to `step`: the rank is known to have reached this step, even if its last
+/// beat was earlier.
 void has_been_in(std::optional<Beat>& beat, int64_t step, const std::string& doing);
 
 std::string text_of(const Beat& beat);
@@ -43,31 +43,31 @@ std::optional<Beat> beat_from(const std::string& text);
 /// State of a process of this machine.
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// Asks the system and /proc. Returns kUnknown for a process of another machine than `own_machine`,
-/// and for one that cannot be inspected. Returns kGone only where the system does not know the
-/// process or says that it has ended.
+/// and for a process that cannot be inspected. Returns kGone only where the system does not know
+/// the process or says that it has ended.
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 
-/// True if the rank will not read from the store again: its last beat says how it ended, or its
-/// process is gone.
+/// True if the rank will not read from the store again: the rank's last beat reports its end, or
+/// its process is gone.
 bool has_left(const Beat& beat, const std::string& own_machine);
 
-/// Compares two beats of a rank. Returns what the rank did, if it is to blame for a failed
+/// Compares two beats of a rank. Returns the rank's fault, if the rank is to blame for a failed
 /// collective: "Rank 2 (host node7, process 1234) has ended without a word; its last sign of life
 /// was in step 7." Returns "" for a rank that lives, or that has left because of others.
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine);
 
-/// Whether these beats alone put the blame on a rank other than `own_rank`: by its own words, or by
-/// the state of its process.
+/// Whether these beats alone put the blame on a rank other than `own_rank`: by that rank's own
+/// message, or by the state of its process.
 bool is_clear_at_once(const std::vector<std::optional<Beat>>& beats, int own_rank,
                       const std::string& own_machine);
 
-/// Returns one sentence for each rank other than `own_rank` that is to blame; "" where none is.
+/// Returns one sentence for each rank other than `own_rank` that is to blame; "" where no rank is.
 std::string blamed_of(const std::vector<std::optional<Beat>>& earlier,
                       const std::vector<std::optional<Beat>>& later, int own_rank,
                       const std::string& own_machine);
 
-/// Returns blamed_of(). If no rank is to blame, says which ranks are behind, by their number of
+/// Returns blamed_of(). If no rank is to blame, names the ranks that are behind, by their number of
 /// collectives or else by their step.
 std::string diagnosis_of(const std::vector<std::optional<Beat>>& earlier,
                          const std::vector<std::optional<Beat>>& later, int own_rank,

@@ -1,4 +1,4 @@
-// Heartbeats of all ranks. Error messages name lost ranks by them.
+// Heartbeats of all ranks. Error messages use the heartbeats to name lost ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,29 @@
 
 namespace longspan {
 
-/// Posts this rank's beats. A thread of its own posts every few seconds this rank's host, process
-/// and step to the run's key-value store, through a connection of its own. No-op where there is one
-/// rank. Only members that say so are thread-safe.
+/// Posts this rank's beats. A separate thread posts this rank's host, process and step to the run's
+/// key-value store every few seconds, through a separate connection. No-op where there is one rank.
+/// Only members that say so are thread-safe.
 class Heartbeat {
  public:
-  /// Ends this process at once, with the message as its error. The thread calls it in these cases,
-  /// if the rest of the process has not noticed the case itself some seconds later:
+  /// Ends this process at once, with the message as its error. The thread calls this function in
+  /// the following cases, unless the rest of the process has noticed the case itself some seconds
+  /// later:
   ///   - another rank has been silent for timeout_seconds;
   ///   - another rank is known to have ended (also rank 0, if it serves the store and the store's
   ///     port refuses connections);
   ///   - the store has been silent for timeout_seconds while this rank made no progress;
   ///   - a living rank has kept others waiting in a collective for longer than timeout_seconds
-  ///     (liveness/stall_detector); then the threads of all ranks call it.
+  ///     (liveness/stall_detector); then the threads of all ranks call the function.
   using EndProcess = std::function<void(const std::string& message)>;
 
   /// Called repeatedly by the thread after a rank has announced that it was told to end
   /// (liveness/notices).
   using OnStopNotice = std::function<void(const std::string& why)>;
 
-  /// Called repeatedly by the thread after the launcher, which served the store, has ended: its
-  /// port refuses connections. Returns whether the run now saves and ends by itself, for which it
-  /// has timeout_seconds. If not, the thread calls EndProcess some seconds later.
+  /// Called repeatedly by the thread after the launcher, which served the store, has ended: the
+  /// store's port refuses connections. Returns whether the run now saves and ends by itself, for
+  /// which the run has timeout_seconds. If not, the thread calls EndProcess some seconds later.
   using OnLauncherGone = std::function<bool()>;
 
   Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,
@@ -46,7 +47,7 @@ class Heartbeat {
   std::string card() const;
   void meet(const std::string& card_of_rank_0);
 
-  /// From now on, beats have the number of collectives that this rank has begun in each group
+  /// From now on, beats contain the number of collectives that this rank has begun in each group
   /// (Mesh::collectives).
   void tell_of(std::shared_ptr<const CollectiveCounts> collectives);
 
@@ -56,20 +57,21 @@ class Heartbeat {
 
   /// Call after a failed collective. Returns sentences on the ranks that are gone, silent or
   /// behind, with rank, host, process and step; "" where nothing is known, or where there is one
-  /// rank. Takes a few beats. Tells the other ranks that this rank leaves because of the failure.
-  /// Thread-safe. `own_failure`: a cause that only this rank knows; "": none. Where no other rank
-  /// is to blame, the others are told the cause, and the result is "".
+  /// rank. Takes the time of a few beats. Tells the other ranks that this rank leaves because of
+  /// the failure. Thread-safe. `own_failure`: a cause that only this rank knows; "": none. Where no
+  /// other rank is to blame, the other ranks are told the cause, and the result is "".
   std::string diagnosis(const std::string& own_failure = "");
 
   /// Call after diagnosis(). Returns a rank's announcement so far (see OnStopNotice), or "".
   std::string stop_notice() const;
 
-  /// Tells the other ranks that this rank is about to end by its own failure, which they may quote.
-  /// Thread-safe.
+  /// Tells the other ranks that this rank is about to end by its own failure. Their messages may
+  /// quote `reason`. Thread-safe.
   void failed(const std::string& reason);
 
-  /// Ends the thread. Where this rank serves the store, first waits until the others have read what
-  /// they need. The destructor calls it. Call it where the process ends without the destructor.
+  /// Ends the thread. Where this rank serves the store, first waits until the other ranks have read
+  /// from the store. The destructor calls leave(). Call leave() where the process ends without the
+  /// destructor.
   void leave();
 
  private:

@@ -18,7 +18,7 @@ inline constexpr const char* kAlarm = "alarm";
 /// Returns the key under which a rank confirms the stop notice.
 std::string heard_of_stop(int rank);
 
-/// The store ends with the process that serves it. So on that rank, waits until every other rank
+/// The store ends with the process that serves it. So the serving rank waits until every other rank
 /// has confirmed the stop notice or has left, for `patience` at most. No-op on other ranks.
 void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::duration<double> patience);
 
@@ -45,10 +45,10 @@ class Notices {
   /// From now on every rank has a heartbeat, or is about to have one. Thread-safe.
   void all_have_met();
 
-  /// Announces that this rank was told to end before the first step. The others learn it from their
-  /// heartbeats. Retries where the store is silent. The rank that serves the store waits until the
-  /// others have confirmed. Each step takes timeout_seconds at most, or 6 seconds before
-  /// all_have_met(). Thread-safe.
+  /// Announces that this rank was told to end before the first step. The other ranks learn of the
+  /// stop from their heartbeats. Retries where the store is silent. The rank that serves the store
+  /// waits until the others have confirmed. Each step takes timeout_seconds at most, or 6 seconds
+  /// before all_have_met(). Thread-safe.
   void announce_stop(const std::string& why) const;
 
  private:

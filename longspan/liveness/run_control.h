@@ -14,9 +14,9 @@ enum class RunEnd {
   kStopped,      // after a step, with everything saved
 };
 
-/// A run asks its control whether to go on, and reports its progress to it. The defaults never stop
-/// a run and never end the process; PlainRunControl uses them. `longspan train` has one that reacts
-/// to signals.
+/// A run asks its control whether to go on, and reports its progress to the control. The defaults
+/// never stop a run and never end the process; PlainRunControl uses them. `longspan train` has a
+/// control that reacts to signals.
 class RunControl {
  public:
   RunControl(const RunControl&) = delete;
@@ -26,7 +26,7 @@ class RunControl {
   virtual bool requested() const { return false; }
   /// True to finish the current step, save and end.
   virtual bool told_to_stop() const { return false; }
-  /// Returns what caused the stop, as a clause. Called after the run has stopped.
+  /// Returns the cause of the stop, as a clause. Called after the run has stopped.
   virtual std::string why_stopped() const { return "another process was told to stop"; }
 
   /// Called when the training loop begins. From then on the loop checks requested() after every
@@ -34,16 +34,16 @@ class RunControl {
   virtual void begin_steps() {}
   /// Called when the run has nothing more to save.
   virtual void all_saved(RunEnd end) { static_cast<void>(end); }
-  /// Sets a callback for a signal that arrives before the training loop. The program calls it on
-  /// any thread, with the name of the signal, before it ends the process. An empty function unsets
-  /// it.
+  /// Sets a callback for a signal that arrives before the training loop. The program calls the
+  /// callback on any thread, with the name of the signal, before the program ends the process. An
+  /// empty function removes the callback.
   virtual void before_early_stop(std::function<void(const std::string& signal)> tell) {
     static_cast<void>(tell);
   }
 
   /// Sets a callback for the case that a thread of a library finds that this process's GPU has lost
-  /// its peers. The program calls it on any thread, with the library's reason, then ends the
-  /// process with the returned message. An empty function unsets it.
+  /// its peers. The program calls the callback on any thread, with the library's reason, then ends
+  /// the process with the returned message. An empty function removes the callback.
   virtual void before_loss_of_gpus(std::function<std::string(const std::string& reason)> tell) {
     static_cast<void>(tell);
   }
@@ -61,8 +61,8 @@ class RunControl {
   /// tells the user, and may end the process.
   virtual void stopped_early(const std::string& why) { static_cast<void>(why); }
   /// Called on another thread when ranks are gone and the run's own thread still waits for them. A
-  /// program prints the message and ends the process. If this returns, the run's thread throws once
-  /// its collective fails, which takes ddp_timeout at most.
+  /// program prints the message and ends the process. If this function returns, the run's thread
+  /// throws once its collective fails, which takes ddp_timeout at most.
   virtual void lost_others(const std::string& message) { static_cast<void>(message); }
 
  protected:

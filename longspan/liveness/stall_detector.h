@@ -1,7 +1,7 @@
 // Detects hanging ranks from their beats over time.
 //
 // A rank that was itself suspended between two checks (because its machine was paused, for example)
-// missed what happened meanwhile. So its next check starts all observations anew.
+// missed the events in between. So the next check of this rank starts all observations anew.
 #pragma once
 
 #include <chrono>
@@ -46,8 +46,8 @@ class SilenceDetector {
 
 /// Returns which ranks keep others waiting in a collective, as in "Rank 1 (host node7, process
 /// 1234) has not come to collective 57 of the sequence group, where rank 0 waits, in step 7." Names
-/// only the last rank of a chain of waiting ranks. Returns "" where all are equally far. Skips
-/// ranks without a beat.
+/// only the last rank of a chain of waiting ranks. Returns "" where all ranks are equally far.
+/// Skips ranks without a beat.
 std::string stragglers_of(const std::vector<std::optional<Beat>>& beats);
 
 /// Watches for ranks that keep others waiting, by this rank's clock. Needed for backends like
@@ -57,7 +57,7 @@ class StallDetector {
   using Clock = std::chrono::steady_clock;
 
   /// Takes the current beats. Returns stragglers_of() for the ranks that have begun no step and no
-  /// collective for longer than `limit`; "" where there are none.
+  /// collective for longer than `limit`; "" where no rank is that late.
   std::string check(const std::vector<std::optional<Beat>>& beats, Clock::time_point now,
                     std::chrono::duration<double> limit);
 

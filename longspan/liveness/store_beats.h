@@ -20,25 +20,25 @@ inline constexpr const char* kDiagnosis = "diagnosis";
 
 /// How long the rank that serves the store lets others read from it before it ends.
 inline constexpr std::chrono::duration<double> kLingers{4};
-/// The lower limit of that time, and of the time between two beats.
+/// The lower limit of this lingering time, and of the time between two beats.
 inline constexpr std::chrono::duration<double> kLeastGap{0.2};
 
 /// Returns the key of a rank's beat.
 std::string key_of_beat(int rank);
 
-/// Posts a rank's beat. A failure of its own also becomes the diagnosis, unless there is one. The
-/// store may end with this rank, and others would blame missing ranks.
+/// Posts a rank's beat. A failure of this rank also becomes the diagnosis, unless the store has a
+/// diagnosis. The store may end with this rank, and other ranks would then blame missing ranks.
 void post_beat(c10d::Store& store, int rank, const Beat& beat);
 
-/// Returns the beats of these ranks; nullopt for a rank that has none yet.
+/// Returns the beats of these ranks; nullopt for a rank without a beat so far.
 std::vector<std::optional<Beat>> beats_of(c10d::Store& store, const std::vector<int>& ranks);
 
 /// Returns the beats of all ranks of a run.
 std::vector<std::optional<Beat>> beats_of_all(c10d::Store& store, int world_size);
 
-/// Waits until the living ranks have read from the store, for kLingers at most. Rank 0 calls it
-/// before it ends, since the store ends with it. `seen`: earlier beats of all ranks. `read_beats`
-/// returns their current beats, or an empty vector where the store does not answer.
+/// Waits until the living ranks have read from the store, for kLingers at most. Rank 0 calls this
+/// function before its end, since the store ends with rank 0. `seen`: earlier beats of all ranks.
+/// `read_beats` returns their current beats, or an empty vector where the store does not answer.
 void linger(const std::vector<std::optional<Beat>>& seen, const std::string& own_machine,
             std::chrono::duration<double> interval,
             const std::function<std::vector<std::optional<Beat>>()>& read_beats);

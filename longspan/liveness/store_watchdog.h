@@ -17,8 +17,8 @@ namespace longspan {
 /// its request goes on. Thread-safe.
 class StoreWatchdog {
  public:
-  /// Registers the requesting thread's store connections. From now on it sends its requests there,
-  /// one at a time.
+  /// Registers the requesting thread's store connections. From now on this thread sends its
+  /// requests over these connections, one at a time.
   void watch_connections(Connections connections);
   /// Marks a request as under way for its lifetime.
   class Request {

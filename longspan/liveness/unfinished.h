@@ -10,8 +10,8 @@ namespace longspan {
 class TemporaryFolder {
  public:
   /// Creates `path` as an empty folder and removes the leftovers of an earlier run. Throws
-  /// UserError if the folder cannot be made or `path` holds anything that is not ours
-  /// (remove_own_folder).
+  /// UserError if the folder cannot be made or `path` holds anything that the program has not
+  /// written (remove_own_folder).
   explicit TemporaryFolder(std::string path);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
