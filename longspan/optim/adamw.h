@@ -19,8 +19,8 @@ AdamWOptions adamw_options_of(const OptimizationSettings& config);
 
 class AdamW : public Optimizer {
  public:
-  /// First and second moments have the dtype of the values. They live on the values' device, or
-  /// where `allocate` puts them.
+  /// First and second moments have the dtype of the values. The moments live on the values' device,
+  /// or on the device that `allocate` chooses.
   AdamW(std::vector<ParameterShard> shards, const AdamWOptions& options,
         const AllocateLike& allocate = {});
 

@@ -9,10 +9,10 @@
 
 namespace longspan {
 
-/// AdamW with block-wise quantized moments (arXiv 2110.02861). Each update restores a block,
-/// updates it in fp32, applies it and quantizes it again. Parameters of fewer than kMinQuantized
-/// elements use plain AdamW. state() returns restored fp32 moments; load_state() of the same shard
-/// restores every code exactly.
+/// AdamW with block-wise quantized moments (arXiv 2110.02861). Each update restores a block of
+/// moments, updates the block in fp32, applies the update to the values and quantizes the block
+/// again. Parameters of fewer than kMinQuantized elements use plain AdamW. state() returns restored
+/// fp32 moments; load_state() of the same shard restores every code exactly.
 class AdamW8bit : public Optimizer {
  public:
   static constexpr int64_t kMinQuantized = 4096;

@@ -31,13 +31,13 @@ struct FlatOptions {
   bool scattered_at_once = false;  // ZeRO-2 and 3: reduce-scatter gradients in the backward
   bool masters_on_host = false;    // masters, and gradient sums if trained, live on the host
   /// ZeRO-3 with masters on the host only for the optimizer: the device keeps a share, from which
-  /// it gathers.
+  /// the whole buffer is gathered.
   bool share_on_device = false;
 };
 
 /// The values of some parameters, concatenated in a buffer that is padded to P equal shares. Rank r
 /// of the shard group holds share r. Parameters are views of the buffer. gather() and release()
-/// allocate and free its storage; the tensor objects remain valid.
+/// allocate and free the buffer's storage; the tensor objects remain valid.
 ///
 /// All ranks of the group must call the collective members in the same order.
 class FlatParameters {
@@ -54,37 +54,39 @@ class FlatParameters {
   /// This rank's shards of the parameters.
   std::vector<ParameterShard>& shards() { return shards_; }
 
-  /// Passes whole matrices to `work`, gathered from its output for this rank's shards: those for
-  /// which `is_wanted(index of the source)` is true, the same on all ranks. Collective.
+  /// Gathers the outputs of work.make() for the ranks' shards to whole matrices, and passes them to
+  /// work.use(). Takes the parameters for which `is_wanted(index of the source)` is true, the same
+  /// on all ranks. Collective.
   void over_wholes(const std::function<bool(size_t source)>& is_wanted, const WholeWork& work);
 
-  /// Starts the all-gather of the whole buffer, unless it is there or in progress. Collective.
+  /// Starts the all-gather of the whole buffer, unless the whole buffer is there or the all-gather
+  /// is in progress. Collective.
   void start_gather(const SideStream& side);
   /// Completes the all-gather. Collective.
   void gather(const SideStream& side);
   /// Frees the storage of the whole buffer if it is gathered for use.
   void release();
 
-  /// Makes the parameters' gradients zeroed views of one buffer. No-op if they already are, or if
-  /// the parameters keep separate gradients until the end of the step.
+  /// Makes the parameters' gradients zeroed views of one buffer. No-op if the gradients already are
+  /// such views, or if the parameters keep separate gradients until the end of the step.
   void open_gradients();
   bool gradients_are_open() const { return flat_gradient_.defined(); }
   /// Takes the gradients from the parameters and starts their reduce-scatter over the shard group.
   /// Buffers above `chunk_bytes` are reduced in chunks, at most two at a time; the side stream
   /// waits for the earlier chunks. Collective.
   void start_reduction(int64_t chunk_bytes, const SideStream& side);
-  /// Completes the reduction on the side stream: adds the sum to this rank's share, or starts its
-  /// copy to the host. Collective.
+  /// Completes the reduction on the side stream: adds the sum to this rank's share, or starts the
+  /// sum's copy to the host. Collective.
   void finish_reduction(const SideStream& side);
-  /// Adds the sums that were copied to the host to the share there.
+  /// Adds the sums that were copied to the host to the host's share.
   void land();
 
   /// At the end of a step: reduces the gradients that are still with the parameters, then sums over
   /// the replicas. The shards then have their gradients. Collective.
   void finish_gradients(int64_t chunk_bytes, const SideStream& side);
   void drop_gradients();
-  /// Propagates changed masters to the whole buffer, if it stays, and to the copies from which it
-  /// is gathered. Collective.
+  /// Propagates changed masters to the whole buffer, if the buffer stays, and to the copies from
+  /// which the buffer is gathered. Collective.
   void publish(const SideStream& side);
 
  private:

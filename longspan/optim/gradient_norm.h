@@ -12,7 +12,7 @@ namespace longspan {
 
 /// Returns the sum of squares of all gradients, accumulated in fp64: [1] on `device`, without a
 /// host sync. The gradients may mix fp32, bf16 and fp64, on the host and on `device`; undefined
-/// ones count as 0. On the CPU the result does not depend on the number of threads.
+/// gradients count as 0. On the CPU the result does not depend on the number of threads.
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& gradients, at::Device device);
 
 /// Returns the square root of the sum of squares of all gradients. Missing gradients count as 0.

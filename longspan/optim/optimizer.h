@@ -12,7 +12,7 @@
 namespace longspan {
 
 /// Returns one shard for each parameter that requires a gradient: the whole parameter. `specs` must
-/// contain all of them.
+/// contain all parameters.
 std::vector<ParameterShard> unsharded_parameters(const std::vector<NamedTensor>& parameters,
                                                  const ParameterTable& specs);
 
@@ -29,9 +29,9 @@ class Optimizer {
   virtual void step(double learning_rate) = 0;
   /// Returns one lazy StateSource per locally trained shard, without "master". make() reads the
   /// state at the time of the call. Sources must not outlive the optimizer. Do not modify a shard,
-  /// nor use it after step().
+  /// and use no shard after step().
   virtual std::vector<StateSource> state() const = 0;
-  /// Loads the state of shard i of state(). A "master" in it replaces the values.
+  /// Loads the state of shard i of state(). A "master" in the state replaces the values.
   virtual void load_state(size_t i, const StateShard& shard) = 0;
 };
 
@@ -42,8 +42,8 @@ void require_same_run(const StateShard& state, const ParameterShard& trained);
 void load_master(const StateShard& state, const ParameterShard& trained);
 
 /// Work on whole matrices. make(i) returns as many elements as shard i has, on any device. use(i,
-/// whole) receives the elements of all shards of that parameter, in its shape, on the computing
-/// device. use is called once for each shard of this rank.
+/// whole) receives the elements of all shards of that parameter, in the parameter's shape, on the
+/// computing device. use is called once for each shard of this rank.
 struct WholeWork {
   at::ScalarType dtype;  // of the elements that ranks exchange
   std::function<at::Tensor(size_t shard)> make;

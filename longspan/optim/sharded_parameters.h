@@ -26,14 +26,15 @@ struct ShardingOptions {
   int stage = 0;
   Group shard;     // the ranks that together hold one copy
   Group replicas;  // the ranks that hold the same share
-  /// The ranks that distribute the experts of each layer (expert_parallel_size), and `shard` and
-  /// `replicas` for the experts that are here. One rank: it has all experts, sharded like the rest.
+  /// The ranks that distribute the experts of each layer (expert_parallel_size), and the
+  /// counterparts of `shard` and `replicas` for this rank's experts. If `experts` has one rank,
+  /// that rank has all experts, sharded like other parameters.
   Group experts = {}, expert_shard = {}, expert_replicas = {};
   bool offload_optimizer = false;
   bool offload_params = false;  // stage 3
   at::Device device = at::kCPU;
-  /// dtype in which layers' matrices are gathered. They are cast to it at use anyway, so this adds
-  /// no rounding.
+  /// dtype in which layers' matrices are gathered. Layers cast matrices to this dtype anyway, so
+  /// the gather adds no rounding.
   at::ScalarType compute_dtype = at::kFloat;
   /// Larger gradient buffers are reduced in chunks of this size.
   int64_t chunk_bytes = int64_t{64} << 20;
@@ -51,8 +52,8 @@ struct ShardingOptions {
 };
 
 /// The parameters of one model on one rank, without the experts of other ranks. Every rank must
-/// make it from the same sources (of all experts) and use it in the same order, including
-/// micro-batches and evaluations.
+/// make its object from the same sources (of all experts) and use the object in the same order,
+/// including micro-batches and evaluations.
 class ShardedParameters : public ParameterHooks {
  public:
   ShardedParameters(const std::vector<ParameterSource>& sources, const ShardingOptions& options);
@@ -60,16 +61,16 @@ class ShardedParameters : public ParameterHooks {
 
   /// Specs of the whole model, in the order of the sources.
   const std::vector<ParameterSpec>& all_specs() const { return all_specs_; }
-  /// The parameters that are here, for a Decoder with this object as its hooks. In the order of the
-  /// sources.
+  /// The parameters that this rank has, for a Decoder with this object as its hooks. In the order
+  /// of the sources.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  /// Returns this rank's shards of the trained parameters, for the optimizer. They have gradients
-  /// between finish_gradients() and drop_gradients().
+  /// Returns this rank's shards of the trained parameters, for the optimizer. The shards have
+  /// gradients between finish_gradients() and drop_gradients().
   std::vector<ParameterShard> shards() const;
 
   /// Runs `work` on the trained parameters for which `is_wanted` is true, made whole one unit at a
-  /// time. Piece indices are those of shards(). Collective over the ranks that together hold one
-  /// copy.
+  /// time. WholeWork names a shard by its index in shards(). Collective over the ranks that
+  /// together hold one copy.
   void over_wholes(const std::function<bool(const ParameterSpec&)>& is_wanted,
                    const WholeWork& work);
 
@@ -95,9 +96,9 @@ class ShardedParameters : public ParameterHooks {
 
   /// Calls `see` with each wanted parameter of the model as a whole tensor, in the order of the
   /// sources. Gathers one unit at a time, and receives the experts of other ranks; a tensor is
-  /// valid until `see` returns. The values are those at use: matrices that are gathered in
-  /// compute_dtype are rounded to it. `is_wanted` (none: all) must choose the same on every rank.
-  /// Collective.
+  /// valid until `see` returns. The values are rounded as at use: matrices that are gathered in
+  /// compute_dtype are rounded to compute_dtype. `is_wanted` (none: all) must choose the same on
+  /// every rank. Collective.
   void for_each_whole(const std::function<void(const NamedTensor&)>& see,
                       const std::function<bool(const ParameterSpec&)>& is_wanted = {});
   bool all_are_here() const { return options_.all_are_here(); }

@@ -41,7 +41,7 @@ struct StateSource {
   std::function<StateShard()> make;
 };
 
-/// Adds the values (any shape) as "master". They are read when the shard is made.
+/// Adds the values (any shape) as "master". The values are read when the shard is made.
 StateSource with_master(StateSource source, const at::Tensor& values);
 
 }  // namespace longspan
