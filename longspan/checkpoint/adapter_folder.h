@@ -30,7 +30,7 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
                   const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
                   const std::string& base_model);
 
-/// Returns weight and bias of a reward model's value head; empty where there is none.
+/// Returns weight and bias of a reward model's value head; empty without a value head.
 std::vector<NamedTensor> value_head_among(const std::vector<NamedTensor>& parameters,
                                           const ParameterTable& specs);
 /// Read and write value_head.safetensors, in fp32. An empty vector stands for no value head, and is

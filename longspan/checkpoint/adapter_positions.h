@@ -9,13 +9,13 @@
 namespace longspan {
 
 /// Writes folder/longspan_adapter.json with the keys of config.json that describe positions, where
-/// those of `trained` differ from the model in `base_model`. Removes the file where they are the
-/// same. (PEFT's adapter_config.json has no place for them.)
+/// these keys differ between `trained` and the model in `base_model`. Removes the file where the
+/// keys are the same. (PEFT's adapter_config.json has no place for these keys.)
 void save_positions(const std::string& folder, const ModelConfig& trained,
                     const std::string& base_model);
 
-/// Returns `base` with the positions of the last adapter that has its own, since later adapters are
-/// trained on top of earlier ones. Throws UserError for a broken file.
+/// Returns `base` with the positions of the last adapter that has positions of its own, since later
+/// adapters are trained on top of earlier ones. Throws UserError for a broken file.
 ModelConfig with_positions_of(const std::vector<std::string>& adapters, const ModelConfig& base);
 
 /// Whether both configurations have the same positions.

@@ -7,12 +7,12 @@
 
 namespace longspan {
 
-/// Changes the files of a saved model or adapter so that transformers chats with it as `chat` says:
+/// Changes the files of a saved model or adapter so that transformers uses the settings of `chat`:
 ///   - tokenizer_config.json: chat_template, eos_token, pad_token;
 ///   - special_tokens_map.json and config.json's eos_token_id, where they exist;
-///   - generation_config.json, which keeps the end tokens that it has.
-/// Leaves files that already say so unchanged. Throws UserError where a file cannot be read or
-/// written.
+///   - generation_config.json, whose present end tokens stay.
+/// Leaves files that already have these settings unchanged. Throws UserError where a file cannot be
+/// read or written.
 ///
 /// Does not change pad_token_id in config.json: transformers computes no gradient for the embedding
 /// of the token that this key names.

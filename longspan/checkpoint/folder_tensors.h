@@ -21,7 +21,7 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
 std::map<LeftOut, int64_t> left_out_tensors(const std::string& folder, const ModelConfig& config);
 
 /// Whether the files hold a head that differs from the embedding although config.json ties the two.
-/// Reads both up to the first difference. Throws UserError where there are no weights.
+/// Reads both tensors up to the first difference. Throws UserError where there are no weights.
 bool has_own_head(const std::string& folder, const ModelConfig& config);
 
 /// Finds the tensors of a vision-language model that saving copies unchanged. Throws UserError

@@ -19,15 +19,16 @@ namespace longspan {
 std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
                                          at::ScalarType dtype);
 
-/// Returns the same parameters as sources, none of them trained. Each is read from its file when it
-/// is made, so no process holds them all. Throws UserError as above, for problems that headers
-/// show.
+/// Returns the parameters of load_parameters() as untrained sources. Each parameter is read from
+/// its file when it is made, so no process holds all parameters. Throws UserError as above, for
+/// problems that headers show.
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype);
 
-/// Returns the configuration of the folder's model, with an untied head where the weights have one
-/// (has_own_head). Checks the headers (names, shapes, file lengths). Reads no tensors except such a
-/// head and the embedding. Throws UserError as load_model_config and load_parameters do.
+/// Returns the configuration of the folder's model, with an untied head where the weights have an
+/// untied head (has_own_head). Checks the headers (names, shapes, file lengths). Reads no tensors
+/// except such a head and the embedding. Throws UserError as load_model_config and load_parameters
+/// do.
 ModelConfig load_folder_config(const std::string& folder);
 
 /// Checks headers and reads no tensors. Throws UserError as load_parameters does.
@@ -52,8 +53,8 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
                       const std::vector<std::pair<ParameterShape, std::string>>& files);
 
 /// The number of weight files beside the language model's: 1 for a vision-language model
-/// (models/composite.h), else 0. save_model_files copies this file from source_folder. It copies
-/// nothing if source_folder does not exist any more.
+/// (models/composite.h), else 0. save_model_files copies this file from source_folder. Nothing is
+/// copied if source_folder does not exist any more.
 int num_copied_files(const ModelConfig& config);
 /// Bytes of the copied file, as far as the folder can be read.
 int64_t num_copied_bytes(const std::string& folder, const ModelConfig& config);

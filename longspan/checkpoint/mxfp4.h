@@ -1,5 +1,5 @@
 // MXFP4 (OCP Microscaling Formats, MX 1.0): 4-bit floats in groups of 32; the scale of a group is a
-// power of two. gpt-oss's expert matrices are stored in it.
+// power of two. gpt-oss stores expert matrices in MXFP4.
 #pragma once
 
 #include <ATen/core/Tensor.h>

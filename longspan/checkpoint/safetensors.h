@@ -26,8 +26,8 @@ class SafetensorsFile {
   /// In the order of the data.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
 
-  /// Reads a tensor to the CPU. Converts it to `dtype` a few megabytes at a time. Throws UserError
-  /// where the file changed since the header was read, or where the machine lacks memory.
+  /// Reads a tensor to the CPU. Converts the tensor to `dtype` a few megabytes at a time. Throws
+  /// UserError where the file changed since the header was read, or where the machine lacks memory.
   at::Tensor read(const SafetensorsEntry& entry,
                   std::optional<at::ScalarType> dtype = std::nullopt) const;
   /// Reads numbers [begin, end) of a tensor, in storage order, into the 1-D CPU tensor `to`, which
@@ -44,9 +44,9 @@ class SafetensorsFile {
 /// Returns all tensors of a file. Throws UserError as SafetensorsFile does.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 
-/// Writes a file one tensor at a time, so that not all need to be in memory. The file has a
-/// temporary name until commit(), which fsyncs and renames it. Members throw UserError where the
-/// disk is full or the folder read-only.
+/// Writes a file one tensor at a time, so that not all tensors need to be in memory. The file has a
+/// temporary name until commit(), which fsyncs and renames the file. Members throw UserError where
+/// the disk is full or the folder read-only.
 class SafetensorsWriter {
  public:
   struct Planned {
@@ -55,8 +55,8 @@ class SafetensorsWriter {
     std::vector<int64_t> shape;
   };
   SafetensorsWriter(const std::string& path, std::vector<Planned> planned);
-  /// Writes the next planned tensor, or its next rows or those of its matrices, from any device and
-  /// dtype.
+  /// Writes the next planned tensor, or the next rows of this tensor or of its matrices, from any
+  /// device and dtype.
   void write(const at::Tensor& tensor);
   void commit();
 
@@ -68,9 +68,9 @@ class SafetensorsWriter {
 };
 
 /// Writes tensors from any device to a temporary name in the same folder, fsyncs and renames.
-/// Converts them to `dtype`, one at a time, where given. metadata: {"format": "pt"}. Throws
-/// UserError where the disk is full or the folder read-only; then leaves no partial file and an
-/// existing file unchanged.
+/// Converts the tensors to `dtype`, one at a time, where `dtype` is given. metadata: {"format":
+/// "pt"}. Throws UserError where the disk is full or the folder read-only; an error leaves no
+/// partial file, and an existing file unchanged.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        std::optional<at::ScalarType> dtype = std::nullopt);
 

@@ -1,4 +1,4 @@
-// Parser of safetensors headers. Its memory is bounded by the tensors' descriptions, whatever else
+// Parser of safetensors headers. The tensors' descriptions bound the parser's memory, whatever else
 // a header holds.
 #pragma once
 

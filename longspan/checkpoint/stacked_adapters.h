@@ -15,8 +15,8 @@
 namespace longspan {
 
 struct StackedAdapter {
-  std::string target;                ///< its name in target_parameters, without the layer
-  std::string module;                ///< its name as a lora_target
+  std::string target;                ///< the tensor's name in target_parameters, without the layer
+  std::string module;                ///< the tensor's name as a lora_target
   std::string a_name, b_name;        ///< names of PEFT's matrices [E R, I] and [O, R E]
   std::vector<ParameterSpec> parts;  ///< the weights of the E linear layers
 };
@@ -27,8 +27,8 @@ struct StackedAdapter {
 std::vector<StackedAdapter> stacked_adapters(const ModelSpec& model,
                                              const std::set<std::string>& modules);
 
-/// Joins the matrices of the parts into PEFT's. `parts`: A [R, I] and B [O, R] of each part in
-/// turn.
+/// Joins the matrices of the parts into PEFT's matrices. `parts`: A [R, I] and B [O, R] of each
+/// part in turn.
 std::vector<NamedTensor> joined(const StackedAdapter& stack, const std::vector<at::Tensor>& parts);
 /// Splits PEFT's matrices [E R, I] and [O, R E] into A and B of each part.
 std::vector<NamedTensor> taken_apart(const StackedAdapter& stack, const at::Tensor& a_EI,

@@ -1,5 +1,5 @@
 // The optimizer's state on disk. A file holds the state of any ranges of flattened parameters; the
-// reader assembles any other ranges from them.
+// reader assembles any other ranges from these files.
 #pragma once
 
 #include <map>
@@ -28,10 +28,10 @@ void write_state_part(const std::string& path, const std::vector<StateSource>& s
 /// `source`.
 StateSource part_of(const StateSource& source, int64_t begin, int64_t end);
 
-/// Where the weights of a checkpoint hold a parameter.
+/// The place of a parameter in the weights of a checkpoint.
 struct StoredWeights {
   std::string tensor;
-  int64_t begin = 0;  ///< its first number in the tensor
+  int64_t begin = 0;  ///< the parameter's first number in the tensor
   /// Shape and strides of a matrix whose numbers are not contiguous in the tensor; else empty.
   std::vector<int64_t> shape = {}, strides = {};
 };
@@ -47,8 +47,8 @@ class StateReader {
   /// Fills the shard's tensors, whose names and lengths are set, and its number of updates. Throws
   /// UserError if the checkpoint lacks any element.
   void read(StateShard& shard) const;
-  /// Returns numbers [begin, end) of the parameter, 1-D: from the master copy where there is one,
-  /// else from the weights.
+  /// Returns numbers [begin, end) of the parameter, 1-D: from the master copy, if any, else from
+  /// the weights.
   at::Tensor read_values(const std::string& parameter, int64_t begin, int64_t end) const;
 
  private:
@@ -64,8 +64,8 @@ class StateReader {
     Stored values;
   };
   bool has_master(const std::string& parameter) const;
-  /// Returns the weights that hold the parameter up to element `end`, and its place in them. Throws
-  /// UserError.
+  /// Returns the weights that hold the parameter up to element `end`, and the parameter's place in
+  /// these weights. Throws UserError.
   std::pair<const Stored*, StoredWeights> weights_of(const std::string& parameter,
                                                      int64_t end) const;
   /// Copies a run of the parameter from these weights into `to`.

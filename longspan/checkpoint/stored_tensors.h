@@ -22,9 +22,9 @@ struct StoredTensor {
 struct StoredParameter {
   ParameterSpec spec;
   StoredTensor numbers;  ///< the tensor, or the blocks of MXFP4, or the fp8 numbers
-  int64_t begin = 0;     ///< the parameter's first number there; unused for MXFP4
+  int64_t begin = 0;     ///< the parameter's first number in `numbers`; unused for MXFP4
   StoredTensor scales;   ///< of MXFP4 or fp8; else empty
-  StoredNumbers stored;  ///< format of the two
+  StoredNumbers stored;  ///< format of `numbers` and `scales`
   bool turned = false;   ///< each of StoredPart::num_matrices is stored as its transpose
 
   /// Reads the parameter to a tensor of its own on the CPU. Throws UserError as

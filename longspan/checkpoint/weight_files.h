@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// Paths, resolved by model_file(). One of the two is empty.
+/// Paths, resolved by model_file(). Either `single` or `shards` is empty.
 struct WeightFiles {
   std::string single;                         // model.safetensors
   std::map<std::string, std::string> shards;  // by the tensor names of the index
