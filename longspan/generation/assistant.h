@@ -16,7 +16,7 @@
 
 namespace longspan {
 
-/// The user's settings. Missing ones come from generation_config.json, or are transformers'
+/// The user's settings. Missing settings come from generation_config.json, or are transformers'
 /// defaults.
 struct AssistantRequest {
   std::string model_name_or_path;             // folder of a model or of a LoRA adapter
@@ -36,7 +36,8 @@ struct Assistant {
   ModelConfig config;
   std::vector<NamedTensor> parameters;  // in the dtype of computation
   Tokenizer tokenizer;
-  /// Null where neither the model nor the user has a template. Then the model continues texts.
+  /// Null where neither the model nor the user has a template. Without a template the model
+  /// continues texts.
   std::unique_ptr<TurnEncoder> chat;
   GenerationOptions options;
   bool skip_special_tokens = true;
@@ -44,12 +45,13 @@ struct Assistant {
   std::string warning;      // parts of the folder's files without effect, one a line
 
   /// Returns the tokens of a conversation that ends with a question, or of a text to continue.
-  /// Throws UserError: the template refuses it, it is more than one text and there is no template,
-  /// it has no tokens, or the context has no space for an answer.
+  /// Throws UserError: the template refuses the conversation; without a template, the conversation
+  /// is more than one text; there are no tokens; or the context has no space for an answer.
   std::vector<int32_t> prompt(const Conversation& conversation) const;
 };
 
-/// Throws UserError: no model there, a missing base model, settings that contradict each other.
+/// Throws UserError: no model in the folder, a missing base model, settings that contradict each
+/// other.
 Assistant load_assistant(const AssistantRequest& request);
 
 }  // namespace longspan

@@ -18,7 +18,8 @@ namespace longspan {
 /// holds the states of the recurrent layers.
 class CachedAttention : public Attention, private RecurrentMemory {
  public:
-  /// `kernel` must outlive it. The cache grows with the tokens, by kRoomStep tokens or by half.
+  /// `kernel` must outlive this object. The cache grows with the tokens, by kRoomStep tokens or by
+  /// half.
   CachedAttention(const BlockKernel& kernel, int64_t num_layers, int64_t num_recurrences,
                   int64_t num_sequences);
 
@@ -30,7 +31,7 @@ class CachedAttention : public Attention, private RecurrentMemory {
 
   /// Cached tokens of a sequence.
   int64_t length(int64_t sequence) const { return lengths_[sequence]; }
-  /// Forgets tokens of a sequence from `length` on. States cannot go back: in models with
+  /// Forgets tokens of a sequence from `length` on. Recurrent states cannot go back: in models with
   /// recurrences, `length` must be 0 or the current length.
   void truncate(int64_t sequence, int64_t length);
 

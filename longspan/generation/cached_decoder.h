@@ -26,9 +26,9 @@ class CachedDecoder {
   };
   /// Reads the next tokens of sequences, each sequence at most once. Returns the logits after each
   /// extension's last token, [E, V] in fp32 (fp64 for fp64 models). Reads long texts in chunks, and
-  /// calls `go_on` before each. Where it returns false, returns an undefined tensor; tokens read so
-  /// far stay cached. A sequence whose new length changes its rotations (RopeScaling::is_long) is
-  /// read anew.
+  /// calls `go_on` before each chunk. Where `go_on` returns false, extend() returns an undefined
+  /// tensor; tokens read so far stay cached. A sequence whose new length changes its rotations
+  /// (RopeScaling::is_long) is read anew.
   at::Tensor extend(
       const std::vector<Extension>& wanted,
       const std::function<bool()>& go_on = [] { return true; });
@@ -37,7 +37,7 @@ class CachedDecoder {
   /// Cached tokens of a sequence.
   const std::vector<int32_t>& tokens(int64_t sequence) const { return tokens_[sequence]; }
   /// Forgets a sequence's tokens from `length` on. In models with recurrent layers, whose states
-  /// cannot go back, forgets all of them.
+  /// cannot go back, forgets all tokens.
   void truncate(int64_t sequence, int64_t length);
   /// The most tokens of a sequence.
   int64_t max_length() const { return max_length_; }
@@ -48,7 +48,8 @@ class CachedDecoder {
  private:
   /// Whether rows with these numbers of positions have the same rotations.
   bool turn_alike(int64_t one, int64_t other) const;
-  /// Prepends all cached tokens of a sequence whose keys need other rotations, and forgets them.
+  /// Prepends all cached tokens of a sequence whose keys need other rotations, and forgets these
+  /// tokens.
   std::vector<Extension> with_what_turns_otherwise(std::vector<Extension> extensions);
 
   std::vector<std::vector<int32_t>> tokens_;

@@ -38,9 +38,10 @@ struct GenerationListener {
 };
 
 /// Answers all prompts, as many at a time as the decoder has sequences. When an answer ends, the
-/// next prompt takes its sequence; a beginning of the prompt that the sequence still holds is not
-/// read again. Each prompt has its own random numbers, so answers do not depend on how many are
-/// generated at a time. A prompt has at least one token and fewer than decoder.max_length().
+/// next prompt takes the answer's sequence; a beginning of the prompt that the sequence still holds
+/// is not read again. Each prompt has its own random numbers, so answers do not depend on the
+/// number of prompts at a time. A prompt has at least one token and fewer than
+/// decoder.max_length().
 void generate(CachedDecoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
               const GenerationOptions& options, const GenerationListener& listener);
 

@@ -20,10 +20,10 @@ struct PromptRow {
 ///   {"messages" or "conversations": [{"role", "content"} or {"from", "value"}, ...]}
 ///   {"instruction": ..., "input": ..., "system": ..., "history": [[question, answer], ...]}
 ///   {"prompt" or "text": ...}, a text or messages as above
-/// It may have `tools` (see read_tools) and other columns, which answered_row() keeps. Messages may
-/// have more keys (see read_message_parts); unread ones are counted in `unread`. An answer at the
-/// end of the messages is dropped, since the model is to give it. Throws UserError (with file and
-/// line): unreadable file, no such column, no question, no rows.
+/// A row may have `tools` (see read_tools) and other columns, which answered_row() keeps. Messages
+/// may have more keys (see read_message_parts); unread keys are counted in `unread`. An answer at
+/// the end of the messages is dropped, since the model gives its own answer. Throws UserError (with
+/// file and line): unreadable file, no known column, no question, no rows.
 std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most = INT64_MAX,
                                         UnreadKeys* unread = nullptr);
 

@@ -21,9 +21,9 @@ class Sampler {
  public:
   Sampler(const SamplingOptions& options, uint64_t seed) : options_(options), seed_(seed) {}
 
-  /// Returns the next token's id. Changes `logits`. `before`: all tokens so far, with the prompt's.
-  /// Applies penalty, temperature, top_k and top_p in this order, as transformers does. Throws
-  /// UserError where a logit is NaN or +inf (a diverged model), or all are -inf.
+  /// Returns the next token's id. Changes `logits`. `before`: all tokens so far, including the
+  /// prompt's. Applies penalty, temperature, top_k and top_p in this order, as transformers does.
+  /// Throws UserError where a logit is NaN or +inf (a diverged model), or all are -inf.
   int32_t pick(std::span<float> logits, std::span<const int32_t> before);
 
  private:
