@@ -15,11 +15,11 @@
 
 namespace longspan {
 
-/// Counts the bytes that the token mixers of a training run send, and what mixer_volume() predicts
-/// for the same rows. Excludes reductions of gradients and losses.
+/// Counts the bytes that the token mixers of a training run send, and the bytes that mixer_volume()
+/// predicts for the same rows. Excludes reductions of gradients and losses.
 class AttentionTraffic {
  public:
-  /// Settings of a step that determine the bytes that it sends. The booleans are those of
+  /// Settings of a step that determine the bytes that it sends. The booleans are arguments of
   /// attention_volume().
   struct Sending {
     int64_t element_bytes;
@@ -29,10 +29,10 @@ class AttentionTraffic {
   AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const ModelSpec& model,
                    const Sending& sending, at::Device device);
 
-  /// Count the bytes of a row. Call begin_row() before the row's forward, end_forward() after it,
-  /// and end_backward() after its backward.
+  /// Count the bytes of a row. Call begin_row() before the row's forward, end_forward() after the
+  /// forward, and end_backward() after the backward.
   void begin_row();
-  /// `padded`: the row as TokenOrder::packing has it.
+  /// `padded`: the row as in TokenOrder::packing.
   void end_forward(const Packing& padded);
   void end_backward();
 

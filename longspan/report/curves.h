@@ -1,5 +1,5 @@
 // Plots of a run, drawn by a sink of its events: training_loss.png, training_eval_loss.png, and one
-// for each drawn mean of the stage (Stage::drawn). No torch.
+// plot for each drawn mean of the stage (Stage::drawn). No torch.
 #pragma once
 
 #include <set>
@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// Exponential moving average as in LLaMA-Factory; its weight depends on the number of points: 1.8
-/// * (sigmoid(0.05 * points) - 0.5).
+/// Exponential moving average as in LLaMA-Factory; the average's weight depends on the number of
+/// points: 1.8 * (sigmoid(0.05 * points) - 0.5).
 std::vector<double> smooth(const std::vector<double>& values);
 
 /// Plots the curves with points in the log into `folder`. Throws UserError.

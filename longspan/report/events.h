@@ -1,5 +1,5 @@
-// Events of a run or session, and their sinks: a console, log files, pictures, a program of a
-// user's own. No torch.
+// Events of a run or session, and their sinks: a console, log files, pictures, a user's own
+// program. No torch.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Stepped {
 };
 /// The loop has ended, with or without its last step.
 struct StepsEnded {};
-/// An entry for the logs: of the steps since the last one, of an evaluation, or of the whole
+/// An entry for the logs: of the steps since the last entry, of an evaluation, or of the whole
 /// training.
 struct Logged {
   Progress progress;
@@ -37,12 +37,12 @@ struct CheckpointSaved {
   int64_t step;
 };
 /// The trained model is complete in a folder, and so are the logs and results of a run.
-/// `record_folder`: empty for a session, which has none.
+/// `record_folder`: the folder of logs and results; empty for a session.
 struct ModelSaved {
   std::string model_folder, record_folder;
 };
 /// Peak memory of training in bytes, by rank: after the last step, before anything is saved. Only
-/// of a run that measures it (RunParts::meter).
+/// of a run that measures memory (RunParts::meter).
 struct MemoryMeasured {
   std::vector<MeasuredPeak> peaks;
 };
@@ -60,12 +60,12 @@ class EventSink {
 /// Sends the events of a rank to its sinks. Ranks other than 0 send only lines about themselves.
 class Events {
  public:
-  /// `sink`: null: none. It must outlive this object.
+  /// `sink`: null: no sink. A sink must outlive this object.
   Events(int rank, EventSink* sink);
   Events(const Events&) = delete;
   Events& operator=(const Events&) = delete;
 
-  /// Adds a sink, which gets each event before the others. It must outlive later events.
+  /// Adds a sink, which gets each event before the other sinks. The sink must outlive later events.
   void add_first(EventSink& sink) { sinks_.insert(sinks_.begin(), &sink); }
   void tell(const Event& event) const;
   void say(std::string text) const { tell(Said{std::move(text)}); }

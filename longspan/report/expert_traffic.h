@@ -13,8 +13,8 @@
 
 namespace longspan {
 
-/// Counts the bytes to and from experts of other ranks in training, and what expert_volume()
-/// predicts for as many rows.
+/// Counts the bytes to and from experts of other ranks in training, and the bytes that
+/// expert_volume() predicts for as many rows.
 class ExpertTraffic {
  public:
   /// `experts`: null if nothing is sent; must outlive this object. `element_bytes`: of the rows'
@@ -22,8 +22,8 @@ class ExpertTraffic {
   ExpertTraffic(const ExpertParallel* experts, const ModelSpec& model, int64_t element_bytes,
                 at::Device device);
 
-  /// Call begin_row() before a row's forward, end_forward() after it, and end_backward() after its
-  /// backward.
+  /// Call begin_row() before a row's forward, end_forward() after the forward, and end_backward()
+  /// after the backward.
   void begin_row();
   void end_forward();
   void end_backward();

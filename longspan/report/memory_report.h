@@ -15,10 +15,11 @@
 namespace longspan {
 
 /// Returns the sizes of the largest micro-batch that the examples can form. If an example's
-/// documents are in separate rows, those of the longer rows.
+/// documents are in separate rows, the sizes of the longer rows.
 RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind);
 
-/// Returns a warning if the ranks of a machine need more memory than it has; otherwise empty.
+/// Returns a warning if the ranks of a machine need more memory than the machine has; otherwise
+/// empty.
 std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const MachineMemory& machine);
 
 class MemoryReport {
@@ -28,7 +29,7 @@ class MemoryReport {
       : meter_(meter), facts_(facts), account_(account_of(facts)), remark_(std::move(remark)) {}
 
   /// Returns a rank's estimate, with a warning if the ranks of this machine need more host memory
-  /// than it has. Starts to measure the peak.
+  /// than the machine has. Starts to measure the peak.
   std::string begin(int ranks_here, bool cuda);
   /// Returns, on rank 0, every rank's peaks since begin(), next to the estimate. Collective.
   std::string end(const Group& world);

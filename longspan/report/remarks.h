@@ -18,7 +18,7 @@ struct RemarkFacts {
   const std::string& adapters;  // adapter_name_or_path
   const ModelConfig& model;
   std::string plan_warning;  // may be empty
-  int64_t num_rows = 0;      // in the training set; 0: there is none
+  int64_t num_rows = 0;      // in the training set; 0: no training set
   int64_t rows_per_step = 0;
   int local_world_size = 1, num_cores = 1;  // on this machine
   bool cuda = false;

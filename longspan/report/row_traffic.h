@@ -19,8 +19,8 @@ class RowTraffic {
  public:
   RowTraffic(AttentionTraffic attention, ExpertTraffic experts);
 
-  /// Call begin_row() before a row's forward, end_forward() after it, and end_backward() after its
-  /// backward. `padded`: the row as TokenOrder::packing has it.
+  /// Call begin_row() before a row's forward, end_forward() after the forward, and end_backward()
+  /// after the backward. `padded`: the row as in TokenOrder::packing.
   void begin_row();
   void end_forward(const Packing& padded);
   void end_backward();

@@ -1,5 +1,5 @@
-// The logs and results of a run: trainer_log.jsonl, trainer_state.json, *_results.json. They have
-// the keys of transformers and LLaMA-Factory; numbers are not rounded. No torch.
+// The logs and results of a run: trainer_log.jsonl, trainer_state.json, *_results.json. These files
+// have the keys of transformers and LLaMA-Factory; numbers are not rounded. No torch.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ struct TrainingResult {
   double total_flos = 0.0;
 };
 
-/// The numbers of a log entry: of the steps since the last one, of an evaluation, or of the whole
+/// The numbers of a log entry: of the steps since the last entry, of an evaluation, or of the whole
 /// training.
 using Measured = std::variant<LoggedStep, EvaluationResult, TrainingResult>;
 
@@ -73,7 +73,7 @@ using Measured = std::variant<LoggedStep, EvaluationResult, TrainingResult>;
 LogEntry log_entry(const Progress& progress, const Measured& measured);
 
 /// Writes into an existing folder. All members throw UserError if a file cannot be written, except
-/// that training does not stop for a line of trainer_log.jsonl: it is written with the next one.
+/// for a line of trainer_log.jsonl: training continues, and the line is written with the next line.
 class TrainingLog {
  public:
   TrainingLog(std::string folder, const RunConstants& constants);
@@ -115,7 +115,7 @@ class TrainingLog {
   RunConstants constants_;
   std::vector<LogEntry> history_;
   std::string lines_;                                // of trainer_log.jsonl
-  bool lags_behind_ = false;                         // the file lacks some of them
+  bool lags_behind_ = false;                         // the file lacks some of these lines
   std::function<void(const std::string&)> warning_;  // empty after its first call
   LogEntry all_results_;
 };
