@@ -18,7 +18,7 @@
 
 namespace longspan {
 
-/// Inputs of an objective; all must outlive it.
+/// Inputs of an objective; all inputs must outlive the objective.
 struct ObjectiveContext {
   const PreferenceSettings& preferences;
   const Mesh& mesh;
@@ -43,8 +43,8 @@ class Objective {
   /// Returns this row's contribution to the denominator of a step's loss: labels (pt, sft), pairs
   /// (dpo, rm) or answers (kto).
   virtual double weight(const Row& row) const = 0;
-  /// True if loss() is the whole row's on every member of its sequence group; false if it is a part
-  /// that must still be summed over the group.
+  /// True if loss() returns the whole row's loss on every member of the row's sequence group; false
+  /// if loss() returns a part that must still be summed over the group.
   virtual bool replicated() const = 0;
   /// True if losses depend on the results of precompute() over all rows of the step. Otherwise
   /// precompute() and end_precompute() may be skipped.
@@ -55,9 +55,9 @@ class Objective {
   virtual void precompute(const Row& row) { (void)row; }
   /// Called after all rows of this data-parallel group (possibly none). Collective over the world.
   virtual void end_precompute() {}
-  /// Returns the row's contribution to the loss of the step; its gradient is that of the step's
-  /// loss. `total_weight`: of the step. `row_number`: index of the row among the precompute()
-  /// calls. Collective over the row's sequence group.
+  /// Returns the row's contribution to the loss of the step; its gradient is the gradient of the
+  /// step's loss. `total_weight`: of the step. `row_number`: index of the row among the
+  /// precompute() calls. Collective over the row's sequence group.
   virtual at::Tensor loss(const Row& row, size_t row_number, double total_weight,
                           Averages& averages) = 0;
   /// Returns the names that loss() adds to `averages`, in the order of a log line.

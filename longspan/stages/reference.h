@@ -27,12 +27,13 @@ class Reference {
 };
 
 /// Makes a reference with its own model, and the parts that the model refers to. `pictures`: null
-/// if rows have none. `sharded`: the source of its parameters, if they are sharded.
+/// if rows have no pictures. `sharded`: the source of the model's parameters, if they are sharded.
 std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
                                            std::unique_ptr<PictureFeatures> pictures,
                                            std::unique_ptr<ShardedParameters> sharded = nullptr);
 
-/// Makes a reference from the trained model without its adapters. The model must outlive it.
+/// Makes a reference from the trained model without its adapters. The model must outlive the
+/// reference.
 std::unique_ptr<Reference> base_model_reference(Decoder& model);
 
 /// Precomputed log-probabilities: by Example::number, one value for each document of the example.

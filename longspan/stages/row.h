@@ -12,9 +12,9 @@
 
 namespace longspan {
 
-/// A document of a row: its example, and its index there.
+/// A document of a row: its example, and its index in the example.
 struct DocumentOf {
-  const Example* example;  // one of the row's
+  const Example* example;  // an example of the row
   int number;
 };
 
@@ -25,7 +25,7 @@ struct Row : DrawnExamples {
   Batch whole, local;
 
   int64_t num_documents() const { return static_cast<int64_t>(documents.size()); }
-  /// Returns the tokens of its documents in the data; a prompt shared by two documents counts
+  /// Returns the tokens of the row's documents in the data; a prompt shared by two documents counts
   /// twice. 0 for an idle row.
   int64_t num_tokens() const;
   /// Returns the computed tokens; a shared prompt counts once.
@@ -40,12 +40,12 @@ enum class Documents {
   kSecond,
 };
 
-/// Makes a row. Without examples it is an idle row of one token, without documents and labels, for
-/// a rank that must take part in the computation of the others.
+/// Makes a row. Without examples the row is an idle row of one token, without documents and labels,
+/// for a rank that must take part in the computation of other ranks.
 Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
              at::Device device);
 
-/// Returns this rank's share of a row, in the token order of its attention, on its device.
+/// Returns this rank's share of a row, in the token order of the rank's attention, on `device`.
 Batch local_share(const Batch& row, const SequenceParallel& attention, at::Device device);
 
 }  // namespace longspan
