@@ -1,6 +1,6 @@
-// checkpoint-N/ folders. All ranks write them; later runs find them, and remove old ones. A folder
-// under its final name is complete unless the disk or somebody has changed it, which its checksums
-// detect.
+// checkpoint-N/ folders. All ranks write a checkpoint; later runs find checkpoints, and remove old
+// ones. A folder under its final name is complete unless the disk or somebody has changed it, which
+// its checksums detect.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,10 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& output_dir);
 /// Returns the checkpoints in all of the run's own folders (output_folders).
 std::vector<FoundCheckpoint> find_checkpoints(const OutputSettings& config);
 
-/// Returns a free hidden path in output_dir, to which checkpoint `name` is moved while a new one
-/// replaces it. Removes an earlier folder at that path. If a network disk keeps that folder because
-/// a file in it is open, returns another path. Throws UserError as remove_own_folder.
+/// Returns a free hidden path in output_dir, to which checkpoint `name` is moved while a new
+/// checkpoint replaces it. Removes an earlier folder at that path. If a network disk keeps that
+/// folder because a file in it is open, returns another path. Throws UserError as
+/// remove_own_folder.
 std::string name_for_replaced(const std::string& output_dir, const std::string& name);
 
 /// Restores the name of a checkpoint that a killed run had moved away and not yet replaced. Must be
@@ -48,8 +49,8 @@ void put_back_replaced(const std::string& output_dir);
 void remove_leftovers(const std::string& output_dir);
 
 /// Returns a short description of the checkpoint's damage; empty if it is intact. Each rank of
-/// `world` reads a part; the result is the same on all. Collective. Throws UserError if a rank does
-/// not see the checkpoint.
+/// `world` reads a part; the result is the same on all ranks. Collective. Throws UserError if a
+/// rank does not see the checkpoint.
 std::string broken_part(const Group& world, Notices& notices, const std::string& folder);
 
 struct CheckpointContent {
@@ -72,13 +73,14 @@ class Checkpoints {
               const ModelSaver& saver, std::string last)
       : config_(config), world_(world), notices_(notices), saver_(saver), last_(std::move(last)) {}
 
-  /// Saves <output_dir>/checkpoint-<step> and returns the folder. It is written under a temporary
-  /// name, synced, checksummed and renamed. With save_total_limit it is then read back, and the
-  /// oldest checkpoints beyond the limit are removed. `output_dir`: the configuration's, or its
-  /// fallback_folder. Collective; throws as all_or_none.
+  /// Saves <output_dir>/checkpoint-<step> and returns the folder. The checkpoint is written under a
+  /// temporary name, synced, checksummed and renamed. With save_total_limit the checkpoint is then
+  /// read back, and the oldest checkpoints beyond the limit are removed. `output_dir`: the
+  /// configuration's, or its fallback_folder. Collective; throws as all_or_none.
   std::string save(const std::string& output_dir, int64_t step, const CheckpointContent& content);
 
-  /// Returns the checkpoint that the run saved last, or resumed from; empty if there is none.
+  /// Returns the checkpoint that the run saved last, or resumed from; empty if there is no
+  /// checkpoint.
   const std::string& last() const { return last_; }
   /// Returns "the last checkpoint is FOLDER" or "no checkpoint has been saved".
   std::string last_text() const {
@@ -86,8 +88,8 @@ class Checkpoints {
   }
 
  private:
-  /// Writes this rank's part of the state. Returns its name in the folder; empty if it has none.
-  /// Collective.
+  /// Writes this rank's part of the state. Returns the part's name in the folder; empty if this
+  /// rank has no part. Collective.
   std::string write_part(const std::string& folder, const std::vector<StateSource>& states) const;
   void remove_old(const std::string& output_dir, const std::string& newest) const;
 

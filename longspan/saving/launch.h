@@ -1,4 +1,4 @@
-// Identifies this start of the program among those of its launcher and of its cluster job.
+// Identifies this start of the program among the starts by its launcher and in its cluster job.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ struct Launch {
   bool is_restart = false;  // an earlier attempt has claimed output_dir
 };
 
-/// Returns the launch of this start. It is a restart if torchrun's store knows the launch, or if a
-/// cluster job was requeued after it had saved something; the requeued job continues the launch of
-/// its newest checkpoint. Collective. Throws as all_or_none.
+/// Returns the launch of this start. The start is a restart if torchrun's store knows the launch,
+/// or if a cluster job was requeued after the job had saved something; the requeued job continues
+/// the launch of its newest checkpoint. Collective. Throws as all_or_none.
 Launch find_launch(const OutputSettings& config, const Rendezvous& where, const Group& world);
 
 /// Stores the launch in torchrun's store, so that workers that torchrun restarts recognize it.

@@ -12,7 +12,7 @@ namespace longspan {
 constexpr const char* kUnfinishedModel = ".model.partial";
 
 /// Returns the first 8 hex digits of a hash of the absolute path without links. Runs that share a
-/// folder recognize their own files by it.
+/// folder recognize their own files by this hash.
 std::string hash_of_path(const std::string& folder);
 
 /// Returns this run's folder in fallback_output_dir, which other runs may use too:

@@ -1,5 +1,5 @@
-// Checks before any computation that a run can write into its folders, and how much space they
-// have.
+// Checks before any computation that a run can write into its folders, and how much space the
+// folders have.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@
 
 namespace longspan {
 
-/// Creates the folder if it is missing, writes a file into it, and removes what it created. Several
-/// machines may do so at the same time on a shared disk. Throws UserError; its message begins with
-/// `key`.
+/// Creates the folder if it is missing, writes a file into it, and removes everything that it
+/// created. Several machines may call this function at the same time on a shared disk. Throws
+/// UserError; its message begins with `key`.
 void try_folder(const std::string& key, const std::string& folder);
 
-/// The same for output_dir, TensorBoard's folder and fallback_folder. Also throws UserError if
-/// fallback_output_dir is output_dir, and if fallback_folder is one of `sources` or holds results
-/// of an earlier run with this output_dir that may not be overwritten.
+/// As try_folder(), for output_dir, TensorBoard's folder and fallback_folder. Also throws UserError
+/// if fallback_output_dir is output_dir, and if fallback_folder is one of `sources` or holds
+/// results of an earlier run with this output_dir that may not be overwritten.
 void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolder>& sources);
 
 /// Returns the bytes that this process may still write at `folder` (which may not exist yet), by
@@ -36,8 +36,8 @@ std::optional<int64_t> free_bytes(const std::string& folder);
 Room room_in(const std::string& folder);
 
 /// Returns the bytes that the run will write; the caller sets the number of saves. `rule`: the
-/// optimizer whose states checkpoints hold. `rounds`: the model is saved in lower precision than it
-/// is trained in.
+/// optimizer whose states checkpoints hold. `rounds`: the model is saved in lower precision than in
+/// training.
 DiskFacts disk_facts(const OutputSettings& config, const UpdateRule& rule, const SavedModel& model,
                      bool rounds);
 
@@ -58,11 +58,11 @@ class PatientSaver {
   struct Saved {
     std::string name;       // e.g. "the model"
     int64_t num_bytes = 0;  // approximate size
-    std::string remains;    // what is left if the save is given up: "the last checkpoint is ..."
+    std::string remains;    // text for a save that is given up: "the last checkpoint is ..."
   };
   /// Calls `attempt(folder)`, which must be collective and throw as all_or_none, for one of
-  /// `folders` after the other until one succeeds. If the disks are full, prints a message, waits
-  /// for space without a time limit and tries again; the timeout of collectives does not run
+  /// `folders` after the other until an attempt succeeds. If the disks are full, prints a message,
+  /// waits for space without a time limit and tries again; the timeout of collectives does not run
   /// meanwhile. Does not retry a folder that failed for another reason. Returns the folder, or ""
   /// if the control of any rank asks the run to stop during the wait; if the run had been told to
   /// stop before, only an interrupt ends the wait. If no folder is left, rethrows the first

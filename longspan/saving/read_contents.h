@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// Returns, on rank 0, files_of_run with stamps and digests; an empty list on the others. Does not
+/// Returns, on rank 0, files_of_run with stamps and digests; an empty list on other ranks. Does not
 /// read files whose path and stamp are in `known`. If another rank does not find a file at rank 0's
 /// path, or finds another size or time, rank 0 reads it. A file that rank 0 cannot read has no
 /// digest, and an event names it. Collective. Throws as all_or_none.

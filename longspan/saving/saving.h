@@ -56,9 +56,9 @@ struct SavedModel {
   at::ScalarType dtype;            // of the weights on disk
   std::string source_folder;       // of the model that training started from
   std::optional<LoraShape> lora;   // if set, only the adapter is saved
-  std::optional<SavedChat> chat;   // nullopt: that of source_folder
+  std::optional<SavedChat> chat;   // nullopt: chat settings of source_folder
   ParameterTable specs;            // of all parameters
-  std::vector<HeldParameter> all;  // the same, in order, with the dtypes in which they are held
+  std::vector<HeldParameter> all;  // all parameters in order, with their dtypes in memory
 };
 
 /// Saves a model, from one process unless said otherwise.
@@ -71,7 +71,7 @@ class ModelSaver {
   /// Saves into `output_dir`, which is created if missing. Removes the files that an earlier run
   /// has listed as its model (file_list.h).
   void save_final(const std::string& output_dir, const std::vector<NamedTensor>& parameters) const;
-  /// The same for a model that no rank holds completely. Collective.
+  /// As save_final(), for a model that no rank holds completely. Collective.
   void save_final_together(const std::string& output_dir, ShardedParameters& parameters,
                            const Group& world, Notices& notices) const;
   const SavedModel& model() const { return model_; }

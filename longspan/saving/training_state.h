@@ -67,13 +67,13 @@ struct TrainingState {
 
 inline constexpr const char* kTrainingStateFile = "training_state.json";
 
-/// Writes it into `folder`. Throws UserError.
+/// Writes training_state.json into `folder`. Throws UserError.
 void write_training_state(const std::string& folder, const TrainingState& state);
 /// Throws UserError if the file is missing or broken.
 TrainingState read_training_state(const std::string& folder);
 
-/// Throws UserError with the first key or file that differs and must not, both values and the
-/// remedy. `rows_per_micro_batch`: over all processes now.
+/// Throws UserError with the first key or file that differs although it must not, both values and
+/// the remedy. `rows_per_micro_batch`: over all processes now.
 void require_same_run(const std::string& checkpoint, const RunIdentity& then,
                       const RunIdentity& now, int64_t rows_per_micro_batch);
 
@@ -86,8 +86,8 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const RunI
 std::string text_of(const RankAverages& averages);
 RankAverages averages_from(const std::string& text);
 
-/// Returns the sums with which rank `rank` of `world_size` resumes: its own or, if the number of
-/// ranks has changed, all of them on rank 0.
+/// Returns the sums with which rank `rank` of `world_size` resumes: the rank's own sums or, if the
+/// number of ranks has changed, all sums on rank 0.
 RankAverages averages_for(const TrainingState& state, int rank, int world_size);
 
 }  // namespace longspan
