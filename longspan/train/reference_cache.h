@@ -30,11 +30,11 @@ struct ReferenceJob {
 std::string reference_line(const std::string& key, size_t example,
                            const std::vector<double>& logps);
 
-/// Returns the reference's log-probabilities of all documents of all examples. Appends them, one
-/// line per example, to output_dir/reference_logps_<key>.jsonl, where the key is reference_key.
-/// Reuses intact lines of this file; computes the others again, with a warning. Data-parallel
-/// groups divide the examples. Makes the reference only if values are missing, and frees it before
-/// it returns. nullopt: interrupted. Collective over the world.
+/// Returns the reference's log-probabilities of all documents of all examples. Appends the values,
+/// one line per example, to output_dir/reference_logps_<key>.jsonl, where the key is reference_key.
+/// Reuses intact lines of this file; computes other lines again, with a warning. Data-parallel
+/// groups divide the examples. Makes the reference only if values are missing, and frees the
+/// reference before returning. nullopt: interrupted. Collective over the world.
 std::optional<ReferenceTable> precompute_reference(
     const ReferenceJob& job, const std::function<std::unique_ptr<Reference>()>& make_reference,
     const Events& events);

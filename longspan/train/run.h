@@ -36,8 +36,8 @@ struct RunParts {
 };
 
 /// Trains as the configuration says: reads data and model, trains, evaluates, saves. Every process
-/// of `plan` must call it; a process may call it repeatedly. Throws UserError on rank 0 for user
-/// errors and FailedElsewhere on the others, so that the message is printed once;
+/// of `plan` must call this function; a process may call it repeatedly. Throws UserError on rank 0
+/// for user errors and FailedElsewhere on the other ranks, so that the message is printed once;
 /// CommunicationError if the ranks do not find each other.
 RunResult run_training(const Config& config, const RunPlan& plan, RunControl& control,
                        const RunParts& parts = {});

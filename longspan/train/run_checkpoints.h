@@ -30,10 +30,10 @@ class RunCheckpoints {
   void save(const RunTotals& totals);
   /// True if a checkpoint was left out for lack of space and now fits. Collective.
   bool can_catch_up(const RunTotals& totals) const;
-  /// Saves a checkpoint of the steps so far before the run ends, unless there is one; waits for
-  /// disk space. Returns false if the wait was interrupted. Collective.
+  /// Saves a checkpoint of the steps so far before the run ends, unless this checkpoint exists;
+  /// waits for disk space. Returns false if the wait was interrupted. Collective.
   bool save_last(const RunTotals& totals);
-  /// True if a run can resume from the checkpoints; otherwise they hold only the model.
+  /// True if a run can resume from the checkpoints; otherwise the checkpoints hold only the model.
   bool hold_state() const { return !config_.save_only_model; }
 
  private:

@@ -19,8 +19,7 @@ struct DataSettings;
 struct MethodSettings;
 struct ModelSettings;
 
-/// The sections of the configuration that say what the data sets are, and how rows are made of
-/// them.
+/// The sections of the configuration that describe the data sets and how they become rows.
 struct RowSettings {
   const ModelSettings& model;
   const MethodSettings& method;
@@ -35,17 +34,17 @@ struct RunData {
   std::optional<SavedChat> chat;  // chat settings of the saved model, if a template is configured
 };
 
-/// Reads and encodes the data sets. Says an example, cut and left-out rows, and likely mistakes.
+/// Reads and encodes the data sets. Reports an example, cut and left-out rows, and likely mistakes.
 /// Without data sets, reads no tokenizer, and the saved model keeps the chat settings of its
-/// folder. `template_time`: of the run. Throws UserError.
+/// folder. `template_time`: the run's time. Throws UserError.
 RunData read_data(const RowSettings& config, const ModelConfig& model,
                   const LocalTime& template_time, Events& events);
 
 /// Returns a hash of all tokens, labels, columns, positions and desirabilities, in order.
 std::string fingerprint_of(const ExampleSet& examples);
 
-/// Throws if ranks read different models: each reads its own machine's files, which also determine
-/// whether there is an untied head (load_folder_config). Collective.
+/// Throws if ranks read different models: each rank reads its own machine's files, which also
+/// determine whether there is an untied head (load_folder_config). Collective.
 void require_same_model(const Group& world, const ModelConfig& model);
 
 /// Throws if ranks hold different data; all ranks of a sequence group must hold the same rows.

@@ -19,7 +19,7 @@ namespace longspan {
 struct RunRecord {
   Progress progress;
   TrainingResult training;
-  std::optional<EvaluationResult> evaluation;  // the last one, if the run ends with an evaluation
+  std::optional<EvaluationResult> evaluation;  // the last, if the run ends with an evaluation
   SentBytes sent;
 };
 
@@ -35,14 +35,14 @@ class RunResults {
   /// Returns false if the wait was interrupted. Collective. Throws as all_or_none.
   bool save_model(const RunTotals& totals);
   /// Saves logs and results like save_model(), then sends the event ModelSaved. Tries the model's
-  /// folder first, so call it after save_model().
+  /// folder first, so call save_record() after save_model().
   bool save_record(const RunRecord& record);
 
   /// Returns the model's folder after save_model(): output_dir, or the run's folder in
-  /// fallback_output_dir; empty if it was not saved.
+  /// fallback_output_dir; empty if the model was not saved.
   const std::string& model_in() const { return model_in_; }
-  /// Returns the folder of logs and results: the model's folder, or the other one if it has no
-  /// space.
+  /// Returns the folder of logs and results: the model's folder, or the other folder if the model's
+  /// folder has no space.
   const std::string& record_in() const { return record_in_; }
 
  private:

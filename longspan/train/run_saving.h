@@ -22,7 +22,7 @@ struct ModelSettings;
 struct OptimizationSettings;
 struct UpdateRule;
 
-/// All must outlive the RunSaving.
+/// All parts must outlive the RunSaving.
 struct SavingParts {
   const ModelSettings& model;
   const OptimizationSettings& optimization;

@@ -1,4 +1,4 @@
-// The data of a run, read by one rank of each machine for all of them.
+// The data of a run, read by one rank of each machine for all ranks of the machine.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace longspan {
 /// `cache_dir` (empty: the system's folder for temporary files). All ranks of the machine, also the
 /// first, then read examples from that file, and hold none in memory. Ranks that share a /proc
 /// count as one machine. A rank that cannot open the file calls `read` itself, and rank 0 warns. If
-/// any rank fails, all ranks throw. Collective. With one rank, throws what `read` throws.
+/// any rank fails, all ranks throw. Collective. With one rank, throws the exception of `read`.
 RunData share_data(const Group& world, Notices& notices, const std::string& cache_dir,
                    Events& events, const std::function<RunData()>& read);
 

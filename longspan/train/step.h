@@ -32,7 +32,7 @@ class TrainingStep {
                ExampleSource& source, const RunControl& control);
 
   /// Runs optimizer step `step` (0-based). `num_skipped`: earlier steps without an update. Throws
-  /// UserError on rank 0 and FailedElsewhere on the others. Collective.
+  /// UserError on rank 0 and FailedElsewhere on the other ranks. Collective.
   StepResult run(int64_t step, int64_t num_skipped);
 
  private:

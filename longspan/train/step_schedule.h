@@ -1,4 +1,4 @@
-// The steps of a run: their number, learning rates, and the actions after each.
+// The steps of a run: their number, learning rates, and the actions after each step.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ class Trainer {
   /// Evaluates; returns nullopt if a rank was told to stop. Empty: there is nothing to evaluate on.
   using Evaluation = std::function<std::optional<EvaluationResult>()>;
 
-  /// The parts of a trainer; each must outlive it.
+  /// The parts of a trainer; each part must outlive the trainer.
   struct Parts {
     Workers& workers;
     const StepSchedule& schedule;
@@ -44,7 +44,7 @@ class Trainer {
   void resume(const ResumePoint& from);
   /// Runs the remaining steps and the last evaluation, and saves the model, logs and plots. If the
   /// control asks the run to stop, saves a checkpoint at the end of the step instead, and returns.
-  /// Throws UserError on rank 0 and FailedElsewhere on the others. Collective.
+  /// Throws UserError on rank 0 and FailedElsewhere on the other ranks. Collective.
   RunEnd train();
 
  private:
@@ -56,8 +56,8 @@ class Trainer {
   /// True if an evaluation remains between the last step and the end.
   bool ends_with_evaluation() const;
   /// Logs, evaluates and saves a checkpoint, as far as each is due. Skips the evaluation if the run
-  /// is told to stop, since saving needs the time; the resumed run does it. Returns true to stop
-  /// now.
+  /// is told to stop, since saving needs the time; the resumed run then evaluates. Returns true to
+  /// stop now.
   bool after_step(int64_t step, const StepResult& result);
   void count(int64_t step, const StepResult& result);
   void log_step(const StepResult& result);
@@ -65,7 +65,7 @@ class Trainer {
   void log(const Progress& progress, const Measured& measured);
   /// Runs the last evaluation, and saves the model, logs and plots.
   RunEnd finish();
-  /// Saves a checkpoint of the steps so far, unless there is one.
+  /// Saves a checkpoint of the steps so far, unless this checkpoint exists.
   RunEnd stop();
 
   Parts parts_;
