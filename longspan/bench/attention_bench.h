@@ -20,7 +20,7 @@ struct AttentionBenchOptions {
   ProblemShape shape;
   std::vector<int64_t> document_lengths{8192};
   std::vector<const Method*> methods;  // empty: all methods that can split the heads
-  std::vector<int> head_waves;         // one row each, for methods with waves; empty: the default
+  std::vector<int> head_waves;         // one row for each, for methods with waves; empty: default
   std::optional<int> ulysses_size, ring_size, window_size;
   bool undistributed = true;
   int repeats = 5, warmup = 1;
@@ -78,8 +78,8 @@ struct AttentionBenchResult {
   AttentionBenchOptions options;
   int num_ranks = 1, threads = 1;
   std::string device;  // display name
-  /// The row on which errors are measured: the benchmark's own, or a shorter one where that takes
-  /// too long in fp64.
+  /// The row on which errors are measured: the benchmark's own row, or a shorter row where the
+  /// former takes too long in fp64.
   std::vector<int64_t> checked_lengths;
   std::vector<MethodMeasurement> methods;
 };

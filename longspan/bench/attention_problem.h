@@ -54,8 +54,8 @@ class AttentionProblem {
   AttentionProblem(const ProblemShape& shape, const Packing& row, const TokenOrder& order,
                    ProblemInputs inputs);
 
-  /// Clears the gradients, runs the forward, and saves what the backward needs. Returns the output,
-  /// detached.
+  /// Clears the gradients, runs the forward, and saves the tensors that the backward needs. Returns
+  /// the output, detached.
   at::Tensor forward(Attention& attention);
   void backward(Attention& attention);
 

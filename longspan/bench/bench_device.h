@@ -18,8 +18,8 @@ struct BenchDevice {
   std::string name = "CPU";  // display name
 };
 
-/// Returns the CPU, or the GPU of this process: the `local_rank`-th of its machine, which it makes
-/// its current device.
+/// Returns the CPU, or the GPU of this process: the `local_rank`-th GPU of its machine, which
+/// becomes the current device.
 BenchDevice bench_device(const DeviceChoice& choice, int local_rank);
 
 /// Blocks the host until the device has finished all work. No-op on a CPU.

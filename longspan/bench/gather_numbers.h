@@ -9,8 +9,8 @@
 
 namespace longspan {
 
-/// Returns the numbers of all ranks, in rank order. All ranks give equally many. `device` is the
-/// group's. Collective.
+/// Returns the numbers of all ranks, in rank order. All ranks give the same number of values.
+/// `device` is the group's. Collective.
 std::vector<std::vector<double>> gather_numbers(const Group& group,
                                                 const std::vector<double>& numbers,
                                                 at::Device device);

@@ -1,4 +1,4 @@
-// An attention kernel that measures another one.
+// An attention kernel that measures another kernel.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace longspan {
 
 /// Work of a kernel. `seconds`: on a GPU the time between two events of the stream; on a CPU
 /// processor time of the calling thread, since ranks may outnumber cores. `pairs`: pairs of a query
-/// and a key that it sees, over all query heads.
+/// and a key that the query sees, over all query heads.
 struct KernelWork {
   double seconds = 0;
   double pairs = 0;
