@@ -32,7 +32,7 @@ AttentionCase random_case(const Packing& packing, int64_t num_heads, int64_t num
 AttentionCase random_case(const std::vector<int64_t>& document_lengths, int64_t num_heads,
                           int64_t num_kv_heads, int64_t head_dim, uint64_t seed);
 
-/// Returns keys that expand latents by up_JE and add to its gradient.
+/// Returns keys that expand latents by up_JE and add to the gradient of up_JE.
 std::shared_ptr<const LatentKeys> latent_keys(const AttentionSpec& spec, const at::Tensor& up_JE);
 
 struct AttentionSolution {
@@ -68,9 +68,9 @@ std::vector<DistributedSolution> solve_all(const std::vector<DistributedTask>& t
 /// Runs make_attention(plan) on threads. Each rank takes its share of the row by token_order,
 /// attends and runs the backward; the results are put back in row order. Padding holds large random
 /// numbers, which must not affect the results. With checkpointing, the forward saves its
-/// results, and they are replayed before the backward, without values if the output is known.
-/// Computes in `dtype`. Many problems share one start of ranks, which takes longer than most of
-/// them.
+/// results, and the results are replayed before the backward, without values if the output is
+/// known. Computes in `dtype`. Many problems share one start of ranks, which takes longer than most
+/// problems.
 std::vector<DistributedSolution> solve_distributed(const std::vector<AttentionCase>& problems,
                                                    const ParallelPlan& plan, at::ScalarType dtype,
                                                    bool checkpointing = false);

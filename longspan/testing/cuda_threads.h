@@ -159,7 +159,7 @@ inline void run_on_threads(const std::string& name, const Indices& blocks, const
 
 // NOLINTBEGIN
 inline void __syncthreads() { longspan::testing::block().wait_for_all(); }
-/// All threads of a block must call it; on a GPU, only those of a warp.
+/// All threads of a block must call this function; on a GPU, only the threads of a warp.
 template <typename T>
 T __shfl_xor_sync(unsigned, T x, int step) {
   auto& own = longspan::testing::block();
@@ -172,7 +172,7 @@ T __shfl_xor_sync(unsigned, T x, int step) {
 }
 /// Adds each lane's part of the product of `a` and `b` to `sum`, in the layout of the instruction
 /// mma.m16n8k16: four words of `a`, and two of `b` for each 8 of `columns` * 8 columns, two bf16
-/// per word. All threads of a block must call it.
+/// per word. All threads of a block must call this function.
 inline void multiply_of_warp(float* sum, const unsigned* a, const unsigned* b, int columns) {
   constexpr int kMostWords = 8;
   static unsigned words[longspan::testing::Block::kMostThreads][2][kMostWords];

@@ -8,8 +8,7 @@
 namespace longspan::testing {
 
 /// Twelve experts in two of three layers. One router has a softmax, the other a sigmoid with a bias
-/// that keeps all tokens from the last three experts, so that with four places the last gets no
-/// rows.
+/// that keeps all tokens from the last three experts, so that the last of four ranks gets no rows.
 inline ModelSpec shared_out_model() {
   ModelSpec spec = small_model(/*tied=*/false, /*biases=*/false);
   SelfAttentionSpec attention;
@@ -30,7 +29,7 @@ inline ModelSpec shared_out_model() {
   return spec;
 }
 
-/// Returns its parameters as new leaves, with the same values at each call.
+/// Returns the model's parameters as new leaves, with the same values at each call.
 inline std::vector<NamedTensor> shared_out_leaves(const ModelSpec& spec) {
   std::vector<NamedTensor> leaves = random_leaves(spec);
   for (const ParameterSpec& parameter : parameters_of(spec)) {

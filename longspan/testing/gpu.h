@@ -7,8 +7,8 @@
 
 namespace longspan::testing {
 
-/// True if this machine has a GPU for tests; then makes its first GPU that of this process.
-/// Otherwise prints why. `deterministic`: as in GpuNumbers.
+/// True if this machine has a GPU for tests; the machine's first GPU then becomes this process's
+/// GPU. Otherwise prints the reason. `deterministic`: as in GpuNumbers.
 inline bool has_gpu(bool deterministic = true) {
   if (!cuda_available()) {
     MESSAGE("not run: ", why_no_cuda());

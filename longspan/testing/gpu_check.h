@@ -63,7 +63,7 @@ inline at::Tensor fp32(const at::Tensor& x) { return x.defined() ? x.to(at::kFlo
 
 inline double norm_of(const at::Tensor& x) { return wide(x).norm().item<double>(); }
 
-/// `other`: result of ATen operators in fp32. `size`: norm of the summands; default: that of the
+/// `other`: result of ATen operators in fp32. `size`: norm of the summands; default: norm of the
 /// result.
 inline void check_close(const at::Tensor& actual, const at::Tensor& other, const at::Tensor& exact,
                         std::optional<double> size = {}) {

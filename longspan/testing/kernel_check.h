@@ -1,5 +1,5 @@
-// Compares an attention kernel to the CPU's in fp64, which has its own test. T: query tokens, S:
-// key tokens, N: query heads, M: kv heads.
+// Compares an attention kernel to the CPU's kernel in fp64, which has its own test. T: query
+// tokens, S: key tokens, N: query heads, M: kv heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ struct KernelCase {
 };
 
 /// Returns cases of some hundred tokens, with several tiles of 64 and of 128 and partial tiles of
-/// both.
+/// both sizes.
 std::vector<KernelCase> kernel_cases();
 
 struct KernelShape {

@@ -18,7 +18,7 @@ inline std::vector<ParameterShape> parameter_shapes(const ModelSpec& model) {
   return shapes;
 }
 
-/// Returns specs as if each were the matrix of a linear layer, whatever its name.
+/// Returns specs as if each parameter were the matrix of a linear layer, whatever its name.
 inline ParameterTable projections(const std::vector<NamedTensor>& parameters) {
   ParameterTable specs;
   for (const auto& [name, tensor] : parameters) {

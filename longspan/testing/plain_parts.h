@@ -1,5 +1,6 @@
 // Layers whose parts are the plain versions of other layers' parts, run by layers/plain_layer.h:
-// autograd computes in the same frame what the originals compute by their own backwards.
+// in the same layer code, autograd computes the gradients that the original parts compute by their
+// own backwards.
 #pragma once
 
 #include "longspan/layers/layer.h"

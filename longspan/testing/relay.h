@@ -15,7 +15,7 @@
 namespace longspan::testing {
 
 /// Listens on loopback and forwards bytes to another local port and back, for its lifetime. When
-/// blocked, it accepts connections but forwards nothing.
+/// blocked, the relay accepts connections but forwards nothing.
 class Relay {
  public:
   explicit Relay(int to_port) : to_port_(to_port), listener_(new_socket()) {
@@ -37,7 +37,7 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  /// 0 if the system gave none.
+  /// 0 if the system gave no port.
   int port() const { return port_; }
   void hold(bool held) { held_ = held; }
   /// Drops the `number`-th answer from now (counted from 1) together with its connection: the

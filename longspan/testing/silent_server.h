@@ -10,7 +10,7 @@ namespace longspan::testing {
 /// Listens on loopback for its lifetime: the system accepts connections, and nothing is ever sent.
 class SilentServer {
  public:
-  /// At 127.0.0.NUMBER; port 0: a free one.
+  /// At 127.0.0.NUMBER; port 0: a free port.
   explicit SilentServer(uint32_t number = 1, int port = 0)
       : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
@@ -28,7 +28,7 @@ class SilentServer {
   SilentServer(const SilentServer&) = delete;
   SilentServer& operator=(const SilentServer&) = delete;
 
-  /// 0 if the system gave none.
+  /// 0 if the system gave no port.
   int port() const { return port_; }
 
  private:

@@ -6,19 +6,20 @@
 namespace longspan::testing {
 
 /// Returns |actual - expected| / |expected| in the Frobenius norm, computed in fp64. One number for
-/// the whole tensor, so that a single small element that cancels does not decide. An element that
-/// is wrong by its own size still shows as 1 / sqrt(elements), far above rounding.
+/// the whole tensor, so that a single small element that cancels does not dominate the result. An
+/// element that is wrong by its own size still shows as 1 / sqrt(elements), far above rounding.
 double relative_error(const at::Tensor& actual, const at::Tensor& expected);
 
 /// Returns the allowed distance from `exact` for a tensor computed from the same sums as `other` in
 /// another order.
 ///
 /// The distance of both from exact arithmetic comes from roundings that propagate through the same
-/// problem. They have the same size in any order but other values, and the norm of a tensor may
-/// depend on a few of them. So the limit is four times the other's distance. An `other` that is
-/// close by luck does not count as closer than 8 roundings of its dtype, fp32 or fp64. The limit
-/// depends neither on the kernels nor on the condition of the problem, which both share. An error
-/// in both is not detected: check that `other` itself is near `exact`.
+/// problem. These roundings have the same size in any order of summation but other values, and the
+/// norm of a tensor may depend on a few roundings. So the limit is four times the distance of
+/// `other`. An `other` that is close by luck does not count as closer than 8 roundings of its
+/// dtype, fp32 or fp64. The limit depends neither on the kernels nor on the condition of the
+/// problem, which both tensors share. An error in both is not detected: check that `other` itself
+/// is near `exact`.
 double allowed_error(const at::Tensor& other, const at::Tensor& exact);
 
 }  // namespace longspan::testing

@@ -1,8 +1,8 @@
-// A simulated accelerator, for tests of device code on machines without one: ATen's device type
-// PrivateUse1, in the process that calls install(). Its kernels are ATen's CPU kernels. Errors that
-// a GPU shows only sometimes occur here every time, with a message (findings.h): missing waits
-// between streams, memory that is freed too early, host accesses to memory that the host must not
-// touch.
+// A simulated accelerator, for tests of device code on machines without an accelerator: ATen's
+// device type PrivateUse1, in the process that calls install(). Its kernels are ATen's CPU kernels.
+// Errors that a GPU shows only sometimes occur here every time, with a message (findings.h):
+// missing waits between streams, memory that is freed too early, host accesses to memory that the
+// host must not touch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +27,10 @@ void install();
 /// Tensors that a kernel takes or makes, of any number.
 using Tensors = std::vector<at::Tensor>;
 
-/// Launches a kernel of our own on the current stream. `compute` gets the tensors as CPU tensors,
-/// `outputs` after `inputs`; its results become tensors of the device. The launch reads all of
-/// `inputs`, and reads and writes all of `outputs`. Throws FaultError if a tensor is not on the
-/// current device, and the errors of Machine::launch.
+/// Launches a kernel of Longspan's own on the current stream. `compute` gets the tensors as CPU
+/// tensors, `outputs` after `inputs`; the results of `compute` become tensors of the device. The
+/// launch reads all of `inputs`, and reads and writes all of `outputs`. Throws FaultError if a
+/// tensor is not on the current device, and the errors of Machine::launch.
 Tensors run_kernel(std::string_view name, const Tensors& inputs, const Tensors& outputs,
                    const std::function<Tensors(const Tensors&)>& compute);
 

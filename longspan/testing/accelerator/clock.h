@@ -39,17 +39,17 @@ struct Access {
   bool writes = false;
 };
 
-/// The accesses to one allocation that later ones may conflict with.
+/// The accesses to one allocation that later accesses may conflict with.
 class AccessHistory {
  public:
   /// Returns an access that conflicts with `next`: to the same bytes, by another stream, not
-  /// ordered before it at this clock, and at least one of the two writes.
+  /// ordered before `next` at this clock, and at least one of the two writes.
   std::optional<Access> conflict_of(const Access& next, const Clock& clock) const;
-  /// Sets the first access: the allocation. The memory may have belonged to others before, up to
-  /// this point of its stream.
+  /// Sets the first access: the allocation. The memory may have belonged to other allocations
+  /// before, up to this point of its stream.
   void begin(const Access& allocation) { accesses_ = {allocation}; }
-  /// Adds an access, and forgets those that it makes redundant: anything after it is also after
-  /// them.
+  /// Adds an access, and forgets accesses that the new access makes redundant: anything after the
+  /// new access is also after them.
   void add(const Access& access);
   /// Returns an access by a stream other than these that has not ended at this clock.
   std::optional<Access> unfinished(const Clock& clock, const std::vector<int>& apart_from) const;

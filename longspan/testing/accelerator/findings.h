@@ -31,8 +31,8 @@ struct FaultError : std::runtime_error {
 /// Throws a FaultError.
 [[noreturn]] void report(Fault fault, const std::string& text);
 
-/// For code that must not throw, such as destructors: the next launch throws the error. If there is
-/// none, the end of the process prints it and sets the status kFaultStatus.
+/// For code that must not throw, such as destructors: the next launch throws the error. Without
+/// another launch, the end of the process prints the error and sets the status kFaultStatus.
 void report_later(Fault fault, const std::string& text);
 /// Throws an error from report_later().
 void throw_reported();

@@ -7,11 +7,11 @@
 namespace longspan::testing::accelerator {
 
 struct ChildEnd {
-  int status = 0;      // exit status; negative: the signal that ended it
+  int status = 0;      // exit status; negative: the signal that ended the child
   std::string errors;  // its output on stderr
 };
 
-/// Runs `body` in a fork of this process, which has only this thread: it must not compute on
+/// Runs `body` in a fork of this process, which has only this thread. So `body` must not compute on
 /// tensors.
 ChildEnd in_child(const std::function<void()>& body);
 

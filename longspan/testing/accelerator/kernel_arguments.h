@@ -19,7 +19,7 @@ const Argument& as(const void* argument) {
 }
 
 /// Arguments of a launch: makes CPU tensors over the memory behind device addresses, and records
-/// each as read or written.
+/// each tensor as read or written.
 class Arguments {
  public:
   at::Tensor read(const void* front, at::IntArrayRef sizes, at::ScalarType dtype,

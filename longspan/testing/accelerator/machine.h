@@ -48,8 +48,8 @@ struct Launched {
 };
 
 /// The simulated machine. Launches compute at once in the calling thread, so results never depend
-/// on timing; the clocks detect what a GPU might do in another order. The host is a single one: a
-/// wait by one of its threads counts for all. Thread-safe.
+/// on timing; the clocks detect operations that a GPU might run in another order. All threads of
+/// the host count as one: a wait by one thread counts for all threads. Thread-safe.
 class Machine {
  public:
   static Machine& get();
@@ -60,7 +60,7 @@ class Machine {
   std::string stream_text(int stream) const;
 
   /// `stream`: the stream of the allocation; ignored for kPinned. Throws FaultError if the stream
-  /// may get memory that another one still uses.
+  /// may get memory that another stream still uses.
   Allocation& allocate(size_t size, int device, int stream);
   /// For deleters: does not throw.
   void free(Allocation& block) noexcept;
@@ -69,11 +69,11 @@ class Machine {
   Allocation* find(const void* front) const;
   bool is_of_device(const void* front) const { return memory_.is_of_device(front); }
   bool is_pinned(const void* front) const;
-  /// Returns the address for kernels; null if it belongs to no allocation.
+  /// Returns the address for kernels; null if the address belongs to no allocation.
   char* back_of(const void* front) const;
 
-  /// Starts a launch. Throws FaultError if nothing orders it after a launch that it depends on, if
-  /// it reads unwritten memory, or if its memory was freed.
+  /// Starts a launch. Throws FaultError if nothing orders the launch after a launch that it depends
+  /// on, if the launch reads unwritten memory, or if its memory was freed.
   Launched launch(std::string_view name, int stream, const std::vector<Use>& uses);
   /// Adds accesses of the launch to memory that was allocated for it.
   void also_uses(const Launched& launched, const std::vector<Use>& uses);
@@ -89,15 +89,15 @@ class Machine {
   void put_after(int stream, const Clock& clock);
   /// The host waits; counted under `why`.
   void wait_on_host(const Clock& clock, std::string_view why);
-  /// The host sees that it has ended, without waiting.
+  /// The host sees, without waiting, that the work before the clock has ended.
   void host_sees(const Clock& clock);
   bool host_is_past(const Clock& clock) const;
-  /// The same for all streams of a device.
+  /// As behind(), for all streams of a device.
   Clock behind_device(int device) const;
 
-  /// Protects pinned memory that a concurrent copy uses: until the host has waited for the copy, it
-  /// must not write there, nor read what the copy writes. `known`: the allocator of pinned memory
-  /// knows of the copy, and keeps freed memory until its end.
+  /// Protects pinned memory that a concurrent copy uses: until the host has waited for the copy,
+  /// the host must not write to this memory, nor read memory that the copy writes. `known`: the
+  /// allocator of pinned memory knows of the copy, and keeps freed memory until its end.
   void hold_pinned(const Launched& launched, const Use& use, bool known);
 
   void count_bytes(int64_t to_device, int64_t to_host);

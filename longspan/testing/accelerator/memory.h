@@ -19,13 +19,13 @@ namespace longspan::testing::accelerator {
 
 inline constexpr int kPinned = -1;  // instead of a device's number
 
-/// An allocation, or a freed one.
+/// A live or freed allocation.
 struct Allocation {
   char* front = nullptr;
   size_t size = 0;       // of the memory
   size_t requested = 0;  // requested bytes
   int device = 0;        // or kPinned
-  int stream = 0;        // the stream that it was made on; it returns to that stream's pool
+  int stream = 0;        // the stream of the allocation; freed memory returns to this stream's pool
   uint64_t number = 0;   // allocations are numbered over all devices
   bool live = true;
   std::string made_after;  // the thread's last launch before the allocation
@@ -38,8 +38,8 @@ struct Allocation {
   std::string text() const;
 };
 
-/// Allocates as torch's caching allocators do: freed memory goes to the pool of the stream that it
-/// was made on, and the next allocation on that stream may reuse it at once. Not thread-safe.
+/// Allocates as torch's caching allocators do: freed memory goes to the pool of the stream of its
+/// allocation, and the next allocation on that stream may reuse it at once. Not thread-safe.
 class Memory {
  public:
   Memory();

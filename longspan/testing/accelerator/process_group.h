@@ -19,9 +19,9 @@ namespace longspan::testing::accelerator {
 ///   endCoalescing returns null. Messages have no tags: two ranks match them in order.
 /// - Tensors live until the work has ended.
 ///
-/// All ranks must start the same collectives in the same order. The store is used to check this:
-/// the second rank throws FaultError, where NCCL would hang or mix up data. Errors of Gloo are
-/// thrown by the waits for the work. `carrier`: this rank's group, over the same store.
+/// All ranks must start the same collectives in the same order. The store is used to check this
+/// rule: the second rank throws FaultError, where NCCL would hang or mix up data. Errors of Gloo
+/// are thrown by the waits for the work. `carrier`: this rank's group, over the same store.
 c10::intrusive_ptr<c10d::Backend> make_group(c10::intrusive_ptr<c10d::Backend> carrier,
                                              c10::intrusive_ptr<c10d::Store> store);
 

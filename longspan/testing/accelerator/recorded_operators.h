@@ -1,4 +1,4 @@
-// Records the operators that the device gets, for a test that CUDA has all of them.
+// Records the operators that the device gets, for a test that CUDA has all these operators.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace longspan::testing::accelerator {
 bool records_operators();
 
 /// Appends an operator ("aten::add.out") to that file, once per process. Processes and threads may
-/// share the file. Throws std::runtime_error if it cannot be written.
+/// share the file. Throws std::runtime_error if the file cannot be written.
 void record_operator(const std::string& name);
 
 }  // namespace longspan::testing::accelerator

@@ -17,7 +17,7 @@ class KernelSide {
  public:
   /// Returns undefined tensors and unpinned CPU tensors unchanged.
   at::Tensor of(const at::Tensor& x);
-  /// True if the tensor is over the memory of a given one.
+  /// True if the tensor is over the memory of a given tensor.
   bool is_view(const at::Tensor& x) const;
   /// Returns the device tensor that corresponds to this view.
   at::Tensor view_of(const at::Tensor& x) const;
