@@ -14,8 +14,8 @@ struct Command {
   std::string help;     // `longspan help <name>`
   /// Returns the exit status. Throws UserError.
   int (*run)(const Arguments& arguments);
-  /// True if it computes with torch, which must then be the version that the program was compiled
-  /// with.
+  /// True if the command computes with torch. The loaded torch must then be the version that the
+  /// program was compiled with.
   bool computes;
 };
 
@@ -36,7 +36,7 @@ Command help_command();
 /// All commands, in the order in which a new user meets them.
 const std::vector<Command>& commands();
 
-/// Returns the error for an unknown command, with the nearest command if there is one.
+/// Returns the error for an unknown command, with the nearest command, if any.
 std::string unknown_command(const std::string& name);
 
 }  // namespace longspan

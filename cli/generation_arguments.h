@@ -21,8 +21,8 @@ struct GenerationArguments {
 };
 
 /// Reads `key=value`, `--key value`, `--key=value` and `--key` (true). Throws UserError for an
-/// unknown key (with the nearest) and for an invalid value. `writes_file`: also accept the keys of
-/// `longspan generate`.
+/// unknown key (with the nearest key) and for an invalid value. `writes_file`: also accept the keys
+/// of `longspan generate`.
 GenerationArguments read_generation_arguments(const std::string& command,
                                               const Arguments& arguments, bool writes_file);
 

@@ -14,7 +14,7 @@ namespace longspan {
 struct LaunchPlan {
   int num_nodes = 1, node_rank = 0, processes_per_node = 1;
   std::string master_address = "127.0.0.1";
-  std::optional<int> master_port;   // nullopt: any free one
+  std::optional<int> master_port;   // nullopt: any free port
   int64_t patience_seconds = 1800;  // ddp_timeout
 
   int world_size() const { return num_nodes * processes_per_node; }
@@ -25,25 +25,26 @@ bool is_launched();
 
 /// Makes the plan from the key nproc_per_node and LLaMA-Factory's environment variables:
 /// NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT. Default: one process per GPU, or
-/// one on a CPU. Throws UserError for an invalid number, for contradictions, and for several nodes
-/// without MASTER_ADDR.
+/// one process on a CPU. Throws UserError for an invalid number, for contradictions, and for
+/// several nodes without MASTER_ADDR.
 LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& device);
 
-/// Checks MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError if the name has
-/// no address, or none of this machine although it is the only one; if this machine cannot listen
-/// at the port; or if something other than torchrun listens there on node 0.
+/// Checks MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError if MASTER_ADDR
+/// has no address, or is no address of this machine although the run has no other machine; if this
+/// machine cannot listen at the port; or if something other than torchrun listens there on node 0.
 void check_meeting_place(const LaunchPlan& plan);
 
-/// Returns the torchrun of the Python environment whose torch is in use: $TORCHRUN, the one next to
-/// that environment's python, or the first on PATH. nullopt if there is none.
+/// Returns the torchrun of the Python environment whose torch is in use: $TORCHRUN, the torchrun
+/// next to that environment's python, or the first on PATH. nullopt if no torchrun is found.
 std::optional<std::string> find_torchrun();
 
 /// Replaces this process by torchrun with `longspan <words>` as its workers. Returns only by
 /// throwing UserError (no torchrun, or a too low limit of open files). Call check_meeting_place
-/// first; it can take a minute, in which the caller handles signals.
+/// first; the check can take a minute, in which the caller handles signals.
 [[noreturn]] void launch(const LaunchPlan& plan, const Arguments& words);
 
-/// From here on SIGTERM and SIGUSR1 are blocked, also in processes that this one starts or becomes.
+/// From here on SIGTERM and SIGUSR1 are blocked, also in processes that this process starts or
+/// becomes.
 void hold_stop_signals();
 
 }  // namespace longspan

@@ -14,8 +14,8 @@ namespace longspan {
 class Options {
  public:
   /// Reads `--name value ...` and `--name=value`. Throws UserError for an unknown name (with the
-  /// nearest), for a word without an option, and for several values of an option that takes one.
-  /// `flag_names` take no value.
+  /// nearest name), for a word without an option, and for several values of an option that takes
+  /// one value. `flag_names` take no value.
   Options(const std::string& command, const Arguments& arguments,
           const std::vector<std::string>& names, const std::vector<std::string>& list_names = {},
           const std::vector<std::string>& flag_names = {});
@@ -27,10 +27,10 @@ class Options {
   /// Returns the values, which may also be separated by commas; empty if the option is missing.
   std::vector<std::string> list(const std::string& name) const;
   bool flag(const std::string& name) const;
-  /// Throws UserError if it is not a whole number from `least` to `most`.
+  /// Throws UserError if the value is not a whole number from `least` to `most`.
   std::optional<int64_t> whole_number(const std::string& name, int64_t least,
                                       int64_t most = kMostCounted) const;
-  /// The same for list().
+  /// As whole_number(), for list().
   std::vector<int64_t> whole_numbers(const std::string& name, int64_t least,
                                      int64_t most = kMostCounted) const;
 

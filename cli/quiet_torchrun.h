@@ -5,17 +5,18 @@ namespace longspan {
 
 /// A Python program that takes torchrun's arguments.
 ///
-/// It is quiet when a worker fails, since the worker has printed the cause; torchrun would add a
-/// page about itself. It ends with the worker's exit status. Errors of torchrun itself, such as a
-/// port in use, are one sentence; LONGSPAN_DEBUG adds the Python traceback.
+/// The program is quiet when a worker fails, since the worker has printed the cause; torchrun would
+/// add a page about itself. The program ends with the worker's exit status. Errors of torchrun
+/// itself, such as a port in use, are one sentence; LONGSPAN_DEBUG adds the Python traceback.
 ///
-/// It forwards SIGTERM and SIGUSR1 to the workers and waits for them to save, which takes longer
-/// than torchrun waits. A second signal, five seconds later or more, has torchrun's usual effect:
-/// it ends the workers. SIGINT, SIGHUP and SIGQUIT have it from the first. Once the workers have
-/// ended, their result counts: later signals change nothing, and no workers are started again. If
-/// SIGTERM and SIGUSR1 are blocked (hold_stop_signals), one thread receives them, and the workers,
-/// which the main thread starts, begin with them blocked, so that none is lost. A signal that
-/// arrives while only some workers have been started is for all of them.
+/// The program forwards SIGTERM and SIGUSR1 to the workers and waits for them to save, which takes
+/// longer than torchrun waits. A second signal, five seconds later or more, has torchrun's usual
+/// effect: torchrun ends the workers. SIGINT, SIGHUP and SIGQUIT have this effect from the first
+/// signal on. Once the workers have ended, their result counts: later signals change nothing, and
+/// no workers are started again. If SIGTERM and SIGUSR1 are blocked (hold_stop_signals), one thread
+/// receives them, and the workers, which the main thread starts, begin with both signals blocked,
+/// so that no signal is lost. A signal that arrives while only some workers have been started is
+/// for all of them.
 extern const char* const kQuietTorchrun;
 
 }  // namespace longspan

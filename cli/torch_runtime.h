@@ -8,7 +8,7 @@ namespace longspan {
 /// Returns the folder of the loaded torch package (".../site-packages/torch").
 std::string torch_directory();
 
-/// Returns its version ("2.15.0+cpu"); empty if version.py cannot be read.
+/// Returns the version of the loaded torch ("2.15.0+cpu"); empty if version.py cannot be read.
 std::string torch_version();
 
 /// Throws UserError if torch has another version than the one that Longspan was compiled with,

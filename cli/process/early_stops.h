@@ -1,4 +1,5 @@
-// Handles stop signals while the program checks files, before anything else handles them. No torch.
+// Handles stop signals while the program checks files, before other code handles these signals. No
+// torch.
 #pragma once
 
 #include <thread>
@@ -6,10 +7,10 @@
 namespace longspan {
 
 /// For the lifetime of this object, SIGTERM and SIGUSR1 end the process at once with status 0,
-/// since nothing has been trained yet. The calling thread must block both. After its destruction
-/// they are blocked as before and none is lost: each has either ended the process or is still
-/// pending. A signal that the process was started to ignore (nohup) stays ignored. If the system
-/// has no descriptors left, both stay blocked.
+/// since nothing has been trained yet. The calling thread must block both signals. After the
+/// object's destruction both are blocked as before and no signal is lost: each has either ended the
+/// process or is still pending. A signal that the process was started to ignore (nohup) stays
+/// ignored. If the system has no descriptors left, both signals stay blocked.
 class EarlyStops {
  public:
   /// `speaks`: prints the event to stderr.

@@ -9,8 +9,8 @@ namespace longspan {
 /// processes. First completes work that must not be left half done (finish_before_the_end).
 [[noreturn]] void end_process_at_once(int status);
 
-/// Called by threads that are about to print why the process ends and to end it: the first caller
-/// returns; all others block here until the end.
+/// Called by threads that are about to print the reason of the process's end and to end the
+/// process: the first caller returns; all other callers block here until the end.
 void claim_last_words();
 
 /// Called after claim_last_words(): prints "error: " and the message to stderr, and ends the

@@ -16,25 +16,25 @@ namespace longspan {
 inline constexpr int kInterruptedStatus = 130;
 
 /// From construction to the end of the process, a thread of this object receives SIGINT, SIGTERM,
-/// SIGUSR1 and SIGHUP, so that none kills the process at an arbitrary point. Before the training
-/// loop, each ends the process at once. SIGTERM and SIGUSR1 end it with status 0, after the other
-/// processes have been told (before_early_stop; a later signal does not wait for this): there is
-/// nothing to save, and a launcher that restarts failed workers must not restart it. The others end
-/// it with 128 + number. In the training loop:
+/// SIGUSR1 and SIGHUP, so that no signal kills the process at an arbitrary point. Before the
+/// training loop, each signal ends the process at once. SIGTERM and SIGUSR1 end the process with
+/// status 0, after the other processes have been told (before_early_stop; a later signal does not
+/// wait for this): there is nothing to save, and a launcher that restarts failed workers must not
+/// restart this worker. The other signals end the process with 128 + number. In the training loop:
 /// - The first SIGINT (Ctrl-C) sets a flag for the loop. The second, or a loop that has not ended
 ///   in kPatience, ends the process at once with status 130.
 /// - The first SIGTERM or SIGUSR1 (pre-emption) sets another flag: the loop finishes its step,
 ///   saves and ends with status 0, however long that takes. Repeats within kTogether count as the
 ///   same request: a cluster often signals launcher and workers, and the launcher forwards its
 ///   signals. A later signal ends the process at once.
-/// - SIGHUP ends it at once.
+/// - SIGHUP ends the process at once.
 ///
-/// Once the run has ended (run_ended), no signal changes its status. A signal 5 s or more after
-/// that (kTogether) ends the process at once with that status, since something in its exit hangs.
-/// Ending at once waits for short writes in progress and removes temporary folders. A signal that
-/// the process was started to ignore (nohup) stays ignored. Construct it before other threads
-/// start, since they inherit the signal mask. It is never destroyed, so it still works while static
-/// destructors run.
+/// Once the run has ended (run_ended), no signal changes the status of the process. A signal 5 s or
+/// more after the run's end (kTogether) ends the process at once with that status, since something
+/// in its exit hangs. Ending at once waits for short writes in progress and removes temporary
+/// folders. A signal that the process was started to ignore (nohup) stays ignored. Construct an
+/// InterruptWatch before other threads start, since threads inherit the signal mask. The object is
+/// never destroyed, so it still works while static destructors run.
 class InterruptWatch final : public RunControl {
  public:
   /// `speaks`: prints events to stderr (rank 0).
@@ -48,16 +48,16 @@ class InterruptWatch final : public RunControl {
   void all_saved(RunEnd end) override;
   bool requested() const override { return requested_; }
   bool told_to_stop() const override { return stop_signal_ != 0 || launcher_is_gone_; }
-  /// Returns the signal that stopped the run, or that another process got it.
+  /// Returns the reason for the stop: the signal, or that another process was told to stop.
   std::string why_stopped() const override;
-  /// Sets a callback that is called, on a thread of its own, with the name of the signal that ends
-  /// this process before the training loop. An empty function unsets it.
+  /// Sets a callback that is called, on a separate thread, with the name of the signal that ends
+  /// this process before the training loop. An empty function removes the callback.
   void before_early_stop(std::function<void(const std::string& signal)> tell) override;
   /// Another process was told to stop before the training loop: stops this process too. No-op once
   /// the loop has begun; the loop then notices that the other process is missing.
   void told_elsewhere(const std::string& why) override;
   /// The launcher has ended: acts like a SIGTERM in the training loop, unless a signal has come.
-  /// Returns true if the loop has begun; no-op before that.
+  /// Returns true if the loop has begun; no-op before the loop.
   bool launcher_gone() override;
   /// Prints that a stop came before the first step, unless something was printed before, and ends
   /// the process.
@@ -75,7 +75,8 @@ class InterruptWatch final : public RunControl {
 
  private:
   void watch();
-  /// Before the training loop: tells the other processes and ends this one, on a thread of its own.
+  /// Before the training loop: tells the other processes and ends this process, on a separate
+  /// thread.
   void tell_and_stop_early(int signal);
   /// If everything is printed and saved, ends the process with that status.
   void end_if_all_is_saved() const;

@@ -11,16 +11,17 @@
 namespace longspan {
 
 /// From here on, an error of NCCL that leaves a thread ends the process with one line on stderr and
-/// status 1, or 2 if the GPU itself has failed. Other exceptions end it as before (std::terminate).
+/// status 1, or 2 if the GPU itself has failed. Other exceptions end the process as before
+/// (std::terminate).
 void end_with_lost_gpus();
 
 /// The watchdog waits a minute before it ends the process, to dump operations in progress. From
-/// here on, for process groups made later, it waits two seconds, or four times
-/// TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC if that is set.
+/// here on, for process groups made later, the watchdog waits two seconds, or four times
+/// TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC if this variable is set.
 void end_soon_with_lost_gpus();
 
-/// Sets a callback for this event. It gets NCCL's reason and returns the message to print. An empty
-/// function unsets it, and waits for a call in progress.
+/// Sets a callback for this event. The callback gets NCCL's reason and returns the message to
+/// print. An empty function removes the callback, and waits for a call in progress.
 void tell_of_lost_gpus(std::function<std::string(const std::string& reason)> tell);
 
 }  // namespace longspan

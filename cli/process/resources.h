@@ -4,7 +4,7 @@
 namespace longspan {
 
 /// Raises this process's limit of open files and connections (ulimit -n) as far as the system
-/// allows. Child processes inherit it.
+/// allows. Child processes inherit the limit.
 void raise_descriptor_limit();
 
 /// Returns the number of cores of this machine; 0 if unknown.
@@ -13,10 +13,10 @@ int num_cores();
 /// Divides the cores among the workers of a machine, unless OMP_NUM_THREADS is set.
 void choose_threads();
 
-/// Limits the number of compiled gemms in memory. Call before the first gemm. oneDNN caches one for
-/// each shape, some hundred kilobytes each, and so does the layer between it and torch in each
-/// thread. Rows of one length have some 25 shapes. With rows of many lengths, the default of both
-/// caches, 1024 gemms, takes 0.5 GB. The environment (ONEDNN_PRIMITIVE_CACHE_CAPACITY,
+/// Limits the number of compiled gemms in memory. Call before the first gemm. oneDNN caches one
+/// gemm for each shape, some hundred kilobytes each, and so does the layer between oneDNN and torch
+/// in each thread. Rows of one length have some 25 shapes. With rows of many lengths, the default
+/// of both caches, 1024 gemms, takes 0.5 GB. The environment (ONEDNN_PRIMITIVE_CACHE_CAPACITY,
 /// LRU_CACHE_CAPACITY) takes precedence.
 void bound_compiled_gemms();
 
