@@ -36,7 +36,7 @@ Command help_command();
 /// All commands, in the order in which a new user meets them.
 const std::vector<Command>& commands();
 
-/// Returns the error for an unknown command, with the nearest command if there is one.
+/// Returns the error for an unknown command, with the nearest command, if any.
 std::string unknown_command(const std::string& name);
 
 }  // namespace longspan

@@ -25,8 +25,8 @@ bool is_launched();
 
 /// Makes the plan from the key nproc_per_node and LLaMA-Factory's environment variables:
 /// NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT. Default: one process per GPU, or
-/// one on a CPU. Throws UserError for an invalid number, for contradictions, and for several nodes
-/// without MASTER_ADDR.
+/// one process on a CPU. Throws UserError for an invalid number, for contradictions, and for
+/// several nodes without MASTER_ADDR.
 LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& device);
 
 /// Checks MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError if MASTER_ADDR

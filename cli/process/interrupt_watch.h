@@ -16,12 +16,12 @@ namespace longspan {
 inline constexpr int kInterruptedStatus = 130;
 
 /// From construction to the end of the process, a thread of this object receives SIGINT, SIGTERM,
-/// SIGUSR1 and SIGHUP, so that none kills the process at an arbitrary point. Before the training
-/// loop, each signal ends the process at once. SIGTERM and SIGUSR1 end the process with status 0,
-/// after the other processes have been told (before_early_stop; a later signal does not wait for
-/// this): there is nothing to save, and a launcher that restarts failed workers must not restart
-/// this worker. The other signals end the process with 128 + number. In the training loop: - The
-/// first SIGINT (Ctrl-C) sets a flag for the loop. The second, or a loop that has not ended
+/// SIGUSR1 and SIGHUP, so that no signal kills the process at an arbitrary point. Before the
+/// training loop, each signal ends the process at once. SIGTERM and SIGUSR1 end the process with
+/// status 0, after the other processes have been told (before_early_stop; a later signal does not
+/// wait for this): there is nothing to save, and a launcher that restarts failed workers must not
+/// restart this worker. The other signals end the process with 128 + number. In the training loop:
+/// - The first SIGINT (Ctrl-C) sets a flag for the loop. The second, or a loop that has not ended
 ///   in kPatience, ends the process at once with status 130.
 /// - The first SIGTERM or SIGUSR1 (pre-emption) sets another flag: the loop finishes its step,
 ///   saves and ends with status 0, however long that takes. Repeats within kTogether count as the
@@ -75,7 +75,8 @@ class InterruptWatch final : public RunControl {
 
  private:
   void watch();
-  /// Before the training loop: tells the other processes and ends this one, on a thread of its own.
+  /// Before the training loop: tells the other processes and ends this process, on a separate
+  /// thread.
   void tell_and_stop_early(int signal);
   /// If everything is printed and saved, ends the process with that status.
   void end_if_all_is_saved() const;

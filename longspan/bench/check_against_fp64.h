@@ -13,7 +13,7 @@ namespace longspan {
 class CheckAgainstFp64 {
  public:
   /// Computes the row undistributed in fp64 on rank 0 with `num_threads`. A row that would take too
-  /// long is replaced by a shorter one with documents in the same proportion. Collective.
+  /// long is replaced by a shorter row with documents in the same proportion. Collective.
   CheckAgainstFp64(const ProblemShape& shape, const std::vector<int64_t>& document_lengths,
                    const Group& world, UseThreads use_threads, int num_threads);
 

@@ -45,8 +45,8 @@ class SafetensorsFile {
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 
 /// Writes a file one tensor at a time, so that not all tensors need to be in memory. The file has a
-/// temporary name until commit(), which fsyncs and renames it. Members throw UserError where the
-/// disk is full or the folder read-only.
+/// temporary name until commit(), which fsyncs and renames the file. Members throw UserError where
+/// the disk is full or the folder read-only.
 class SafetensorsWriter {
  public:
   struct Planned {

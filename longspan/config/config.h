@@ -36,7 +36,7 @@ struct Config {
 enum class TrainingRows { kOfDataSet, kOfCaller };
 
 /// Reads a YAML or JSON file and then the overrides `key=value` or `--key value`. Throws UserError:
-/// missing file, broken YAML (with file and line), unknown key (with the nearest known one),
+/// missing file, broken YAML (with file and line), unknown key (with the nearest known key),
 /// unsupported key, value of the wrong type or out of range.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides,
                    TrainingRows rows = TrainingRows::kOfDataSet);

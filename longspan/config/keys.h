@@ -88,7 +88,7 @@ struct Key {
   bool truth = false;
   // A count of steps: a whole number; below 1, a fraction of all steps.
   bool steps = false;
-  // The only finetuning_type that uses the key; not set: all of them use it.
+  // The only finetuning_type that uses the key; not set: every type uses the key.
   std::optional<FinetuningType> finetuning_type = {};
 };
 
@@ -105,7 +105,7 @@ struct IdleKey {
 };
 const std::vector<IdleKey>& idle_keys();
 
-/// An unsupported key of LLaMA-Factory. It is refused, unless its value is a no-op: null;
+/// An unsupported key of LLaMA-Factory. The key is refused, unless its value is a no-op: null;
 /// false where `neutral` is empty; or one of the JSON values in `neutral`.
 struct UnsupportedKey {
   std::string_view name;

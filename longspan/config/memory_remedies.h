@@ -1,4 +1,4 @@
-// The keys that save memory, for the error of a run that has run out of it. No torch.
+// The keys that save memory, for the error of a run that has run out of memory. No torch.
 #pragma once
 
 namespace longspan {

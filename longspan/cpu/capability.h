@@ -5,7 +5,7 @@
 
 namespace longspan {
 
-/// Instruction sets for which loops are compiled, each a superset of the one before: any processor;
+/// Instruction sets for which loops are compiled, each a superset of the set before: any processor;
 /// AVX2 and FMA; the AVX-512 of x86-64-v4 (F, BW, DQ, VL).
 enum class CpuCapability { kPortable, kAvx2, kAvx512 };
 

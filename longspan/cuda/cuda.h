@@ -80,8 +80,8 @@ struct GpuNumbers {
 /// index.
 void use_gpu(int number);
 
-/// The same, and sets the numerics of all GPU work of the process. For programs: a session reads
-/// the numerics (gpu_numbers) and changes no setting of the process.
+/// As use_gpu(number), and sets the numerics of all GPU work of the process. For programs: a
+/// session reads the numerics (gpu_numbers) and changes no setting of the process.
 void use_gpu(int number, const GpuNumbers& numbers);
 GpuNumbers gpu_numbers();
 

@@ -19,8 +19,8 @@ using Function = struct CudaFunction*;
 /// Returns the compute capability: 90 for 9.0. Takes no memory on the GPU. Throws
 /// std::runtime_error with the driver's reason.
 int compute_capability(int index);
-/// The same for this process's own GPU; 0 where the driver does not report it. A process has one
-/// GPU.
+/// As compute_capability(), for this process's own GPU; 0 where the driver reports none. A process
+/// has one GPU.
 int capability_or_0(int index);
 
 /// One GPU, in the context that torch uses. The constructor creates a missing context, so construct

@@ -14,7 +14,7 @@ class FileClaim {
  public:
   enum class Kind { kRead, kRemove };
   FileClaim(const std::string& path, Kind kind);
-  /// Whether another process's claim excludes this one.
+  /// Whether another process's claim excludes this claim.
   bool refused() const { return refused_; }
 
  private:

@@ -23,7 +23,7 @@ using FileList = std::map<std::string, ListedFile>;
 /// Lists the files of `folder` and writes the list into it. Throws UserError.
 void write_file_list(const std::string& folder);
 
-/// Returns the list; empty where there is none, or where no run wrote it.
+/// Returns the list; empty where there is no list, or where no run wrote it.
 FileList read_file_list(const std::string& folder);
 
 /// Removes the files of `list` that are not in `fresh` from the folder. Renames a file that has

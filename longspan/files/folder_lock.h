@@ -46,14 +46,14 @@ class FolderLock {
   /// disks without locks.
   FolderLock(const std::string& key, const std::string& folder, const LockTimes& times = {},
              bool disk_knows_locks = true);
-  /// Removes the file, and those folders made by the constructor that are empty.
+  /// Removes the file, and the folders that the constructor made, if they are empty.
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
   const std::string& folder() const;
-  /// Does the destructor's work early. Any thread may call it, for example when the process is
-  /// about to end.
+  /// Does the destructor's work early. Any thread may call release(), for example when the process
+  /// is about to end.
   void release() noexcept;
 
  private:

@@ -43,9 +43,9 @@ std::string foreign_entry(const std::string& folder);
 /// empty.
 void require_own_folder(const std::string& folder);
 
-/// Removes the folder after require_own_folder(). No-op where it is missing. Throws UserError where
-/// the folder cannot be removed. Leaves a folder that holds only removed files that are still open
-/// (is_held_name).
+/// Removes the folder after require_own_folder(). No-op where the folder is missing. Throws
+/// UserError where the folder cannot be removed. Leaves a folder that holds only removed files that
+/// are still open (is_held_name).
 void remove_own_folder(const std::string& folder);
 
 }  // namespace longspan

@@ -49,7 +49,7 @@ class InputFile {
   size_t read(char* to, size_t num_bytes);
   /// Goes back to the beginning.
   void rewind();
-  /// Returns the whole file, unchanged. Throws UserError where it has more than `most_bytes`.
+  /// Returns the whole file, unchanged. Throws UserError where the file has more than `most_bytes`.
   std::string read_all(int64_t most_bytes);
 
  private:

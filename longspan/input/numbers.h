@@ -15,12 +15,12 @@
 
 namespace longspan {
 
-/// The largest count: a double holds every whole number up to it.
+/// The largest count: a double holds every whole number up to this one.
 inline constexpr int64_t kMostCounted = int64_t{1} << 53;
 /// The largest dim of a tensor, and the largest token id.
 inline constexpr int64_t kMostIndexed = INT32_MAX;
 
-/// Converts a number; nullopt where it is not whole, not finite, or does not fit.
+/// Converts a number; nullopt where the number is not whole, not finite, or does not fit.
 inline std::optional<int64_t> as_whole(double number) {
   // -2^63 and 2^63 are doubles; INT64_MAX is not.
   if (!(number >= -0x1p63 && number < 0x1p63)) return std::nullopt;

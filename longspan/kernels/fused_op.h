@@ -29,7 +29,7 @@ std::vector<at::Tensor> attach_backward(std::vector<at::Tensor> outputs,
 /// Whether no other tensor or owner shares this memory.
 bool is_sole_owner(const at::Tensor& x);
 
-/// Whether autograd is on and any of these needs a gradient. Undefined tensors need none.
+/// Whether autograd is on and any of these needs a gradient. Undefined tensors need no gradient.
 bool needs_backward(const std::vector<at::Tensor>& inputs,
                     const std::vector<at::Tensor>& parameters);
 

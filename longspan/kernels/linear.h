@@ -60,7 +60,7 @@ struct Linear {
   /// The layer's first row in lora_b, which several layers with the same A may share.
   int64_t lora_b_begin = 0;
   Dropout dropout = {};                        // of the adapter's input, for this layer's rows
-  std::shared_ptr<const Linear> cast_of = {};  // the layer that gets the gradients; null: this one
+  std::shared_ptr<const Linear> cast_of = {};  // the layer that gets gradients; null: this layer
   int64_t first_output = 0;                    // this layer's first output in cast_of
   GemmShapes shapes = GemmShapes::kRecurring;  // of its gemms
 

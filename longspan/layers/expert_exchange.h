@@ -24,7 +24,7 @@ class ExpertRoutes {
   virtual ~ExpertRoutes() = default;
   /// Leaving rows for each expert.
   virtual const std::vector<int64_t>& leaving() const = 0;
-  /// Arriving rows for each expert here.
+  /// Arriving rows for each expert of this process.
   virtual const std::vector<int64_t>& counts() const = 0;
   /// All counts for which the host has waited, for ExpertExchange::open_again().
   virtual const std::vector<int64_t>& numbers() const = 0;

@@ -28,7 +28,7 @@ class ExpertLoad {
   /// Whether sums of scores are needed.
   bool sums_scores = false;
   /// d loss / d score, the same for all real rows and layers, fp64, [E]; undefined: none. The
-  /// layers' backwards read it.
+  /// layers' backwards read this gradient.
   at::Tensor gradient_E;
 
  private:

@@ -20,7 +20,7 @@ struct RoutedRows {
   ExpertDispatch sorted;
 };
 
-/// Computes all experts at once in bf16 on a GPU with kernels for it (grouped_experts.h). Else
+/// Computes all experts at once in bf16 on a GPU with kernels for experts (grouped_experts.h). Else
 /// computes one expert after the other: gathers its rows, runs its MLP, and adds the outputs to
 /// their places. So no row is padded, and no tensor of expert width has C K rows.
 class Experts {

@@ -44,7 +44,7 @@ class GatedDeltaNet : public ProjectedMixer {
     at::Tensor x_TJ, z_TNV, b_TN, a_TN;
   };
   Parts parts_of(const std::vector<at::Tensor>& inputs) const;
-  /// Returns the recurrence's output for all tokens here and all heads, [T, N, V].
+  /// Returns the recurrence's output for all tokens of this process and all heads, [T, N, V].
   at::Tensor over_row(const Parts& parts, const RowContext& row) const;
 
   GatedDeltaNetSpec spec_;

@@ -17,7 +17,7 @@ struct Beat {
   int64_t process = 0;
   int64_t step = 0;
   std::string doing;  // "step 7"
-  /// kAsks: a collective has failed here, and this rank is about to read the reason. kLost: this
+  /// kAsks: a collective has failed on this rank, which is about to read the reason. kLost: this
   /// rank has read the reason.
   enum class Ending { kNone, kFinished, kAsks, kLost, kFailed } ending = Ending::kNone;
   std::string reason;  // of kFailed

@@ -10,8 +10,8 @@
 
 namespace longspan {
 
-/// Returns why the store is lost: the process that serves it is gone, or the network to this
-/// process. `head`: the last beat of rank 0. `refused`: the address refuses connections.
+/// Returns why the store is lost: the process that serves it, or the network to that process, is
+/// gone. `head`: the last beat of rank 0. `refused`: the address refuses connections.
 std::string why_store_is_lost(const Rendezvous& where, const std::optional<Beat>& head,
                               const std::string& own_machine, bool refused);
 

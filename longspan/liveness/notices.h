@@ -18,8 +18,8 @@ inline constexpr const char* kAlarm = "alarm";
 /// Returns the key under which a rank confirms the stop notice.
 std::string heard_of_stop(int rank);
 
-/// The store ends with the process that serves it. So the serving rank waits here until every other
-/// rank has confirmed the stop notice or has left, for `patience` at most. No-op on other ranks.
+/// The store ends with the process that serves it. So the serving rank waits until every other rank
+/// has confirmed the stop notice or has left, for `patience` at most. No-op on other ranks.
 void wait_until_all_heard_of_stop(const Rendezvous& where, std::chrono::duration<double> patience);
 
 /// Notices of one rank. No-op where there is one rank.

@@ -26,7 +26,7 @@ class RunControl {
   virtual bool requested() const { return false; }
   /// True to finish the current step, save and end.
   virtual bool told_to_stop() const { return false; }
-  /// Returns what caused the stop, as a clause. Called after the run has stopped.
+  /// Returns the cause of the stop, as a clause. Called after the run has stopped.
   virtual std::string why_stopped() const { return "another process was told to stop"; }
 
   /// Called when the training loop begins. From then on the loop checks requested() after every

@@ -1,4 +1,4 @@
-// Tells out-of-memory errors from others.
+// Tells out-of-memory errors from other errors.
 #pragma once
 
 #include <exception>

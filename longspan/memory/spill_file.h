@@ -19,7 +19,7 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  /// Reserves `num_bytes` and returns their offset in the file. Free them with release().
+  /// Reserves `num_bytes` and returns their offset in the file. Free the bytes with release().
   int64_t reserve(int64_t num_bytes);
   void release(int64_t place, int64_t num_bytes);
 

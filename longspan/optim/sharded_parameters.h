@@ -61,8 +61,8 @@ class ShardedParameters : public ParameterHooks {
 
   /// Specs of the whole model, in the order of the sources.
   const std::vector<ParameterSpec>& all_specs() const { return all_specs_; }
-  /// The parameters that are here, for a Decoder with this object as its hooks. In the order of the
-  /// sources.
+  /// The parameters that this rank has, for a Decoder with this object as its hooks. In the order
+  /// of the sources.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   /// Returns this rank's shards of the trained parameters, for the optimizer. The shards have
   /// gradients between finish_gradients() and drop_gradients().

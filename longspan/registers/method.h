@@ -43,7 +43,7 @@ struct Method {
   HeadWaves head_waves;                    // kOneWave (plan/method_parts.h): all heads at once
 
   /// Returns why these heads cannot be spread over `num_ranks` ranks, as "cannot split 3 attention
-  /// heads over 2 ranks: ..." without a full stop; empty if they can.
+  /// heads over 2 ranks: ..." without a full stop; empty if the heads can be spread.
   std::string (&refusal)(int num_ranks, const AttentionShape& heads);
   /// Returns the Ulysses degrees that serve a request, ascending; the ring degree is the rest.
   /// Throws UserError for impossible degrees in the request.
@@ -60,7 +60,7 @@ struct Method {
   /// Returns the tokens of a row on a rank, as SequenceParallel::token_order_of.
   TokenOrder (&token_order)(const ParallelPlan& plan, const Packing& row, int64_t multiple,
                             int rank);
-  /// Returns the blocks that a rank attends in each step, and the data that reach it
+  /// Returns the blocks that a rank attends in each step, and the data that reach the rank
   /// (plan/geometry.h).
   RankGeometry (&geometry)(const ParallelPlan& plan, const AttentionShape& shape,
                            const Packing& padded, int rank);

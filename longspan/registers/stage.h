@@ -27,7 +27,7 @@ struct Example;
 struct ObjectiveContext;
 struct PreferenceSettings;
 
-/// Keys that only some stages use. Other stages refuse them together.
+/// Keys that only some stages use. Other stages refuse these keys together.
 struct StageKeys {
   std::span<const std::string_view> keys;  // in the order of the table of keys
   std::string_view use = {};               // purpose, if the stages' names do not show it

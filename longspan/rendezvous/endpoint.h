@@ -16,8 +16,8 @@ std::string endpoint_text(const std::string& host, int64_t port);
 /// Returns the host without the brackets of an IPv6 address.
 std::string bare_host(const std::string& host);
 
-/// Returns the port. Throws UserError unless it is in 1 to 65535. `name`: the setting that gave the
-/// port.
+/// Returns the port. Throws UserError unless the port is in 1 to 65535. `name`: the setting that
+/// gave the port.
 int require_port(const std::string& name, int64_t port);
 
 /// Returns why this machine cannot listen at the port ("another program listens there"); "" where

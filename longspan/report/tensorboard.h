@@ -11,7 +11,7 @@
 namespace longspan {
 
 /// Returns the folder of the event files: logging_dir, else the folder in OutputSurroundings, else
-/// output_dir/runs; with run_name as a subfolder if it is set.
+/// output_dir/runs; with run_name as a subfolder if run_name is set.
 std::string tensorboard_folder(const OutputSettings& config);
 
 /// Returns the tag of a log entry's key, as in transformers: loss -> train/loss, eval_loss ->

@@ -16,7 +16,7 @@ class OutputClaim {
  public:
   /// First completes file moves that a killed run had begun. Then checks the folders by
   /// check_output_dir (unless `is_restart`) and try_output_dirs, and throws their errors. Throws
-  /// FolderBusyError if another run writes there.
+  /// FolderBusyError if another run writes into one of the folders.
   OutputClaim(const OutputSettings& config, const std::vector<SourceFolder>& sources,
               bool is_restart);
 

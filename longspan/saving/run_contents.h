@@ -52,8 +52,8 @@ using RunContents = std::vector<RunFile>;
 /// Lists the files without stamps and digests: weights and config.json of the model, the
 /// tokenizer's files with the chat template, adapters, the reference model, data sets of training
 /// and evaluation. `decides` is false for config.json, most of which has no effect on a resumed
-/// run. It is also false for the weights of a fully trained model, since a checkpoint has weights
-/// of its own, unless the model is also the reference. Throws UserError.
+/// run. `decides` is also false for the weights of a fully trained model, since a checkpoint has
+/// weights of its own, unless the model is also the reference. Throws UserError.
 RunContents files_of_run(const ContentSettings& settings);
 
 /// A file whose contents have changed.

@@ -60,7 +60,7 @@ bool wants_tensorboard(const OutputSettings& config);
 
 /// device
 enum class WantedDevice {
-  kAuto,  ///< a GPU where there is one
+  kAuto,  ///< a GPU, if there is a GPU
   kCuda,
   kCpu,
 };
@@ -97,7 +97,7 @@ Interval interval_of(const std::string& strategy);
 enum class ResumeFrom {
   kNothing,      ///< false; or not set, and output_dir is overwritten
   kNewestIfAny,  ///< not set: the newest checkpoint of output_dir, if any
-  kNewest,       ///< true: the newest checkpoint of output_dir, which must have one
+  kNewest,       ///< true: the newest checkpoint of output_dir, which must have a checkpoint
   kFolder,       ///< the named folder
 };
 ResumeFrom resume_from(const OutputSettings& config);

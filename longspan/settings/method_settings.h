@@ -22,7 +22,7 @@ struct MethodSettings {
   int64_t freeze_trainable_layers = 2;  // negative: the first layers
   std::string freeze_trainable_modules = "all";
   std::string freeze_extra_modules;
-  // Parts of a model that takes pictures. They apply to every finetuning_type.
+  // Parts of a model that takes pictures. These keys apply to every finetuning_type.
   bool freeze_vision_tower = true, freeze_multi_modal_projector = true;
   bool freeze_language_model = false;
 };

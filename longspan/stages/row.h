@@ -40,8 +40,8 @@ enum class Documents {
   kSecond,
 };
 
-/// Makes a row. Without examples it is an idle row of one token, without documents and labels, for
-/// a rank that must take part in the computation of other ranks.
+/// Makes a row. Without examples the row is an idle row of one token, without documents and labels,
+/// for a rank that must take part in the computation of other ranks.
 Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
              at::Device device);
 

@@ -10,7 +10,7 @@
 namespace longspan {
 
 /// A file `events.out.tfevents.<time>.<host>.<process>.<suffix>`, which exists from construction
-/// on. All members throw UserError if it cannot be written.
+/// on. All members throw UserError if the file cannot be written.
 class EventFile {
  public:
   /// Creates the folder. In earlier files with this suffix, removes everything after `last_step`
@@ -20,7 +20,7 @@ class EventFile {
   EventFile& operator=(EventFile&&) noexcept;
   ~EventFile();
 
-  /// Writes a step's scalars by tag. If the disk is full, the next call writes them.
+  /// Writes a step's scalars by tag. If the disk is full, the next call writes these scalars.
   void add(const std::vector<std::pair<std::string, double>>& scalars, int64_t step);
 
  private:

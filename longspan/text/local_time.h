@@ -15,7 +15,7 @@ struct LocalTime {
 LocalTime local_time_now();
 /// Converts seconds since 1970 (UTC). Throws UserError outside the calendar.
 LocalTime local_time_at(double seconds);
-/// Parses a saved text. Throws UserError if it is invalid.
+/// Parses a saved text. Throws UserError if the text is invalid.
 LocalTime local_time_from(const std::string& text);
 
 }  // namespace longspan

@@ -1,6 +1,6 @@
 // The only code that writes to the terminal. No torch.
 //
-// Output may contain text of others: keys, rows, names of files and tensors, messages of other
+// Output may contain foreign text: keys, rows, names of files and tensors, messages of other
 // processes. So all output passes shown(), and the program's own escapes are added afterwards. Only
 // data for another program is written unchanged.
 #pragma once

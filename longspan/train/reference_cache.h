@@ -30,8 +30,8 @@ struct ReferenceJob {
 std::string reference_line(const std::string& key, size_t example,
                            const std::vector<double>& logps);
 
-/// Returns the reference's log-probabilities of all documents of all examples. Appends them, one
-/// line per example, to output_dir/reference_logps_<key>.jsonl, where the key is reference_key.
+/// Returns the reference's log-probabilities of all documents of all examples. Appends the values,
+/// one line per example, to output_dir/reference_logps_<key>.jsonl, where the key is reference_key.
 /// Reuses intact lines of this file; computes other lines again, with a warning. Data-parallel
 /// groups divide the examples. Makes the reference only if values are missing, and frees the
 /// reference before returning. nullopt: interrupted. Collective over the world.

@@ -48,8 +48,8 @@ struct Launched {
 };
 
 /// The simulated machine. Launches compute at once in the calling thread, so results never depend
-/// on timing; the clocks detect what a GPU might do in another order. All threads of the host count
-/// as one: a wait by one thread counts for all threads. Thread-safe.
+/// on timing; the clocks detect operations that a GPU might run in another order. All threads of
+/// the host count as one: a wait by one thread counts for all threads. Thread-safe.
 class Machine {
  public:
   static Machine& get();

@@ -9,7 +9,7 @@ namespace longspan::testing::accelerator {
 bool records_operators();
 
 /// Appends an operator ("aten::add.out") to that file, once per process. Processes and threads may
-/// share the file. Throws std::runtime_error if it cannot be written.
+/// share the file. Throws std::runtime_error if the file cannot be written.
 void record_operator(const std::string& name);
 
 }  // namespace longspan::testing::accelerator
