@@ -329,9 +329,12 @@ std::unique_ptr<Reference> make_reference(const Config& config, const ParameterP
   }
   const std::vector<NamedTensor> parameters =
       is_sharded ? sharded->parameters() : make_all(sources, device);
-  std::unique_ptr<PictureFeatures> pictures = make_picture_features(
-      reference_config.spec, parameters, options, patches != nullptr ? *patches : FramePatches{},
-      attention, kernel != nullptr ? *kernel : cpu_block_kernel());
+  std::unique_ptr<PictureFeatures> pictures;
+  if (reference_config.spec.vision) {
+    TORCH_CHECK(patches != nullptr && kernel != nullptr, "a model with a tower needs both");
+    pictures = make_picture_features(reference_config.spec, parameters, options, *patches,
+                                     attention, *kernel);
+  }
   options.pictures = pictures.get();
   auto decoder = std::make_unique<Decoder>(reference_config.spec, parameters, attention, options);
   return reference_model(std::move(decoder), std::move(pictures), std::move(sharded));

@@ -49,7 +49,8 @@ struct ParameterPlace {
   const std::optional<ShardingOptions>& sharding;
   at::Device device;
   GivenParameters given = nullptr;
-  // Where the model has a tower: reads pixels; computes the attention within pictures.
+  // Needed by the reference model where it has a tower: the reader of pixels, and the kernel of the
+  // attention within pictures.
   const FramePatches* patches = nullptr;
   const BlockKernel* kernel = nullptr;
 };

@@ -17,8 +17,8 @@ namespace longspan {
 /// The order in which a tower computes patches: frame by frame and, with windows, window by window
 /// in a frame. Patches that attend to each other are behind each other.
 struct PatchLayout {
-  /// int64: the patches in this order, and where each feature (merged patch) of the frames comes in
-  /// it. Undefined: the order of the frames.
+  /// int64: the patches in this order, and the place of each feature (merged patch) of the frames
+  /// in this order. Undefined: the order of the frames.
   at::Tensor order_P, places_F;
   at::Tensor rows_P, columns_P;        // int64: of each patch in its frame
   at::Tensor heights_P, widths_P;      // int64: of its frame, in patches

@@ -12,11 +12,11 @@
 namespace longspan {
 
 /// One use of a unit: a forward and at most one backward. The parameters' values are there during
-/// both.
+/// the forward and during the backward.
 class UnitOp {
  public:
   virtual ~UnitOp() = default;
-  /// Some may be undefined.
+  /// Returns the unit's parameters. Some may be undefined.
   virtual std::vector<at::Tensor> parameters() const = 0;
   /// Returns y of x, outside autograd. `saves`: a backward follows.
   virtual at::Tensor forward(const at::Tensor& x, bool saves) = 0;
@@ -30,8 +30,8 @@ class UnitOp {
 using UnitFunction =
     std::function<at::Tensor(const at::Tensor& x, const std::vector<at::Tensor>& values)>;
 
-/// Returns the operation that computes the function, and computes it again in the backward. Saves
-/// x.
+/// Returns the operation that saves x, and computes the function in the forward and again in the
+/// backward.
 std::unique_ptr<UnitOp> recomputed(UnitFunction function, std::vector<at::Tensor> parameters);
 
 /// The uses of a unit's parameters, as ParameterHooks wants them.

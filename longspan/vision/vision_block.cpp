@@ -63,7 +63,8 @@ class PatchBlock : public UnitOp {
   at::Tensor backward(const at::Tensor& dout_PD, bool wants_input) override;
 
  private:
-  /// Places in saved_: h, out and lse; where inner activations are kept, q, k, v and the MLP's too.
+  /// Indices in saved_: h, out and lse; with VisionPass::keeps_inner also q, k, v and the MLP's
+  /// inner activations.
   static constexpr size_t kHidden = 0, kMixed = 1, kLogSumExp = 2, kQuery = 3, kInner = 6;
 
   AttentionSpec spec() const {

@@ -47,10 +47,10 @@ struct VisionPass {
   PatchLayout layout;
   RotaryTable rotary;
   const BlockKernel& kernel;
-  /// Saves the inner activations, [P, 3 D] and [P, I] of each block, and does not compute them
-  /// again.
+  /// Saves the inner activations of each block (q, k, v and the MLP's, in place of computing the
+  /// inner activations again in the backward).
   bool keeps_inner;
-  ActivationStore* store;  // of saved tensors that are computed again; null: on the device
+  ActivationStore* store;  // of h, out and lse, unless keeps_inner; null: on the device
 };
 
 /// Returns the block's operation on h_PD. It saves h, the attention's output and its log-sum-exp,

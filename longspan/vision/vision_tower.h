@@ -19,7 +19,7 @@ namespace longspan {
 
 struct VisionOptions {
   at::ScalarType compute_dtype = at::kFloat;  // as DecoderOptions::compute_dtype
-  /// Computes the attention.
+  /// Computes the attention within frames and windows, on the parameters' device.
   const BlockKernel* kernel = &cpu_block_kernel();
   bool gradient_checkpointing = true;  // of each block; attention's output is saved all the same
   /// Stores the tensors that checkpointing saves; null: they stay on the device. Must outlive the

@@ -123,6 +123,42 @@ TEST_CASE("vision tower: gradients with and without checkpointing are the same, 
   }
 }
 
+TEST_CASE("vision tower: chunks of the MLP, of patches of several frames, add up to the frames") {
+  for (const bool with_gate : {false, true}) {
+    for (const bool checkpointing : {false, true}) {
+      CAPTURE(with_gate);
+      CAPTURE(checkpointing);
+      at::manual_seed(8);
+      VisionSpec vision = small_tower(with_gate);
+      vision.mlp.intermediate_size = 2048;  // chunks of 256 rows
+      const auto parameters = random_parameters(vision, at::kDouble);
+      const VisionOptions options{.gradient_checkpointing = checkpointing};
+      const Grids grids{{1, 12, 10}, {1, 20, 12}, {1, 16, 14}};
+      const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});
+      const at::Tensor dy_FE =
+          at::randn({num_patches(grids) / 4, vision.feature_dim()}, at::kDouble);
+      VisionTower tower(vision, parameters, options);
+      set_trained(parameters, true);
+      torch::autograd::backward({tower.features(patches_PX, grids)}, {dy_FE});
+      const auto together = gradients_of(parameters);
+      set_trained(parameters, true);
+      int64_t begin = 0;
+      for (const PictureGrid& grid : grids) {
+        const int64_t size = grid.num_patches();
+        const Grids alone{grid};
+        torch::autograd::backward({tower.features(patches_PX.narrow(0, begin, size), alone)},
+                                  {dy_FE.narrow(0, begin / 4, size / 4)});
+        begin += size;
+      }
+      for (const auto& [name, gradient] : gradients_of(parameters)) {
+        CAPTURE(name);
+        CHECK((together.at(name) - gradient).norm().item<double>() <=
+              1e-11 * gradient.norm().item<double>());
+      }
+    }
+  }
+}
+
 /// Writes down the units in the order of their uses.
 struct UnitRecorder : ParameterHooks {
   std::string calls;

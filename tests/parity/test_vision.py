@@ -1,5 +1,6 @@
 """Models of texts and pictures against transformers' own, small and random, with pictures in the row."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import transformers
 from conftest import BUILD
 from experts import by_file_name
 from safetensors.torch import load_file, save_file
+from test_bf16 import APART, quartiles_apart
 from test_models import relative_error
 
 PROBE = BUILD / "vision_probe"
@@ -115,6 +117,36 @@ def features_of(model, patches, grids):
     output = model.model.get_image_features(patches, grids, return_dict=True)
     deep = getattr(output, "deepstack_features", None) or []
     return torch.cat([torch.cat(list(part)) for part in [output.pooler_output, *deep]], 1)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_towers_in_bf16(name, tmp_path):
+    """As near to the truth as transformers' towers: test_bf16.py says why, and what APART is of about a hundred rows."""
+    grids = [[1, 16, 12], [1, 14, 14], [2, 6, 4]]  # 109 features
+    torch.set_num_threads(1)
+    in_bf16 = make_model(name).bfloat16()
+    in_bf16.save_pretrained(tmp_path / "model")
+    exact = copy.deepcopy(in_bf16).double()
+    tokens, labels, types, features = make_row(grids)
+    patches = torch.randn(sum(t * h * w for t, h, w in grids), 4 * 4 * 2 * 3,
+                          generator=torch.Generator().manual_seed(1)).bfloat16()
+    inputs = dict(input_ids=tokens[None], mm_token_type_ids=types[None], image_grid_thw=torch.tensor(grids))
+    positions, _ = exact.model.get_rope_index(**inputs)
+    job = dict(tokens=tokens.tolist(), labels=labels.tolist(), feature=features, grids=grids, merge_size=2,
+               positions=positions[:, 0].tolist(), parameter_dtype="bfloat16", compute_dtype="bfloat16")
+    results = run_probe(tmp_path / "model", tmp_path, job, patches.float())
+    truth, theirs = [features_of(model, patches.to(model.dtype), inputs["image_grid_thw"]) for model in (exact, in_bf16)]
+    assert 0 < max(quartiles_apart(results["features"], theirs, truth)) < APART
+    for model in (exact, in_bf16):
+        logits = model(**inputs, pixel_values=patches.to(model.dtype)).logits[0]
+        torch.nn.functional.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels).backward()
+    apart = []
+    for (key, right), other in zip(exact.named_parameters(), in_bf16.parameters()):
+        if ".visual." in key and right.grad.norm() > 1e-6 and right.numel() >= 64:
+            own = results["gradient." + own_name(key)]
+            assert torch.cosine_similarity(own.double().flatten(), right.grad.flatten(), dim=0) > 0.5, key
+            apart.append(relative_error(own, right.grad) / relative_error(other.grad, right.grad))
+    assert 0 < torch.tensor(apart).median().item() < APART
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])

@@ -63,7 +63,8 @@ Batch read_batch(const nlohmann::json& job) {
 void run(const std::string& folder, const nlohmann::json& job, const std::string& patches_path,
          const std::string& result_path) {
   const ModelConfig config = with_pictures(load_folder_config(folder));
-  auto parameters = load_parameters(folder, config, at::kFloat);
+  auto parameters =
+      load_parameters(folder, config, dtype_named(job.value("parameter_dtype", "float32")).value());
   DecoderOptions options;
   std::optional<Adapter> adapter;
   if (job.contains("adapter")) {
