@@ -19,10 +19,13 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr double kQuickGeluFactor = 1.702;
 
+/// ATen's activations compute in fp32 and round once. QuickGELU is composed, so it must do so here.
 at::Tensor activated(VisionSpec::Activation activation, const at::Tensor& x) {
   switch (activation) {
-    case VisionSpec::Activation::kQuickGelu:
-      return at::sigmoid(kQuickGeluFactor * x).mul_(x);
+    case VisionSpec::Activation::kQuickGelu: {
+      const at::Tensor exact = x.to(arithmetic_dtype(x.scalar_type()));
+      return at::sigmoid(kQuickGeluFactor * exact).mul_(exact).to(x.scalar_type());
+    }
     case VisionSpec::Activation::kGeluTanh:
       return at::gelu(x, "tanh");
     case VisionSpec::Activation::kSilu:
@@ -36,8 +39,15 @@ at::Tensor activation_backward(VisionSpec::Activation activation, const at::Tens
   switch (activation) {
     case VisionSpec::Activation::kQuickGelu: {
       // s + x s' with s' = 1.702 s (1 - s).
-      const at::Tensor s = at::sigmoid(kQuickGeluFactor * x);
-      return at::rsub(s, 1).mul_(x).mul_(kQuickGeluFactor).add_(1).mul_(s).mul_(dy);
+      const at::Tensor exact = x.to(arithmetic_dtype(x.scalar_type())),
+                       s = at::sigmoid(kQuickGeluFactor * exact);
+      return at::rsub(s, 1)
+          .mul_(exact)
+          .mul_(kQuickGeluFactor)
+          .add_(1)
+          .mul_(s)
+          .mul_(dy)
+          .to(x.scalar_type());
     }
     case VisionSpec::Activation::kGeluTanh:
       return at::gelu_backward(dy, x, "tanh");
