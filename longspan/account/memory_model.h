@@ -86,6 +86,16 @@ struct MemoryFacts {
   bool cuda = false;                // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
   int64_t num_groups = 0;           // communication groups of this process (plan/rank_groups.h)
   int64_t attention_threads = 0;    // threads of a CPU's flash attention
+  /// The vision tower, and the pictures of the rank that has most patches of a row.
+  struct Tower {
+    VisionSpec spec = {};
+    int64_t num_patches = 0;    // 0: no pictures
+    int64_t largest_frame = 0;  // patches of the largest frame
+    int64_t residual_bytes = 4;
+    /// The lowest block that saves tensors for a backward; depth: only the merger does; above: no
+    /// backward.
+    int64_t first_saving_block = 0;
+  } tower;
 };
 
 /// Bytes of one rank.

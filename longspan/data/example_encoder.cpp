@@ -24,12 +24,6 @@ double empty_share(int64_t tokens, int64_t rows, int64_t row_length) {
   return 1 - static_cast<double>(tokens) / (static_cast<double>(rows) * row_length);
 }
 
-/// The model's own template prints a video as its family does.
-VideoForm video_form(const DataSettings& config, const PictureEncoding& pictures) {
-  if (!config.chat_template.empty()) return template_format(config.chat_template).videos;
-  return pictures.stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;
-}
-
 std::string templates_with_pictures() {
   std::vector<std::string_view> names;
   for (const Format& format : template_formats()) {
@@ -51,7 +45,7 @@ void require_pictures_taken(const DataSettings& config, const PictureEncoding* p
         "the model takes none. Train a model with a vision tower, or take images and videos out "
         "of dataset_info.json and their tags out of the texts.");
   }
-  const VideoForm form = video_form(config, *pictures);
+  const VideoForm form = video_form(config.chat_template, *pictures);
   if (form == VideoForm::kNone) {
     fail(
         fmt::format("template: {} takes none. Name one that does ({}), or leave template out to "
@@ -124,7 +118,8 @@ EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
   if (encoding.has_pictures) require_pictures_taken(config, pictures, rows);
   if (pictures != nullptr && pictures->in_every_sample) encoding.has_pictures = true;
   std::optional<PictureRows> picture_rows;
-  const VideoForm videos = pictures == nullptr ? VideoForm::kNone : video_form(config, *pictures);
+  const VideoForm videos =
+      pictures == nullptr ? VideoForm::kNone : video_form(config.chat_template, *pictures);
   if (videos != VideoForm::kNone) {
     picture_rows.emplace(*pictures, videos, /*writes_tags=*/!config.chat_template.empty() ||
                                                 parts_of(stage.rows).text);

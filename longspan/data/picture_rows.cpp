@@ -43,6 +43,11 @@ std::string name_of(const Picture& picture, size_t number) {
 
 }  // namespace
 
+VideoForm video_form(const std::string& template_name, const PictureEncoding& pictures) {
+  if (!template_name.empty()) return template_format(template_name).videos;
+  return pictures.stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;
+}
+
 PictureRows::ReadFile PictureRows::read(const std::string& path, const std::string& source) const {
   {
     const std::scoped_lock lock(mutex_);

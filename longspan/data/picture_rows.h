@@ -27,6 +27,10 @@ struct PlacedPictures {
   std::vector<Run> runs;  // in the order of the text
 };
 
+/// Returns how a named template writes videos. `template_name` is empty for the model's own
+/// chat_template, which writes them as its family takes them.
+VideoForm video_form(const std::string& template_name, const PictureEncoding& pictures);
+
 /// Reads and places the pictures of rows. Thread-safe.
 class PictureRows {
  public:

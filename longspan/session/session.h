@@ -59,8 +59,8 @@ struct TrainedModel;
 struct ModelParts {
   ModelConfig config;                   // e.g. parse_model_config of a config.json
   std::vector<NamedTensor> parameters;  // named as by parameters_of(config.spec); copied
-  /// Reads pixels of the pictures of samples; empty: from their files, by the processor of
-  /// model_name_or_path.
+  /// Reads pixels of the pictures of samples, also in a thread of the session's; empty: from their
+  /// files, by the processor of model_name_or_path.
   FramePatches patches = {};
 };
 
@@ -143,6 +143,10 @@ class Session {
 
   /// Sets the number of the next step, from 0: it seeds dropout. update() and drop() count on.
   void begin_step(int64_t step);
+  /// Starts to read the pixels of rows that later calls of forward_backward() compute, in this
+  /// order, beside other work; they wait in host memory (kPixelsAheadBytes). Each row is read ahead
+  /// once. No-op without pictures. Not collective.
+  void read_ahead(std::span<const Row> rows);
   /// Adds the gradient of the stage's loss, whose denominator is `total_weight`. `stops`: asked
   /// after each row in a session of one process; if it returns true, later rows are left out.
   RowLosses forward_backward(std::span<const Row> rows, double total_weight,

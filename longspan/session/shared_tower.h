@@ -22,11 +22,15 @@ class SharedTower : public PictureFeatures {
               at::Device device, bool every_row);
 
   at::Tensor of(const Batch& row) override;
+  /// Returns the frames of which this rank reads the pixels for of(row), in this order.
+  std::vector<PictureFrame> own_frames(const Batch& row) const;
   void use_adapters(bool on) override { tower_->use_adapters(on); }
 
  private:
+  PictureShares shares_of(const RowPictures& pictures) const;
   /// Returns the features of some frames of the row.
-  at::Tensor features(const RowPictures& pictures, const std::vector<PictureFrame>& frames);
+  at::Tensor features(const std::shared_ptr<const RowPictures>& pictures,
+                      std::vector<PictureFrame> frames);
 
   std::unique_ptr<VisionTower> tower_;
   FramePatches patches_;
@@ -37,11 +41,11 @@ class SharedTower : public PictureFeatures {
 
 /// Makes the features of a model with pictures; null: its spec has no tower. `options`: of its
 /// decoder. `kernel`: for attention within pictures.
-std::unique_ptr<PictureFeatures> make_picture_features(const ModelSpec& model,
-                                                       const std::vector<NamedTensor>& parameters,
-                                                       const DecoderOptions& options,
-                                                       FramePatches patches,
-                                                       const SequenceParallel& attention,
-                                                       const BlockKernel& kernel);
+std::unique_ptr<SharedTower> make_picture_features(const ModelSpec& model,
+                                                   const std::vector<NamedTensor>& parameters,
+                                                   const DecoderOptions& options,
+                                                   FramePatches patches,
+                                                   const SequenceParallel& attention,
+                                                   const BlockKernel& kernel);
 
 }  // namespace longspan

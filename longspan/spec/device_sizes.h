@@ -35,6 +35,11 @@ inline constexpr int64_t composed_gate_rows(int64_t width) {
   return std::max<int64_t>(1, kComposedGateNumbers / std::max<int64_t>(1, width));
 }
 
+/// Pixels of pictures: bytes that a vision tower takes at a time, and bytes that are read ahead of
+/// their use.
+inline constexpr int64_t kPixelPartBytes = int64_t{64} << 20,
+                         kPixelsAheadBytes = int64_t{256} << 20;
+
 struct DeviceSizes {
   /// Chunk of a feed-forward, and of the steps before a token mixer, in bytes of the widest
   /// activation. Large enough for gemms at full speed; small enough that temporaries within a

@@ -145,8 +145,9 @@ at::Tensor PatchBlock::forward(const at::Tensor& h_PD, bool saves) {
   cast_weights();
   auto [q_PNH, k_PNH, v_PNH] = projected(weights_.attention_norm.forward(h_PD, dtype));
   const AttentionResult result = pass_->kernel.forward(q_PNH, k_PNH, v_PNH, spec(), blocks_);
-  const at::Tensor middle_PD = middle_of(h_PD, result.out_TNH);
   const bool keeps = saves && pass_->keeps_inner;
+  if (!keeps) q_PNH = k_PNH = v_PNH = at::Tensor();
+  const at::Tensor middle_PD = middle_of(h_PD, result.out_TNH);
   at::Tensor out_PD = at::empty_like(h_PD);
   Tensors kept;
   const int64_t P = h_PD.size(0), chunk = chunk_rows(h_PD);

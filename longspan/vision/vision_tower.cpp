@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -113,11 +114,42 @@ std::pair<at::Tensor, at::Tensor> between(const at::Tensor& places_P, const at::
 at::Tensor positions(int64_t side, const PatchLayout& layout, const at::Tensor& table) {
   const auto [rows, row_weights] = between(layout.rows_P, layout.heights_P, side);
   const auto [columns, column_weights] = between(layout.columns_P, layout.widths_P, side);
-  const at::Tensor index = (rows.unsqueeze(2) * side + columns.unsqueeze(1)).flatten(1);
-  const at::Tensor weight = (row_weights.unsqueeze(2) * column_weights.unsqueeze(1)).flatten(1);
-  const at::Tensor corners_P4D =
-      table.index_select(0, index.flatten()).view({-1, 4, table.size(1)});
-  return (corners_P4D * weight.unsqueeze(2)).sum(1);
+  at::Tensor sum_PD;
+  for (const int64_t row : {0, 1}) {
+    for (const int64_t column : {0, 1}) {
+      const at::Tensor index = rows.select(1, row) * side + columns.select(1, column);
+      const at::Tensor weight = row_weights.select(1, row) * column_weights.select(1, column);
+      const at::Tensor corner_PD = table.index_select(0, index) * weight.unsqueeze(1);
+      sum_PD = sum_PD.defined() ? sum_PD + corner_PD : corner_PD;
+    }
+  }
+  return sum_PD;
+}
+
+int64_t num_patches(std::span<const PictureGrid> grids) {
+  int64_t total = 0;
+  for (const PictureGrid& grid : grids) total += grid.num_patches();
+  return total;
+}
+
+/// Pictures [begin, end) of a pass.
+struct Part {
+  size_t begin = 0, end = 0;
+  std::vector<PictureGrid> grids = {};
+};
+
+/// Divides the pictures into parts of at most `most` patches, or of one picture. At least one part.
+std::vector<Part> parts_of(const std::vector<PictureGrid>& grids, int64_t most) {
+  std::vector<Part> parts(1);
+  for (const PictureGrid& grid : grids) {
+    Part& last = parts.back();
+    if (last.end > last.begin && num_patches(last.grids) + grid.num_patches() > most) {
+      parts.push_back({.begin = last.end, .end = last.end});
+    }
+    parts.back().grids.push_back(grid);
+    ++parts.back().end;
+  }
+  return parts;
 }
 
 }  // namespace
@@ -232,16 +264,38 @@ at::Tensor VisionTower::Impl::run(int unit, int next, int below, const at::Tenso
                    .below = below < 0 ? -1 : first + below});
 }
 
-at::Tensor VisionTower::features(const at::Tensor& patches_PX, std::span<const PictureGrid> grids) {
+at::Tensor VisionTower::features(const at::Tensor& patches_PX,
+                                 const std::vector<PictureGrid>& grids) {
+  return features(
+      [&patches_PX, &grids](size_t begin, size_t end) {
+        const int64_t before = num_patches(std::span(grids).first(begin));
+        return patches_PX.narrow(0, before, num_patches(std::span(grids).first(end)) - before);
+      },
+      grids);
+}
+
+at::Tensor VisionTower::features(const PatchSource& patches, std::vector<PictureGrid> grids) {
   const Impl& tower = *impl_;
   const VisionSpec& vision = tower.vision;
   const auto pass = std::make_shared<const VisionPass>(tower.pass_over(grids));
   const PatchLayout& layout = pass->layout;
+  const auto parts = std::make_shared<const std::vector<Part>>(
+      parts_of(grids, tower.options.part_bytes / (vision.patch_dim() * int64_t{sizeof(float)})));
   at::Tensor h_PD = tower.run(
-      0, 1, -1, layout.order_P.defined() ? patches_PX.index_select(0, layout.order_P) : patches_PX,
-      recomputed(
-          [&tower, pass](const at::Tensor& x, const Tensors& values) {
-            return tower.embedded(pass->layout, x, values);
+      0, 1, -1, at::empty({0}),
+      recomputed_by_parts(
+          {.num_parts = std::ssize(*parts),
+           .num_rows = num_patches(grids),
+           .read =
+               [patches, parts](int64_t part) {
+                 const auto& [begin, end, grids_of_part] = parts->at(static_cast<size_t>(part));
+                 return patches(begin, end);
+               }},
+          [&tower, parts](int64_t part, const at::Tensor& x, const Tensors& values) {
+            const PatchLayout own =
+                layout_of(tower.vision, parts->at(static_cast<size_t>(part)).grids, tower.device);
+            return tower.embedded(own, own.order_P.defined() ? x.index_select(0, own.order_P) : x,
+                                  values);
           },
           tower.tensors_of(0)));
   Tensors features;

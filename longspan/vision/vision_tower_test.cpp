@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace longspan {
 namespace {
@@ -97,6 +99,43 @@ TEST_CASE("vision tower: each frame gets the features that it gets alone") {
       }
     }
     CHECK_FALSE(all_FE.requires_grad());
+  }
+}
+
+TEST_CASE("vision tower: pixels in parts give the same bits, and are read again for the backward") {
+  for (const bool with_gate : {false, true}) {
+    CAPTURE(with_gate);
+    at::manual_seed(6);
+    const VisionSpec vision = small_tower(with_gate);
+    const auto parameters = random_parameters(vision, at::kDouble);
+    const Grids grids{{1, 4, 6}, {2, 8, 6}, {1, 2, 2}, {1, 4, 6}};
+    const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});
+    int64_t read = 0, most = 0;
+    const PatchSource source = [&](size_t begin, size_t end) {
+      int64_t before = 0, size = 0;
+      for (size_t i = 0; i < end; ++i) (i < begin ? before : size) += grids[i].num_patches();
+      read += size;
+      most = std::max(most, size);
+      return patches_PX.narrow(0, before, size);
+    };
+    const auto run = [&](int64_t patches_of_part) {
+      set_trained(parameters, true);
+      VisionTower tower(vision, parameters,
+                        {.part_bytes = patches_of_part * vision.patch_dim() * 4});
+      read = most = 0;
+      const at::Tensor features_FE = tower.features(source, grids);
+      torch::autograd::backward({features_FE.square().sum()}, {});
+      return std::pair(features_FE.detach(), gradients_of(parameters));
+    };
+    const auto [whole_FE, whole] = run(1000);
+    CHECK(read == num_patches(grids));
+    const auto [parts_FE, parts] = run(28);  // 24, 96, 4 + 24 patches
+    CHECK(read == 2 * num_patches(grids));
+    CHECK(most == 96);
+    CHECK(at::equal(parts_FE, whole_FE));
+    for (const auto& [name, gradient] : whole) {
+      CHECK_MESSAGE(at::allclose(parts.at(name), gradient, 1e-12, 1e-12), name);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-"""Folders of models that take pictures, without weights, and what LLaMA-Factory asks of transformers' processors."""
+"""Folders of small models that take pictures, and what LLaMA-Factory asks of transformers' processors."""
 
 import ast
 import functools
@@ -106,3 +106,32 @@ class Processor:
 
     def _calculate_timestamps(self, indices, *numbers):
         return processing_qwen3_vl.Qwen3VLProcessor._calculate_timestamps(self, list(indices), *numbers)
+
+
+TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=2048)
+ROPE = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 3, 3])
+TOWER = dict(depth=2, hidden_size=32, intermediate_size=40, num_heads=2, out_hidden_size=64)
+MODELS = {
+    "qwen2_vl": (transformers.Qwen2VLConfig, 14, TEXT | dict(rope_parameters=ROPE),
+                 dict(depth=2, embed_dim=32, hidden_size=64, mlp_ratio=2, num_heads=2, patch_size=14)),
+    "qwen3_vl": (transformers.Qwen3VLConfig, 16,
+                 TEXT | dict(head_dim=16, rope_parameters=ROPE | dict(mrope_section=[4, 2, 2], mrope_interleaved=True)),
+                 TOWER | dict(patch_size=16, num_position_embeddings=25, deepstack_visual_indexes=[0])),
+}
+
+
+def write_model_with_pictures(place, name, std):
+    """A small random model, with a tokenizer and the processor's files."""
+    place.mkdir()
+    write_folder(place, name)
+    kind, _, text, vision = MODELS[name]
+    tokens = {key: value for key, value in json.loads((place / "config.json").read_text()).items() if key.endswith("_id")}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    config = kind(text_config=text | dict(vocab_size=len(tokenizer)), vision_config=vision, **tokens)
+    torch.manual_seed(3)
+    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(std=std)
+    model.save_pretrained(place)

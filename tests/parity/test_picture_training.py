@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from conftest import ADAM_EPSILON, Running, add_dataset, run_to_end, settings_of, write_config
-from picture_models import write_folder
+from picture_models import MODELS, write_model_with_pictures
 from PIL import Image
 from probes import data_probe
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -17,17 +17,6 @@ STEPS = 6
 METHODS = ["allgather", "async-ulysses", "balanced-ulysses", "dummy-head-ulysses", "llama3", "loongtrain", "ring",
            "striped-ring", "ulysses", "usp", "xtuner-ulysses", "zigzag-ring"]
 ALONE = {}  # losses of one rank, by model
-TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            max_position_embeddings=2048)
-ROPE = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 3, 3])
-TOWER = dict(depth=2, hidden_size=32, intermediate_size=40, num_heads=2, out_hidden_size=64)
-MODELS = {
-    "qwen2_vl": (transformers.Qwen2VLConfig, 14, TEXT | dict(rope_parameters=ROPE),
-                 dict(depth=2, embed_dim=32, hidden_size=64, mlp_ratio=2, num_heads=2, patch_size=14)),
-    "qwen3_vl": (transformers.Qwen3VLConfig, 16,
-                 TEXT | dict(head_dim=16, rope_parameters=ROPE | dict(mrope_section=[4, 2, 2], mrope_interleaved=True)),
-                 TOWER | dict(patch_size=16, num_position_embeddings=25, deepstack_visual_indexes=[0])),
-}
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
@@ -35,18 +24,8 @@ def folder(request, tmp_path_factory):
     """A small random model with a tokenizer and the processor's files, and a data set for it."""
     name = request.param
     place = tmp_path_factory.mktemp("trained") / name
-    place.mkdir()
-    write_folder(place, name)
-    kind, patch, text, vision = MODELS[name]
-    tokens = {key: value for key, value in json.loads((place / "config.json").read_text()).items() if key.endswith("_id")}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    config = kind(text_config=text | dict(vocab_size=len(tokenizer)), vision_config=vision, **tokens)
-    torch.manual_seed(3)
-    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data.normal_(std=0.05)
-    model.save_pretrained(place)
+    write_model_with_pictures(place, name, std=0.05)
+    patch = MODELS[name][1]
     # Sides of whole merged patches within all limits: no processor resizes them.
     side, rng = 2 * patch, random.Random(4)
     sizes = [(9, 9), (12, 10), (8, 11), (16, 9)] if patch == 16 else [(3, 2), (2, 2), (4, 5), (7, 3)]
