@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// The role of a message, and how its text is read.
+/// The role of a message, and the kind of the message's text.
 struct Speaker {
   Role role;
   bool writes_calls = false;  // the text is JSON of calls (LLaMA-Factory's role function_call)
@@ -22,7 +22,7 @@ struct MessageKeys {
   bool takes_pictures = false;  // parts may be pictures and videos
 };
 
-/// Whether a message has calls, and so needs no text.
+/// True if a message has calls, and therefore needs no text.
 bool calls_tools(const nlohmann::ordered_json& message);
 
 /// Reads a message, an object with a role:
