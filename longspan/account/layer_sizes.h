@@ -20,9 +20,9 @@ struct LayerSizes {
   double feed_forward_forward;        // peak of temporaries in the forward
   double feed_forward_own_saved;      // feed_forward_saved without hidden states
   double hidden;                      // a hidden state in the compute dtype
-  double behind;                      // D if the layer has norms after its sublayers
+  double behind;                      // D if the layer has norms after the sublayers
   double dropped;  // input gradient of the widest adapter, before and after the dropout's backward
-  double queries_wide, kv_wide, output_wide;  // attention's gradients while they accumulate
+  double queries_wide, kv_wide, output_wide;  // gradients of attention, in the accumulation dtype
   AttentionMemory shared;                     // memory added by sequence parallelism
   double labels;                              // fraction of tokens that have a label
   int64_t num_tokens, num_labels;             // tokens and labels of this rank

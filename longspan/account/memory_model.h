@@ -1,4 +1,5 @@
-// Memory of one rank, by formula. No torch.
+// Memory of one rank, by formula. No torch. A row is one sequence, or several packed sequences,
+// that ranks may share.
 //
 // Memory is either device memory (for computation) or host memory (for offloading). The formulas
 // count the tensors that exist at the peak of a step, not the overhead of allocators.
@@ -84,7 +85,8 @@ struct MemoryFacts {
   /// Matrices have bf16 gradients. The gradients of the matrices in use accumulate in fp32 over the
   /// chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
-  /// A GPU computes all experts of a layer at once, if their cost allows it (GroupedCost).
+  /// A GPU computes all experts of a layer in one grouped gemm, if the layer's cost allows a
+  /// grouped gemm (GroupedCost).
   bool experts_at_once = false;
   int64_t expert_adapter_rank = 0;  // 0: experts have no adapters
   bool cuda = false;                // runs on a GPU, with its chunk sizes (spec/device_sizes.h)

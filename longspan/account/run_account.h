@@ -34,7 +34,7 @@ struct Hardware {
 };
 
 /// Returns the parameters that a run will make, if there is no adapter yet. `reference`: the model
-/// of ref_model; null: the trained one. Throws UserError, as planned_parameters() does.
+/// of ref_model; null: the trained model. Throws UserError, as planned_parameters() does.
 RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference = nullptr,
                                      const Hardware& hardware = {});
@@ -45,7 +45,7 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
                          const ParallelPlan& plan, const RunParameters& parameters,
                          const RowLengths& row, const Hardware& hardware);
 
-/// Returns the estimate for a run before it has made any tensor.
+/// Returns the estimate for a run before any tensor exists.
 MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
                               const Hardware& hardware, const ModelSpec* reference = nullptr);

@@ -30,9 +30,9 @@ std::vector<MaskedRectangle> masked_rectangles_of(const Packing& packing,
                                                   const TokensBefore& keys_before);
 
 /// Returns the blocks without the masked pairs. If a masked rectangle cuts a block, the rectangle's
-/// queries get two blocks: one of the keys before the rectangle, and one of the keys after it. A
-/// query may thus be in two blocks. The rectangles must be sorted by queries, and no query may be
-/// in two rectangles.
+/// queries get two blocks: a block of the keys before the rectangle, and a block of the keys after
+/// the rectangle. A query may therefore be in two blocks. The rectangles must be sorted by queries,
+/// and no query may be in two rectangles.
 std::vector<Block> without_masked_pairs(const std::vector<Block>& blocks,
                                         const std::vector<MaskedRectangle>& masked);
 

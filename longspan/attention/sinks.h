@@ -12,16 +12,17 @@
 namespace longspan {
 
 /// Adds the sinks to each query's softmax, once, after all parts of the softmax are merged:
-///   out' = out sigmoid(lse - sink), lse' = log(e^lse + e^sink). The backward with out' and lse' is
-///   the backward of the softmax with the sink. Returns `result` if sinks_N is undefined. Throws
-///   std::logic_error if sinks_N.defined() differs from spec.has_sinks.
+///   out' = out sigmoid(lse - sink), lse' = log(e^lse + e^sink).
+/// The backward with out' and lse' is the backward of the softmax with the sink. Returns `result`
+/// if sinks_N is undefined. Throws std::logic_error if sinks_N.defined() differs from
+/// spec.has_sinks.
 AttentionResult with_sinks(AttentionResult result, const at::Tensor& sinks_N,
                            const AttentionSpec& spec);
 
-/// Returns d loss / d sinks of these queries, [N], in the dtype of the sinks: -sum over queries of
-/// e^(sink - lse') rowsum(dout out'). Returns an undefined tensor if sinks_N is undefined. `result`
-/// includes the sinks. If several ranks hold the queries of a row, the gradient is the sum over
-/// these ranks.
+/// Returns d loss / d sinks of these queries, [N], in the dtype of the sinks:
+///   -sum over queries of e^(sink - lse') rowsum(dout out').
+/// Returns an undefined tensor if sinks_N is undefined. `result` includes the sinks. If several
+/// ranks hold the queries of a row, the gradient is the sum over these ranks.
 at::Tensor sink_gradient(const at::Tensor& dout_TNH, const AttentionResult& result,
                          const at::Tensor& sinks_N);
 

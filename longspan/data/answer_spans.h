@@ -30,7 +30,8 @@ std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedTex
                                        const std::vector<size_t>& answers,
                                        const std::set<int32_t>& ends);
 
-/// Returns the message among `answers` in which the tokens lie. `answers` is not empty.
+/// Returns the message among `answers` that contains the tokens of `span`. `answers` must not be
+/// empty.
 size_t answer_at(const LocatedChat& chat, const std::vector<size_t>& answers,
                  const EncodedText& tokens, const AnswerTokens& span);
 

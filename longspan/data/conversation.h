@@ -88,6 +88,6 @@ struct Conversation {
 
 bool has_pictures(const Message& message);
 bool has_pictures(const Conversation& row);
-bool have_pictures(const std::vector<Conversation>& rows);  // any of them
+bool have_pictures(const std::vector<Conversation>& rows);  // true if any row has pictures
 
 }  // namespace longspan

@@ -57,17 +57,19 @@ struct EncodedExamples {
 /// Encodes the rows of a stage in preprocessing_num_workers threads (parallel_rows.h). Packing
 /// applies to training rows and to evaluation rows, as in LLaMA-Factory.
 ///   pt       text and end-of-text token. Packed: all texts concatenated and cut into blocks of
-///            cutoff_len tokens; else each text cut to cutoff_len. Trains every token but the
-///            first.
+///            cutoff_len tokens. Not packed: each text is cut to cutoff_len. Trains every token but
+///            the first.
 ///   sft      trains answers (train_on_prompt, mask_history); packs best-fit by length.
 ///   dpo, rm  documents {chosen, rejected}; trains answers.
-///   kto      documents {answer, answer of the row before}; trains answers. `template_time`: the
-///   run's time, which the model's chat template may print into rows. `vocab_size`: number of
-///   embeddings of the model. Example i is row i unless rows were packed, skipped by on_bad_row:
-///   skip, or empty (pt). Throws UserError: a token id of at least `vocab_size`; kto with one row;
-///   unless on_bad_row is skip, rows without a trained token and rows that the template refuses;
-///   rows with pictures if `pictures` is null (the model takes no pictures), or if the template
-///   takes no pictures.
+///   kto      documents {answer, answer of the row before}; trains answers.
+/// `template_time`: the run's time, which the model's chat template may print into rows.
+/// `vocab_size`: number of embeddings of the model. `pictures`: null if the model takes no
+/// pictures. Example i is row i unless rows were packed, skipped by on_bad_row: skip, or empty
+/// (pt).
+///
+/// Throws UserError: a token id of at least `vocab_size`; kto with one row; unless on_bad_row is
+/// skip, rows without a trained token and rows that the template refuses; rows with pictures if the
+/// model or the template takes no pictures.
 EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
                                 const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
                                 const LocalTime& template_time, int64_t vocab_size = INT64_MAX,

@@ -31,7 +31,7 @@ bool calls_tools(const nlohmann::ordered_json& message);
 ///                                              become tags; null or missing only beside calls
 ///   tool_calls, function_call                  calls of an answer
 ///   reasoning_content, thinking, reasoning     thoughts of an answer
-///   weight (0, 1), train (true, false)         whether an answer is trained; others never are
+///   weight (0, 1), train (true, false)         training of an answer; other roles are not trained
 ///   name, tool_call_id                         of a tool's result
 /// Counts unread keys. Throws RowError with `place` for other values of these keys, and for
 /// contradictions.

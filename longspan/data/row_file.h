@@ -20,7 +20,7 @@ struct RowTaker {
 /// if `taker` stopped the reading. The file has one of these layouts:
 ///   [{...}, {...}]             a list
 ///   {...}                      an object in each line, read line by line; or multi-line objects
-///   {"data": [{...}, ...]}     the list in that one object, where `unwraps_data`
+///   {"data": [{...}, ...]}     a list in a single object, if `unwraps_data`
 ///   text (.txt)                each line, also an empty one, is a row {"text": the line}
 /// Throws UserError: a list that is broken JSON (with file and line), UTF-16.
 bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker);

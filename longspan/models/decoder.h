@@ -85,9 +85,9 @@ class Decoder {
   at::Tensor token_logprobs(const Batch& batch);
   /// Returns the sum of -log p over the labels, a scalar in fp64. Equals -token_logprobs().sum(),
   /// but computes the gradient in the forward pass, so the logits are computed once. `upstream`: d
-  /// loss / d sum, if it is known in advance; the backward must then pass this value. The head's
-  /// gradient is then accumulated directly into the gradient of earlier rows, without a second
-  /// buffer (kernels/linear_cross_entropy.h).
+  /// loss / d sum, if known in advance; the backward must then pass this value. The head's gradient
+  /// is then accumulated directly into the gradient of earlier rows, without a second buffer
+  /// (kernels/linear_cross_entropy.h).
   at::Tensor negative_log_likelihood_sum(const Batch& batch,
                                          std::optional<double> upstream = std::nullopt);
 

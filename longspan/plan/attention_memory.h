@@ -20,9 +20,9 @@ struct AttentionMemory {
   double forward = 0;   ///< at the peak of the forward
   double backward = 0;  ///< at the peak of the backward, on recomputed queries, keys and values
   double replay = 0;  ///< like backward, during recomputation and exchange of queries, keys, values
-  double inputs = 0;  ///< queries, keys and values, if they are saved for the backward
+  double inputs = 0;  ///< queries, keys and values, if saved for the backward
   double leaves = 0;  ///< saved outputs of the kernel
-  double output = 0;  ///< the output in token order, if it is a separate tensor
+  double output = 0;  ///< the output in token order, if in a separate tensor
 };
 
 /// Returns the largest bytes of any rank; zeros for one rank per row. `padded`: the padded row

@@ -1,5 +1,6 @@
-// The parallel plan: world -> data x ring x Ulysses. All divisibility errors are found here, before
-// anything is allocated. No torch.
+// The parallel plan: world -> data x ring x Ulysses. The plan finds all divisibility errors before
+// any allocation. A row is one sequence, or several packed sequences; the ranks of a
+// sequence-parallel group share a row. No torch.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +74,7 @@ struct PlanRequest {
 /// waves unless their number is the method's default.
 std::string describe_method(const ParallelPlan& plan);
 
-/// True if the method can split this layer's heads over `sequence_size` ranks.
+/// True if the method can split the heads of `spec` over `sequence_size` ranks.
 bool can_split(const Method& method, int sequence_size, const AttentionSpec& spec);
 
 /// Returns the methods for which can_split() is true.

@@ -30,7 +30,7 @@ void check_keys_fit_auto(const PlanRequest& request);
 void check_heads(const PlanRequest& request, const Method& method);
 void check_waves(const PlanRequest& request, const ParallelPlan& plan);
 
-/// Checks the degrees in the request, for a method that takes them.
+/// Checks the degrees in the request, for a method with the keys of degrees.
 void check_degrees(const PlanRequest& request, const Method& method);
 /// Returns the number of ranks of an inner ring: the requested number, or the number of ring ranks
 /// on one machine.

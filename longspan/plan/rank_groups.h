@@ -40,7 +40,7 @@ struct RankGroup {
   bool shares_row = false;  // inside a sequence group
 };
 
-/// Returns one group of each kind, in the order in which all ranks make them.
+/// Returns one group of each kind. All ranks make the groups in this order.
 std::vector<RankGroup> groups_of_rank(const ParallelPlan& plan, int rank);
 
 /// Returns the groups of the plan's ranks that have their own connections.

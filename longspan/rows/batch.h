@@ -38,7 +38,7 @@ struct Sample {
   std::vector<Picture> pictures = {};
 };
 
-/// A packed row, or one rank's share of it.
+/// A packed row, or one rank's share of the row.
 ///   - labels_T is shifted left inside each document: labels_T[i] is the token that position i
 ///     predicts, and kIgnoreLabel at a document's last token.
 ///   - positions_T restarts at 0 in each document. In a forked document, the second branch

@@ -32,8 +32,8 @@ struct RowPictures {
   /// the rank's tokens, in the order of the tokens.
   std::vector<std::vector<int64_t>> wanted = {};
 
-  /// Returns the index of the picture's first feature. Adds the picture if the row does not have it
-  /// yet.
+  /// Returns the index of the picture's first feature. Adds the picture if the row does not have
+  /// the picture yet.
   int64_t add(const Picture& picture);
 };
 

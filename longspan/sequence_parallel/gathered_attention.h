@@ -16,7 +16,7 @@
 
 namespace longspan {
 
-/// kv heads that are gathered together, and the query heads that use them.
+/// kv heads that one all-gather gathers, and the query heads that use these kv heads.
 struct GatheredHeads {
   int64_t kv_begin, num_kv, query_begin, num_queries;
 

@@ -34,7 +34,7 @@ class BlocksInFlight {
   std::vector<at::Tensor> blocks_;
 };
 
-/// Heads of a rank's own tokens on their way back from the ranks that attended with them.
+/// Heads of a rank's own tokens in transit, from the ranks that have attended with these heads.
 class TokensInFlight {
  public:
   /// Heads of consecutive tokens, and their place in x_tNH.

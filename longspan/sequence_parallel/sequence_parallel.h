@@ -1,5 +1,5 @@
-// The interface of every method that spreads the tokens of a row over ranks: a token order plus an
-// attention.
+// The interface of every method that distributes the tokens of a row (one sequence, or several
+// packed sequences) over ranks: a token order plus an attention.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // A caller's loss: a loss function that a program passes to a session, instead of a stage's loss.
-// T: tokens of this rank, L: labels among them, D: model dim.
+// T: tokens of this rank, L: labels of these tokens, D: model dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>

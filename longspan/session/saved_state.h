@@ -13,8 +13,8 @@
 
 namespace longspan {
 
-/// Returns the optimizer's state on this rank, with the fp32 masters of the weights that `saver`
-/// saves in bf16.
+/// Returns the optimizer's state on this rank, with the masters (values in higher precision) of the
+/// weights that `saver` rounds.
 std::vector<StateSource> optimizer_state(const ModelUpdate& update, const ModelSaver& saver);
 
 /// Returns the rest of a session's state after `step` steps. `source`: the state of the caller's

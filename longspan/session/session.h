@@ -1,5 +1,6 @@
-// A model in training, step by step: the interface for training loops. run_training is such a loop;
-// examples/library.cpp shows another loop.
+// A model in training, step by step: the interface for training loops. A row is one sequence, or
+// several packed sequences, that the ranks of a sequence-parallel group share. run_training is such
+// a loop; examples/library.cpp shows another loop.
 //
 //   Session session(config, {.events = &events});
 //   for (int64_t step = 0; step < num_steps; ++step) {

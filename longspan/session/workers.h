@@ -68,7 +68,7 @@ class Workers {
   /// for another reason, guarded() tells the other ranks. Returns kInterrupted if the other ranks
   /// ended because all ranks were interrupted. After a failure the connections cannot be used.
   RunEnd guarded(const std::function<RunEnd()>& work);
-  /// Ends the connections after the last collective; no-op if a failure has ended them. Collective.
+  /// Ends the connections after the last collective; no-op after a failure. Collective.
   void leave();
 
   const Rendezvous& where() const { return where_; }

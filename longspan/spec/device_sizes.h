@@ -30,9 +30,9 @@ struct DropoutChunk {
   }
 };
 
-/// If a GPU has no kernels, gpt-oss's gate runs in ATen operators on this many elements at a time,
-/// with kComposedGateBytes per element: twelve fp32 tensors. The memory estimate omits these
-/// tensors.
+/// If a GPU has no kernels, gpt-oss's gate runs in ATen operators on kComposedGateNumbers elements
+/// at a time, with kComposedGateBytes per element: twelve fp32 tensors. The memory estimate omits
+/// these tensors.
 inline constexpr int64_t kComposedGateNumbers = int64_t{8} << 20, kComposedGateBytes = 48;
 inline constexpr int64_t composed_gate_rows(int64_t width) {
   return std::max<int64_t>(1, kComposedGateNumbers / std::max<int64_t>(1, width));

@@ -26,7 +26,8 @@ struct RowsOfStack {
   int64_t begin, num_rows;
 };
 
-/// The weight [num_out, num_in] of a linear layer, and whether it has a bias [num_out].
+/// The shape [num_out, num_in] of a linear layer's weight. has_bias: the layer also has a bias
+/// [num_out].
 struct LinearShape {
   int64_t num_out, num_in;
   bool has_bias;
