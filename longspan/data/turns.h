@@ -118,9 +118,9 @@ std::string rendered_prompt(const std::string& chat_template, const Tokenizer& t
                             const std::optional<std::string>& eos_token,
                             const Conversation& conversation, const LocalTime& template_time);
 
-/// Stage pt: returns the text of the token that ends a text. By LLaMA-Factory's rule, this is the
-/// token that ends a turn of the named template (for llama3 <|end_of_text|>), or, if the template
-/// sets no token, the tokenizer's eos_token. Throws UserError if the tokenizer lacks the token.
+/// Stage pt: returns the text of the token that ends a text. By LLaMA-Factory's rule, the text ends
+/// with the named template's Format::end_of_text (for llama3 <|end_of_text|>), or, if there is
+/// none, with the tokenizer's eos_token. Throws UserError if the tokenizer lacks the token.
 std::string end_of_text(const std::string& template_name, const Tokenizer& tokenizer);
 
 /// The division of `budget` tokens between a question and an answer (fit_turn). A part of less than

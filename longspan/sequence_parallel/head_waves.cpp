@@ -32,7 +32,7 @@ struct WaveState : torch::CustomClassHolder {
 };
 
 // In the backward a wave of n heads holds q, dout and dq. With the next wave's queries and output
-// gradients in transit, and the previous gradients returning, the memory is twice as much. Users
+// gradients in transit, and the wave's own gradients returning, the memory is twice as much. Users
 // choose few waves for overlap, and many waves to save memory. Above this number of waves the
 // backward prefetches only the next queries.
 constexpr int kMostWavesInFlight = 4;
