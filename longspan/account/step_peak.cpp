@@ -32,7 +32,7 @@ std::vector<bool> layers_that_keep(const MemoryFacts& facts, int64_t num_layers)
   return keeps;
 }
 
-/// The phases of a step, in order. Activation bytes are those of all of a rank's tokens.
+/// The phases of a step, in order. Activation bytes count all tokens of a rank.
 class Step {
  public:
   Step(const MemoryFacts& facts, const GradientSums& sums)
@@ -73,7 +73,7 @@ class Step {
   bool trains_embedding() const {
     return (units_.head_is_embedding ? units_.head : units_.embedding).gradients > 0;
   }
-  /// Returns the layer at which the backward ends: nothing below is trained.
+  /// Returns the layer at which the backward ends: no lower layer is trained.
   int64_t first_trained() const {
     if (trains_embedding()) return 0;
     const auto trained =
@@ -188,15 +188,15 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
   if (!cuda) {
     if (sums.ranks == 1) return unit + before;
     // Large gradients are reduced in chunks; for small ones the received parts exist too. If the
-    // sums are on the host, two units and a share pass through the device. If they are on the
-    // device, they are counted elsewhere, except the shares of these two units, which are not
+    // sums are on the host, two units and a share pass through the device. If the sums are on the
+    // device, sums_without() counts the sums, except the shares of these two units, which are not
     // allocated yet.
     const int64_t share = share_of(unit, sums.ranks);
     const int64_t at_once = unit + 2 * before + (sums.on_host ? share : -2 * share);
     return std::min(std::max(unit, at_once), std::max(unit, before) + 4 * kReductionBytes);
   }
-  // A GPU reduces a unit's gradients during the next unit's backward. They exist until they are
-  // reduced, and a copy to the host until it has ended.
+  // A GPU reduces a unit's gradients during the next unit's backward. The gradients exist until the
+  // end of their reduction, and the buffer of a copy to the host exists until the end of the copy.
   const auto landing = [&](int64_t bytes) {
     return sums.on_host && sums.ranks > 1 ? share_of(bytes, sums.ranks) : 0;
   };

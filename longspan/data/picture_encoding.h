@@ -1,4 +1,4 @@
-// How a model takes pictures and videos: their sizes, tokens and positions. No torch.
+// The encoding of pictures and videos for a model: sizes, tokens and positions. No torch.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct DataSettings;
 
 /// Positions of a picture's tokens on the axes time, row and column.
 enum class PicturePositions {
-  kCounted,  ///< no axes: positions count the tokens
+  kCounted,  ///< one axis: positions are 0, 1, 2, ...
   kGrid,     ///< Qwen2-VL: a step of time for each temporal patch of a video
   kSeconds,  ///< Qwen2.5-VL: steps of time in proportion to seconds
-  kFrames,   ///< Qwen3-VL, Qwen3.5: each temporal patch is placed as a picture, after its time
+  kFrames,   ///< Qwen3-VL, Qwen3.5: each temporal patch as a picture, after its time stamp
 };
 
-/// How the models of a model_type take pictures.
+/// The positions of pictures in the models of a model_type.
 struct PictureFamily {
   std::string_view model_type;
   PicturePositions positions;
@@ -45,19 +45,20 @@ struct PictureEncoding {
   PictureToken image, video, begin, end;  // begin, end: around the tokens of a picture
   PicturePositions positions = PicturePositions::kGrid;
   double tokens_per_second = 1;  // kSeconds
-  /// Samples have kFeatureColumn even if none of their rows has pictures: others of the run have.
+  /// Samples have kFeatureColumn even if no row of this call has pictures, because other rows of
+  /// the run have pictures.
   bool in_every_sample = false;
 
-  /// The text of a picture or video before its token is repeated.
+  /// Returns the text of a picture or video before the repetition of its token.
   std::string text_of(bool is_video) const {
     return begin.text + (is_video ? video : image).text + end.text;
   }
   bool stamps_frames() const { return positions == PicturePositions::kFrames; }
 };
 
-/// Reads a model's folder: config.json and the files of its processor. nullopt: its model_type
-/// takes no pictures. Throws UserError: the tokenizer lacks the tokens, or config.json names
-/// others.
+/// Reads a model's folder: config.json and the files of its processor. nullopt: the model_type
+/// takes no pictures. Throws UserError if the tokenizer lacks the tokens, or if config.json names
+/// other tokens.
 std::optional<PictureEncoding> picture_encoding_of(const std::string& folder,
                                                    const Tokenizer& tokenizer,
                                                    const DataSettings& config);

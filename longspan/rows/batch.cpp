@@ -21,7 +21,7 @@ at::Tensor indices(const std::vector<int64_t>& values) {
 
 int64_t num_tokens_of(const Sample& sample) { return std::ssize(sample.input_ids); }
 
-// Returns 0 where positions count the tokens.
+// Returns 0 if positions are 0, 1, 2, ...
 int64_t num_axes(const Sample& sample) {
   return sample.positions_AT.defined() ? sample.positions_AT.size(0) : 0;
 }
@@ -73,7 +73,7 @@ void join_features(const std::vector<const Sample*>& samples, Sample& all) {
   found->second.values = at::cat(parts);
 }
 
-// Makes the row's pictures, and the features of its tokens from those of its samples.
+// Makes the row's pictures, and the row's kFeatureColumn from the samples' kFeatureColumn.
 void join_pictures(const std::vector<const Sample*>& samples, Batch& row) {
   const auto found = row.columns.find(kFeatureColumn);
   if (found == row.columns.end()) return;
@@ -104,7 +104,7 @@ int64_t most_axes(const std::vector<const Sample*>& samples) {
   return axes;
 }
 
-// Returns [A, T] where a sample has axes, else undefined.
+// Returns [A, T] if a sample has axes, otherwise an undefined tensor.
 at::Tensor joined_positions(const std::vector<const Sample*>& samples) {
   const int64_t axes = most_axes(samples);
   if (axes == 0) return {};

@@ -7,17 +7,17 @@
 
 namespace longspan {
 
-/// A part of a document with branches. Its tokens see earlier tokens of the segment itself, and all
-/// tokens of its parent, of the parent's parent and so on up to the root.
+/// A part of a document with branches. A token of a segment sees earlier tokens of the segment, and
+/// all tokens of the segment's parent, of the parent's parent and so on up to the root.
 struct Segment {
-  int64_t begin;   // counted from the document's first token; it ends where the next one begins
-  int64_t parent;  // the index of the segment that it continues; kNoParent: the root
+  int64_t begin;   // from the document's first token; ends at the next segment's begin
+  int64_t parent;  // index of the continued segment; kNoParent: the root
   bool operator==(const Segment&) const = default;
 };
 inline constexpr int64_t kNoParent = -1;
 
-/// A pair: a document `prompt | branch A | branch B`, by the places where its branches begin. B
-/// does not see A. 0 < first < second < length.
+/// A fork: a document `prompt | branch A | branch B`, by the tokens at which the branches begin
+/// (`first`: A, `second`: B). B does not see A. 0 < first < second < length.
 struct Fork {
   int64_t first, second;
   bool operator==(const Fork&) const = default;
@@ -26,21 +26,22 @@ struct Fork {
 
 struct Document {
   int64_t length;
-  /// The tree of its branches, depth first: a segment follows its parent, or the last segment of an
-  /// earlier branch of its parent. A segment that others continue has two branches or more. Empty:
-  /// the document has no branches.
+  /// The tree of the document's branches, in depth-first order: a segment follows its parent, or
+  /// the last segment of an earlier branch of its parent. A segment with children has two children
+  /// or more. Empty: the document has no branches.
   std::vector<Segment> segments = {};
   bool operator==(const Document&) const = default;
 };
 
 /// The document boundaries of a packed row. A token attends to earlier tokens of its own document;
-/// in a document with branches, to those that its segment sees. A batch of several samples is one
-/// row with a document for each sample, so samples are never padded to the longest.
+/// in a document with branches, only to the tokens that its segment sees. A batch of several
+/// samples is one row with a document for each sample, so samples are never padded to the longest
+/// sample.
 class Packing {
  public:
-  /// One document of `num_tokens` tokens.
+  /// Returns one document of `num_tokens` tokens.
   static Packing single(int64_t num_tokens);
-  /// Documents of these positive lengths, in order, without branches.
+  /// Returns documents of these positive lengths, in order, without branches.
   static Packing from_lengths(const std::vector<int64_t>& lengths);
   /// Throws std::logic_error if a document's segments do not form a tree (Document) within its
   /// length.
@@ -51,13 +52,13 @@ class Packing {
   int64_t begin(int64_t document) const { return boundaries_[document]; }
   int64_t end(int64_t document) const { return boundaries_[document + 1]; }
   int64_t length(int64_t document) const { return end(document) - begin(document); }
-  /// The tree of a document; empty: it has no branches.
+  /// Returns the tree of a document; empty: the document has no branches.
   const std::vector<Segment>& segments(int64_t document) const { return segments_[document]; }
-  /// Returns the document's branches as a pair; nullopt: it has none. Every algorithm reads
-  /// branches by this function. Throws std::logic_error for other trees, which no algorithm
-  /// computes yet.
+  /// Returns the document's branches as a fork; nullopt: the document has no branches. Every
+  /// algorithm reads branches through this function. Throws std::logic_error for other trees, which
+  /// no algorithm supports yet.
   std::optional<Fork> fork(int64_t document) const;
-  /// True if a document has branches, pairs or others.
+  /// True if any document has branches (forks or other trees).
   bool has_forks() const { return has_forks_; }
   /// Returns documents from which from_documents() makes an equal packing.
   std::vector<Document> documents() const;

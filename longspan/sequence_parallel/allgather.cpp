@@ -1,14 +1,15 @@
 // Context parallelism by gathering: each rank holds consecutive tokens, and fetches the keys and
-// values that its queries see from the ranks before it; their gradients return and are summed
-// there. t: this rank's tokens, N: query heads, M: kv heads, H: elements of a head, P: ranks.
+// values that its queries see from earlier ranks. In the backward, the gradients of fetched keys
+// and values return to the keys' owners, which sum the gradients. t: this rank's tokens, N: query
+// heads, M: kv heads, H: elements of a head, P: ranks.
 //
-// Ranks hold equally many tokens, so the work is as even as a contiguous order allows: with one
-// document the last rank has nearly twice the average; with many short ones all ranks have the
-// same.
+// All ranks hold the same number of tokens. With one document, the last rank has nearly twice the
+// average work. With many short documents, all ranks have about the same work.
 //
-// Sent by all ranks, each way: the keys and values in keys_of_rank() that the rank does not hold.
-// In latent attention with a single wave, J latent elements per token are sent instead, and each
-// rank expands them to keys and values. Queries and outputs are not sent.
+// Sent by all ranks, in the forward and in the backward: the keys and values in keys_of_rank() that
+// the rank does not hold. In latent attention with a single wave, J latent elements per token are
+// sent instead, and each rank expands the latents to keys and values. Queries and outputs are not
+// sent.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -176,7 +177,7 @@ AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
       const double more = (all - own) * kv_heads * bytes.kv, latents = all * bytes.latents;
       AttentionMemory memory;
       memory.inputs = more + latents;
-      // While keys and values are expanded they exist twice, and the output does not exist yet.
+      // During the expansion, keys and values exist twice, and the output does not exist yet.
       memory.forward = std::max(more + latents,
                                 more + latents + all * kv_heads * bytes.kv -
                                     own * static_cast<double>(shape.spec.num_heads) * bytes.output);
