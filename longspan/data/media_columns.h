@@ -15,7 +15,7 @@ namespace longspan {
 /// folder, as in LLaMA-Factory. Tags stay plain text where the entry lists no such column and no
 /// message has a part with a picture. Throws RowError with the conversation's source: numbers of
 /// tags and files that differ, no such file, an address or data in place of a file, a video that is
-/// no list of frames.
+/// neither a file nor a list of frames.
 void place_pictures(const DatasetEntry& entry, const nlohmann::ordered_json& row,
                     Conversation& conversation);
 

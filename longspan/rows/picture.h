@@ -11,12 +11,18 @@ namespace longspan {
 
 /// A picture, or the frames of a video, by its files. Its pixels are read when a row is computed.
 struct Picture {
-  /// One picture, or a video's frames in order; the last one is repeated to fill a temporal patch.
+  /// One picture, a video in one file, or a video's frames in order; the last one is repeated to
+  /// fill a temporal patch.
   std::vector<std::string> files;
   bool is_video = false;
+  /// Of a video in one file: the numbers of its frames, the last one repeated as above. Else empty.
+  std::vector<int64_t> frames = {};
+  uint64_t version = 0;      // of that file: changes if it is written (pictures/video_file.h)
   PictureGrid grid = {};     // of its patches
   int64_t num_features = 0;  // rows of the vision tower's output: tokens of the picture
-  uint64_t checksum = 0;     // XXH64 of the file, or of the checksums of a video's frames
+  /// XXH64 of the file, or of the checksums of a video's frames; of a video in one file: of its
+  /// checksum and the numbers of its frames.
+  uint64_t checksum = 0;
   bool operator==(const Picture&) const = default;
 };
 
