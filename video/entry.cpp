@@ -46,9 +46,8 @@ void take_message(void* /*source*/, int level, const char* format, va_list argum
 void fail(VideoTrouble* trouble, const char* what, int error = 0) {
   char reason[AV_ERROR_MAX_STRING_SIZE] = {};
   if (error != 0) av_strerror(error, reason, sizeof(reason));
-  std::snprintf(trouble->text, sizeof(trouble->text), "%s%s%s%s%s%s", what,
-                error != 0 ? ": " : "", reason, said[0] != '\0' ? " (" : "", said,
-                said[0] != '\0' ? ")" : "");
+  std::snprintf(trouble->text, sizeof(trouble->text), "%s%s%s%s%s%s", what, error != 0 ? ": " : "",
+                reason, said[0] != '\0' ? " (" : "", said, said[0] != '\0' ? ")" : "");
   said[0] = '\0';
 }
 
@@ -69,7 +68,7 @@ int read_bytes(void* opaque, uint8_t* to, int num_bytes) {
 
 int64_t seek_bytes(void* opaque, int64_t offset, int whence) {
   auto* const source = static_cast<Source*>(opaque);
-  struct stat status {};
+  struct stat status{};
   if (fstat(source->descriptor, &status) != 0) return AVERROR(errno);
   switch (whence & ~AVSEEK_FORCE) {
     case AVSEEK_SIZE:
@@ -154,8 +153,8 @@ bool open_container(OpenVideo& video, VideoTrouble* trouble) {
     fail(trouble, "there is no memory for the video");
     return false;
   }
-  video.io = avio_alloc_context(buffer, kBufferBytes, 0, &video.source, read_bytes, nullptr,
-                                seek_bytes);
+  video.io =
+      avio_alloc_context(buffer, kBufferBytes, 0, &video.source, read_bytes, nullptr, seek_bytes);
   if (video.io == nullptr) {
     av_free(buffer);
     fail(trouble, "there is no memory for the video");
@@ -298,9 +297,9 @@ VideoStep next_frame(OpenVideo* video, VideoTrouble* trouble) {
 bool write_rgb(OpenVideo* video, uint8_t* to, VideoTrouble* trouble) {
   const AVFrame& frame = *video->frame;
   const auto format = static_cast<AVPixelFormat>(frame.format);
-  video->scaler = sws_getCachedContext(video->scaler, frame.width, frame.height, format,
-                                       frame.width, frame.height, AV_PIX_FMT_RGB24, SWS_BILINEAR,
-                                       nullptr, nullptr, nullptr);
+  video->scaler =
+      sws_getCachedContext(video->scaler, frame.width, frame.height, format, frame.width,
+                           frame.height, AV_PIX_FMT_RGB24, SWS_BILINEAR, nullptr, nullptr, nullptr);
   const std::unique_ptr<AVFrame, void (*)(AVFrame*)> rgb(av_frame_alloc(),
                                                          [](AVFrame* f) { av_frame_free(&f); });
   if (video->scaler == nullptr || rgb == nullptr) {

@@ -25,8 +25,8 @@ constexpr size_t kShownName = 120;
 
 int64_t features_per_patch(const Picture& picture) { return picture.num_features / picture.grid.t; }
 
-/// Returns the time of each of `num_patches` temporal patches, in seconds: the mean of its first and
-/// last frame's.
+/// Returns the time of each of `num_patches` temporal patches, in seconds: the mean of its first
+/// and last frame's.
 std::vector<double> times_of_patches(const std::vector<double>& times, int64_t num_patches,
                                      int64_t frames_per_patch) {
   std::vector<double> means;
@@ -140,16 +140,15 @@ void PictureRows::measure(Picture& picture, PictureSize size, const std::vector<
                           MessagePicture& video) const {
   const VideoProcessor& processor = encoding_.video_processor;
   const bool in_one_file = !picture.frames.empty();
-  picture.grid = video_grid_of(
-      in_one_file ? std::ssize(picture.frames) : std::ssize(picture.files), size, processor);
+  picture.grid = video_grid_of(in_one_file ? std::ssize(picture.frames) : std::ssize(picture.files),
+                               size, processor);
   picture.num_features = picture.grid.num_patches() / (processor.merge_size * processor.merge_size);
   const std::string text = encoding_.text_of(/*is_video=*/true);
   if (videos_ == VideoForm::kWhole) {
     video.text = text;
     return;
   }
-  for (const double time :
-       times_of_patches(times, picture.grid.t, processor.temporal_patch_size)) {
+  for (const double time : times_of_patches(times, picture.grid.t, processor.temporal_patch_size)) {
     video.text += fmt::format("<{:.1f} seconds>{}", time, text);
   }
 }

@@ -78,7 +78,7 @@ class PictureRows {
   VideoForm videos_;
   bool writes_tags_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, ReadFile> files_;    // read so far
+  mutable std::map<std::string, ReadFile> files_;  // read so far
   mutable std::map<std::string, ReadVideo> read_videos_;
 };
 

@@ -74,7 +74,7 @@ void VideoFile::fail(const VideoTrouble& trouble) const {
 }
 
 uint64_t VideoFile::version() const {
-  struct stat status {};
+  struct stat status{};
   if (fstat(file_.descriptor(), &status) != 0) {
     throw UserError(fmt::format("{}: the video cannot be read any more", path()));
   }

@@ -61,8 +61,7 @@ std::vector<int64_t> sampled_frames(const VideoHeader& header, const VideoSampli
   }
   const double wanted = std::max(1.0, std::floor(*seconds * sampling.fps));
   const int64_t most = std::min(header.num_frames, sampling.most_frames);
-  const int64_t count =
-      wanted < static_cast<double>(most) ? static_cast<int64_t>(wanted) : most;
+  const int64_t count = wanted < static_cast<double>(most) ? static_cast<int64_t>(wanted) : most;
   return spread(header.num_frames - 1, count);
 }
 

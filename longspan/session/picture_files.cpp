@@ -47,15 +47,14 @@ class PictureFiles {
   static std::string read(const std::string& path) {
     return InputFile(path, "picture").read_all(kAnySize);
   }
-  at::Tensor patches_of_video(const Picture& video, int64_t t,
-                              const PictureProcessor& processor) {
+  at::Tensor patches_of_video(const Picture& video, int64_t t, const PictureProcessor& processor) {
     std::vector<Raster> frames;
     const int64_t first = t * processor.temporal_patch_size;
     if (!video.frames.empty()) {
       const std::string& path = video.files.front();
       const auto begin = video.frames.begin() + first;
-      for (Raster& frame :
-           frame_reader_.read(path, video.version, {begin, begin + processor.temporal_patch_size})) {
+      for (Raster& frame : frame_reader_.read(path, video.version,
+                                              {begin, begin + processor.temporal_patch_size})) {
         frames.push_back(limited(std::move(frame), video_limits_, path));
       }
       return frame_patches(frames, processor, video.grid);
