@@ -28,13 +28,13 @@ KeySection output_keys() {
              "Train although output_dir holds results already."),
        noted(plain("fallback_output_dir", &S::fallback_output_dir, kFree,
                    "A folder on another disk. If output_dir has no space for the trained model, or "
-                   "for the checkpoint of a stopped run, that goes into a subfolder of this "
-                   "folder, named after output_dir. The run also resumes from a checkpoint there. "
-                   "Left out: the run waits for space."),
+                   "for the checkpoint of a stopped run, the model or the checkpoint goes into a "
+                   "subfolder of this folder, named after output_dir. The run also resumes from a "
+                   "checkpoint there. Left out: the run waits for space."),
              kOwn),
        report_to,
        plain("logging_dir", &S::logging_dir, kFree,
-             "Where TensorBoard's files go. Left out: runs in output_dir."),
+             "Where TensorBoard's files go. Left out: the folder runs in output_dir."),
        plain("run_name", &S::run_name, kFree,
              "The run's name in TensorBoard: a folder of its own in logging_dir."),
        choice("logging_strategy", &S::logging_strategy, kFree, {"no", "steps", "epoch"},
