@@ -1,10 +1,10 @@
 """Video files against LLaMA-Factory's own code, which decodes by PyAV: the chosen frames, their pixels and times, the
 tokens and positions of rows; and files that are no videos."""
 
+import json
 import re
 import subprocess
 
-import json
 import llamafactory_data
 import numpy as np
 import pytest
@@ -75,8 +75,8 @@ NAMES = ["h264.mp4", "long.mp4", "large.mov", "mpeg4.avi", "mjpeg.avi", "vp9.web
 @pytest.mark.parametrize("keys", [{}, dict(fps=0.3), dict(fps=7.3, maxlen=6), dict(fps=1000), dict(maxlen=1)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_frames(name, keys, theirs, videos, probe):
-    """The pixels are the same to the bit. Colours of 4:2:0 with an odd side are another matter, since versions of
-    libswscale differ there: these videos are grey."""
+    """The pixels are the same to the bit. Where a side of 4:2:0 is odd, versions of libswscale interpolate colours
+    differently: these videos are grey, whose colours are off by at most 1 after compression, which is 2 levels of blue."""
     answer = probe.ask(videos[name], **keys)
     frames, indices, fps = seen_by(plugin_of(theirs), videos[name], **keys)
     assert "error" not in answer, answer
@@ -84,8 +84,9 @@ def test_frames(name, keys, theirs, videos, probe):
     assert len(frames) == len(ours) + len(ours) % 2
     assert answer["times"] == [index / keys.get("fps", 2.0) for index in indices]
     assert answer["fps"] == fps
+    most = 2 if name.startswith("odd") else 0
     for mine, their in zip(ours, frames):
-        np.testing.assert_array_equal(mine, np.array(their))
+        assert np.abs(mine.astype(int) - np.array(their)).max() <= most
 
 
 def test_frames_in_any_order(videos, probe):
@@ -145,9 +146,7 @@ def hostile(place, videos):
         "list.ffconcat": b"ffconcat version 1.0\nfile /etc/passwd\n",
         "large.avi": bytes(large),
         "picture.mp4": b"\x89PNG\r\n\x1a\n" + bytes(100),
-        "sound.mp4": None,
     }
-    del files["sound.mp4"]
     for name, content in files.items():
         (place / name).write_bytes(content)
     return [str(place / name) for name in files]
