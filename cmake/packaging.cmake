@@ -1,8 +1,11 @@
-# `pip install .`: the program goes to the environment's bin/, the CUDA half to lib/ beside it, where the program
-# looks for it (longspan/cuda/cuda.cpp); both find torch where it is.
+# `pip install .`: the program goes to the environment's bin/, the CUDA half and the decoder of videos to lib/ beside it,
+# where the program looks for them (longspan/files/program_library.h); they find torch where it is.
 add_custom_target(package DEPENDS longspan)
 if(TARGET longspan_cuda)
   add_dependencies(package longspan_cuda)
+endif()
+if(TARGET longspan_video)
+  add_dependencies(package longspan_video)
 endif()
 if(SKBUILD)
   # The wheel is built for one environment: torch's path is that environment's.
@@ -11,5 +14,8 @@ if(SKBUILD)
   if(TARGET longspan_cuda)
     set_target_properties(longspan_cuda PROPERTIES INSTALL_RPATH ${TORCH_DIR}/lib)
     install(TARGETS longspan_cuda LIBRARY DESTINATION ${SKBUILD_DATA_DIR}/lib)
+  endif()
+  if(TARGET longspan_video)
+    install(TARGETS longspan_video LIBRARY DESTINATION ${SKBUILD_DATA_DIR}/lib)
   endif()
 endif()

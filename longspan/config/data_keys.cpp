@@ -12,7 +12,7 @@
 namespace longspan::key_tables {
 namespace {
 
-constexpr double kMostPixels = 1 << 30, kMostFramesASecond = 1000;
+constexpr double kMostPixels = 1 << 30, kMostFramesASecond = 1000, kMostFramesOfVideo = 1 << 16;
 
 /// Unsupported templates of LLaMA-Factory 0.9.5.
 std::vector<std::string_view> other_templates() {
@@ -64,8 +64,8 @@ KeySection data_keys() {
              "How a conversation becomes text. Left out: the model's own chat_template.",
              other_templates());
   Key fps = number("video_fps", &S::video_fps, kNamed, 0,
-                   "Frames a second of a video that a row names as a list of frames. Every frame "
-                   "of the list is taken.",
+                   "Frames a second that are taken of a video file. Of a list of frames every one "
+                   "is taken, and they count as so many a second.",
                    kMostFramesASecond);
   fps.above_least = true;
   chat_template.unsupported_remedy =
@@ -116,7 +116,10 @@ KeySection data_keys() {
               "The most pixels of a frame of a video.", kMostPixels),
        number("video_min_pixels", &S::video_min_pixels, kNamed, 1,
               "The fewest pixels of a frame of a video.", kMostPixels),
-       fps}};
+       fps,
+       number("video_maxlen", &S::video_maxlen, kNamed, 1,
+              "The most frames that are taken of a video file. A list of frames is taken whole.",
+              kMostFramesOfVideo)}};
 }
 
 }  // namespace longspan::key_tables

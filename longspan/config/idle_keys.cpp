@@ -35,7 +35,6 @@ const std::vector<IdleKey>& idle_keys() {
       {"ddp_static_graph", "gradients are summed without DDP"},
       {"group_by_length", "rows are never padded, so lengths need no grouping"},
       {"length_column_name", "rows are never padded, so lengths need no grouping"},
-      {"video_maxlen", "it limits the frames of video files, and lists of frames are taken whole"},
       {"use_cache", "training keeps no key-value cache"},
       {"use_kv_cache", "training keeps no key-value cache"},
       {"remove_unused_columns", "only columns with a role are read"},

@@ -4,10 +4,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <string>
 
 #include "longspan/base/user_error.h"
+#include "longspan/files/program_library.h"
 
 namespace longspan {
 namespace {
@@ -18,18 +18,6 @@ struct Loaded {
   bool broken = false;  // a driver that torch cannot use
 };
 
-// The library lies beside the program (build folder), or in lib/ next to its folder (`pip
-// install`).
-std::string shared_object_path() {
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto folder = program.parent_path();
-  for (const auto& path : {folder / "liblongspan_cuda.so", folder / "../lib/liblongspan_cuda.so"}) {
-    if (std::filesystem::exists(path, error)) return path.string();
-  }
-  return "";
-}
-
 Loaded load() {
   Loaded loaded;
   // Loads the driver first: without one, torch_cuda's 1 GB is not even mapped.
@@ -38,7 +26,7 @@ Loaded load() {
     loaded.reason = "no NVIDIA driver, libcuda.so.1, on this machine";
     return loaded;
   }
-  const std::string path = shared_object_path();
+  const std::string path = program_library("liblongspan_cuda.so");
   if (path.empty()) {
     const std::string skipped = LONGSPAN_CUDA_SKIPPED;
     loaded.reason = skipped.empty() ? "liblongspan_cuda.so is not where it was installed"

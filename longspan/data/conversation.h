@@ -36,7 +36,8 @@ inline constexpr std::string_view kImageTag = "<image>", kVideoTag = "<video>";
 /// A picture or video of a message, at one of the tags of its content.
 struct MessagePicture {
   bool is_video = false;
-  std::vector<std::string> files = {};  // one picture, or a video's frames in order
+  std::vector<std::string> files = {};  // one picture, one video, or a video's frames in order
+  bool in_one_file = false;             // a video that is no list of frames
   /// The text that a template prints for the picture; empty until the files are read
   /// (data/picture_rows.h).
   std::string text = {};

@@ -76,6 +76,8 @@ void pack(const Picture& picture, PackedBytes& to) {
   to.add_list(std::vector<int64_t>{picture.grid.t, picture.grid.h, picture.grid.w});
   to.add(picture.num_features);
   to.add(picture.checksum);
+  to.add_list(picture.frames);
+  to.add(picture.version);
 }
 
 Picture unpack_picture(UnpackedBytes& from) {
@@ -88,6 +90,8 @@ Picture unpack_picture(UnpackedBytes& from) {
   picture.grid = {grid.at(0), grid.at(1), grid.at(2)};
   picture.num_features = from.next<int64_t>();
   picture.checksum = from.next<uint64_t>();
+  picture.frames = from.next_list<int64_t>();
+  picture.version = from.next<uint64_t>();
   return picture;
 }
 

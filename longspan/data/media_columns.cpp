@@ -51,13 +51,6 @@ std::string media_path(std::string given, const std::string& media_dir, const st
                   place, shortened(inside.string(), kShownPath)));
 }
 
-[[noreturn]] void refuse_video_file(const std::string& given, const std::string& place) {
-  throw RowError(fmt::format(
-      "{}: {} is a file of a video. Videos are read as lists of pictures: write its frames into "
-      "files (ffmpeg -i video.mp4 -vf fps=2 frame%04d.png), and give [[\"frame0001.png\", ...]].",
-      place, shortened(given, kShownPath)));
-}
-
 std::vector<std::string> texts_in(const ordered_json& list, const std::string& place) {
   std::vector<std::string> texts;
   for (const ordered_json& item : list) {
@@ -72,10 +65,12 @@ std::vector<std::string> texts_in(const ordered_json& list, const std::string& p
 }
 
 MessagePicture video_of(const ordered_json& value, const std::string& place) {
-  if (value.is_string()) refuse_video_file(value.get<std::string>(), place);
+  if (value.is_string()) {
+    return {.is_video = true, .files = {value.get<std::string>()}, .in_one_file = true};
+  }
   if (!value.is_array() || value.empty()) {
-    throw RowError(fmt::format("{}: a video is a list of the files of its frames, not {}", place,
-                               value.is_array() ? "an empty list" : value.type_name()));
+    throw RowError(fmt::format("{}: a video is a file or a list of the files of its frames, not {}",
+                               place, value.is_array() ? "an empty list" : value.type_name()));
   }
   return {.is_video = true, .files = texts_in(value, place)};
 }
@@ -90,10 +85,11 @@ std::vector<MessagePicture> read_column(const ordered_json& row,
   const std::string place = fmt::format("{}: {}", source, *column);
   std::vector<MessagePicture> files;
   if (is_video) {
-    if (value->is_string()) refuse_video_file(value->get<std::string>(), place);
+    if (value->is_string()) return {video_of(*value, place)};
     if (!value->is_array()) {
-      throw RowError(fmt::format("{} is {}; wanted is a list of videos, each a list of its frames",
-                                 place, value->type_name()));
+      throw RowError(
+          fmt::format("{} is {}; wanted is a list of videos, each a file or a list of its frames",
+                      place, value->type_name()));
     }
     for (const ordered_json& video : *value) files.push_back(video_of(video, place));
     return files;
@@ -132,7 +128,7 @@ class Placing {
       int64_t& number = picture.is_video ? num_videos_ : num_images_;
       const std::vector<MessagePicture>& files = picture.is_video ? videos_ : images_;
       if (picture.files.empty()) {
-        if (number < std::ssize(files)) picture.files = files[number].files;
+        if (number < std::ssize(files)) picture = files[number];
         ++number;
       }
       for (std::string& file : picture.files) file = media_path(file, entry_.media_dir, source_);

@@ -15,8 +15,8 @@ namespace longspan {
 /// begin at the entry's media_dir, or, if there is no such file, at the current folder, as in
 /// LLaMA-Factory. Tags stay plain text if the entry lists no such column and no message has a part
 /// with a picture. Throws RowError with the conversation's source: different numbers of tags and
-/// files, a missing file, an address or data in place of a file, a video that is not a list of
-/// frames.
+/// files, a missing file, an address or data in place of a file, a video that is neither a file nor
+/// a list of frames.
 void place_pictures(const DatasetEntry& entry, const nlohmann::ordered_json& row,
                     Conversation& conversation);
 

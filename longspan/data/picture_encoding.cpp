@@ -65,7 +65,7 @@ std::optional<PictureEncoding> picture_encoding_of(const std::string& folder,
   encoding.video_processor = load_video_processor(folder, encoding.stamps_frames());
   encoding.limits = {config.image_max_pixels, config.image_min_pixels};
   encoding.video_limits = {config.video_max_pixels, config.video_min_pixels};
-  encoding.video_fps = config.video_fps;
+  encoding.video_sampling = {config.video_fps, config.video_maxlen};
   encoding.image = token_of(tokenizer, "<|image_pad|>", model, "image_token_id");
   encoding.video = token_of(tokenizer, "<|video_pad|>", model, "video_token_id");
   encoding.begin = token_of(tokenizer, "<|vision_start|>", model, "vision_start_token_id");

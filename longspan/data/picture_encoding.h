@@ -8,6 +8,7 @@
 
 #include "longspan/data/video_processor.h"
 #include "longspan/pictures/picture_processor.h"
+#include "longspan/pictures/video_sample.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -41,7 +42,7 @@ struct PictureEncoding {
   PictureProcessor processor;
   VideoProcessor video_processor;
   PictureLimits limits, video_limits;  // video_limits: of a frame
-  double video_fps = 2;
+  VideoSampling video_sampling;
   PictureToken image, video, begin, end;  // begin, end: around the tokens of a picture
   PicturePositions positions = PicturePositions::kGrid;
   double tokens_per_second = 1;  // kSeconds

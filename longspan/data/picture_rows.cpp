@@ -25,14 +25,21 @@ constexpr size_t kShownName = 120;
 
 int64_t features_per_patch(const Picture& picture) { return picture.num_features / picture.grid.t; }
 
-/// Returns the time of each temporal patch, in seconds: the mean of its first and last frame's.
-std::vector<double> times_of(int64_t num_frames, int64_t frames_per_patch, double fps) {
-  std::vector<double> times;
-  for (int64_t first = 0; first < num_frames; first += frames_per_patch) {
-    const int64_t last = std::min(first + frames_per_patch, num_frames) - 1;
-    times.push_back((static_cast<double>(first) / fps + static_cast<double>(last) / fps) / 2);
+/// Returns the time of each of `num_patches` temporal patches, in seconds: the mean of its first
+/// and last frame's.
+std::vector<double> times_of_patches(const std::vector<double>& times, int64_t num_patches,
+                                     int64_t frames_per_patch) {
+  std::vector<double> means;
+  for (int64_t i = 0; i < num_patches; ++i) {
+    const int64_t first = i * frames_per_patch;
+    const int64_t last = std::min(first + frames_per_patch, std::ssize(times)) - 1;
+    means.push_back((times[first] + times[last]) / 2);
   }
-  return times;
+  return means;
+}
+
+int64_t padded(int64_t num_frames, int64_t frames_per_patch) {
+  return (num_frames + frames_per_patch - 1) / frames_per_patch * frames_per_patch;
 }
 
 std::string name_of(const Picture& picture, size_t number) {
@@ -75,13 +82,11 @@ Picture PictureRows::look_at(MessagePicture& given, const std::string& source) c
   return picture;
 }
 
-Picture PictureRows::look_at_video(MessagePicture& video, const std::string& source) const {
-  const VideoProcessor& processor = encoding_.video_processor;
+Picture PictureRows::look_at_frames(MessagePicture& video, const std::string& source) const {
   const auto num_frames = std::ssize(video.files);
   Picture picture{.files = video.files, .is_video = true, .grid = {}};
-  const int64_t temporal = processor.temporal_patch_size;
-  const int64_t padded = (num_frames + temporal - 1) / temporal * temporal;
-  picture.files.resize(padded, video.files.back());
+  picture.files.resize(padded(num_frames, encoding_.video_processor.temporal_patch_size),
+                       video.files.back());
   std::optional<PictureSize> size;
   Xxh64 hash;
   for (const std::string& path : picture.files) {
@@ -97,17 +102,60 @@ Picture PictureRows::look_at_video(MessagePicture& video, const std::string& sou
     size = own;
   }
   picture.checksum = hash.value();
-  picture.grid = video_grid_of(padded, *size, processor);
+  std::vector<double> times;
+  for (int64_t i = 0; i < num_frames; ++i) {
+    times.push_back(static_cast<double>(i) / encoding_.video_sampling.fps);
+  }
+  measure(picture, *size, times, video);
+  return picture;
+}
+
+PictureRows::ReadVideo PictureRows::read_video(const std::string& path) const {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = read_videos_.find(path); found != read_videos_.end()) {
+      return found->second;
+    }
+  }
+  ReadVideo video{.sample = {}, .checksum = 0, .version = VideoFile(path).version()};
+  video.sample = sample_video(path, encoding_.video_sampling);
+  video.checksum = checksum_of_file(path).xxh64;
+  const std::scoped_lock lock(mutex_);
+  return read_videos_.emplace(path, std::move(video)).first->second;
+}
+
+Picture PictureRows::look_at_video(MessagePicture& video, double& fps) const {
+  const ReadVideo file = read_video(video.files.front());
+  Picture picture{.files = video.files, .is_video = true, .frames = file.sample.frames, .grid = {}};
+  picture.version = file.version;
+  picture.frames.resize(
+      padded(std::ssize(picture.frames), encoding_.video_processor.temporal_patch_size),
+      picture.frames.back());
+  Xxh64 hash;
+  hash.add(&file.checksum, sizeof(file.checksum));
+  hash.add(picture.frames.data(), picture.frames.size() * sizeof(int64_t));
+  picture.checksum = hash.value();
+  fps = file.sample.fps;
+  measure(picture, limited_size(file.sample.size, encoding_.video_limits), file.sample.times,
+          video);
+  return picture;
+}
+
+void PictureRows::measure(Picture& picture, PictureSize size, const std::vector<double>& times,
+                          MessagePicture& video) const {
+  const VideoProcessor& processor = encoding_.video_processor;
+  const bool in_one_file = !picture.frames.empty();
+  picture.grid = video_grid_of(in_one_file ? std::ssize(picture.frames) : std::ssize(picture.files),
+                               size, processor);
   picture.num_features = picture.grid.num_patches() / (processor.merge_size * processor.merge_size);
   const std::string text = encoding_.text_of(/*is_video=*/true);
   if (videos_ == VideoForm::kWhole) {
     video.text = text;
-  } else {
-    for (const double time : times_of(num_frames, temporal, encoding_.video_fps)) {
-      video.text += fmt::format("<{:.1f} seconds>{}", time, text);
-    }
+    return;
   }
-  return picture;
+  for (const double time : times_of_patches(times, picture.grid.t, processor.temporal_patch_size)) {
+    video.text += fmt::format("<{:.1f} seconds>{}", time, text);
+  }
 }
 
 void PictureRows::require_no_own_tokens(const Message& message, const std::string& source) const {
@@ -143,14 +191,19 @@ Conversation PictureRows::prepared(const Conversation& conversation, PlacedPictu
                       source, kImageTag, kVideoTag));
     }
     for (MessagePicture& given : message.pictures) {
+      double fps = given.is_video ? encoding_.video_sampling.fps : 0;
       try {
-        row.pictures.push_back(given.is_video ? look_at_video(given, source)
-                                              : look_at(given, source));
+        row.pictures.push_back(given.in_one_file ? look_at_video(given, fps)
+                               : given.is_video  ? look_at_frames(given, source)
+                                                 : look_at(given, source));
       } catch (const RowError&) {
         throw;
+      } catch (const NoVideoDecoder&) {
+        throw;  // No fault of the row.
       } catch (const UserError& error) {
         throw RowError(fmt::format("{}: {}: {}", source, given.files.front(), error.what()));
       }
+      row.fps.push_back(fps);
       const Picture& picture = row.pictures.back();
       const bool by_frame = given.is_video && videos_ == VideoForm::kFrames;
       const int64_t num_runs = by_frame ? picture.grid.t : 1;
@@ -234,15 +287,14 @@ void PictureRows::expand(std::vector<Turn>& turns, const PlacedPictures& row,
 }
 
 at::Tensor PictureRows::positions_of(const std::vector<int64_t>& features,
-                                     const std::vector<Picture>& pictures) const {
+                                     const std::vector<Picture>& pictures,
+                                     const std::vector<double>& fps) const {
   const auto num_tokens = std::ssize(features);
   at::Tensor positions_AT = at::empty({3, num_tokens}, at::kLong);
   const std::array<int64_t*, 3> axes = {positions_AT[0].mutable_data_ptr<int64_t>(),
                                         positions_AT[1].mutable_data_ptr<int64_t>(),
                                         positions_AT[2].mutable_data_ptr<int64_t>()};
-  const double seconds =
-      static_cast<double>(encoding_.video_processor.temporal_patch_size) / encoding_.video_fps;
-  const auto step = static_cast<float>(encoding_.tokens_per_second * seconds);
+  const auto temporal = static_cast<double>(encoding_.video_processor.temporal_patch_size);
   int64_t position = 0;  // of the next text, and of the picture that begins
   auto picture = pictures.begin();
   int64_t within = 0;  // features of the picture before the token
@@ -259,6 +311,8 @@ at::Tensor PictureRows::positions_of(const std::vector<int64_t>& features,
     const int64_t patch = within / of_patch, place = within % of_patch;
     int64_t time = by_frame ? 0 : patch;
     if (picture->is_video && encoding_.positions == PicturePositions::kSeconds) {
+      const double seconds = temporal / fps[picture - pictures.begin()];
+      const auto step = static_cast<float>(encoding_.tokens_per_second * seconds);
       time = static_cast<int64_t>(static_cast<float>(patch) * step);  // in fp32, as transformers
     }
     axes[0][token] = position + time;
@@ -288,6 +342,7 @@ void PictureRows::attach(Sample& sample, const PlacedPictures& row, int64_t cuto
   int64_t* const feature = column.values.mutable_data_ptr<int64_t>();
   // The features of a picture follow each other, so its first and last kept ones count them.
   int64_t first = 0, dropped = 0, token = 0;
+  std::vector<double> fps;  // of the pictures that stay
   for (size_t i = 0; i < row.pictures.size(); ++i) {
     const Picture& picture = row.pictures[i];
     const int64_t end = first + picture.num_features;
@@ -301,6 +356,7 @@ void PictureRows::attach(Sample& sample, const PlacedPictures& row, int64_t cuto
     }
     if (kept == picture.num_features) {
       sample.pictures.push_back(picture);
+      fps.push_back(row.fps[i]);
     } else if (kept == 0) {
       dropped += picture.num_features;
     } else {
@@ -313,7 +369,7 @@ void PictureRows::attach(Sample& sample, const PlacedPictures& row, int64_t cuto
     first = end;
   }
   if (sample.pictures.empty() || encoding_.positions == PicturePositions::kCounted) return;
-  sample.positions_AT = positions_of({feature, feature + num_tokens}, sample.pictures);
+  sample.positions_AT = positions_of({feature, feature + num_tokens}, sample.pictures, fps);
 }
 
 }  // namespace longspan

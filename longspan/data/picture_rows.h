@@ -26,7 +26,8 @@ struct PlacedPictures {
     int64_t num_tokens;
   };
   std::vector<Picture> pictures;
-  std::vector<Run> runs;  // in the order of the text
+  std::vector<double> fps;  // of each: frames per second of a video; of a picture 0
+  std::vector<Run> runs;    // in the order of the text
 };
 
 /// Returns how a named template writes videos. `template_name` is empty for the model's own
@@ -41,9 +42,10 @@ class PictureRows {
   PictureRows(const PictureEncoding& encoding, VideoForm videos, bool writes_tags)
       : encoding_(encoding), videos_(videos), writes_tags_(writes_tags) {}
 
-  /// Returns the conversation in the form that the template takes, and its pictures. Reads and
-  /// decodes the files, to get checksums and sizes. Throws RowError: a tag without a file, a text
-  /// with a token that stands for pictures, a file that is not a picture, frames of several sizes.
+  /// Returns the conversation in the form that the template takes, and its pictures. Reads the
+  /// files, to get checksums and sizes, and decodes pictures. Throws RowError: a tag without a
+  /// file, a text with a token that stands for pictures, a file that is not a picture or video,
+  /// frames of several sizes. Throws NoVideoDecoder.
   Conversation prepared(const Conversation& conversation, PlacedPictures& pictures) const;
 
   /// Repeats the tokens that stand for pictures, and sets the features of all tokens. Throws
@@ -62,18 +64,29 @@ class PictureRows {
     PictureSize size;
     uint64_t checksum;
   };
+  struct ReadVideo {
+    VideoSample sample;
+    uint64_t checksum, version;
+  };
   ReadFile read(const std::string& path, const std::string& source) const;
+  ReadVideo read_video(const std::string& path) const;
   Picture look_at(MessagePicture& picture, const std::string& source) const;
-  Picture look_at_video(MessagePicture& video, const std::string& source) const;
+  Picture look_at_frames(MessagePicture& video, const std::string& source) const;
+  Picture look_at_video(MessagePicture& video, double& fps) const;
+  /// Sets the grid and the features of a video, and the text for it. `times`: of its frames.
+  void measure(Picture& picture, PictureSize size, const std::vector<double>& times,
+               MessagePicture& video) const;
   void require_no_own_tokens(const Message& message, const std::string& source) const;
   at::Tensor positions_of(const std::vector<int64_t>& features,
-                          const std::vector<Picture>& pictures) const;
+                          const std::vector<Picture>& pictures,
+                          const std::vector<double>& fps) const;
 
   const PictureEncoding& encoding_;
   VideoForm videos_;
   bool writes_tags_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, ReadFile> files_;  // files that have been read
+  mutable std::map<std::string, ReadVideo> read_videos_;
 };
 
 }  // namespace longspan

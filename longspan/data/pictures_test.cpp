@@ -114,8 +114,10 @@ TEST_CASE("columns of pictures: what is wrong is said") {
   CHECK_SAYS(row("<image>", R"("i": ["data:image/png;base64,AA"], "v": [])"), "base64");
   CHECK_SAYS(row("<image>", R"("i": [{"bytes": "x"}], "v": [])"), "is no path");
   CHECK_SAYS(row("<image>", R"("i": 3, "v": [])"), "wanted is a path or a list of paths");
-  CHECK_SAYS(row("<video>", R"("i": [], "v": ["a.mp4"])"), "a.mp4 is a file of a video");
-  CHECK_SAYS(row("<video>", R"("i": [], "v": "a.mp4")"), "write its frames into files");
+  CHECK_SAYS(row("<video>", R"("i": [], "v": ["a.mp4"])"), "there is no file");
+  CHECK_SAYS(row("<video>", R"("i": [], "v": "https://a/b.mp4")"), "Nothing is fetched");
+  CHECK_SAYS(row("<video>", R"("i": [], "v": [3])"), "a video is a file or a list of the files");
+  CHECK(row("<video>", R"("i": [], "v": "a.bmp")").empty());
   CHECK_SAYS(row("<video>", R"("i": [], "v": [[]])"), "an empty list");
   folder.write("d.json", R"([{"conversations": [{"from": "system", "value": "<image>"},
     {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "i": ["a.bmp"], "v": []}])");

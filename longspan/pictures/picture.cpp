@@ -62,11 +62,13 @@ at::Tensor tensor_of(const Raster& raster) {
 Raster limited_picture(std::string_view bytes, const std::string& place,
                        const std::optional<PictureLimits>& limits, int64_t most_pixels) {
   Raster raster = decode_picture(bytes, place, most_pixels);
-  if (limits) {
-    for (const ResizeStep& step : limiting_steps(raster.size, *limits, place)) {
-      if (step.as_rgb) raster = to_rgb(std::move(raster));
-      raster = resized(raster, step.size);
-    }
+  return limits ? limited(std::move(raster), *limits, place) : to_rgb(std::move(raster));
+}
+
+Raster limited(Raster raster, const PictureLimits& limits, const std::string& place) {
+  for (const ResizeStep& step : limiting_steps(raster.size, limits, place)) {
+    if (step.as_rgb) raster = to_rgb(std::move(raster));
+    raster = resized(raster, step.size);
   }
   return to_rgb(std::move(raster));
 }

@@ -33,6 +33,9 @@ Raster limited_picture(std::string_view bytes, const std::string& place,
                        const std::optional<PictureLimits>& limits,
                        int64_t most_pixels = kMostPixels);
 
+/// Returns a decoded picture or frame in RGB, after LLaMA-Factory's limits. Throws UserError.
+Raster limited(Raster raster, const PictureLimits& limits, const std::string& place);
+
 /// Returns the patches of a temporal patch of a video, fp32 [h * w, X]. `frames`: its frames in
 /// RGB, temporal_patch_size of them. `grid`: of the video.
 at::Tensor frame_patches(const std::vector<Raster>& frames, const PictureProcessor& processor,

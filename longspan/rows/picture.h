@@ -12,13 +12,19 @@ namespace longspan {
 /// A picture, or the frames of a video, named by files. The pixels are read during the computation
 /// of a row.
 struct Picture {
-  /// One picture file, or a video's frames in order. The last frame is repeated to fill a temporal
-  /// patch.
+  /// One picture file, a video file, or a video's frames in order. The last frame is repeated to
+  /// fill a temporal patch.
   std::vector<std::string> files;
   bool is_video = false;
-  PictureGrid grid = {};     // of the patches
+  /// Of a video file: the numbers of the chosen frames, with the last one repeated as above.
+  /// Otherwise empty.
+  std::vector<int64_t> frames = {};
+  uint64_t version = 0;   // of a video file: changes if the file is written (pictures/video_file.h)
+  PictureGrid grid = {};  // of the patches
   int64_t num_features = 0;  // rows of the vision tower's output; one per token of the picture
-  uint64_t checksum = 0;     // XXH64 of the file, or of the checksums of a video's frames
+  /// XXH64 of the file, or of the checksums of a video's frames. Of a video file: of the file's
+  /// checksum and the frames' numbers.
+  uint64_t checksum = 0;
   bool operator==(const Picture&) const = default;
 };
 

@@ -10,6 +10,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/input/input_file.h"
+#include "longspan/pictures/frame_reader.h"
 #include "longspan/pictures/picture.h"
 
 namespace longspan {
@@ -46,12 +47,20 @@ class PictureFiles {
   static std::string read(const std::string& path) {
     return InputFile(path, "picture").read_all(kAnySize);
   }
-  at::Tensor patches_of_video(const Picture& video, int64_t t,
-                              const PictureProcessor& processor) const {
+  at::Tensor patches_of_video(const Picture& video, int64_t t, const PictureProcessor& processor) {
     std::vector<Raster> frames;
-    const auto first = static_cast<size_t>(t * processor.temporal_patch_size);
-    for (int64_t i = 0; i < processor.temporal_patch_size; ++i) {
-      const std::string& path = video.files.at(first + static_cast<size_t>(i));
+    const int64_t first = t * processor.temporal_patch_size;
+    if (!video.frames.empty()) {
+      const std::string& path = video.files.front();
+      const auto begin = video.frames.begin() + first;
+      for (Raster& frame : frame_reader_.read(path, video.version,
+                                              {begin, begin + processor.temporal_patch_size})) {
+        frames.push_back(limited(std::move(frame), video_limits_, path));
+      }
+      return frame_patches(frames, processor, video.grid);
+    }
+    for (int64_t i = first; i < first + processor.temporal_patch_size; ++i) {
+      const std::string& path = video.files.at(static_cast<size_t>(i));
       frames.push_back(limited_picture(read(path), path, video_limits_));
     }
     return frame_patches(frames, processor, video.grid);
@@ -61,6 +70,7 @@ class PictureFiles {
   PictureLimits limits_, video_limits_;
   std::mutex mutex_;
   std::optional<PictureProcessor> processor_;
+  FrameReader frame_reader_;
 };
 
 }  // namespace

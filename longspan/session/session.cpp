@@ -23,7 +23,7 @@
 #include "longspan/session/backends.h"
 #include "longspan/session/evaluation.h"
 #include "longspan/session/expert_balance.h"
-#include "longspan/session/frame_reader.h"
+#include "longspan/session/pixel_reader.h"
 #include "longspan/session/host_sums.h"
 #include "longspan/session/model_update.h"
 #include "longspan/session/picture_files.h"
@@ -137,7 +137,7 @@ struct Session::Impl {
   Events& events;
   at::Device device;
   GivenParameters given;
-  FrameReader frames;
+  PixelReader frames;
   FramePatches patches;  // by `frames`
   std::unique_ptr<SequenceParallel> attention;
   std::optional<ShardingOptions> sharding;

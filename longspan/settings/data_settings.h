@@ -25,6 +25,7 @@ struct DataSettings {
   int64_t image_max_pixels = 768 * 768, image_min_pixels = 32 * 32;
   int64_t video_max_pixels = 256 * 256, video_min_pixels = 16 * 16;  // of a frame
   double video_fps = 2.0;
+  int64_t video_maxlen = 128;       // frames of a video file
   bool rows_have_pictures = false;  // no key: set for a caller's own rows, without data sets
 };
 

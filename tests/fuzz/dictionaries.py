@@ -46,6 +46,8 @@ OF_READERS = {
     "safetensors": JSON + ["F32", "F16", "BF16", "F64", "I32", "I64", "BOOL", "F8_E4M3", "__metadata__"],
     "fp8_weights": JSON + ["F32", "BF16", "U8", "F8_E4M3", "_scale_inv"],
     "mxfp4_weights": JSON + ["F32", "BF16", "U8", "I8", "_blocks", "_scales"],
+    "videos": ["moov", "trak", "stbl", "stsz", "stsc", "stts", "stco", "co64", "ctts", "elst", "mdat", "moof", "trun", "avc1", "avcC",
+               "mp4v", "dref", "url ", "alis", "rmra", "RIFF", "AVI ", "strf", "strh", "idx1", "00dc", "GIF89a", "webm"],
     "key_names": [], "cpu_variable": [], "decoded_ids": [], "encoded_text": [], "event_files": [],
 }
 

@@ -1,7 +1,9 @@
-// Readers of picture files and of a model's picture processor.
+// Readers of files of pictures and videos, and of a model's picture processor.
+#include "longspan/pictures/frame_reader.h"
 #include "longspan/pictures/picture_processor.h"
 #include "longspan/pictures/raster.h"
 #include "longspan/pictures/resample.h"
+#include "longspan/pictures/video_sample.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace longspan {
@@ -23,6 +25,24 @@ FUZZ_READER(pictures) {
     if (step.size.width * step.size.height <= kPixels) resized(raster, step.size);
   }
   to_rgb(raster);
+}
+
+/// Without FFmpeg's headers there is no decoder to test.
+FUZZ_READER(videos) {
+  constexpr int64_t kFramePixels = 1 << 16;
+  const fuzz::Folder folder;
+  const std::string path = folder.write("v.mp4", input);
+  const VideoSample sample = sample_video(path, {.fps = 2, .most_frames = 16}, kFramePixels);
+  fuzz::require(sample.size.width > 0 && sample.size.height > 0 &&
+                    sample.size.width * sample.size.height <= kFramePixels,
+                "a frame's size is within the limit");
+  fuzz::require(!sample.frames.empty() && sample.frames.size() <= 16, "some frames are chosen");
+  fuzz::require(sample.times.size() >= sample.frames.size(), "every frame has a time");
+  fuzz::require(sample.fps > 0, "time passes");
+  FrameReader reader;
+  for (const Raster& frame : reader.read(path, VideoFile(path).version(), sample.frames)) {
+    fuzz::require(frame.size == sample.size, "every frame has the video's size");
+  }
 }
 
 /// preprocessor_config.json, then processor_config.json.

@@ -59,6 +59,7 @@ json as_json(const Sample& document) {
   for (const Picture& picture : document.pictures) {
     printed["pictures"].push_back({{"files", picture.files},
                                    {"is_video", picture.is_video},
+                                   {"frames", picture.frames},
                                    {"grid", {picture.grid.t, picture.grid.h, picture.grid.w}},
                                    {"num_features", picture.num_features}});
   }

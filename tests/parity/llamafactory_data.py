@@ -77,7 +77,7 @@ def load_pictures():
     module("torchaudio")
     module("llamafactory.extras.constants", IGNORE_INDEX=-100, IMAGE_PLACEHOLDER="<image>", VIDEO_PLACEHOLDER="<video>",
            AUDIO_PLACEHOLDER="<audio>")
-    module("llamafactory.extras.packages", is_pillow_available=lambda: True, is_pyav_available=lambda: False,
+    module("llamafactory.extras.packages", is_pillow_available=lambda: True, is_pyav_available=lambda: True,
            is_transformers_version_greater_than=lambda _: True)
     name = "llamafactory.data.mm_plugin_with_pictures"
     spec = importlib.util.spec_from_file_location(name, fetch() / "data" / "mm_plugin.py")

@@ -9,8 +9,10 @@
 #include <string>
 
 #include "longspan/base/user_error.h"
+#include "longspan/pictures/frame_reader.h"
 #include "longspan/pictures/picture.h"
 #include "longspan/pictures/resample.h"
+#include "longspan/pictures/video_sample.h"
 
 using nlohmann::json;
 
@@ -36,8 +38,29 @@ std::optional<longspan::PictureLimits> limits_of(const json& request) {
   return limits;
 }
 
+/// The frames that a model sees of a video file, as RGB one after the other.
+json answer_on_video(const json& request) {
+  const std::string path = request.at("file");
+  const longspan::VideoSample sample =
+      longspan::sample_video(path, {request.at("fps"), request.at("maxlen")});
+  longspan::FrameReader reader;
+  const uint64_t version = request.value("version", longspan::VideoFile(path).version());
+  std::ofstream out(std::string(request.at("out")), std::ios::binary);
+  for (const int64_t frame : sample.frames) {
+    for (const longspan::Raster& raster : reader.read(path, version, {frame})) {
+      out.write(reinterpret_cast<const char*>(raster.pixels.data()),
+                static_cast<std::streamsize>(raster.pixels.size()));
+    }
+  }
+  return {{"size", {sample.size.width, sample.size.height}},
+          {"frames", sample.frames},
+          {"times", sample.times},
+          {"fps", sample.fps}};
+}
+
 json answer(const json& request) {
   const std::string what = request.at("do");
+  if (what == "video") return answer_on_video(request);
   const std::string bytes = bytes_of(request.at("file"));
   const std::string place = "data set pictures, row 1";
   if (what == "rgb") {  // the picture in RGB, after LLaMA-Factory's limits

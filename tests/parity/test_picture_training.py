@@ -4,11 +4,13 @@ import json
 import random
 import shutil
 
+import av
 import pytest
 import torch
 import transformers
 from conftest import ADAM_EPSILON, Running, add_dataset, run_to_end, settings_of, write_config
 from picture_models import MODELS, write_model_with_pictures
+from video_files import needs_decoder, write_video
 from PIL import Image
 from probes import data_probe
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -128,6 +130,33 @@ def test_shared_work(num_ranks, keys, folder, tmp_path):
     expected = run_to_end(settings(folder, tmp_path / "alone") | alone)
     shared = run_to_end(settings(folder, tmp_path / "shared") | keys, num_ranks, timeout=180)
     assert shared.logged("loss") == pytest.approx(expected.logged("loss"), rel=1e-5)
+
+
+@needs_decoder
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_video_files(num_ranks, folder, tmp_path):
+    """The same losses, to the bit, as on lists of the frames that PyAV decodes."""
+    side = 2 * (16 if folder.name == "qwen3_vl" else 14)
+    rows, frames = [], []
+    for i in range(STEPS):
+        film = write_video(tmp_path / f"{i}.mp4", ["libx264", "mpeg4"][i % 2], num_frames=10 + 3 * i, height=3 * side,
+                           width=4 * side)
+        names = []
+        with av.open(film) as container:
+            for k, frame in enumerate(container.decode(video=0)):
+                names.append(f"{film}-{k}.png")
+                frame.to_image().save(names[-1])
+        rows.append(dict(messages=[dict(role="user", content="<video>What happens?"),
+                                   dict(role="assistant", content=f"Nothing, {i}.")], videos=[film]))
+        frames.append(rows[-1] | dict(videos=[names]))
+    tags = dict(role_tag="role", content_tag="content", user_tag="user", assistant_tag="assistant")
+    for name, content in (("files", rows), ("frames", frames)):
+        add_dataset(tmp_path, name, content, formatting="sharegpt", columns=dict(messages="messages", videos="videos"),
+                    tags=tags)
+    keys = dict(dataset_dir=str(tmp_path), video_fps=10, sequence_parallel_size=num_ranks, video_max_pixels=5000)
+    losses = [run_to_end(settings(folder, tmp_path / f"of-{name}") | keys | dict(dataset=name), num_ranks).logged("loss")
+              for name in ("files", "frames")]
+    assert losses[0] == losses[1]
 
 
 def test_resume(folder, tmp_path):

@@ -108,7 +108,7 @@ def encoder_with_pictures(theirs, kind, folder, family, template, processor, **k
 
 
 def rope_index(family, folder, ids, document, fps=2.0):
-    """Positions by transformers, from the grids of the document's pictures."""
+    """Positions by transformers, from the grids of the document's pictures. `fps`: of all videos, or of each."""
     model = FAMILIES[family][1]
     config = json.loads((folder / "config.json").read_text())
     vision = types.SimpleNamespace(**config["vision_config"])
@@ -120,7 +120,7 @@ def rope_index(family, folder, ids, document, fps=2.0):
              for is_video in (False, True)]
     given = dict(zip(("image_grid_thw", "video_grid_thw"), [torch.tensor(each) if each else None for each in grids]))
     if family == "qwen2_5_vl" and grids[1]:
-        given["second_per_grid_ts"] = [2 / fps] * len(grids[1])
+        given["second_per_grid_ts"] = [2 / each for each in (fps if isinstance(fps, list) else [fps] * len(grids[1]))]
     return model.get_rope_index(stand_in, tokens, kinds, **given)[0][:, 0].flatten().tolist()
 
 

@@ -22,14 +22,14 @@ namespace longspan {
 
 /// Reads announced frames in a thread of its own, in their order, and holds their pixels until they
 /// are taken.
-class FrameReader {
+class PixelReader {
  public:
   /// `patches`: thread-safe; must not use the calling thread's state. The thread begins no frame
   /// while the pixels that wait for their use have `most_bytes` or more, so the reader holds at
   /// most `most_bytes` and one frame.
-  explicit FrameReader(FramePatches patches, int64_t most_bytes = kPixelsAheadBytes);
+  explicit PixelReader(FramePatches patches, int64_t most_bytes = kPixelsAheadBytes);
   /// Waits until the frame that is being read has ended.
-  ~FrameReader();
+  ~PixelReader();
 
   /// Queues frames of a row behind the frames announced before. Frames are taken in this order.
   /// Not for several threads at once.

@@ -1,5 +1,5 @@
 // Pixels read ahead: order, bound on memory, errors, frames that nobody takes.
-#include "longspan/session/frame_reader.h"
+#include "longspan/session/pixel_reader.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -54,7 +54,7 @@ struct Source {
   }
 };
 
-void take_all(FrameReader& reader, const RowPictures& row) {
+void take_all(PixelReader& reader, const RowPictures& row) {
   for (const auto& [picture, t] : frames_of(row)) {
     const at::Tensor patches_PX = reader.take(row.pictures[picture], t);
     CHECK(patches_PX.size(1) == 100);
@@ -62,9 +62,9 @@ void take_all(FrameReader& reader, const RowPictures& row) {
   }
 }
 
-TEST_CASE("frame reader: announced frames are read once, in their order, by the thread") {
+TEST_CASE("pixel reader: announced frames are read once, in their order, by the thread") {
   Source source;
-  FrameReader reader(source.patches());
+  PixelReader reader(source.patches());
   const auto row = row_of(3, 4), next = row_of(2);
   reader.announce(row, frames_of(*row));
   reader.announce(next, frames_of(*next));
@@ -75,9 +75,9 @@ TEST_CASE("frame reader: announced frames are read once, in their order, by the 
   CHECK(source.read_by_caller == 0);
 }
 
-TEST_CASE("frame reader: no frame is begun while the pixels that wait are too many") {
+TEST_CASE("pixel reader: no frame is begun while the pixels that wait are too many") {
   Source source;
-  FrameReader reader(source.patches(), /*most_bytes=*/2 * kBytes);
+  PixelReader reader(source.patches(), /*most_bytes=*/2 * kBytes);
   const auto row = row_of(9);
   reader.announce(row, frames_of(*row));
   source.wait_for(2);
@@ -89,9 +89,9 @@ TEST_CASE("frame reader: no frame is begun while the pixels that wait are too ma
   CHECK(source.read == 3);
 }
 
-TEST_CASE("frame reader: frames that were not announced are read at once") {
+TEST_CASE("pixel reader: frames that were not announced are read at once") {
   Source source;
-  FrameReader reader(source.patches());
+  PixelReader reader(source.patches());
   const auto row = row_of(3), other = row_of(3);
   take_all(reader, *row);
   CHECK(source.read_by_caller == 3);
@@ -103,9 +103,9 @@ TEST_CASE("frame reader: frames that were not announced are read at once") {
   CHECK(source.read_by_caller == 6);
 }
 
-TEST_CASE("frame reader: frames that nobody takes make room for later ones") {
+TEST_CASE("pixel reader: frames that nobody takes make room for later ones") {
   Source source;
-  FrameReader reader(source.patches(), /*most_bytes=*/2 * kBytes);
+  PixelReader reader(source.patches(), /*most_bytes=*/2 * kBytes);
   const auto left = row_of(5), row = row_of(4);
   reader.announce(left, frames_of(*left));
   reader.announce(row, frames_of(*row));
@@ -114,9 +114,9 @@ TEST_CASE("frame reader: frames that nobody takes make room for later ones") {
   CHECK(source.read <= 7);  // the first two, perhaps one more, and the row's
 }
 
-TEST_CASE("frame reader: an error reaches the one who takes the frame") {
+TEST_CASE("pixel reader: an error reaches the one who takes the frame") {
   Source source;
-  FrameReader reader(source.patches());
+  PixelReader reader(source.patches());
   RowPictures pictures;
   pictures.add({.files = {"bad"}, .grid = {1, 2, 2}, .num_features = 1});
   pictures.add({.files = {"1"}, .grid = {1, 2, 2}, .num_features = 1});
@@ -127,11 +127,11 @@ TEST_CASE("frame reader: an error reaches the one who takes the frame") {
   CHECK(reader.take(row->pictures[1], 0).size(1) == 100);
 }
 
-TEST_CASE("frame reader: ends while frames wait") {
+TEST_CASE("pixel reader: ends while frames wait") {
   Source source;
   const auto row = row_of(50);
   {
-    FrameReader reader(source.patches(), kBytes);
+    PixelReader reader(source.patches(), kBytes);
     reader.announce(row, frames_of(*row));
   }
   CHECK(source.read <= 2);

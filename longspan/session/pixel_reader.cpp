@@ -1,4 +1,4 @@
-#include "longspan/session/frame_reader.h"
+#include "longspan/session/pixel_reader.h"
 
 #include <algorithm>
 #include <system_error>
@@ -6,10 +6,10 @@
 
 namespace longspan {
 
-FrameReader::FrameReader(FramePatches patches, int64_t most_bytes)
+PixelReader::PixelReader(FramePatches patches, int64_t most_bytes)
     : patches_(std::move(patches)), most_bytes_(most_bytes) {}
 
-FrameReader::~FrameReader() {
+PixelReader::~PixelReader() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
@@ -17,7 +17,7 @@ FrameReader::~FrameReader() {
   worker_.reset();
 }
 
-void FrameReader::announce(const std::shared_ptr<const RowPictures>& row,
+void PixelReader::announce(const std::shared_ptr<const RowPictures>& row,
                            const std::vector<PictureFrame>& frames) {
   if (frames.empty()) return;
   if (!worker_) {
@@ -34,7 +34,7 @@ void FrameReader::announce(const std::shared_ptr<const RowPictures>& row,
   work_on();
 }
 
-at::Tensor FrameReader::take(const Picture& picture, int64_t t) {
+at::Tensor PixelReader::take(const Picture& picture, int64_t t) {
   std::unique_lock lock(mutex_);
   const auto found = std::ranges::find_if(frames_, [&](const std::shared_ptr<Frame>& frame) {
     return frame->address() == &picture && frame->t == t;
@@ -59,26 +59,26 @@ at::Tensor FrameReader::take(const Picture& picture, int64_t t) {
   return patches_PX;
 }
 
-void FrameReader::drop(Frame& frame) {
+void PixelReader::drop(Frame& frame) {
   frame.dropped = true;
   if (frame.patches_PX.defined()) bytes_ -= static_cast<int64_t>(frame.patches_PX.nbytes());
   frame.patches_PX = at::Tensor();
 }
 
-std::shared_ptr<FrameReader::Frame> FrameReader::next_frame() const {
+std::shared_ptr<PixelReader::Frame> PixelReader::next_frame() const {
   if (ends_ || bytes_ >= most_bytes_) return nullptr;
   const auto next = std::ranges::find(frames_, Frame::State::kWaiting,
                                       [](const auto& frame) { return frame->state; });
   return next == frames_.end() ? nullptr : *next;
 }
 
-void FrameReader::work_on() {
+void PixelReader::work_on() {
   if (works_ || !next_frame()) return;
   works_ = true;
   worker_->run([this] { read_frames(); });
 }
 
-void FrameReader::read_frames() {
+void PixelReader::read_frames() {
   std::unique_lock lock(mutex_);
   while (const std::shared_ptr<Frame> frame = next_frame()) {
     frame->state = Frame::State::kReading;

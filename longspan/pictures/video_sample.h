@@ -1,0 +1,42 @@
+// The frames of a video file that a model sees, as LLaMA-Factory 0.9.5 chooses them by PyAV. No
+// torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/pictures/video_file.h"
+
+namespace longspan {
+
+/// The keys video_fps and video_maxlen.
+struct VideoSampling {
+  double fps = 2;
+  int64_t most_frames = 128;
+};
+
+/// The frames that a model sees of a video file.
+struct VideoSample {
+  PictureSize size;  // of a frame, in pixels
+  /// Numbers of the file's frames, ascending, at least one.
+  std::vector<int64_t> frames;
+  /// Time of each frame, in seconds, and of further frames where the header does not say how many
+  /// frames there are.
+  std::vector<double> times;
+  double fps = 0;  // of the chosen frames: frames per second
+};
+
+/// Reads a file's header and packets, and chooses frames. Only a file whose header does not say how
+/// many frames it has is decoded, up to most_frames. Throws as VideoFile; UserError: a header
+/// without duration or frame rate, a video with fewer frames than its header says.
+VideoSample sample_video(const std::string& path, const VideoSampling& sampling,
+                         int64_t most_pixels = kMostFramePixels);
+
+/// Chooses frames by a header that says how many frames there are. Throws UserError, which begins
+/// with `place`, for a header without duration and for impossible values.
+std::vector<int64_t> sampled_frames(const VideoHeader& header, const VideoSampling& sampling,
+                                    const std::string& place);
+
+}  // namespace longspan
