@@ -35,6 +35,7 @@ Block trimmed(const Block& block);
 bool have_lower_ends(const std::vector<Block>& blocks);
 
 /// Returns one causal block for each document, and several for a forked one (masked_rectangles.h).
+/// Ignores two-way spans: causal_blocks() of sliding_window.h has all pairs of a layer.
 std::vector<Block> causal_blocks(const Packing& packing);
 
 /// Returns blocks of the same attention. In each causal one, the last key that the last query sees

@@ -76,6 +76,7 @@ void pack(const Picture& picture, PackedBytes& to) {
   to.add_list(std::vector<int64_t>{picture.grid.t, picture.grid.h, picture.grid.w});
   to.add(picture.num_features);
   to.add(picture.checksum);
+  to.add(static_cast<int8_t>(picture.is_two_way));
 }
 
 Picture unpack_picture(UnpackedBytes& from) {
@@ -88,6 +89,7 @@ Picture unpack_picture(UnpackedBytes& from) {
   picture.grid = {grid.at(0), grid.at(1), grid.at(2)};
   picture.num_features = from.next<int64_t>();
   picture.checksum = from.next<uint64_t>();
+  picture.is_two_way = from.next<int8_t>() != 0;
   return picture;
 }
 

@@ -69,6 +69,10 @@ struct Batch {
   int64_t num_positions = 0;
 };
 
+/// Returns the runs of tokens with a feature, as transformers' Gemma 3 finds pictures, if the
+/// sample's pictures are two-way (Picture::is_two_way); else nothing.
+std::vector<TwoWaySpan> two_way_spans(const Sample& sample);
+
 /// Concatenates samples into one row with a document each, and shifts the labels. T = sum of the
 /// lengths. Where some samples have positions on several axes, the other samples count their tokens
 /// on each axis. Throws std::logic_error as check_alike() does.

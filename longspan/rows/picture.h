@@ -17,6 +17,7 @@ struct Picture {
   PictureGrid grid = {};     // of its patches
   int64_t num_features = 0;  // rows of the vision tower's output: tokens of the picture
   uint64_t checksum = 0;     // XXH64 of the file, or of the checksums of a video's frames
+  bool is_two_way = false;   // its tokens in a row see each other (TwoWaySpan)
   bool operator==(const Picture&) const = default;
 };
 

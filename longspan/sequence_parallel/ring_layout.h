@@ -18,8 +18,8 @@ struct RingLayout {
   /// As SequenceParallel::token_order_of, for `num_ranks` ranks.
   TokenOrder (*token_order)(const Packing& packing, int64_t multiple, int rank, int num_ranks);
   /// Returns the blocks of visible keys of `owner` for the queries of `rank`, in the local tokens
-  /// of each. `padded` is the packing made by token_order; its forks are ignored here. Every query
-  /// sees itself among its own rank's keys.
+  /// of each. `padded` is the packing made by token_order; its forks and two-way spans are ignored
+  /// here. Every query sees itself among its own rank's keys.
   std::vector<Block> (*blocks)(const Packing& padded, int rank, int owner, int num_ranks);
   /// Returns the number of a rank's tokens (held in row order) before `token`.
   int64_t (*tokens_before)(const Packing& padded, int64_t token, int rank, int num_ranks);
@@ -28,7 +28,7 @@ struct RingLayout {
 };
 
 /// Returns the layout's blocks without the pairs that forks mask or that are outside the layer's
-/// window.
+/// window, and those of two-way spans.
 std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, int rank, int owner,
                              int num_ranks, std::optional<int64_t> window);
 
