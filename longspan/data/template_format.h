@@ -44,6 +44,7 @@ using Frame = std::vector<Slot>;
 /// How a template writes a video.
 enum class VideoForm {
   kNone,    ///< the template takes no pictures
+  kNever,   ///< pictures, but no videos
   kWhole,   ///< as one picture
   kFrames,  ///< a picture for each temporal patch, after its time
 };
@@ -74,6 +75,9 @@ struct Format {
   std::string_view mistaken_for = {}, mistake = {};
   std::string_view without_thoughts = {};
   VideoForm videos = VideoForm::kNone;
+  /// What the saved Jinja template prints for a picture and for a video; a processor writes the
+  /// rest.
+  std::string_view printed_picture = {}, printed_video = {};
 };
 
 /// Returns empty thoughts; and the two marks without white space around them.

@@ -26,12 +26,12 @@ std::span<const CallShape> call_shapes();
 nlohmann::ordered_json template_message(const Message& message, const CallShape& shape,
                                         const std::string& place);
 
-/// Returns the videos of a conversation, in order.
-std::vector<MessagePicture> videos_of(const Conversation& conversation);
+/// Returns the pictures and videos of a conversation whose text is not what templates print
+/// (MessagePicture::printed), in order.
+std::vector<MessagePicture> printed_otherwise(const Conversation& conversation);
 
-/// Sets the texts of videos (MessagePicture::text) in place of what the templates of Qwen's
-/// families print for a video, one after the other.
-RenderedChat with_video_texts(RenderedChat chat, const std::vector<MessagePicture>& videos);
+/// Sets the texts of pictures in place of what templates print for them, one after the other.
+RenderedChat with_picture_texts(RenderedChat chat, const std::vector<MessagePicture>& pictures);
 
 /// Whether the text has a call's name, and each key and value of its arguments. False where the
 /// text has the arguments as a Python dict: a template that expects JSON text prints an object in

@@ -14,10 +14,11 @@ namespace longspan {
 namespace {
 
 using Json = nlohmann::json;
-using Reader = VisionSpec (*)(const JsonObject&);
+using Reader = VisionSpec (*)(const VisionKeys&);
 
 VisionSpec read(Reader reader, const Json& json) {
-  return reader(JsonObject(json, "vision_config"));
+  const Json whole = {{"mm_tokens_per_image", 16}};
+  return reader({JsonObject(json, "vision_config"), JsonObject(whole, "config.json"), 64});
 }
 
 bool says(Reader reader, const Json& json, const char* what) {
@@ -86,7 +87,7 @@ TEST_CASE("vision keys: what is not known or cannot be is refused") {
              "partial_rotary_factor is not known"));
   CHECK(read(read_qwen2_vl_vision,
              {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e5}}}})
-            .rotary_theta == 1e5);
+            .rotary_theta.value() == 1e5);
   CHECK(says(read_qwen2_5_vl_vision, {{"window_size", 20}}, "window_size is 20, less than"));
   CHECK(says(read_qwen2_5_vl_vision, {{"fullatt_block_indexes", {7, 40}}},
              "fullatt_block_indexes [7, 40] must be ascending blocks from 0 to 31"));

@@ -14,16 +14,25 @@ namespace longspan {
 /// Prefixes of tensor names in the files of a vision-language model, for its language model and for
 /// its other parts. In the files of a language model alone they are `model.` and `lm_head.`.
 struct CompositeNames {
+  /// A prefix of parameters' names here, and the prefix in its place in files.
+  struct Prefix {
+    std::string_view own, stored;
+  };
   std::string_view model, head;  // prefixes that replace model. and lm_head.
-  /// Prefixes of the other parts' names. The first one is also that of a vision tower
-  /// (kVisionPrefix).
+  /// Prefixes of the other parts' names.
   std::span<const std::string_view> pictures;
-  /// Prefixes of modules' names in transformers, for the language model and the vision tower.
-  /// Adapters have them, and files may. Empty: the tower is not supported.
+  /// Prefixes of the vision tower's parameters (own: kVisionPrefix and what follows it). Of several
+  /// for the same parameters saving takes the first, and reading any; a prefix of another one is
+  /// behind it. Empty: the tower is not supported.
+  std::span<const Prefix> tower = {};
+  /// Prefixes of modules' names in transformers, for the language model and in place of
+  /// kVisionPrefix. Adapters have them, and files may.
   std::string_view module_model = {}, module_vision = {};
 };
-/// Qwen's from Qwen3-VL on, those of Qwen2-VL and Qwen2.5-VL, and those of models built like LLaVA.
-extern const CompositeNames kQwenCompositeNames, kQwen2VlCompositeNames, kLlavaCompositeNames;
+/// Qwen's from Qwen3-VL on, those of Qwen2-VL and Qwen2.5-VL, Gemma 3's, and those of other models
+/// built like LLaVA.
+extern const CompositeNames kQwenCompositeNames, kQwen2VlCompositeNames, kGemma3CompositeNames,
+    kLlavaCompositeNames;
 
 /// Name prefixes in the files of a language model alone.
 inline constexpr std::string_view kModelPrefix = "model.", kHeadPrefix = "lm_head.";

@@ -22,6 +22,8 @@ VisionSpec small_tower(bool with_gate) {
   vision.hidden_size = 16;
   vision.num_heads = 2;
   vision.output_size = 12;
+  vision.names = VisionSpec::names_of_qwen();
+  vision.rotary_theta = 1e4;
   if (with_gate) {  // as Qwen2.5-VL
     vision.norm = VisionSpec::Norm::kRmsNorm;
     vision.mlp = {.intermediate_size = 24,
@@ -29,7 +31,7 @@ VisionSpec small_tower(bool with_gate) {
                   .has_gate = true,
                   .names = {"gate_proj", "up_proj", "down_proj"}};
     vision.windows = VisionSpec::Windows{.side = 2, .full_blocks = {1}};
-    vision.merger = {"ln_q", "mlp.0", "mlp.2"};
+    vision.merger = VisionSpec::MlpMerger{"ln_q", "mlp.0", "mlp.2"};
   } else {  // as Qwen3-VL
     vision.has_patch_bias = true;
     vision.position_side = 5;
@@ -37,7 +39,7 @@ VisionSpec small_tower(bool with_gate) {
                   .activation = VisionSpec::Activation::kGeluTanh,
                   .has_gate = false,
                   .names = {"linear_fc1", "linear_fc2"}};
-    vision.merger = {"norm", "linear_fc1", "linear_fc2"};
+    vision.merger = VisionSpec::MlpMerger{"norm", "linear_fc1", "linear_fc2"};
     vision.deepstack = {0, 2};
   }
   return vision;
