@@ -23,9 +23,32 @@ FAMILIES = {
     "qwen3_5": (["qwen3_5", "qwen3_5_nothink"], transformers.Qwen3_5Model, 16, (65536, 16777216), (4096, 300000)),
 }
 TOKENS_PER_SECOND = 2
+# Gemma 3: pictures of one size, in few patches, and no videos.
+GEMMA_TOKENS = dict(boi_token_index="<start_of_image>", image_token_index="<image_soft_token>", eoi_token_index="<end_of_image>")
+GEMMA_SIDE, GEMMA_PATCH, GEMMA_COUNT = 112, 14, 16
+GEMMA_TEXT = "\n\n<start_of_image>" + "<image_soft_token>" * GEMMA_COUNT + "<end_of_image>\n\n"
+
+
+def write_gemma(place):
+    tokenizer = write_tokenizer(place)
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    tokenizer.add_tokens([transformers.AddedToken(token, special=True) for token in
+                          [*GEMMA_TOKENS.values(), "<start_of_turn>", "<end_of_turn>"]], special_tokens=True)
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(place)
+    (place / "chat_template.jinja").unlink(missing_ok=True)
+    ids = {key: tokenizer.convert_tokens_to_ids(token) for key, token in GEMMA_TOKENS.items()}
+    (place / "config.json").write_text(json.dumps(dict(
+        model_type="gemma3", mm_tokens_per_image=GEMMA_COUNT, vision_config=dict(patch_size=GEMMA_PATCH)) | ids))
+    (place / "preprocessor_config.json").write_text(json.dumps(dict(
+        image_processor_type="Gemma3ImageProcessor", image_mean=[0.5] * 3, image_std=[0.5] * 3,
+        size=dict(height=GEMMA_SIDE, width=GEMMA_SIDE))))
 
 
 def write_folder(place, family):
+    if family == "gemma3":
+        write_gemma(place)
+        return
     _, _, patch, (least, most), (least_video, most_video) = FAMILIES[family]
     tokenizer = write_tokenizer(place)
     tokenizer.add_tokens([transformers.AddedToken(token, special=True) for token in TOKENS], special_tokens=True)
@@ -90,6 +113,15 @@ class VideoProcessor:
             grids.append([-(-len(frames) // 2), size[0] // self.patch_size, size[1] // self.patch_size])
         metadata = [types.SimpleNamespace(**of_video) for of_video in video_metadata or []]
         return {"video_grid_thw": torch.tensor(grids), "video_metadata": metadata}
+
+
+class GemmaProcessor:
+    """The parts of transformers' processor that mm_plugin.py reads."""
+
+    image_processor, boi_token, full_image_sequence = object(), "<start_of_image>", GEMMA_TEXT
+
+    def __init__(self, **_):
+        pass
 
 
 class Processor:
