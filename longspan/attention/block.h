@@ -36,7 +36,8 @@ Block trimmed(const Block& block);
 bool have_lower_ends(const std::vector<Block>& blocks);
 
 /// Returns one causal block for each document without a fork, and several blocks for a document
-/// with a fork (masked_rectangles.h).
+/// with a fork (masked_rectangles.h). Ignores two-way spans: causal_blocks() of sliding_window.h
+/// has all pairs of a layer.
 std::vector<Block> causal_blocks(const Packing& packing);
 
 /// Returns blocks with the same visible pairs. In each causal block of the result, the last query

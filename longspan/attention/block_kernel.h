@@ -44,7 +44,7 @@ std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks);
 /// softmax. The caller merges the parts of the softmax and then adds the sinks once (sinks.h).
 struct KernelAbilities {
   const char* name;     // for messages: "The attention kernel of ..."
-  bool window = false;  // blocks with lower ends, from sliding windows
+  bool window = false;  // blocks with lower ends, as sliding windows and two-way spans have
   bool softcap = false;
   int64_t most_head_dim = 0;  // of keys and of values; 0: any
 };

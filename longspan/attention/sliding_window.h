@@ -39,7 +39,7 @@ Positions window_positions(int64_t begin, int64_t length, const Packing& packing
 std::vector<Block> within_window(const std::vector<Block>& blocks, std::optional<int64_t> window,
                                  const Positions& queries, const Positions& keys);
 
-/// Returns causal_blocks() within a window.
+/// Returns causal_blocks() within a window, and the blocks of two-way spans (two_way_blocks.h).
 std::vector<Block> causal_blocks(const Packing& packing, std::optional<int64_t> window);
 
 /// Returns the first token of the row that any of the queries [begin, end) sees; `begin` if the

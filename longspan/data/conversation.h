@@ -38,9 +38,10 @@ struct MessagePicture {
   bool is_video = false;
   std::vector<std::string> files = {};  // one picture, one video, or a video's frames in order
   bool in_one_file = false;             // a video that is no list of frames
-  /// The text that a template prints for the picture; empty until the files are read
+  /// The text that stands for the picture in a row, and the text that the model's own template
+  /// prints in its place (which may be the same); empty until the files are read
   /// (data/picture_rows.h).
-  std::string text = {};
+  std::string text = {}, printed = {};
 };
 
 /// One message of a conversation.

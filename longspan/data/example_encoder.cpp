@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
+#include <string_view>
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/picture_rows.h"
@@ -22,6 +24,19 @@ namespace {
 double empty_share(int64_t tokens, int64_t rows, int64_t row_length) {
   if (rows == 0) return 0;
   return 1 - static_cast<double>(tokens) / (static_cast<double>(rows) * row_length);
+}
+
+std::string_view described(VideoForm form) {
+  switch (form) {
+    case VideoForm::kNone:
+    case VideoForm::kNever:
+      return "not at all";
+    case VideoForm::kWhole:
+      return "in one piece";
+    case VideoForm::kFrames:
+      return "frame by frame";
+  }
+  throw std::logic_error("no such form of videos");
 }
 
 std::string templates_with_pictures() {
@@ -52,7 +67,7 @@ void require_pictures_taken(const DataSettings& config, const PictureEncoding* p
                     "use the model's own chat_template.",
                     config.chat_template, templates_with_pictures()));
   }
-  const VideoForm wanted = pictures->stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;
+  const VideoForm wanted = pictures->videos();
   if (form == wanted) return;
   const bool has_videos = std::ranges::any_of(rows, [](const Conversation& row) {
     return std::ranges::any_of(row.messages, [](const Message& message) {
@@ -63,8 +78,7 @@ void require_pictures_taken(const DataSettings& config, const PictureEncoding* p
   throw UserError(fmt::format(
       "template: {} writes a video {}, and the model takes it {}. Name a template of the model's "
       "family, or leave template out to use the model's own chat_template.",
-      config.chat_template, form == VideoForm::kWhole ? "in one piece" : "frame by frame",
-      wanted == VideoForm::kWhole ? "in one piece" : "frame by frame"));
+      config.chat_template, described(form), described(wanted)));
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ using Frame = std::vector<Slot>;
 /// The form in which a template prints a video.
 enum class VideoForm {
   kNone,    ///< the template takes no pictures
+  kNever,   ///< pictures, but no videos
   kWhole,   ///< one picture
   kFrames,  ///< a picture for each temporal patch, after the patch's time
 };
@@ -77,6 +78,9 @@ struct Format {
   std::string_view mistaken_for = {}, mistake = {};
   std::string_view without_thoughts = {};
   VideoForm videos = VideoForm::kNone;
+  /// What the saved Jinja template prints for a picture and for a video; a processor writes the
+  /// rest.
+  std::string_view printed_picture = {}, printed_video = {};
 };
 
 /// no_thoughts() returns empty thoughts between their two marks. marks_of_thoughts() returns the

@@ -27,12 +27,13 @@ std::span<const CallShape> call_shapes();
 nlohmann::ordered_json template_message(const Message& message, const CallShape& shape,
                                         const std::string& place);
 
-/// Returns the videos of a conversation, in order.
-std::vector<MessagePicture> videos_of(const Conversation& conversation);
+/// Returns the pictures and videos of a conversation whose text is not what templates print
+/// (MessagePicture::printed), in order.
+std::vector<MessagePicture> printed_otherwise(const Conversation& conversation);
 
-/// Replaces the text that the templates of Qwen's families print for each video by the video's text
-/// (MessagePicture::text), in order.
-RenderedChat with_video_texts(RenderedChat chat, const std::vector<MessagePicture>& videos);
+/// Replaces what templates print for each picture by the picture's text (MessagePicture::text), in
+/// order.
+RenderedChat with_picture_texts(RenderedChat chat, const std::vector<MessagePicture>& pictures);
 
 /// True if the text has a call's name, and each key and value of the call's arguments. False if the
 /// text has the arguments as a Python dict, which a template prints if it expects JSON text and

@@ -14,9 +14,24 @@
 
 namespace longspan {
 
-/// Tokens of config.json that stand for pictures.
+/// Tokens of config.json that stand for pictures; video: -1 in models that take none.
 struct PictureTokens {
   int64_t image, video, start, end;
+};
+/// Their keys; null: no such token.
+struct PictureTokenKeys {
+  const char* image = "image_token_id";
+  const char* video = "video_token_id";
+  const char* start = "vision_start_token_id";
+  const char* end = "vision_end_token_id";
+};
+
+/// What a tower is read from: vision_config, all of config.json, and the language model's hidden
+/// size.
+struct VisionKeys {
+  const JsonObject& tower;
+  const JsonObject& whole;
+  int64_t hidden_size;
 };
 
 /// The place of the key tie_word_embeddings of a composite model in config.json, as transformers
@@ -33,12 +48,13 @@ struct CompositeKind {
   const char* model_type;
   const char* architecture;
   const CompositeNames& names;
-  /// Reads vision_config; null: the tower is not supported, so rows have no pictures.
-  VisionSpec (*read_vision)(const JsonObject& keys) = nullptr;
+  /// Reads the vision tower; null: it is not supported, so rows have no pictures.
+  VisionSpec (*read_vision)(const VisionKeys& keys) = nullptr;
   PictureTokens default_tokens = {};
   /// The language model's keys may stand in config.json itself, beside vision_config.
   bool may_be_flat = false;
   HeadTie head_tie = HeadTie::kOneOfBoth;
+  PictureTokenKeys token_keys = {};
 };
 
 /// A family of models. Each family is one constant in its own file.

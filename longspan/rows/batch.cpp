@@ -168,14 +168,29 @@ void check_alike(const std::vector<const Sample*>& samples) {
   }
 }
 
+std::vector<TwoWaySpan> two_way_spans(const Sample& sample) {
+  std::vector<TwoWaySpan> spans;
+  if (std::ranges::none_of(sample.pictures, &Picture::is_two_way)) return spans;
+  const at::Tensor& features = sample.columns.at(kFeatureColumn).values;
+  const int64_t* feature = features.const_data_ptr<int64_t>();
+  const int64_t num_tokens = features.numel();
+  for (int64_t begin = 0, end = 0; begin < num_tokens; begin = end + 1) {
+    for (end = begin; end < num_tokens && feature[end] >= 0;) ++end;
+    if (begin < end) spans.push_back({begin, end});
+  }
+  return spans;
+}
+
 Batch collate(const std::vector<const Sample*>& samples) {
   check_alike(samples);
-  std::vector<int64_t> lengths;
-  lengths.reserve(samples.size());
-  for (const Sample* sample : samples) lengths.push_back(std::ssize(sample->input_ids));
+  std::vector<Document> documents;
+  documents.reserve(samples.size());
+  for (const Sample* sample : samples) {
+    documents.push_back({num_tokens_of(*sample), {}, two_way_spans(*sample)});
+  }
 
   Batch batch;
-  batch.packing = Packing::from_lengths(lengths);
+  batch.packing = Packing::from_documents(documents);
   const int64_t num_tokens = batch.packing.num_tokens();
   batch.tokens_T = empty_row(num_tokens);
   batch.labels_T = empty_row(num_tokens);
@@ -251,8 +266,9 @@ std::string attached_bytes(const Sample& sample) {
   if (sample.positions_AT.defined()) append_tensor(bytes, sample.positions_AT);
   // Contents, not paths: the same pictures in another folder are the same rows.
   for (const Picture& picture : sample.pictures) {
-    for (const int64_t number : {int64_t{picture.is_video}, picture.grid.t, picture.grid.h,
-                                 picture.grid.w, picture.num_features}) {
+    const int64_t kind = int64_t{picture.is_video} + 2 * int64_t{picture.is_two_way};
+    for (const int64_t number :
+         {kind, picture.grid.t, picture.grid.h, picture.grid.w, picture.num_features}) {
       append_number(bytes, number);
     }
     append(bytes, &picture.checksum, sizeof(picture.checksum));

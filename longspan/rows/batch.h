@@ -69,6 +69,10 @@ struct Batch {
   int64_t num_positions = 0;
 };
 
+/// Returns the runs of tokens with a feature, as transformers' Gemma 3 finds pictures, if the
+/// sample's pictures are two-way (Picture::is_two_way); else nothing.
+std::vector<TwoWaySpan> two_way_spans(const Sample& sample);
+
 /// Concatenates samples into one row, one document per sample, and shifts the labels. T = sum of
 /// the lengths. If some samples have positions on several axes, the other samples get positions 0,
 /// 1, 2, ... on each axis. Throws std::logic_error, as check_alike() does.

@@ -24,19 +24,28 @@ struct Fork {
   operator std::vector<Segment>() const { return {{0, kNoParent}, {first, 0}, {second, 0}}; }
 };
 
+/// Consecutive tokens that see each other, later ones too: those of a picture in some models (Gemma
+/// 3, arXiv 2503.19786).
+struct TwoWaySpan {
+  int64_t begin, end;
+  bool operator==(const TwoWaySpan&) const = default;
+};
+
 struct Document {
   int64_t length;
   /// The tree of the document's branches, in depth-first order: a segment follows its parent, or
   /// the last segment of an earlier branch of its parent. A segment with children has two children
   /// or more. Empty: the document has no branches.
   std::vector<Segment> segments = {};
+  /// Counted from the document's first token; ascending, each within one segment.
+  std::vector<TwoWaySpan> two_way = {};
   bool operator==(const Document&) const = default;
 };
 
 /// The document boundaries of a packed row. A token attends to earlier tokens of its own document;
-/// in a document with branches, only to the tokens that its segment sees. A batch of several
-/// samples is one row with a document for each sample, so samples are never padded to the longest
-/// sample.
+/// in a document with branches, only to the tokens that its segment sees; in a two-way span, also
+/// to the span's later tokens. A batch of several samples is one row with a document for each
+/// sample, so samples are never padded to the longest sample.
 class Packing {
  public:
   /// Returns one document of `num_tokens` tokens.
@@ -44,7 +53,7 @@ class Packing {
   /// Returns documents of these positive lengths, in order, without branches.
   static Packing from_lengths(const std::vector<int64_t>& lengths);
   /// Throws std::logic_error if a document's segments do not form a tree (Document) within its
-  /// length.
+  /// length, or if two-way spans are not as Document describes them.
   static Packing from_documents(const std::vector<Document>& documents);
 
   int64_t num_documents() const { return static_cast<int64_t>(boundaries_.size()) - 1; }
@@ -60,6 +69,8 @@ class Packing {
   std::optional<Fork> fork(int64_t document) const;
   /// True if any document has branches (forks or other trees).
   bool has_forks() const { return has_forks_; }
+  /// Two-way spans of all documents, counted from the row's first token; ascending.
+  const std::vector<TwoWaySpan>& two_way() const { return two_way_; }
   /// Returns documents from which from_documents() makes an equal packing.
   std::vector<Document> documents() const;
   /// cu_seqlens: 0, end of the first document, ..., number of tokens.
@@ -69,6 +80,7 @@ class Packing {
  private:
   std::vector<int64_t> boundaries_{0};
   std::vector<std::vector<Segment>> segments_;  // of each document
+  std::vector<TwoWaySpan> two_way_;
   bool has_forks_ = false;
 };
 

@@ -25,6 +25,7 @@ struct Picture {
   /// XXH64 of the file, or of the checksums of a video's frames. Of a video file: of the file's
   /// checksum and the frames' numbers.
   uint64_t checksum = 0;
+  bool is_two_way = false;  // the picture's tokens in a row see each other (TwoWaySpan)
   bool operator==(const Picture&) const = default;
 };
 

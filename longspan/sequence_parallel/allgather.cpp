@@ -1,7 +1,7 @@
 // Context parallelism by gathering: each rank holds consecutive tokens, and fetches the keys and
-// values that its queries see from earlier ranks. In the backward, the gradients of fetched keys
-// and values return to the keys' owners, which sum the gradients. t: this rank's tokens, N: query
-// heads, M: kv heads, H: elements of a head, P: ranks.
+// values that its queries see from other ranks, mostly earlier ones. In the backward, the gradients
+// of fetched keys and values return to the keys' owners, which sum the gradients. t: this rank's
+// tokens, N: query heads, M: kv heads, H: elements of a head, P: ranks.
 //
 // All ranks hold the same number of tokens. With one document, the last rank has nearly twice the
 // average work. With many short documents, all ranks have about the same work.
@@ -19,6 +19,7 @@
 #include "longspan/attention/latent_keys.h"
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/sliding_window.h"
+#include "longspan/attention/two_way_blocks.h"
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -40,11 +41,13 @@ TokenRange tokens_of_rank(const Packing& padded, int rank, int num_ranks) {
 }
 
 // Returns the keys that a rank's queries see: from the first key that its first query sees (the
-// begin of its document or of the sliding window) to the rank's last token.
+// begin of its document or of the sliding window) to the rank's last token, or to the end of a
+// two-way span that begins there or before.
 TokenRange keys_of_rank(const Packing& padded, int rank, int num_ranks,
                         std::optional<int64_t> window) {
   const TokenRange queries = tokens_of_rank(padded, rank, num_ranks);
-  return {first_key_seen(queries.begin, queries.end, padded, window), queries.end};
+  return {first_key_seen(queries.begin, queries.end, padded, window),
+          end_of_keys_seen(queries.begin, queries.end, padded)};
 }
 
 // All query heads of a rank's own tokens, with all kv heads of the keys that it needs.
@@ -150,9 +153,9 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   const int P = cost.plan.ring_size;
   double most = 0, sum = 0;
   for (int rank = 0; rank < P; ++rank) {
-    const double foreign =
-        static_cast<double>(tokens_of_rank(cost.padded, rank, P).begin -
-                            keys_of_rank(cost.padded, rank, P, cost.shape.spec.window).begin);
+    const TokenRange own = tokens_of_rank(cost.padded, rank, P),
+                     keys = keys_of_rank(cost.padded, rank, P, cost.shape.spec.window);
+    const auto foreign = static_cast<double>(own.begin - keys.begin + keys.end - own.end);
     most = std::max(most, foreign);
     sum += foreign;
   }
@@ -191,8 +194,10 @@ AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
     HeadsAtHand heads = heads_at_hand(own, rank, t);
     heads.cuts = plan.head_waves > 1;
     heads.returning_kv = 0;
-    for (int other = rank + 1; other < P; ++other) {
-      const int64_t seen = (rank + 1) * t - std::max(rank * t, keys_of(other).begin);
+    for (int other = 0; other < P; ++other) {
+      if (other == rank) continue;
+      const TokenRange keys = keys_of(other);
+      const int64_t seen = std::min((rank + 1) * t, keys.end) - std::max(rank * t, keys.begin);
       heads.returning_kv += kv_heads * static_cast<double>(std::max<int64_t>(0, seen));
     }
     return memory_of_exchange(heads, plan.head_waves, P, shape, t);

@@ -19,7 +19,7 @@ struct RingLayout {
   TokenOrder (*token_order)(const Packing& packing, int64_t multiple, int rank, int num_ranks);
   /// Returns the blocks between the queries of `rank` and the visible keys of `owner`. Indices are
   /// local tokens of `rank` and of `owner`. `padded`: the packing that token_order returns; forks
-  /// are ignored. With owner == rank, every query sees its own key.
+  /// and two-way spans are ignored. With owner == rank, every query sees its own key.
   std::vector<Block> (*blocks)(const Packing& padded, int rank, int owner, int num_ranks);
   /// Returns the number of a rank's tokens before `token` of the row. A rank holds its tokens in
   /// row order.
@@ -29,7 +29,7 @@ struct RingLayout {
 };
 
 /// Returns the layout's blocks without the pairs that forks mask or that are outside the layer's
-/// window.
+/// window, and those of two-way spans.
 std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, int rank, int owner,
                              int num_ranks, std::optional<int64_t> window);
 

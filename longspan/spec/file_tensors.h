@@ -14,18 +14,25 @@ namespace longspan {
 /// Prefixes of tensor names in the files of a vision-language model, for its language model and for
 /// its other parts. The files of a language model alone have the prefixes `model.` and `lm_head.`.
 struct CompositeNames {
+  /// A prefix of parameters' names here, and the prefix in its place in files.
+  struct Prefix {
+    std::string_view own, stored;
+  };
   std::string_view model, head;  // prefixes that replace model. and lm_head.
-  /// Prefixes of the other parts' names. The first prefix belongs to the vision tower
-  /// (kVisionPrefix).
+  /// Prefixes of the other parts' names.
   std::span<const std::string_view> pictures;
-  /// Prefixes of modules' names in transformers, for the language model and the vision tower.
-  /// Adapters' files have these prefixes, and models' files may have these prefixes. Empty: the
-  /// tower is not supported.
+  /// Prefixes of the vision tower's parameters (own: kVisionPrefix and what follows it). Of several
+  /// for the same parameters saving takes the first, and reading any; a prefix of another one is
+  /// behind it. Empty: the tower is not supported.
+  std::span<const Prefix> tower = {};
+  /// Prefixes of modules' names in transformers, for the language model and in place of
+  /// kVisionPrefix. Adapters' files have these prefixes, and models' files may have them.
   std::string_view module_model = {}, module_vision = {};
 };
-/// Names of Qwen's models since Qwen3-VL; of Qwen2-VL and Qwen2.5-VL; of models with LLaVA's
-/// structure.
-extern const CompositeNames kQwenCompositeNames, kQwen2VlCompositeNames, kLlavaCompositeNames;
+/// Names of Qwen's models since Qwen3-VL; of Qwen2-VL and Qwen2.5-VL; of Gemma 3; of other models
+/// with LLaVA's structure.
+extern const CompositeNames kQwenCompositeNames, kQwen2VlCompositeNames, kGemma3CompositeNames,
+    kLlavaCompositeNames;
 
 /// Name prefixes in the files of a language model alone.
 inline constexpr std::string_view kModelPrefix = "model.", kHeadPrefix = "lm_head.";

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -51,11 +52,14 @@ VisionBlockWeights block_weights(const VisionSpec& vision, const Tensors& tensor
                              .value = {},
                              .output = {},
                              .mlp = {}};
-  const Linear qkv = values.linear(lora_scale);
-  const int64_t D = vision.hidden_size;
-  weights.query = qkv.for_outputs(0, D);
-  weights.key = qkv.for_outputs(D, D);
-  weights.value = qkv.for_outputs(2 * D, D);
+  Linear* const qkv[] = {&weights.query, &weights.key, &weights.value};
+  if (vision.names.qkv.size() == std::size(qkv)) {
+    for (Linear* const layer : qkv) *layer = values.linear(lora_scale);
+  } else {
+    const Linear all = values.linear(lora_scale);
+    const int64_t D = vision.hidden_size;
+    for (int64_t i = 0; i < std::ssize(qkv); ++i) *qkv[i] = all.for_outputs(i * D, D);
+  }
   weights.output = values.linear(lora_scale);
   for (size_t i = 0; i < vision.mlp.names.size(); ++i) {
     weights.mlp.push_back(values.linear(lora_scale));
@@ -88,14 +92,39 @@ at::Tensor norm(const at::Tensor& x, Values& values, const VisionSpec& vision,
 }
 
 /// `after_merging`: the norm is over merged patches.
-at::Tensor merged(const VisionSpec& vision, const VisionOptions& options, bool after_merging,
-                  const at::Tensor& h_PD, const Tensors& tensors) {
-  Values values(tensors);
+at::Tensor merged(const VisionSpec::MlpMerger& /*names*/, const VisionSpec& vision,
+                  const VisionOptions& options, bool after_merging, const at::Tensor& h_PD,
+                  Values& values) {
   const int64_t merged_dim = vision.hidden_size * vision.merged_patches();
   const at::Tensor x = after_merging ? h_PD.reshape({-1, merged_dim}) : h_PD;
   const at::Tensor normed = norm(x, values, vision, options.compute_dtype).view({-1, merged_dim});
   const at::Tensor inner = at::gelu(linear(normed, values, options));
   return linear(inner, values, options);
+}
+
+at::Tensor merged(const VisionSpec::MeanMerger& /*names*/, const VisionSpec& vision,
+                  const VisionOptions& options, bool /*after_merging*/, const at::Tensor& h_PD,
+                  Values& values) {
+  const at::ScalarType dtype = options.compute_dtype;
+  const at::Tensor exact = h_PD.to(arithmetic_dtype(h_PD.scalar_type())),
+                   mean_FD = exact.view({-1, vision.merged_patches(), exact.size(1)}).mean(1),
+                   weight_D = values.next().to(exact.scalar_type());
+  const at::Tensor rstd = at::rsqrt(mean_FD.square().mean(-1, /*keepdim=*/true) + vision.norm_eps);
+  const at::Tensor normed = (mean_FD * rstd * (1 + weight_D)).to(dtype);
+  return at::matmul(normed, values.next().to(dtype));
+}
+
+/// Returns the features of the merger's unit.
+at::Tensor merged(const VisionSpec& vision, const VisionOptions& options, bool after_merging,
+                  const at::Tensor& h_PD, const Tensors& tensors) {
+  Values values(tensors);
+  at::Tensor h = h_PD;
+  if (!vision.names.last_norm.empty() && !after_merging) {
+    h = norm(h, values, vision, arithmetic_dtype(h.scalar_type()));
+  }
+  return std::visit(
+      [&](const auto& names) { return merged(names, vision, options, after_merging, h, values); },
+      vision.merger);
 }
 
 /// Returns the indices and weights, [P, 2] each, of the two positions of a table of `side` between
@@ -225,12 +254,13 @@ VisionPass VisionTower::Impl::pass_over(std::span<const PictureGrid> grids) cons
                   .kernel = *options.kernel,
                   .keeps_inner = !options.gradient_checkpointing,
                   .store = options.gradient_checkpointing ? options.activation_store : nullptr};
+  if (!vision.rotary_theta) return pass;
   // Half of the angles turn by rows, half by columns (transformers' axial rotation).
   const int64_t half = vision.hidden_size / vision.num_heads / 2;
   const at::Tensor exponents =
       at::arange(0, half, 2, at::TensorOptions(at::kFloat).device(device)) /
       static_cast<double>(half);
-  const at::Tensor inverse = 1.0 / at::pow(at::Scalar(vision.rotary_theta), exponents);
+  const at::Tensor inverse = 1.0 / at::pow(at::Scalar(*vision.rotary_theta), exponents);
   const auto angles = [&](const at::Tensor& places_P) {
     return places_P.to(at::kFloat).unsqueeze(1) * inverse;
   };
