@@ -21,8 +21,9 @@ struct PictureProcessor {
   enum class Filter { kBilinear, kBicubic };
 
   Kind kind = Kind::kQwenPatches;
-  int64_t patch_size = 14, merge_size = 2;
-  int64_t temporal_patch_size = 2;                            // kSquare: 0, as in VisionSpec
+  int64_t patch_size = 14;
+  int64_t temporal_patch_size = 2;  // kSquare: 0, as in VisionSpec
+  int64_t merge_size = 2;
   int64_t min_pixels = 56 * 56, max_pixels = 28 * 28 * 1280;  // kQwenPatches
   int64_t side = 0;                                           // kSquare
   int64_t tokens_per_picture = 0;                             // kSquare; 0: unknown

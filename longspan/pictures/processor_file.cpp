@@ -153,7 +153,8 @@ PictureProcessor processor_of(const JsonObject& object) {
     processor.mean = {0.48145466, 0.4578275, 0.40821073};
     processor.std = {0.26862954, 0.26130258, 0.27577711};
   } else {
-    processor.temporal_patch_size = processor.merge_size = 1;
+    processor.temporal_patch_size = 0;
+    processor.merge_size = 1;
     read_square(reader, processor);
     processor.mean = processor.std = {0.5, 0.5, 0.5};
   }
@@ -193,7 +194,6 @@ void read_model(const std::string& folder, const nlohmann::json* nested,
       processor.tokens_per_picture = object.whole("image_seq_length", 1, kMostSide);
     }
   }
-  processor.temporal_patch_size = 0;
   if (processor.tokens_per_picture == 0) return;
   const int64_t patches = processor.side / processor.patch_size,
                 tokens = std::llround(std::sqrt(processor.tokens_per_picture));

@@ -66,8 +66,9 @@ struct VisionSpec {
   /// Names in Qwen's models, without a norm after the blocks.
   static Names names_of_qwen();
 
-  int64_t num_channels = 3, patch_size = 0, merge_size = 0;
+  int64_t num_channels = 3, patch_size = 0;
   int64_t temporal_patch_size = 0;  ///< frames of a patch; 0: one, and weights without that dim
+  int64_t merge_size = 0;
   int64_t depth = 0, hidden_size = 0, num_heads = 0;
   int64_t output_size = 0;  ///< hidden size of the language model
   bool has_patch_bias = false;
