@@ -4,9 +4,10 @@
 //
 // The job: tokens, labels (already shifted, -100 if none), feature (index of each token's feature,
 // -1 if none), positions (three lists, or none: counted), grids (of the pictures: t, h, w),
-// merge_size, two_way (tokens of a picture see each other), checkpointing, compute_dtype, and optionally save_to (a folder for the model), adapter (a folder;
-// its matrices alone train) and save_adapter_to. `patches`: of all pictures, fp32. The result:
-// features, logits, the loss, and gradient.NAME of each parameter that trains.
+// merge_size, two_way (tokens of a picture see each other), checkpointing, compute_dtype, and
+// optionally save_to (a folder for the model), adapter (a folder; its matrices alone train) and
+// save_adapter_to. `patches`: of all pictures, fp32. The result: features, logits, the loss, and
+// gradient.NAME of each parameter that trains.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
