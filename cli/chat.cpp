@@ -8,12 +8,15 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
 #include "cli/commands.h"
 #include "cli/generation_arguments.h"
 #include "longspan/base/user_error.h"
+#include "longspan/generation/prompt_media.h"
+#include "longspan/text/counted.h"
 #include "longspan/text/decode_stream.h"
 #include "longspan/text/line_editor.h"
 #include "longspan/text/print.h"
@@ -55,10 +58,10 @@ void put_faint(const std::string& text) {
 
 class Chat {
  public:
-  Chat(Assistant& assistant, bool terminal)
+  Chat(Assistant& assistant, FramePatches patches, bool terminal)
       : assistant_(assistant),
         decoder_(assistant.config.spec, std::move(assistant.parameters), /*num_sequences=*/1,
-                 assistant.config.max_position_embeddings),
+                 assistant.config.max_position_embeddings, std::move(patches)),
         terminal_(terminal) {}
 
   /// Prints the answer to stdout, and returns how it ended. Throws UserError if the template
@@ -66,7 +69,11 @@ class Chat {
   FinishReason ask(const std::string& question) {
     Conversation asked = conversation_;
     asked.messages.push_back({Role::kUser, question});
-    const std::vector<int32_t> prompt = assistant_.prompt(asked);
+    Conversation one{.messages = {asked.messages.back()}, .source = {}, .rejected = {}};
+    place_prompt_media(nlohmann::ordered_json::object(), /*folder=*/"", one);
+    asked.messages.back() = std::move(one.messages.front());
+    const Sample prompt = assistant_.prompt(asked);
+    if (terminal_) say_pictures(prompt, asked.messages.back());
 
     DecodeStream stream(assistant_.tokenizer, assistant_.skip_special_tokens);
     std::string text;
@@ -86,7 +93,7 @@ class Chat {
       listener.token = [&](int64_t, int32_t token) { show(stream.step(token)); };
       listener.answer = [&](int64_t, Answer made) { answer = std::move(made); };
       listener.go_on = [] { return !stop_wanted; };
-      generate(decoder_, {prompt}, assistant_.options, listener);
+      generate(decoder_, std::vector<Sample>{prompt}, assistant_.options, listener);
     }
     show(stream.finish());
     const double seconds =
@@ -114,6 +121,17 @@ class Chat {
   }
 
  private:
+  /// Prints a line for each picture of the question.
+  void say_pictures(const Sample& prompt, const Message& question) const {
+    const size_t before = prompt.pictures.size() - question.pictures.size();
+    for (size_t i = before; i < prompt.pictures.size(); ++i) {
+      const Picture& picture = prompt.pictures[i];
+      put_faint(fmt::format("{} {}: {}", picture.is_video ? "video" : "picture",
+                            picture.files.front(), counted(picture.num_features, "token")));
+      put("\n");
+    }
+  }
+
   void say_how_it_ended(const Answer& answer, double seconds) const {
     const double count = static_cast<double>(answer.tokens.size());
     std::string line = fmt::format("{} token{}, {:.1f} tokens/s", answer.tokens.size(),
@@ -211,9 +229,10 @@ int run_chat(const Arguments& words) {
   if (!arguments.words.empty()) request.model_name_or_path = arguments.words[0];
   const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   if (!arguments.seed_given) request.seed = std::random_device()();
+  request.takes_pictures = true;
   Assistant assistant = load_assistant(request);
   if (!assistant.warning.empty()) print_err("{}\n", assistant.warning);
-  Chat chat(assistant, terminal);
+  Chat chat(assistant, patches_for(request, assistant), terminal);
   if (terminal) {
     converse(chat, assistant);
     return 0;
@@ -239,7 +258,8 @@ const std::string& help_of_chat() {
 
 MODEL is a Hugging Face folder, or the folder of a LoRA adapter, whose base model it knows. At a
 terminal each line is a question (pasted text may have several lines), and the model is shown the
-whole conversation. /clear begins anew, /system TEXT begins anew with a system message, /exit or
+whole conversation. A model that takes pictures is shown those that a question names as
+<image:PATH> or <video:PATH>. /clear begins anew, /system TEXT begins anew with a system message, /exit or
 Ctrl-D leaves, Ctrl-C stops an answer and clears a line. Without a terminal all of stdin is one
 question, and nothing but the answer is printed. On CPU.
 

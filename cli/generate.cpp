@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -117,19 +118,21 @@ int run_generate(const Arguments& words) {
   const std::vector<PromptRow> rows =
       read_prompt_file(arguments.words[0], arguments.max_samples.value_or(INT64_MAX), &unread);
   check_output(arguments.output);
+  request.takes_pictures = std::ranges::any_of(
+      rows, [](const PromptRow& row) { return has_pictures(row.conversation); });
   Assistant assistant = load_assistant(request);
   print_err("{}\n", assistant.description);
   if (!assistant.warning.empty()) print_err("{}\n", assistant.warning);
   if (const std::string keys = unread.text(); !keys.empty()) {
     print_err("warning: {}: {}\n", arguments.words[0], keys);
   }
-  std::vector<std::vector<int32_t>> prompts;
+  std::vector<Sample> prompts;
   for (const PromptRow& row : rows) prompts.push_back(assistant.prompt(row.conversation));
   AnswerWriter writer(arguments.output);
 
   CachedDecoder decoder(assistant.config.spec, std::move(assistant.parameters),
                         std::min(arguments.batch_size, std::ssize(prompts)),
-                        assistant.config.max_position_embeddings);
+                        assistant.config.max_position_embeddings, patches_for(request, assistant));
   int64_t num_answers = 0, num_tokens = 0, num_stopped = 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto tokens_per_second = [&] {
@@ -166,7 +169,8 @@ const std::string& help_of_generate() {
 
 FILE is json, jsonl or txt (a prompt a line). A row has messages (or conversations), or instruction
 (and input, system, history), or prompt, or text; an answer at the end of the messages is left out.
-Each row is written as a line of JSON with the answer in "predict" and "stop" (the model ended it)
+A row may have pictures: in its texts <image:PATH> or <video:PATH>, or <image> with the file in
+the column images; paths begin at FILE's folder. Each row is written as a line of JSON with the answer in "predict" and "stop" (the model ended it)
 or "length" in "finish_reason", in the order of the file. MODEL is a Hugging Face folder or the folder
 of a LoRA adapter. On CPU.
 

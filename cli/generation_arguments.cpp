@@ -9,8 +9,10 @@
 
 #include "longspan/base/names.h"
 #include "longspan/base/user_error.h"
+#include "longspan/config/config.h"
 #include "longspan/data/turns.h"
 #include "longspan/models/dtype_words.h"
+#include "longspan/session/picture_files.h"
 #include "longspan/text/nearest.h"
 
 namespace longspan {
@@ -59,6 +61,12 @@ ArgumentKey whole(const char* name, int64_t least, std::optional<int64_t>& value
   return {name, fmt::format("a whole number, at least {}", least), help,
           [&value, least](const std::string& text) {
             return to_number<int64_t>(text, least, INT64_MAX, value.emplace());
+          }};
+}
+
+ArgumentKey pixels(const char* name, int64_t& value, const char* help) {
+  return {name, "a whole number of pixels, at least 1", help, [&value](const std::string& text) {
+            return to_number<int64_t>(text, 1, INT64_MAX, value);
           }};
 }
 
@@ -114,6 +122,12 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
       number("repetition_penalty", "a number above 0", kSmall, kMost, request.repetition_penalty,
              "above 1: tokens that came before become less likely [1]"),
       whole("max_new_tokens", 1, request.max_new_tokens, "of an answer [1024]"),
+      pixels("image_max_pixels", request.pictures.image_max_pixels,
+             "larger pictures are made smaller [589824]"),
+      pixels("image_min_pixels", request.pictures.image_min_pixels,
+             "smaller pictures are made larger [1024]"),
+      pixels("video_max_pixels", request.pictures.video_max_pixels,
+             "larger frames of videos are made smaller [65536]"),
       whole("seed", 0, seed,
             writes_file ? "of what is drawn [42]" : "of what is drawn [another one each time]")};
   if (writes_file) {
@@ -172,6 +186,14 @@ GenerationArguments read_generation_arguments(const std::string& command,
   if (seed) read.request.seed = static_cast<uint64_t>(*seed);
   if (batch_size) read.batch_size = *batch_size;
   return read;
+}
+
+FramePatches patches_for(const AssistantRequest& request, const Assistant& assistant) {
+  if (!assistant.pictures) return {};
+  Config config;
+  config.model.model_name_or_path = assistant.model_folder;
+  config.data = request.pictures;
+  return frame_patches_of(config, {});
 }
 
 std::vector<GenerationKey> generation_keys(bool writes_file) {

@@ -26,6 +26,9 @@ struct GenerationArguments {
 GenerationArguments read_generation_arguments(const std::string& command,
                                               const Arguments& arguments, bool writes_file);
 
+/// Returns the reader of the pixels of an assistant's pictures (session/picture_files.h).
+FramePatches patches_for(const AssistantRequest& request, const Assistant& assistant);
+
 /// A key of these commands, and its values if they can be listed.
 struct GenerationKey {
   std::string name, wanted, help;

@@ -1,4 +1,5 @@
-// The sections of the configuration that the account of a run's memory reads. No torch.
+// The sections of the configuration that the memory account (the estimate of a run's memory) reads.
+// No torch.
 #pragma once
 
 namespace longspan {

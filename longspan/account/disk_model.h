@@ -25,13 +25,14 @@ struct DiskFacts {
   int64_t limit = 0;           // save_total_limit; 0: none
 };
 
-/// Bytes. Sharding the states (zero_stage) does not change them: shards are written once.
+/// Estimated bytes on disk. Sharding the states (zero_stage) does not change the bytes: each shard
+/// is written once.
 struct DiskNeed {
   int64_t model = 0;         // the final model
   int64_t checkpoint = 0;    // one checkpoint
-  int64_t num_retained = 0;  // checkpoints at the end
+  int64_t num_retained = 0;  // checkpoints that exist at the end
   /// Peak of the bytes that the run adds to output_dir. An old checkpoint is removed only after the
-  /// new one has been read back, and the final model is saved while all checkpoints are there.
+  /// new one has been read back, and the final model is saved while all retained checkpoints exist.
   int64_t most = 0;
 };
 DiskNeed disk_need(const DiskFacts& facts);
@@ -41,7 +42,7 @@ DiskNeed disk_need(const DiskFacts& facts);
 int64_t num_saves(Interval strategy, int64_t save_steps, int64_t from, int64_t total_steps,
                   int64_t steps_per_epoch);
 
-/// A folder and the bytes that may still be written there. nullopt: unknown, treated as enough.
+/// A folder and its free bytes. nullopt: unknown, treated as enough.
 struct Room {
   std::string folder;
   std::optional<int64_t> free;
@@ -50,15 +51,16 @@ struct Room {
 };
 
 /// Returns one line with the bytes that the run will write and the free bytes, and a warning with
-/// the remedy if these are too few; empty if the free space of output_dir is unknown. Throws
-/// UserError if not even the model fits into output_dir, nor into the run's folder in
-/// fallback_output_dir (nullopt: none).
+/// the remedy if the free bytes are too few; empty if the free space of output_dir is unknown.
+/// Throws UserError if the model alone fits neither into output_dir nor into the run's folder in
+/// fallback_output_dir. `fallback`: this folder; nullopt: none.
 std::string disk_account(const DiskFacts& facts, const Room& output_dir,
                          const std::optional<Room>& fallback);
 
 /// Throws UserError if the model or a checkpoint cannot be saved because of the limit on a
 /// process's file size, `limit` bytes (ulimit -f; nullopt: no limit). A weight file has at most
-/// `shard_bytes`. It has more than half of them, except beside a single large tensor.
+/// `shard_bytes`. If the weights exceed `shard_bytes`, the estimate takes `shard_bytes` / 2 as the
+/// size of the largest file.
 void check_file_size(const DiskFacts& facts, std::optional<int64_t> limit, int64_t shard_bytes);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// The parameters that a run holds, their bytes, and which are trained, from the model's spec and
-// the configuration alone. No torch.
+// The parameters that a run holds in memory: their names, bytes and trainability, from the model's
+// spec and the configuration alone. No torch.
 #pragma once
 
 #include <set>
@@ -15,17 +15,17 @@
 namespace longspan {
 
 /// Returns the names of the parameters that finetuning_type: freeze trains, by LLaMA-Factory's
-/// rules. Throws UserError for more layers than there are, and for modules that the model does not
-/// have.
+/// rules. Throws UserError if the configuration asks for more layers than the model has, or for
+/// modules that the model does not have.
 std::set<std::string> trained_by_freeze(const MethodSettings& config, const ModelSpec& model);
 
-/// Returns the parts of the model that the configuration does not freeze. They train if
-/// finetuning_type trains them, and get the adapter.
+/// Returns the parts of the model that the configuration does not freeze. finetuning_type decides
+/// which parameters of these parts are trained. An adapter is added to these parts only.
 std::set<ModelPart> unfrozen_parts(const MethodSettings& config, const ModelSpec& model);
 
-/// Returns the parameters of a run, in the dtypes in which they are held: first the model's in the
-/// order of parameters_of, then the adapter's. `lora`: the adapter, for finetuning_type: lora.
-/// Throws UserError.
+/// Returns the parameters of a run, in the dtypes in which they are held: first the model's
+/// parameters in the order of parameters_of, then the adapter's. `lora`: the adapter, for
+/// finetuning_type: lora. Throws UserError.
 std::vector<HeldParameter> held_parameters(const AccountSettings& settings, const ModelSpec& model,
                                            const LoraShape& lora);
 
@@ -41,8 +41,8 @@ std::vector<HeldParameter> planned_parameters(const AccountSettings& settings,
                                               const ModelSpec& model);
 
 /// Returns the untrained parameters of the reference model; none if the trained model without its
-/// adapter is the reference. `model`: the spec of ref_model if that is set, otherwise of the
-/// trained model.
+/// adapter is the reference. `model`: the spec of ref_model if this key is set, otherwise the spec
+/// of the trained model.
 std::vector<HeldParameter> reference_parameters(const AccountSettings& settings,
                                                 const ModelSpec& model);
 
@@ -51,9 +51,9 @@ std::vector<HeldParameter> reference_parameters(const AccountSettings& settings,
 std::vector<HeldParameter> parameters_here(std::vector<HeldParameter> all,
                                            int expert_parallel_size);
 
-/// Returns the parameters in the dtypes at use: ZeRO and offloading cast gathered parameters.
-/// `num_ranks`: the ranks that shard one copy. Experts that are distributed are sharded over fewer
-/// ranks (expert_shard_size()).
+/// Returns the parameters in the dtypes of computation: ZeRO and offloading cast gathered
+/// parameters. `num_ranks`: the ranks that shard one copy. Distributed experts are sharded over
+/// fewer ranks (expert_shard_size()).
 std::vector<HeldParameter> used_parameters(const AccountSettings& settings,
                                            std::vector<HeldParameter> held, int num_ranks,
                                            int expert_parallel_size = 1);
@@ -61,12 +61,12 @@ std::vector<HeldParameter> used_parameters(const AccountSettings& settings,
 /// Returns the number of ranks that together hold one copy of the parameter.
 int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_size);
 /// True if ZeRO-3 gathers the parameter for each use. `num_ranks`: ranks that together hold one
-/// copy of it.
+/// copy of the parameter.
 bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks);
 
-/// Returns the bytes of values on one rank between uses, if values are sharded or offloaded
-/// (optim/flat_parameters.h). `cuda`: counts the host's copy of offloaded values in the dtype at
-/// use, from which a GPU gathers.
+/// Returns the bytes of parameter values on one rank between uses, if values are sharded or
+/// offloaded (optim/flat_parameters.h). `cuda`: also counts the host's copy of offloaded values in
+/// the dtype of computation, from which a GPU gathers.
 HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
                         int num_ranks, int expert_parallel_size = 1, bool cuda = false);
 

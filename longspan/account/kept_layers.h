@@ -1,5 +1,6 @@
-// The number of layers whose feed-forward tensors gradient checkpointing keeps, so that the
-// backward does not recompute them: as many as memory allows. No torch.
+// Chooses the number of kept layers. A kept layer is a layer whose feed-forward tensors gradient
+// checkpointing keeps from the forward, so that the backward does not recompute these tensors. No
+// torch.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,12 @@ struct MemorySettings;
 struct ModelSettings;
 
 struct KeptLayers {
-  int64_t count = 0;   // layers that keep tensors: the last ones that have any to keep
+  int64_t count = 0;   // kept layers: the last layers with tensors to keep
   std::string reason;  // a sentence for users; empty if there was no choice
 };
 
-/// Returns the number of kept layers if the configuration alone determines it; nullopt: as many
-/// layers keep tensors as memory allows.
+/// Returns the number of kept layers if the configuration alone determines the number; nullopt: the
+/// number is the largest that memory allows.
 std::optional<KeptLayers> said_kept_layers(const ModelSettings& model_settings,
                                            const MemorySettings& memory, const ModelSpec& model,
                                            bool cuda);

@@ -54,7 +54,8 @@ LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost,
   s.dropped = facts.drops_inputs ? 2 * cb * static_cast<double>(mlp.width) : 0.0;
   s.feed_forward_working = cb * static_cast<double>(working_of(facts, cost));
   const bool behind = mlp.saved_hidden > 0;
-  // Experts that run at once recompute the input of the norm after them in their own memory.
+  // Experts in one grouped gemm recompute the input of the norm after the experts in their own
+  // memory.
   const int64_t made_again = behind && !are_grouped(facts, cost) ? mlp.width : 0;
   s.feed_forward_working_saved =
       s.feed_forward_working - cb * static_cast<double>(mlp.saved - mlp.saved_hidden + made_again);

@@ -8,23 +8,24 @@
 
 namespace longspan {
 
-/// Sizes of one kind of layers. For an empty cost, only the sizes that depend on the row are not 0.
+/// Sizes of one kind of layers. If `cost` is empty, only the sizes that depend on the row are
+/// nonzero.
 struct LayerSizes {
   LayerCost cost;
   // Bytes per token, in the dtype of each tensor.
   double D, queries, keys, kv, output, state;
-  double latents;  // latents of keys and values, which ranks may exchange instead
-  double feed_forward_saved, feed_forward_working;  // for the backward; peak of temporaries
+  double latents;  // latents, which ranks may exchange instead of keys and values
+  double feed_forward_saved, feed_forward_working;  // saved for the backward; peak of temporaries
   double feed_forward_working_saved;  // peak of temporaries if the saved tensors exist
   double feed_forward_forward;        // peak of temporaries in the forward
-  double feed_forward_own_saved;      // feed_forward_saved without the hidden states in it
+  double feed_forward_own_saved;      // feed_forward_saved without hidden states
   double hidden;                      // a hidden state in the compute dtype
-  double behind;                      // D if the layer has norms after its sublayers
-  double dropped;  // d input of the widest adapter, before and after the dropout's backward
-  double queries_wide, kv_wide, output_wide;  // attention's gradients while they accumulate
-  AttentionMemory shared;                     // memory that sharing the row adds
+  double behind;                      // D if the layer has norms after the sublayers
+  double dropped;  // input gradient of the widest adapter, before and after the dropout's backward
+  double queries_wide, kv_wide, output_wide;  // gradients of attention, in the accumulation dtype
+  AttentionMemory shared;                     // memory added by sequence parallelism
   double labels;                              // fraction of tokens that have a label
-  int64_t num_tokens, num_labels;             // of this rank
+  int64_t num_tokens, num_labels;             // tokens and labels of this rank
 };
 
 /// True if a GPU computes all of the layer's experts at once.

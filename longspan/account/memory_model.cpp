@@ -7,6 +7,7 @@
 
 #include "longspan/account/step_peak.h"
 #include "longspan/account/step_phases.h"
+#include "longspan/account/tower_memory.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
@@ -105,6 +106,13 @@ void add_states(const MemoryFacts& facts, const Division& division, Lines& lines
   }
 }
 
+/// Pixels are read into host memory, which is the device's on a CPU.
+void add_pixels(const MemoryFacts& facts, Lines& lines) {
+  if (facts.tower.num_patches == 0) return;
+  const auto bytes = static_cast<int64_t>(tower_memory(facts).pixels);
+  lines.push_back({"Pixels", facts.cuda ? 0 : bytes, facts.cuda ? bytes : 0, "read ahead"});
+}
+
 /// Corrects the sum of the lines to the peak.
 void add_peak_correction(const MemoryFacts& facts, const Division& division, int64_t always,
                          Lines& lines) {
@@ -139,6 +147,12 @@ double add_activations(const MemoryFacts& facts, Lines& lines) {
         {"  kept of MLPs", static_cast<int64_t>(tokens.kept * row), 0,
          fmt::format("{:.1f} KiB a token, of {} of {} layers", tokens.kept / 1024, kept, all)});
   }
+  if (facts.tower.num_patches > 0) {
+    const TowerMemory tower = tower_memory(facts);
+    lines.push_back({"  of the tower", static_cast<int64_t>(tower.saved + tower.features),
+                     static_cast<int64_t>(tower.saved_on_host),
+                     fmt::format("saved, and features, of {} patches", facts.tower.num_patches)});
+  }
   lines.push_back({"  worked with", static_cast<int64_t>(tokens.working * row), 0,
                    fmt::format("{:.1f} KiB a token, in {}", tokens.working / 1024, phase.name)});
   lines.push_back({"Buffers",
@@ -157,6 +171,7 @@ MemoryAccount account_of(const MemoryFacts& facts) {
   add_gradients(facts, division, account.lines);
   const size_t first_state = account.lines.size();
   add_states(facts, division, account.lines);
+  add_pixels(facts, account.lines);
   for (size_t i = first_state; i < account.lines.size(); ++i) always += account.lines[i].device;
   account.activation_bytes_per_token = add_activations(facts, account.lines);
   add_peak_correction(facts, division, always, account.lines);

@@ -1,7 +1,8 @@
-// Memory of one rank, by formula. No torch.
+// Memory of one rank, by formula. No torch. A row is one sequence, or several packed sequences,
+// that ranks may share.
 //
-// Memory has two roles: device (where we compute) and host (where we offload). The formulas count
-// the tensors that exist at the peak of a step, not the overhead of allocators.
+// Memory is either device memory (for computation) or host memory (for offloading). The formulas
+// count the tensors that exist at the peak of a step, not the overhead of allocators.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +22,17 @@ struct MemoryFacts {
   struct Layers {
     LayerCost cost;
     int64_t count = 0;            // number of such layers
-    AttentionMemory shared = {};  // memory that the mixer needs because ranks share the row
-    /// Number of these layers whose feed-forward tensors checkpointing keeps. If the last layer is
-    /// of this kind and the number is not 0, the last layer is one of them.
+    AttentionMemory shared = {};  // memory that sequence parallelism adds to the token mixer
+    /// Number of kept layers of this kind: layers whose feed-forward tensors checkpointing keeps.
+    /// If the model's last layer is of this kind and the number is not 0, the last layer is a kept
+    /// layer.
     int64_t kept = 0;
   };
   std::vector<Layers> layers;
   bool scales_embedding = false;
   size_t last_layer = 0;      // index of the last layer's kind in `layers`
   int64_t angle_numbers = 0;  // elements of the rotary table per token, in fp32
-  // Parameters, as if this process held them alone
+  // Parameters, as if this process alone held all parameters
   int64_t parameter_bytes = 0;          // all
   int64_t trained_parameter_bytes = 0;  // of trained parameters
   int64_t num_trained = 0;
@@ -38,24 +40,25 @@ struct MemoryFacts {
   struct Unit {
     int64_t gathered = 0;   // bytes gathered for each use
     int64_t sent = 0;       // bytes of this rank's shard that are copied before a gather
-    int64_t gradients = 0;  // bytes of their gradients
+    int64_t gradients = 0;  // bytes of the gradients
   };
   struct Units {
-    Unit embedding = {}, head = {};  // if the head is the embedding, both are counted in head
+    Unit embedding = {}, head = {};  // tied embedding: counted in head
     std::vector<Unit> layers = {};   // empty: unknown
     bool head_is_embedding = false;
   } units;
   /// A step has several rows, so gradients of earlier rows exist.
   bool accumulates = true;
   int64_t update_bytes = 0;        // temporary bytes of the gradient reduction and the update
-  int64_t largest_unit_bytes = 0;  // parameters of the largest layer, embedding or head
-  int64_t largest_unit_gradient_bytes = 0;                 // gradients of the unit with the most
+  int64_t largest_unit_bytes = 0;  // parameters of the largest unit
+  int64_t largest_unit_gradient_bytes = 0;                 // largest gradients of a unit
   int64_t reference_on_device = 0, reference_on_host = 0;  // the reference model on one rank
   // Distribution of states
   int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one sharded copy
   /// expert_parallel_size: ranks that distribute the experts; 1: each rank has all experts.
-  /// expert_shard_size: ranks that together hold one copy of a rank's experts. The other two: the
-  /// experts' part of num_trained and trained_parameter_bytes.
+  /// expert_shard_size: ranks that together hold one copy of a rank's experts.
+  /// num_trained_of_experts, trained_expert_bytes: the experts' part of num_trained and
+  /// trained_parameter_bytes.
   int64_t expert_parallel_size = 1, expert_shard_size = 1;
   int64_t num_trained_of_experts = 0, trained_expert_bytes = 0;
   bool offload_optimizer = false, offload_params = false;
@@ -76,16 +79,29 @@ struct MemoryFacts {
   bool reads_ahead = false;  // prefetches the next block during a block's attention backward
   int64_t mlp_tiles = 0;
   bool drops_inputs = false;  // adapters have dropout (lora_dropout)
-  /// Matrices are held in higher precision than they are used in; those in use have a cast copy.
+  /// Matrices are held in a higher precision than the precision of computation. Each matrix in use
+  /// has a cast copy.
   bool casts_blocks = false, casts_head = false;
-  /// Matrices have bf16 gradients; those in use accumulate in fp32 over the chunks of a row.
+  /// Matrices have bf16 gradients. The gradients of the matrices in use accumulate in fp32 over the
+  /// chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
-  /// A GPU computes all experts of a layer at once, if their cost allows it (GroupedCost).
+  /// A GPU computes all experts of a layer in one grouped gemm, if the layer's cost allows a
+  /// grouped gemm (GroupedCost).
   bool experts_at_once = false;
   int64_t expert_adapter_rank = 0;  // 0: experts have no adapters
   bool cuda = false;                // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
   int64_t num_groups = 0;           // communication groups of this process (plan/rank_groups.h)
   int64_t attention_threads = 0;    // threads of a CPU's flash attention
+  /// The vision tower, and the pictures of the rank that has most patches of a row.
+  struct Tower {
+    VisionSpec spec = {};
+    int64_t num_patches = 0;    // 0: no pictures
+    int64_t largest_frame = 0;  // patches of the largest frame
+    int64_t residual_bytes = 4;
+    /// The lowest block that saves tensors for a backward; depth: only the merger does; above: no
+    /// backward.
+    int64_t first_saving_block = 0;
+  } tower;
 };
 
 /// Bytes of one rank.
@@ -93,7 +109,7 @@ struct MemoryAccount {
   struct Line {
     std::string name;
     int64_t device = 0, host = 0;
-    std::string note;  // bytes per token, or how it is sharded
+    std::string note;  // bytes per token, or the kind of sharding
   };
   std::vector<Line> lines;
   int64_t device = 0, host = 0;           // sum of all tensors
@@ -103,15 +119,15 @@ struct MemoryAccount {
 
 MemoryAccount account_of(const MemoryFacts& facts);
 
-/// Device bytes per token: saved by all layers, and temporary at the peak.
+/// Device bytes per token: `saved` by all layers, and temporary at the peak (`working`).
 struct TokenBytes {
   double saved = 0, working = 0;
-  double kept = 0;     // of feed-forwards, under checkpointing; not in `saved`
+  double kept = 0;     // tensors of kept layers; not in `saved`
   double on_host = 0;  // saved on the host
 };
 TokenBytes token_bytes(const MemoryFacts& facts);
 
-/// Returns a small table; `by_rank` adds the measured peaks to the sum.
+/// Returns a small table. `by_rank`: adds the measured peaks to the line of the sum.
 std::string table_of(const MemoryAccount& account);
 std::string table_of(const MemoryAccount& account, const std::vector<MeasuredPeak>& by_rank);
 

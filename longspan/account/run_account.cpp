@@ -111,6 +111,29 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
   return layers;
 }
 
+/// Returns the inputs for a model's tower, whose lowest trained unit says where tensors are saved.
+MemoryFacts::Tower tower_of(const ModelSpec& model, const RunParameters& parameters,
+                            const RowLengths& row, int64_t compute_bytes) {
+  MemoryFacts::Tower tower;
+  if (!model.vision || row.num_patches == 0) return tower;
+  tower.spec = *model.vision;
+  tower.num_patches = row.num_patches;
+  tower.largest_frame = row.largest_frame;
+  tower.residual_bytes = compute_bytes;
+  int64_t lowest = model.vision->merger_unit() + 1;
+  for (const HeldParameter& parameter : parameters.used) {
+    if (parameter.spec.part == ModelPart::kLanguage || parameter.spec.unit == kAlwaysThere)
+      continue;
+    tower.residual_bytes = std::max<int64_t>(tower.residual_bytes, parameter.element_bytes);
+    // Mergers of deepstack have units above the merger's, and inputs of blocks below it.
+    if (parameter.trained) {
+      lowest = std::min<int64_t>(lowest, parameter.spec.unit - model.vision_unit());
+    }
+  }
+  tower.first_saving_block = std::max<int64_t>(0, lowest - 1);
+  return tower;
+}
+
 }  // namespace
 
 RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
@@ -228,6 +251,7 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
     }
   }
   facts.cuda = hardware.cuda;
+  facts.tower = tower_of(model, parameters, row, facts.compute_bytes);
   for (const HeldParameter& parameter : parameters.used) {
     if (!parameter.spec.expert || parameter.spec.role != ParameterRole::kLoraA) continue;
     facts.expert_adapter_rank = parameter.spec.shape[0];

@@ -16,15 +16,18 @@ namespace longspan {
 /// The longest row of a run, in tokens.
 struct RowLengths {
   int64_t num_tokens = 0, num_labels = 0;
-  bool keeps_places = false;            // positions restart in documents, so places are stored too
+  bool keeps_places = false;            // positions restart in documents; places are stored too
   std::vector<int64_t> documents = {};  // document lengths; empty: possibly one document
+  /// Patches of pictures of the rank that has most, and of the largest frame: of the row with most
+  /// pictures, which may be another row.
+  int64_t num_patches = 0, largest_frame = 0;
 };
 
-/// A run's parameters on one rank.
+/// The parameters of a run on one rank.
 struct RunParameters {
-  std::vector<HeldParameter> used;   // in the dtypes at use
+  std::vector<HeldParameter> used;   // in the dtypes of computation
   std::optional<HeldBytes> sharded;  // bytes between uses, if sharded or offloaded
-  HeldBytes reference;               // the reference model's
+  HeldBytes reference;               // bytes of the reference model
 };
 
 /// The hardware of one rank.
@@ -34,7 +37,7 @@ struct Hardware {
 };
 
 /// Returns the parameters that a run will make, if there is no adapter yet. `reference`: the model
-/// of ref_model; null: the trained one. Throws UserError as planned_parameters.
+/// of ref_model; null: the trained model. Throws UserError, as planned_parameters() does.
 RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
                                      const ParallelPlan& plan, const ModelSpec* reference = nullptr,
                                      const Hardware& hardware = {});
@@ -45,7 +48,7 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
                          const ParallelPlan& plan, const RunParameters& parameters,
                          const RowLengths& row, const Hardware& hardware);
 
-/// Returns the estimate for a run before it has made any tensor.
+/// Returns the estimate for a run before any tensor exists.
 MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
                               const Hardware& hardware, const ModelSpec* reference = nullptr);

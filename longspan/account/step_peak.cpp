@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "longspan/account/step_phases.h"
+#include "longspan/account/tower_memory.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
@@ -31,7 +32,7 @@ std::vector<bool> layers_that_keep(const MemoryFacts& facts, int64_t num_layers)
   return keeps;
 }
 
-/// The phases of a step, in order. Activation bytes are those of all of a rank's tokens.
+/// The phases of a step, in order. Activation bytes count all tokens of a rank.
 class Step {
  public:
   Step(const MemoryFacts& facts, const GradientSums& sums)
@@ -42,6 +43,7 @@ class Step {
         tokens_(static_cast<double>(
             share_of(facts.num_tokens, std::max<int64_t>(1, facts.sequence_size)))),
         first_(first_trained()),
+        tower_(tower_memory(facts)),
         keeps_(layers_that_keep(facts, num_layers_)) {
     for (int64_t i = 0; i < num_layers_; ++i) {
       const size_t kind = static_cast<size_t>(i) % facts.layers.size();
@@ -71,7 +73,7 @@ class Step {
   bool trains_embedding() const {
     return (units_.head_is_embedding ? units_.head : units_.embedding).gradients > 0;
   }
-  /// Returns the layer at which the backward ends: nothing below is trained.
+  /// Returns the layer at which the backward ends: no lower layer is trained.
   int64_t first_trained() const {
     if (trains_embedding()) return 0;
     const auto trained =
@@ -120,7 +122,9 @@ class Step {
     // In a step of several rows, all gradients of the previous row exist.
     const double sums = facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
     const Unit& embedding = units_.head_is_embedding ? units_.head : units_.embedding;
-    raise_peak(sums + gathered(embedding, layer(0)) + under_way(0, of_row_before(0), 0));
+    raise_peak(sums + gathered(embedding, layer(0)) + under_way(0, of_row_before(0), 0) +
+               tower_.saved + tower_.forward);
+    activations_ = tower_.saved + tower_.features;
     for (int64_t i = 0; i < num_layers_; ++i) {
       activations_ += saved_[i] + kept_[i];
       for (const StepPhase& phase : phases(i, /*in_forward=*/true)) {
@@ -158,7 +162,8 @@ class Step {
     const int64_t own =
         units_.head_is_embedding ? units_.head.gradients : units_.embedding.gradients;
     raise_peak(sums_without(0) + under_way(own, layer(0).gradients, layer(1).gradients) +
-               worked_with(embedding_phase(facts_)));
+               tower_.saved +
+               std::max(tower_.features + worked_with(embedding_phase(facts_)), tower_.backward));
   }
 
   void update() { raise_peak(sums_without(0) + static_cast<double>(facts_.update_bytes)); }
@@ -169,6 +174,7 @@ class Step {
   int64_t num_layers_;
   double tokens_;
   int64_t first_;  // the layer at which the backward ends
+  TowerMemory tower_;
   std::vector<bool> keeps_;
   std::vector<double> saved_, kept_;  // per layer
   double activations_ = 0, peak_ = 0;
@@ -182,15 +188,15 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
   if (!cuda) {
     if (sums.ranks == 1) return unit + before;
     // Large gradients are reduced in chunks; for small ones the received parts exist too. If the
-    // sums are on the host, two units and a share pass through the device. If they are on the
-    // device, they are counted elsewhere, except the shares of these two units, which are not
+    // sums are on the host, two units and a share pass through the device. If the sums are on the
+    // device, sums_without() counts the sums, except the shares of these two units, which are not
     // allocated yet.
     const int64_t share = share_of(unit, sums.ranks);
     const int64_t at_once = unit + 2 * before + (sums.on_host ? share : -2 * share);
     return std::min(std::max(unit, at_once), std::max(unit, before) + 4 * kReductionBytes);
   }
-  // A GPU reduces a unit's gradients during the next unit's backward. They exist until they are
-  // reduced, and a copy to the host until it has ended.
+  // A GPU reduces a unit's gradients during the next unit's backward. The gradients exist until the
+  // end of their reduction, and the buffer of a copy to the host exists until the end of the copy.
   const auto landing = [&](int64_t bytes) {
     return sums.on_host && sums.ranks > 1 ? share_of(bytes, sums.ranks) : 0;
   };

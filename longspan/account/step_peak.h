@@ -1,5 +1,6 @@
-// Device memory in the phases of a training step, in addition to constant memory. Gradients are
-// allocated while activations are freed, so the two peaks do not coincide. No torch.
+// Device memory in the phases of a training step, in addition to constant memory. The backward
+// allocates gradients while it frees activations, so the peak of gradients and the peak of
+// activations do not coincide. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +9,23 @@
 
 namespace longspan {
 
-/// How and where gradients are accumulated.
+/// The accumulation of gradients: sharding and place of the sums.
 struct GradientSums {
   int64_t ranks = 1;         ///< ranks that shard the sums of a unit after its backward
-  bool at_once = false;      ///< the sums are sharded in the backward (ZeRO 2 and 3)
+  bool at_once = false;      ///< the backward shards the sums (ZeRO 2 and 3)
   bool on_host = false;      ///< this rank's share of the sums lives on the host
-  int64_t device_bytes = 0;  ///< of all sums
+  int64_t device_bytes = 0;  ///< bytes of all sums
 };
 
 /// Returns the bytes of gradients that exist in addition to their sums during a unit's backward.
-/// `unit`, `before`, `before_that`: gradient bytes of the unit and of the two units before it,
-/// which may still be in reduction.
+/// `unit`: gradient bytes of the unit. `before`, `before_that`: gradient bytes of the unit whose
+/// backward ran just before, and of the unit before that one. The reduction of these two may not
+/// have ended.
 int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, int64_t before,
                             int64_t before_that);
 
-/// Returns the bytes of temporary GPU memory that a reduce-scatter of `bytes` of gradients takes.
+/// Returns the bytes of temporary GPU memory that a reduce-scatter of `bytes` bytes of gradients
+/// needs.
 int64_t bytes_under_reduction(int64_t bytes);
 
 /// Returns the peak in bytes of gathered parameters, gradients, and saved, kept and temporary

@@ -1,4 +1,4 @@
-// The phases of a training step in which temporary device memory is large, and the peak over them.
+// The phases of a training step with much temporary device memory, and the peak over these phases.
 // No torch.
 #pragma once
 
@@ -14,30 +14,32 @@ struct StepPhase {
   const char* name;
   double per_token, fixed;
   bool in_forward = false;  ///< before any gradient of the row exists
-  bool has_kept = true;     ///< the tensors that the layer's feed-forward keeps are still there
-  /// The part of these bytes that is freed before the unit's gradient is allocated; 0 if the
+  bool has_kept = true;     ///< the kept tensors of the layer's feed-forward still exist
+  /// The bytes of the phase that are freed before the unit's gradient is allocated; 0 if the
   /// gradient is allocated before the phase.
   double before_gradient = 0.0;
 };
 
-/// Returns the peak over all phases, assuming that all saved and kept tensors exist in each.
+/// Returns the phase with the peak memory, under the assumption that all saved and kept tensors
+/// exist in each phase.
 StepPhase peak_phase(const MemoryFacts& facts);
 
-/// The head's phase; its forward and backward are one.
+/// Returns the phase of the head, whose forward and backward are one phase.
 StepPhase head_phase(const MemoryFacts& facts);
-/// A layer of some kind (an index in facts.layers).
+/// Properties of one layer of a kind.
 struct LayerPlace {
-  bool keeps = false;    ///< checkpointing keeps the tensors that its feed-forward saves
+  bool keeps = false;    ///< checkpointing keeps the saved tensors of the feed-forward
   bool is_last = false;  ///< the last layer computes only the rows with labels
 };
 std::vector<StepPhase> layer_phases(const MemoryFacts& facts, size_t kind, const LayerPlace& place);
-/// The embedding's backward.
+/// Returns the phase of the embedding's backward.
 StepPhase embedding_phase(const MemoryFacts& facts);
 
-/// Bytes per token of one layer of a kind: tensors saved for the backward; tensors of the
-/// feed-forward that checkpointing keeps in addition (LayerPlace::keeps); and the routers' choices
-/// of experts, which always stay on the device. `last`: the last layer, whose feed-forward computes
-/// only the rows with labels.
+/// Return bytes per token of one layer. saved_by_layer: tensors saved for the backward.
+/// kept_by_layer: tensors of the feed-forward that checkpointing keeps in addition
+/// (LayerPlace::keeps). chosen_by_layer: the router's choices of experts, which always stay on the
+/// device. `kind`: index in facts.layers. `last`: true for the model's last layer, whose
+/// feed-forward computes only tokens with labels.
 double saved_by_layer(const MemoryFacts& facts, size_t kind, bool last);
 double kept_by_layer(const MemoryFacts& facts, size_t kind, bool last);
 double chosen_by_layer(const MemoryFacts& facts, size_t kind, bool last);

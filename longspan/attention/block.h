@@ -1,4 +1,4 @@
-// Blocks of attention: ranges of queries and the keys that they see. No torch.
+// Blocks of attention: ranges of queries and the ranges of keys that the queries see. No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 
 namespace longspan {
 
-/// Queries [q_begin, q_begin + q_length) attend to keys [k_begin, k_begin + k_length). In a causal
-/// block, query i sees keys 0..i + offset of the block; offset >= 0. A block of a sliding window
-/// (sliding_window.h) has a `lower` end: query i sees no key before key i + lower.
+/// Queries [q_begin, q_begin + q_length) attend to keys [k_begin, k_begin + k_length). Indices of
+/// queries and keys inside a block begin at 0. In a causal block, query i sees keys 0..i + offset;
+/// offset >= 0. A block of a sliding window (sliding_window.h) has a `lower` end: query i sees no
+/// key before key i + lower.
 struct Block {
   int64_t q_begin, q_length, k_begin, k_length;
   bool causal;
@@ -19,37 +20,39 @@ struct Block {
   std::optional<int64_t> lower = {};
 };
 
-/// Keys [begin, end) of a block. Empty where end <= begin.
+/// Keys [begin, end) of a block. The range is empty if end <= begin.
 struct KeyRange {
   int64_t begin, end;
   int64_t length() const { return end > begin ? end - begin : 0; }
 };
 
-/// The keys of the block that its query i sees.
+/// Returns the keys that query i of the block sees.
 KeyRange keys_of(const Block& block, int64_t i);
 
-/// Removes the queries that see no key and the keys that no query sees, and returns the rest of the
-/// block. The result has no lower end where every query sees the first key.
+/// Returns the block without queries that see no key, and without keys that no query sees. The
+/// result has no lower end if every query sees the first key.
 Block trimmed(const Block& block);
 
 bool have_lower_ends(const std::vector<Block>& blocks);
 
-/// Returns one causal block for each document, and several for a forked one (masked_rectangles.h).
+/// Returns one causal block for each document without a fork, and several blocks for a document
+/// with a fork (masked_rectangles.h). Ignores two-way spans: causal_blocks() of sliding_window.h
+/// has all pairs of a layer.
 std::vector<Block> causal_blocks(const Packing& packing);
 
-/// Returns blocks of the same attention. In each causal one, the last key that the last query sees
-/// is the last key of the block. Kernels that align causal masks at the bottom right need such
-/// blocks. Splits queries; no query is in more blocks than before.
+/// Returns blocks with the same visible pairs. In each causal block of the result, the last query
+/// sees the last key of the block. Kernels that align causal masks at the bottom right need such
+/// blocks. Splits ranges of queries; no query is in more blocks than before.
 std::vector<Block> aligned_at_end(const std::vector<Block>& blocks);
 
 /// Appends to `parts` a part of `block`: queries [q_begin, q_end) over keys [k_first, k_last) of
-/// the block. Leaves out queries that see none of these keys, and keys that none of these queries
-/// sees. `block` has no lower end.
+/// the block. The part excludes queries that see none of these keys, and keys that none of these
+/// queries sees. `block` has no lower end.
 void add_part(std::vector<Block>& parts, const Block& block, int64_t q_begin, int64_t q_end,
               int64_t k_first, int64_t k_last);
 
-/// The number of pairs of a query and a key that it sees. `tile`: kernels compute whole tiles of
-/// `tile` queries and `tile` keys, so each tile with a visible pair counts whole.
+/// Returns the number of pairs of a query and a visible key. `tile`: kernels compute whole tiles of
+/// `tile` queries and `tile` keys, so all pairs of a tile count if any pair is visible.
 double pairs_of(const std::vector<Block>& blocks, int64_t tile = 1);
 
 }  // namespace longspan

@@ -15,7 +15,8 @@ namespace {
 bool is_empty(const Block& block) { return block.q_length == 0 || block.k_length == 0; }
 
 void check_spec(const KernelAbilities& kernel, const at::Tensor& q_TNH, const at::Tensor& k_SMH,
-                const at::Tensor& v_SMH, const AttentionSpec& spec) {
+                const at::Tensor& v_SMH, const AttentionSpec& spec,
+                const std::vector<Block>& blocks) {
   const auto refuse = [&](const char* feature) {
     throw UserError(fmt::format(
         "{} cannot compute attention with {}, which a layer of the model asks for. Take "
@@ -23,6 +24,7 @@ void check_spec(const KernelAbilities& kernel, const at::Tensor& q_TNH, const at
         kernel.name, feature));
   };
   if (spec.window && !kernel.window) refuse("a sliding window");
+  if (!kernel.window && have_lower_ends(blocks)) refuse("pictures whose tokens see each other");
   if (spec.softcap && !kernel.softcap) refuse("a softcap on its scores");
   const int64_t head_dim = std::max(spec.key_dim, spec.value_dim);
   if (kernel.most_head_dim > 0 && head_dim > kernel.most_head_dim) {
@@ -113,7 +115,7 @@ std::vector<std::vector<Block>> rounds_of(const std::vector<Block>& blocks) {
 AttentionResult BlockKernel::forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
                                      const at::Tensor& v_SMH, const AttentionSpec& spec,
                                      const std::vector<Block>& blocks) const {
-  check_spec(abilities(), q_TNH, k_SMH, v_SMH, spec);
+  check_spec(abilities(), q_TNH, k_SMH, v_SMH, spec, blocks);
   if (queries_are_once(blocks)) return forward_round(q_TNH, k_SMH, v_SMH, spec, blocks);
   std::vector<std::vector<Block>> rounds = rounds_of(blocks);
   AttentionResult total = forward_round(q_TNH, k_SMH, v_SMH, spec, rounds[0]);
@@ -129,7 +131,7 @@ AttentionResult BlockKernel::forward(const at::Tensor& q_TNH, const at::Tensor& 
 AttentionGradients BlockKernel::backward(const AttentionGradientInputs& inputs,
                                          const AttentionSpec& spec,
                                          const std::vector<Block>& blocks) const {
-  check_spec(abilities(), inputs.q_TNH, inputs.k_SMH, inputs.v_SMH, spec);
+  check_spec(abilities(), inputs.q_TNH, inputs.k_SMH, inputs.v_SMH, spec, blocks);
   return backward_blocks(inputs, spec, blocks);
 }
 

@@ -1,16 +1,16 @@
-// Block attention from a few ATen operations, a few queries at a time, in the dtype of
-// accumulation. Computes windows and softcaps, which ATen's flash attention lacks.
+// Block attention composed of a few ATen operations, a few queries at a time, in the accumulation
+// dtype. Supports windows and softcaps, which ATen's flash attention does not support.
 #pragma once
 
 #include "longspan/attention/block_kernel.h"
 
 namespace longspan::composed {
 
-/// As BlockKernel::forward_round.
+/// Same contract as BlockKernel::forward_round().
 AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
                         const AttentionSpec& spec, const std::vector<Block>& blocks);
 
-/// As BlockKernel::backward_blocks.
+/// Same contract as BlockKernel::backward_blocks().
 AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
                             const std::vector<Block>& blocks);
 

@@ -1,5 +1,5 @@
-// Padding of heads, for kernels whose keys and values have the same head dim. T: tokens, N: heads,
-// H: numbers in a head.
+// Padding of heads, for kernels that need the same head dim for keys and values. T: tokens, N:
+// heads, H: elements of a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,12 +8,13 @@
 
 namespace longspan {
 
-/// Returns x_TNH with each head padded by zeros to `head_dim` numbers. Zeros behind queries and
-/// keys add nothing to a score. Zeros behind values make zero outputs and gradients.
+/// Returns x_TNH with zeros appended to each head, up to `head_dim` elements. The appended zeros of
+/// queries and keys do not change scores. The appended zeros of values give zeros in outputs and
+/// gradients.
 at::Tensor with_head_dim(const at::Tensor& x_TNH, int64_t head_dim);
 
-/// Returns the first `head_dim` numbers of each head. The result is contiguous where it leaves
-/// numbers out.
+/// Returns the first `head_dim` elements of each head. The result is contiguous if elements are
+/// removed.
 at::Tensor without_padding(const at::Tensor& x_TNH, int64_t head_dim);
 
 }  // namespace longspan

@@ -1,6 +1,6 @@
-// FlashAttention 3 (arXiv 2407.08608) for Hopper GPUs, from the Python package flash_attn_3 where
-// the user has installed it. Loading its shared object registers its operators with torch, without
-// Python. docs/gpu.md says which versions have run.
+// FlashAttention 3 (arXiv 2407.08608) for Hopper GPUs, from the Python package flash_attn_3, if the
+// user has installed the package. Loading the package's shared object registers its operators with
+// torch, without Python. docs/gpu.md lists the tested versions.
 #pragma once
 
 #include <filesystem>
@@ -11,26 +11,28 @@
 
 namespace longspan::flash3 {
 
-/// Returns the path of the package's shared object in a folder of packages, or "" where there is
-/// none.
+/// Returns the path of the package's shared object in a folder of packages, or "" if there is none.
 std::string find_in(const std::filesystem::path& packages);
-/// The shared object in the folder of packages that holds torch. `longspan env` shows it.
+/// Returns find_in() for the folder of packages that contains torch. `longspan env` shows this
+/// path.
 std::string installed();
 
-/// An operator with a known schema. Arguments are bound by name; arguments that are not passed keep
-/// the schema's defaults.
+/// An operator with a known schema. Arguments are bound by name. Omitted arguments have the
+/// schema's defaults.
 class Operator;
 
-/// Computes bf16 and fp16 on GPUs of compute capability 9.0.
+/// FlashAttention 3 as a BlockKernel: bf16 and fp16, on GPUs of compute capability 9.0.
 class Kernel : public BlockKernel {
  public:
-  /// Takes the registered operators `fwd` and `bwd` of this namespace, in any of the published
-  /// forms. Throws std::runtime_error with one clause that names the missing or unknown part.
+  /// `registered_as`: the namespace of the registered operators `fwd` and `bwd`, with any of the
+  /// published schemas. Throws std::runtime_error; the message is one clause that names the missing
+  /// or unknown part.
   explicit Kernel(const std::string& registered_as);
   ~Kernel() override;
 
   KernelAbilities abilities() const override;
-  /// True if the kernel computes this pass. `deterministic`: results must be bit-reproducible.
+  /// True if the kernel supports this pass (forward or backward). `deterministic`: results must be
+  /// bit-reproducible.
   bool takes(at::ScalarType dtype, const AttentionSpec& spec, bool backward,
              bool deterministic) const;
 
@@ -46,16 +48,16 @@ class Kernel : public BlockKernel {
   std::unique_ptr<const Operator> forward_, backward_;
 };
 
-/// Loads the shared object for the life of the process. Returns null and warns once where it cannot
-/// be loaded or its operators are unknown. Returns null where `path` is empty.
+/// Loads the shared object for the life of the process. Returns null and warns once if the shared
+/// object cannot be loaded or its operators are unknown. Returns null if `path` is empty.
 std::unique_ptr<const Kernel> load(const std::string& path);
 
-/// Returns the installed kernel if it computes this pass on the GPU of q, else null. The first call
-/// loads it.
+/// Returns the installed kernel if the kernel supports this pass on the GPU of q, otherwise null.
+/// The first call loads the kernel.
 const BlockKernel* kernel_for(const at::Tensor& q, const AttentionSpec& spec, bool backward);
 
-/// Makes kernel_for() return null from now on, after the kernel refused a call that it should
-/// compute. Warns once.
+/// Makes kernel_for() return null from now on, after the kernel refused a call that takes() had
+/// accepted. Warns once.
 void give_up(const std::string& reason);
 
 }  // namespace longspan::flash3

@@ -1,4 +1,5 @@
-// Attention on one device as an autograd function: the innermost part of every strategy.
+// Attention on one device as an autograd function: the innermost part of every method of sequence
+// parallelism.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,13 +17,13 @@ namespace longspan {
 at::Tensor leaf_attention(const BlockKernel& kernel, const AttentionInputs& inputs,
                           const AttentionSpec& spec, const Packing& packing,
                           AttentionCheckpoint checkpoint = {});
-/// The same with given blocks. Keys and values may have another length than queries.
+/// Returns out_TNH of the given blocks. The number of keys may differ from the number of queries.
 at::Tensor leaf_attention(const BlockKernel& kernel, const AttentionInputs& inputs,
                           const AttentionSpec& spec, std::vector<Block> blocks,
                           AttentionCheckpoint checkpoint = {});
 
-/// Returns the next saved result where the checkpoint replays, else compute(). Saves the result
-/// where the checkpoint saves. Every leaf attention calls it.
+/// Returns the next saved result if the checkpoint replays, otherwise the result of compute().
+/// Saves the result if the checkpoint saves. Every leaf attention calls this function.
 AttentionResult saved_or_computed(AttentionCheckpoint checkpoint,
                                   const std::function<AttentionResult()>& compute);
 

@@ -17,21 +17,22 @@ struct MaskedRectangle {
   bool operator==(const MaskedRectangle&) const = default;
 };
 
-/// Returns the number of tokens of a selection that come before `token` of the row. The selection
-/// is in the row's order. Applied to the bounds of a masked rectangle, the function gives the
-/// bounds in the selection.
+/// Returns the number of tokens of a selection that precede `token` of the row. A selection is some
+/// tokens of a row, in the row's order. The function converts the bounds of a masked rectangle from
+/// the row to the selection.
 using TokensBefore = std::function<int64_t(int64_t token)>;
 
 /// Returns one masked rectangle for each fork, in the order of the row. Queries and keys are
-/// selections of the row's tokens; the rectangles' bounds count tokens of these selections. Leaves
-/// out empty rectangles.
+/// selections of the row's tokens. The bounds of the rectangles are indices in these selections.
+/// Empty rectangles are omitted.
 std::vector<MaskedRectangle> masked_rectangles_of(const Packing& packing,
                                                   const TokensBefore& queries_before,
                                                   const TokensBefore& keys_before);
 
 /// Returns the blocks without the masked pairs. If a masked rectangle cuts a block, the rectangle's
-/// queries get two blocks: one of the keys before the rectangle, and one of the keys after it. A
-/// query may thus be in two blocks. The rectangles share no queries and are sorted by them.
+/// queries get two blocks: a block of the keys before the rectangle, and a block of the keys after
+/// the rectangle. A query may therefore be in two blocks. The rectangles must be sorted by queries,
+/// and no query may be in two rectangles.
 std::vector<Block> without_masked_pairs(const std::vector<Block>& blocks,
                                         const std::vector<MaskedRectangle>& masked);
 

@@ -1,6 +1,7 @@
-// Converts blocks to calls of varlen kernels, which take many segments of queries and keys at once
-// (cu_seqlens). Causal masks align at the bottom right. A call has one causal flag, one window and
-// one head dim. T: query tokens, S: key tokens, N: query heads, M: kv heads, H: numbers in a head.
+// Converts blocks to calls of varlen kernels. One call of a varlen kernel takes many segments of
+// queries and keys (cu_seqlens). Causal masks align at the bottom right. A call has one causal
+// flag, one window and one head dim. T: query tokens, S: key tokens, N: query heads, M: kv heads,
+// H: elements of a head.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,7 @@ namespace longspan {
 /// The query segments, or the key segments, of one call.
 struct Segments {
   at::Tensor boundaries;  // int32 cu_seqlens on the device
-  at::Tensor index;       // tokens to gather; undefined where they are [0, total)
+  at::Tensor index;       // tokens to gather; undefined if the tokens are [0, total)
   int64_t longest = 0, total = 0;
 
   Segments(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t num_tokens,
@@ -31,24 +32,25 @@ struct PackedCall {
   bool causal;
   int64_t window_left;  // keys that a query sees before the key on its diagonal; -1: all
 
-  /// The window as ATen's flash attention takes it, which needs both ends or neither.
+  /// Return the window's ends in the form of ATen's flash attention, which needs both ends or
+  /// neither.
   std::optional<int64_t> left() const;
   std::optional<int64_t> right() const;
 };
 
-/// Returns out [T, N, H] and lse [N, T] of the call's tokens.
+/// Returns out [T, N, H] and lse [N, T] of the call's query tokens.
 using PackedForward = std::function<std::pair<at::Tensor, at::Tensor>(
     const PackedCall& call, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
-/// As BlockKernel::forward_round, by calls of `forward`. Keys and values are padded by zeros to
-/// `head_dim`.
+/// Same contract as BlockKernel::forward_round(); makes calls of `forward`. Zeros pad the heads of
+/// keys and values to `head_dim`.
 AttentionResult forward_packed(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
                                const at::Tensor& v_SMH, const std::vector<Block>& blocks,
                                int64_t head_dim, const PackedForward& forward);
 
-/// Returns dq, dk and dv of the call's tokens. `lse` is of the call's queries.
+/// Returns dq, dk and dv of the call's tokens. inputs.lse_NT belongs to the call's queries.
 using PackedBackward = std::function<std::tuple<at::Tensor, at::Tensor, at::Tensor>(
     const PackedCall& call, const AttentionGradientInputs& inputs)>;
-/// As BlockKernel::backward_blocks, by calls of `backward`.
+/// Same contract as BlockKernel::backward_blocks(); makes calls of `backward`.
 AttentionGradients backward_packed(const AttentionGradientInputs& inputs,
                                    const std::vector<Block>& blocks, int64_t head_dim,
                                    const PackedBackward& backward);

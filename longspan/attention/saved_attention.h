@@ -1,4 +1,4 @@
-// Gradient checkpointing that computes attention once.
+// Saved attention results, with which gradient checkpointing computes attention only once.
 #pragma once
 
 #include <deque>
@@ -8,19 +8,20 @@
 namespace longspan {
 
 /// Attention results of one checkpointed block. In the block's forward, which builds no autograd
-/// graph, each leaf attention (the kernel, without the exchanges around it) appends its (out, lse).
-/// In the recomputation of the backward, each leaf takes the first remaining result instead of
-/// computing it. This is exact, and the quadratic work runs once. (MEMO, arXiv 2407.12117: out is
-/// 6% of a layer's activations, attention most of its time.)
+/// graph, each leaf attention (the kernel, without the exchanges around the kernel) appends its
+/// (out, lse). In the recomputation of the backward, each leaf attention takes the first remaining
+/// result instead of computing the result again. The recomputation is exact, and the quadratic work
+/// runs once. (MEMO, arXiv 2407.12117: out is 6% of a layer's activations, and attention is most of
+/// the layer's time.)
 struct SavedAttention {
   std::deque<AttentionResult> results;
-  /// The replaying backward already has the attention's output and needs only gradients. Exchanges
-  /// then do not send the output again, and return a tensor of its shape without values.
+  /// True if the backward already has the attention's output and needs only gradients. Exchanges
+  /// then do not send the output again, and return a tensor of the output's shape without values.
   bool output_is_known = false;
 };
 
-/// Says whether a call of attention saves the results of its leaves, replays them, or does neither.
-/// Refers to a SavedAttention, which must outlive the call.
+/// Tells a call of attention to save the results of its leaf attentions, to replay saved results,
+/// or to do neither. Refers to a SavedAttention, which must outlive the call.
 class AttentionCheckpoint {
  public:
   /// The call neither saves nor replays.
@@ -30,14 +31,15 @@ class AttentionCheckpoint {
 
   bool saves() const { return mode_ == Mode::kSave; }
   bool replays() const { return mode_ == Mode::kReplay; }
-  /// Whether the call replays and the caller has its output (SavedAttention::output_is_known).
+  /// True if the call replays and the caller already has the output
+  /// (SavedAttention::output_is_known).
   bool output_is_known() const { return replays() && saved_->output_is_known; }
 
-  /// Appends a result, detached from the autograd graph: with its node, the result would own
-  /// itself. Call only if saves().
+  /// Appends a result, detached from the autograd graph, because a result with its autograd node
+  /// would own itself (a reference cycle). May be called only if saves().
   void save(const AttentionResult& result) const;
-  /// Removes and returns the next saved result. Call only if replays(). Throws std::logic_error if
-  /// none is left.
+  /// Removes and returns the next saved result. May be called only if replays(). Throws
+  /// std::logic_error if no result is left.
   AttentionResult next() const;
 
  private:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "longspan/attention/two_way_blocks.h"
+
 namespace longspan {
 namespace {
 
@@ -133,10 +135,14 @@ std::vector<Block> within_window(const std::vector<Block>& blocks, std::optional
 }
 
 std::vector<Block> causal_blocks(const Packing& packing, std::optional<int64_t> window) {
-  const std::vector<Block> blocks = causal_blocks(packing);
-  if (!window) return blocks;
-  const Positions positions = window_positions(0, packing.num_tokens(), packing);
-  return within_window(blocks, window, positions, positions);
+  std::vector<Block> blocks = causal_blocks(packing);
+  if (window) {
+    const Positions positions = window_positions(0, packing.num_tokens(), packing);
+    blocks = within_window(blocks, window, positions, positions);
+  }
+  const Positions places{{0, packing.num_tokens(), 0}};
+  add_two_way_blocks(blocks, packing, places, places);
+  return blocks;
 }
 
 int64_t first_key_seen(int64_t begin, int64_t end, const Packing& packing,

@@ -38,7 +38,7 @@ KeySection memory_keys() {
                    "Keep the optimizer's states in host memory and update there."),
              kDeepSpeed),
        noted(plain("offload_params", &S::offload_params, kFree,
-                   "Keep parameters in host memory while they are not used; zero_stage: 3."),
+                   "Keep parameters in host memory while they are not used; needs zero_stage: 3."),
              kDeepSpeed),
        offload_activations,
        noted(plain("offload_folder", &S::offload_folder, kFree,

@@ -11,25 +11,27 @@
 
 namespace longspan {
 
-/// Tokens [begin, end) of an answer in its chat.
+/// Tokens [begin, end) of an answer in a chat.
 struct AnswerTokens {
   size_t begin, end;
 };
 
-/// Returns the tokens with text of the bytes [begin, end), after the answers `before`.
+/// Returns the tokens that contain text of the bytes [begin, end) and follow the answers `before`.
 AnswerTokens answer_tokens(const EncodedText& tokens, const std::vector<AnswerTokens>& before,
                            size_t begin, size_t end);
 
-/// Returns the answers of a chat; `answers` are the indices of their messages. An answer begins
-/// where its generation prompt ends. It ends with the token that stops generation (one of `ends`),
-/// plus white space that also follows the last answer's. Without such a token it ends with the text
-/// that the template prints after the answer as a chat's last message, as far as the chat has the
-/// same text there. Throws RowError (see LocatedChat).
+/// Returns the answers of a chat; `answers` are the indices of their messages. An answer begins at
+/// the end of its generation prompt. An answer ends with the token that stops generation (one of
+/// `ends`), and with white space after this token if the same white space follows the stop token of
+/// the chat's last answer. Without such a token, an answer ends with the text that the template
+/// prints after the answer in a chat that ends there, up to the first difference from this chat.
+/// Throws RowError (see LocatedChat).
 std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedText& tokens,
                                        const std::vector<size_t>& answers,
                                        const std::set<int32_t>& ends);
 
-/// Returns the message among `answers` in which the tokens lie. `answers` is not empty.
+/// Returns the message among `answers` that contains the tokens of `span`. `answers` must not be
+/// empty.
 size_t answer_at(const LocatedChat& chat, const std::vector<size_t>& answers,
                  const EncodedText& tokens, const AnswerTokens& span);
 

@@ -1,4 +1,5 @@
-// How LLaMA-Factory's templates write function calls, tools and their results. No torch.
+// The forms in which LLaMA-Factory's templates print function calls, tools and tool results. No
+// torch.
 #pragma once
 
 #include <string_view>

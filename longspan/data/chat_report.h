@@ -1,4 +1,5 @@
-// Counts chats whose templates left thoughts out, and answers without an end. No torch.
+// Counts chats whose template dropped thoughts (the reasoning before an answer), and answers
+// without an end token. No torch.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,12 @@ namespace longspan {
 /// Counts over the chats of a data set. add() is thread-safe.
 class ChatReport {
  public:
-  /// Adds a chat. `trains_all_answers`: all answers are trained; else only the last. `ends`: tokens
-  /// that stop generation; empty: the answers get their ends later.
+  /// Adds a chat. `trains_all_answers`: all answers are trained; otherwise only the last answer.
+  /// `ends`: tokens that stop generation; empty: other code adds the end tokens later.
   void add(const std::vector<Turn>& turns, bool trains_all_answers, const std::set<int32_t>& ends,
            const Tokenizer& tokenizer);
 
-  /// Returns sentences for the user; empty where there is nothing to report.
+  /// Returns sentences for the user; empty if there is nothing to report.
   std::vector<std::string> notes() const;
 
  private:

@@ -18,19 +18,19 @@ enum class Role {
 };
 /// Returns the role's name in messages to the user: "system", "user", "assistant", "observation".
 std::string name_of(Role role);
-/// Whether an answer follows a message of this role.
+/// True if an answer must follow a message of this role.
 constexpr bool is_question(Role role) { return role == Role::kUser || role == Role::kObservation; }
-/// Whether a message of this role is an answer, which can be trained.
+/// True if a message of this role is an answer, which can be trained.
 constexpr bool is_answer(Role role) { return role == Role::kAssistant; }
 
 /// A call of a tool.
 struct FunctionCall {
   std::string name;
-  std::string arguments;  // JSON, as Python's json.dumps(ensure_ascii=False) writes it
+  std::string arguments;  // JSON in the format of Python's json.dumps(ensure_ascii=False)
   std::string id = {};    // empty: not in the row
 };
 
-/// Tags of a message's content, which stand for its pictures and videos.
+/// Tags in a message's content. Each tag stands for a picture or a video.
 inline constexpr std::string_view kImageTag = "<image>", kVideoTag = "<video>";
 
 /// A picture or video of a message, at one of the tags of its content.
@@ -38,9 +38,10 @@ struct MessagePicture {
   bool is_video = false;
   std::vector<std::string> files = {};  // one picture, one video, or a video's frames in order
   bool in_one_file = false;             // a video that is no list of frames
-  /// The text that a template prints for the picture; empty until the files are read
+  /// The text that stands for the picture in a row, and the text that the model's own template
+  /// prints in its place (which may be the same); empty until the files are read
   /// (data/picture_rows.h).
-  std::string text = {};
+  std::string text = {}, printed = {};
 };
 
 /// One message of a conversation.
@@ -49,9 +50,10 @@ struct Message {
   std::string content;
   std::string thoughts = {};             // of an answer: reasoning before the content
   std::vector<FunctionCall> calls = {};  // of an answer: calls after the content
-  bool is_trained = true;                // false: the row asks for no labels
+  bool is_trained = true;                // false: the row excludes this message from training
   std::string name = {}, call_id = {};   // of a tool's result: the tool, and the call's id
-  /// In the order of the content's tags. Empty: tags in the content are plain text.
+  /// The pictures and videos, in the order of the content's tags. Empty: tags in the content are
+  /// plain text.
   std::vector<MessagePicture> pictures = {};
 };
 
@@ -63,31 +65,31 @@ struct TagPlace {
 /// Returns the text's tags, in order.
 std::vector<TagPlace> tags_in(std::string_view text);
 
-/// Whether a message has no content, thoughts or calls.
+/// True if a message has no content, no thoughts and no calls.
 inline bool is_empty(const Message& message) {
   return message.content.empty() && message.thoughts.empty() && message.calls.empty();
 }
 
-/// The first message that breaks the order of a chat, or nullopt. The order is: an optional system
-/// message; then answers, each after one user message or after one or more tool results.
+/// The first message that breaks the order of a chat. The order is: an optional system message;
+/// then answers, each after one user message or after one or more tool results.
 struct OutOfTurn {
   size_t index;
-  bool answer_is_due;  // an answer is expected; else a question is
+  bool answer_is_due;  // true: an answer is expected; false: a question
 };
 std::optional<OutOfTurn> first_out_of_turn(const std::vector<Message>& messages);
 
-/// One row before tokenization. pt: one user message with the text. sft, kto: a conversation that
-/// ends with an answer. dpo, rm: the same; the last message is the chosen answer.
+/// One row of a data set before tokenization. pt: one user message with the text. sft, kto: a
+/// conversation that ends with an answer. dpo, rm: a conversation that ends with the chosen answer.
 struct Conversation {
   std::vector<Message> messages;
   std::string source;               // "file, row 17", for messages
   std::optional<Message> rejected;  // dpo, rm
-  bool desirable = true;            // kto: whether the answer is
+  bool desirable = true;            // kto: true if the answer is desirable
   std::string tools = {};           // JSON list of the callable tools; empty: none
 };
 
 bool has_pictures(const Message& message);
 bool has_pictures(const Conversation& row);
-bool have_pictures(const std::vector<Conversation>& rows);  // any of them
+bool have_pictures(const std::vector<Conversation>& rows);  // true if any row has pictures
 
 }  // namespace longspan

@@ -19,17 +19,17 @@ class RowReader {
   explicit RowReader(const DatasetEntry& entry) : entry_(entry) {}
 
   /// Reads a row. alpaca: history, then prompt + "\n" + query, then response. sharegpt, openai:
-  /// messages by their tags. Pairs: chosen and rejected are texts (alpaca) or one message each.
-  /// Throws UserError where no row so far has a column that the stage needs. Throws RowError (with
+  /// messages by their tags. Pairs: chosen and rejected are two texts (alpaca) or two messages.
+  /// Throws UserError if no row so far has a column that the stage needs. Throws RowError (with
   /// place, found and wanted values) for wrong tags, values that are not text, roles out of order,
-  /// a missing answer, or a kto_tag that is no boolean.
+  /// a missing answer, or a kto_tag that is not a boolean.
   Conversation read(const nlohmann::ordered_json& row, const std::string& place);
 
-  /// Call after the last row. Throws UserError where no row had a column that dataset_info.json
-  /// names.
+  /// Must be called after the last row. Throws UserError if no row had a column that
+  /// dataset_info.json names.
   void finish() const;
 
-  /// Keys of the rows and messages so far that nothing reads.
+  /// Returns the keys of the rows and messages so far that no code reads.
   const UnreadKeys& unread() const { return unread_; }
 
  private:
@@ -42,13 +42,13 @@ class RowReader {
   /// Reads one answer of a pair.
   Message read_side(const nlohmann::ordered_json& row, const std::string& column,
                     const std::string& place, UnreadKeys& unread) const;
-  /// Reads one message; `where` names it in errors.
+  /// Reads one message. `where`: the name of the message in errors.
   Message read_message(const nlohmann::ordered_json& message, const nlohmann::ordered_json& row,
                        const std::string& where, UnreadKeys& unread) const;
   std::vector<std::string> columns_read() const;
   void require_trained_answer(const Conversation& conversation) const;
   void require_turns(const Conversation& conversation) const;
-  /// Returns the row's text in a column; nullopt where the column is missing or null.
+  /// Returns the row's text in a column; nullopt if the column is missing or null.
   std::optional<std::string> text(const nlohmann::ordered_json& row,
                                   const std::optional<std::string>& column,
                                   const std::string& place) const;
@@ -60,7 +60,8 @@ class RowReader {
   UnreadKeys unread_;
 };
 
-/// Suggests an entry of dataset_info.json for rows with these columns, guessed from their names.
+/// Suggests an entry of dataset_info.json for rows with the columns of `row`, guessed from the
+/// columns' names.
 std::string suggested_entry(const DatasetEntry& entry, const nlohmann::ordered_json& row);
 
 }  // namespace longspan

@@ -17,10 +17,10 @@ struct DatasetColumns {
   std::optional<std::string> history, system, tools;
   std::optional<std::string> messages = "conversations";
   std::optional<std::string> chosen, rejected, kto_tag;
-  std::optional<std::string> images, videos;  // files, one for each tag in the messages
+  std::optional<std::string> images, videos;  // files: one for each tag in the messages
 };
 
-/// Names inside a message. Defaults are sharegpt's.
+/// Names inside a message. The defaults are the names of sharegpt.
 struct MessageTags {
   std::optional<std::string> role = "from", content = "value";
   std::optional<std::string> user = "human", assistant = "gpt";
@@ -28,14 +28,14 @@ struct MessageTags {
   std::optional<std::string> system = "system";
 };
 
-/// How a row stores its conversation.
+/// The form in which a row stores its conversation.
 enum class Formatting {
   kAlpaca,    // parts in separate columns, as text
   kShareGpt,  // messages with tags, in one column
-  kOpenAi,    // as kShareGpt with OpenAI's names, and a column of tools
+  kOpenAi,    // like kShareGpt with OpenAI's names, and a column of tools
 };
 
-/// Whether such rows hold messages; else texts.
+/// True if rows of this formatting have messages; false if rows have texts.
 constexpr bool holds_messages(Formatting formatting) {
   switch (formatting) {
     case Formatting::kAlpaca:
@@ -51,7 +51,7 @@ constexpr bool holds_messages(Formatting formatting) {
 struct DatasetEntry {
   std::string name;
   std::string info_file;           // path of the dataset_info.json
-  std::string file_name;           // as written there
+  std::string file_name;           // text in dataset_info.json
   std::vector<std::string> files;  // json, jsonl, txt; files of a folder are sorted by name
   RowKind kind = RowKind::kAnswer;
   Formatting formatting = Formatting::kAlpaca;
@@ -59,13 +59,13 @@ struct DatasetEntry {
   MessageTags tags;
   bool columns_given = false;
   std::optional<int64_t> num_samples;
-  std::string media_dir;  // folder of the files of images and videos; the reader of rows sets it
+  std::string media_dir;  // folder of images and videos; set by the reader of rows
 };
 
 /// Returns the entries that a comma list names, for a stage. If an entry has a `columns` or `tags`
-/// block, names that the block does not list have no default. Throws UserError: no
-/// dataset_info.json, broken JSON (with line), unknown entry (with the nearest name), an entry for
-/// another stage, unsupported kinds (hub datasets, audios, csv, ...), no file.
+/// block, names that the block omits have no default. Throws UserError: no dataset_info.json,
+/// broken JSON (with line), unknown entry (with the nearest name), an entry for another stage,
+/// unsupported kinds (hub datasets, audios, csv, ...), no file.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);
 

@@ -1,4 +1,4 @@
-// Describes a sample in words, so that users see what is trained. No torch.
+// Describes a sample as text, to show users the trained tokens. No torch.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ struct Sample;
 /// trained text, the first ids and labels. Shortens long parts in the middle.
 std::string describe_sample(const Sample& sample, const Tokenizer& tokenizer);
 
-/// The same for the documents of an example (the first two of a packed row). Headings name the role
-/// of each document at this stage: chosen and rejected; the answer, good or bad, and the mismatched
-/// answer; ...
+/// Describes the documents of an example (of a packed row, the first two documents). Headings name
+/// the role of each document in the stage: chosen and rejected; the desirable or undesirable
+/// answer, and the mismatched answer; ...
 std::string describe_example(const Example& example, const std::string& stage,
                              const Tokenizer& tokenizer);
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
+#include <string_view>
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/picture_rows.h"
@@ -24,10 +26,17 @@ double empty_share(int64_t tokens, int64_t rows, int64_t row_length) {
   return 1 - static_cast<double>(tokens) / (static_cast<double>(rows) * row_length);
 }
 
-/// The model's own template prints a video as its family does.
-VideoForm video_form(const DataSettings& config, const PictureEncoding& pictures) {
-  if (!config.chat_template.empty()) return template_format(config.chat_template).videos;
-  return pictures.stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;
+std::string_view described(VideoForm form) {
+  switch (form) {
+    case VideoForm::kNone:
+    case VideoForm::kNever:
+      return "not at all";
+    case VideoForm::kWhole:
+      return "in one piece";
+    case VideoForm::kFrames:
+      return "frame by frame";
+  }
+  throw std::logic_error("no such form of videos");
 }
 
 std::string templates_with_pictures() {
@@ -51,14 +60,14 @@ void require_pictures_taken(const DataSettings& config, const PictureEncoding* p
         "the model takes none. Train a model with a vision tower, or take images and videos out "
         "of dataset_info.json and their tags out of the texts.");
   }
-  const VideoForm form = video_form(config, *pictures);
+  const VideoForm form = video_form(config.chat_template, *pictures);
   if (form == VideoForm::kNone) {
     fail(
         fmt::format("template: {} takes none. Name one that does ({}), or leave template out to "
                     "use the model's own chat_template.",
                     config.chat_template, templates_with_pictures()));
   }
-  const VideoForm wanted = pictures->stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;
+  const VideoForm wanted = pictures->videos();
   if (form == wanted) return;
   const bool has_videos = std::ranges::any_of(rows, [](const Conversation& row) {
     return std::ranges::any_of(row.messages, [](const Message& message) {
@@ -69,8 +78,7 @@ void require_pictures_taken(const DataSettings& config, const PictureEncoding* p
   throw UserError(fmt::format(
       "template: {} writes a video {}, and the model takes it {}. Name a template of the model's "
       "family, or leave template out to use the model's own chat_template.",
-      config.chat_template, form == VideoForm::kWhole ? "in one piece" : "frame by frame",
-      wanted == VideoForm::kWhole ? "in one piece" : "frame by frame"));
+      config.chat_template, described(form), described(wanted)));
 }
 
 }  // namespace
@@ -124,7 +132,8 @@ EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
   if (encoding.has_pictures) require_pictures_taken(config, pictures, rows);
   if (pictures != nullptr && pictures->in_every_sample) encoding.has_pictures = true;
   std::optional<PictureRows> picture_rows;
-  const VideoForm videos = pictures == nullptr ? VideoForm::kNone : video_form(config, *pictures);
+  const VideoForm videos =
+      pictures == nullptr ? VideoForm::kNone : video_form(config.chat_template, *pictures);
   if (videos != VideoForm::kNone) {
     picture_rows.emplace(*pictures, videos, /*writes_tags=*/!config.chat_template.empty() ||
                                                 parts_of(stage.rows).text);

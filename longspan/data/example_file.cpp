@@ -78,6 +78,7 @@ void pack(const Picture& picture, PackedBytes& to) {
   to.add(picture.checksum);
   to.add_list(picture.frames);
   to.add(picture.version);
+  to.add(static_cast<int8_t>(picture.is_two_way));
 }
 
 Picture unpack_picture(UnpackedBytes& from) {
@@ -92,6 +93,7 @@ Picture unpack_picture(UnpackedBytes& from) {
   picture.checksum = from.next<uint64_t>();
   picture.frames = from.next_list<int64_t>();
   picture.version = from.next<uint64_t>();
+  picture.is_two_way = from.next<int8_t>() != 0;
   return picture;
 }
 

@@ -1,4 +1,4 @@
-// Examples in a temporary file, which processes of a machine share.
+// Examples in a temporary file, which all processes of a machine read.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,28 @@
 
 namespace longspan {
 
-/// Writes examples one after the other, so they need not all be in memory. The file has no name: it
-/// disappears when no process has it open any more, however the processes end. Throws as
-/// throw_disk_error (files/atomic_file.h), with folder, reason and remedy.
+/// Writes examples one after the other, so that memory need not hold all examples. The file has no
+/// name: the operating system deletes the file when the last process that has the file open closes
+/// the file or ends. Throws as throw_disk_error() does (files/atomic_file.h), with folder, reason
+/// and remedy.
 class ExampleFileWriter {
  public:
-  /// Creates the file, and `folder` if it is missing.
+  /// Creates the file, and `folder` if the folder is missing.
   explicit ExampleFileWriter(std::string folder);
   ~ExampleFileWriter();
   ExampleFileWriter(const ExampleFileWriter&) = delete;
   ExampleFileWriter& operator=(const ExampleFileWriter&) = delete;
 
-  /// Returns the path by which processes that share a /proc open the file, while this object lives.
+  /// Returns the path by which processes with the same /proc can open the file, during the lifetime
+  /// of this object.
   std::string path() const;
   /// Opens the file for this process.
   InputFile open() const;
 
-  /// Does not report a full disk, so that finish() can say how much space was needed.
+  /// Does not report a full disk. finish() reports a full disk, with the needed space.
   void add(const Example& example);
-  /// Completes the file with a text for its readers. Throws if the disk was full. Call no other
-  /// member afterwards.
+  /// Completes the file with a text for the file's readers. Throws if the disk was full. No other
+  /// member may be called afterwards.
   void finish(std::string_view note);
 
  private:
@@ -43,23 +45,23 @@ class ExampleFileWriter {
 
   std::string folder_;
   int descriptor_ = -1;
-  std::vector<int64_t> begins_;  // of the records
-  std::string buffer_;           // not yet written
+  std::vector<int64_t> begins_;  // begin of each record, in bytes
+  std::string buffer_;           // bytes not yet written
   int64_t num_written_ = 0;
   PackedBytes record_;
   int failure_ = 0;  // errno of the first failed write
 };
 
-/// A complete file of ExampleFileWriter, open for reading. Holds none of it in memory: reads each
-/// example on request, from pages that all processes of the machine share. Thread-safe. Throws
-/// UserError where the file is not as it was written.
+/// A complete file of ExampleFileWriter, open for reading. Does not load the file into memory:
+/// reads each example on request, from the page cache that all processes of the machine share.
+/// Thread-safe. Throws UserError if the file's content has changed since the write.
 class ExampleFile {
  public:
-  /// `file` may have been opened before the writer began.
+  /// `file` may have been opened before the writer wrote the first example.
   explicit ExampleFile(InputFile file);
 
   int64_t num_examples() const { return num_records_ - 1; }
-  /// Returns the example at `place`, with that number.
+  /// Returns the example at `place`, with Example::number = place.
   Example example(int64_t place) const;
   std::string note() const { return record(num_records_ - 1); }
 
@@ -69,10 +71,10 @@ class ExampleFile {
   [[noreturn]] void fail(const std::string& reason) const;
 
   InputFile file_;
-  int64_t num_records_ = 0, index_ = 0;  // index_: where the list of the records' places begins
+  int64_t num_records_ = 0, index_ = 0;  // index_: begin of the list of records
 };
 
-/// Consecutive examples of a file. A drawn example is a copy of its own.
+/// Consecutive examples of a file, as a set. Each drawn example is a separate copy.
 class ExamplesInFile final : public ExampleSet {
  public:
   ExamplesInFile(std::shared_ptr<const ExampleFile> file, int64_t begin, int64_t size)

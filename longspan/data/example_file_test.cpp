@@ -23,7 +23,11 @@ Example full_example() {
   chosen.columns["seen"] = {at::arange(3, at::kLong).remainder(2).to(at::kBool)};
   chosen.positions_AT = at::arange(9, at::kLong).view({3, 3}).t();  // not contiguous
   chosen.pictures = {
-      {.files = {"a.png"}, .grid = {1, 4, 6}, .num_features = 6, .checksum = 0xFEDCBA9876543210},
+      {.files = {"a.png"},
+       .grid = {1, 4, 6},
+       .num_features = 6,
+       .checksum = 0xFEDCBA9876543210,
+       .is_two_way = true},
       {.files = {"1.png", "2.png"}, .is_video = true, .grid = {1, 2, 2}, .num_features = 1},
       {.files = {"a.mp4"}, .is_video = true, .frames = {0, 7}, .version = 3, .grid = {1, 2, 2}}};
   Sample rejected{{7}, {7}};

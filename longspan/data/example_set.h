@@ -11,15 +11,15 @@ namespace longspan {
 
 using ExamplePointer = std::shared_ptr<const Example>;
 
-/// Examples by index: of a data set in memory, or of one that reads an example on request. All
-/// ranks have equal ones. All documents have the same columns.
+/// Examples by index, in memory or read on request. All ranks have equal sets. All documents have
+/// the same columns.
 class ExampleSet {
  public:
   virtual ~ExampleSet() = default;
 
   virtual int64_t size() const = 0;
-  /// Returns the example at `place` in [0, size()), an equal one at every call. The pointer keeps
-  /// it alive. Thread-safe.
+  /// Returns the example at `place` in [0, size()). Calls with the same place return equal
+  /// examples. The pointer keeps the example alive. Thread-safe.
   virtual ExamplePointer example(int64_t place) const = 0;
 
   bool empty() const { return size() == 0; }
@@ -27,7 +27,7 @@ class ExampleSet {
 
 class ExamplesInMemory final : public ExampleSet {
  public:
-  /// Numbers the examples from `first_number` on.
+  /// Sets Example::number to first_number, first_number + 1, ...
   explicit ExamplesInMemory(std::vector<Example> examples, int64_t first_number = 0);
 
   int64_t size() const override { return std::ssize(*examples_); }
@@ -37,7 +37,8 @@ class ExamplesInMemory final : public ExampleSet {
   std::shared_ptr<const std::vector<Example>> examples_;
 };
 
-/// The examples of one set, followed by those of another. Both must outlive it.
+/// The examples of `first`, followed by the examples of `second`. Both sets must outlive this
+/// object.
 class JoinedExamples final : public ExampleSet {
  public:
   JoinedExamples(const ExampleSet& first, const ExampleSet& second)
@@ -51,16 +52,16 @@ class JoinedExamples final : public ExampleSet {
   const ExampleSet& second_;
 };
 
-/// Examples of a row. None: an idle row.
+/// The examples of a row. No examples: an idle row.
 struct DrawnExamples {
   std::vector<ExamplePointer> examples;
-  ExamplePointer pattern;  // any example: an idle row has its columns and axes of positions
+  ExamplePointer pattern;  // any example; gives an idle row columns and axes of positions
 };
 
-/// Returns the samples as examples of a document each.
+/// Returns the samples as examples with one document per example.
 DrawnExamples examples_of(std::vector<Sample> samples);
 
-/// Returns the examples at these places. The set is not empty.
+/// Returns the examples at `places`. The set must not be empty.
 DrawnExamples draw(const ExampleSet& examples, const std::vector<int64_t>& places);
 
 }  // namespace longspan

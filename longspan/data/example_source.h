@@ -1,4 +1,4 @@
-// A run's training data, one micro-batch after the other.
+// The source of a run's training data, one micro-batch after the other.
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,33 @@
 
 namespace longspan {
 
-/// Gives examples to a data-parallel group: a data set in some order, or a stream that reads or
-/// makes examples on request. All documents have the same columns.
+/// Gives examples to a data-parallel group. A source is a data set in some order, or a stream that
+/// reads or makes examples on request. All documents have the same columns.
 class ExampleSource {
  public:
   virtual ~ExampleSource() = default;
 
-  /// The number of micro-batches of an epoch, over all groups. nullopt: unknown; max_steps ends the
-  /// run.
+  /// Returns the number of micro-batches of an epoch, over all groups. nullopt: unknown; max_steps
+  /// ends the run.
   virtual std::optional<int64_t> num_batches() const = 0;
-  /// Returns the group's examples of micro-batch `batch` of `epoch`; possibly none in an epoch's
-  /// last one. The run asks for each micro-batch once, in ascending order. All ranks of a sequence
-  /// group get the same examples.
+  /// Returns the group's examples of micro-batch `batch` of `epoch`; the last micro-batch of an
+  /// epoch may have no examples for the group. The run calls next() once for each micro-batch, in
+  /// ascending order. All ranks of a sequence group get the same examples.
   virtual DrawnExamples next(int64_t epoch, int64_t batch) = 0;
 
-  /// Returns the state from which next() continues after a restart; a checkpoint saves it. The same
-  /// on every rank. Empty: the numbers of epoch and batch determine the rows.
+  /// Returns the state from which next() continues after a restart. A checkpoint saves this state.
+  /// The state is equal on every rank. Empty: the numbers of epoch and batch determine the
+  /// examples.
   virtual std::string state() const = 0;
-  /// Continues from a checkpoint's state. Throws UserError where it is not a state of this source.
+  /// Continues from a checkpoint's state. Throws UserError if `state` is not a state of this
+  /// source.
   virtual void resume(const std::string& state) = 0;
 };
 
 /// All examples of a set in each epoch, in the order of a Loader.
 class Epochs final : public ExampleSource {
  public:
-  /// The set is not empty, and must outlive this object.
+  /// The set must not be empty, and must outlive this object.
   Epochs(const ExampleSet& examples, Loader loader)
       : examples_(examples), loader_(std::move(loader)) {}
 

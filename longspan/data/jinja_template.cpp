@@ -250,9 +250,11 @@ class JinjaWriter {
     line("set whole = namespace(text='')");
     line("for part in content");
     line("if part['type'] in ['image', 'image_url']");
-    line("set whole.text = whole.text + '<|vision_start|><|image_pad|><|vision_end|>'");
-    line("elif part['type'] == 'video'");
-    line("set whole.text = whole.text + '<|vision_start|><|video_pad|><|vision_end|>'");
+    line(fmt::format("set whole.text = whole.text + {}", jinja_text(format_.printed_picture)));
+    if (!format_.printed_video.empty()) {
+      line("elif part['type'] == 'video'");
+      line(fmt::format("set whole.text = whole.text + {}", jinja_text(format_.printed_video)));
+    }
     line("else");
     line("set whole.text = whole.text + part['text']");
     line("endif");

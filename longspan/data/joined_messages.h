@@ -1,4 +1,4 @@
-// Warns of tokens that join two messages of a chat rendered as one text. No torch.
+// Warns of tokens that join two messages when a chat is tokenized as one text. No torch.
 #pragma once
 
 #include <string>
@@ -15,10 +15,11 @@ struct DataSettings;
 struct Stage;
 
 /// Training by a named template tokenizes each message separately. Other programs tokenize the
-/// whole text of the saved chat template, where a token may join the end of one message with the
-/// beginning of the next. Returns a sentence with the number of chats, among the first 100 rows,
-/// whose prompts get other tokens that way. Returns "" where there are none, where the model's own
-/// chat template is saved, and for stage pt. Checks only both ends of long messages.
+/// whole text that the saved chat template renders. A token of the whole text may join the end of
+/// one message with the beginning of the next message. Returns a sentence with the number of chats,
+/// among the first 100 rows, whose prompts get other tokens in other programs. Returns "" if there
+/// are no such chats, if the model's own chat template is saved, and for stage pt. Checks only both
+/// ends of long messages.
 std::string hint_at_joined_messages(const DataSettings& config, const Stage& stage,
                                     const SavedChat& chat, const Tokenizer& tokenizer,
                                     const std::vector<Conversation>& rows,

@@ -9,14 +9,16 @@
 namespace longspan {
 
 /// Distributes samples over data-parallel groups. Not thread-safe. The order of an epoch depends
-/// only on seed and epoch, not on the number of ranks: global micro-batch i holds rows order[i *
-/// batch * groups ...], and each group takes its `batch` rows of them in turn. The last micro-batch
-/// may be smaller, and a group may then get no rows.
+/// only on seed and epoch, not on the number of ranks. Global micro-batch i has the rows from
+/// order[i * rows_per_batch * data_size] on, and each data-parallel group in turn takes
+/// rows_per_batch of these rows. The last micro-batch may be smaller, and a group may then get no
+/// rows.
 class Loader {
  public:
   Loader(int64_t num_samples, int64_t rows_per_batch, int data_rank, int data_size, bool shuffle,
          int64_t seed);
-  /// The number of global micro-batches of an epoch: ceil(samples / (rows_per_batch * data_size)).
+  /// Returns the number of global micro-batches of an epoch: ceil(num_samples / (rows_per_batch *
+  /// data_size)).
   int64_t num_batches() const;
   /// Returns the sample indices of this group's micro-batch of an epoch; may be empty.
   std::vector<int64_t> rows(int64_t epoch, int64_t batch) const;

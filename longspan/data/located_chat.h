@@ -14,18 +14,18 @@
 
 namespace longspan {
 
-/// Renders messages by a chat template, with or without a generation prompt. Throws RowError where
-/// the template refuses them.
+/// Renders messages by a chat template, with or without a generation prompt. Throws RowError if the
+/// template refuses the messages.
 using RenderMessages =
     std::function<RenderedChat(const nlohmann::ordered_json& messages, bool generation_prompt)>;
 
-/// A rendered chat with the places of its texts. They are found by marks: without the marks, a
-/// marked rendering must equal the plain one. Messages whose text the template changes or compares
-/// get no marks, and their texts are searched for.
+/// A rendered chat with the places of its texts. Marks in the messages give the places: without the
+/// marks, a marked rendering must equal the plain rendering. Messages whose text the template
+/// changes or compares get no marks; the places of their texts are found by search.
 class LocatedChat {
  public:
-  /// Throws RowError, beginning with `place`, where the template refuses the messages, does not
-  /// print a message's content unchanged, or prints an answer twice or out of order.
+  /// Throws RowError, whose message begins with `place`, if the template refuses the messages, does
+  /// not print a message's content unchanged, or prints an answer twice or out of order.
   LocatedChat(RenderMessages render, const nlohmann::ordered_json& messages, bool generation_prompt,
               const std::string& place);
 
@@ -40,22 +40,24 @@ class LocatedChat {
   };
   const std::optional<Place>& place_of(size_t message) const { return places_[message]; }
   /// Returns the bytes from the end of the earlier messages' texts to the beginning of the later
-  /// ones'.
+  /// messages' texts.
   Place surroundings_of(size_t message) const;
-  /// Whether all names, keys and texts of a message's calls are printed, with no key in the form of
-  /// a Python dict (which a template prints that expects JSON text). False where the message has no
-  /// marks.
+  /// True if the rendering has all names, keys and texts of the message's calls, and no key in the
+  /// form of a Python dict (printed by a template that expects JSON text). False if the message has
+  /// no marks.
   bool prints_calls(size_t message) const;
   bool is_marked(size_t message) const { return is_marked_[message]; }
   /// Returns the printed text around the texts of a message.
   std::string text_around(size_t message) const;
-  /// Whether thoughts of the message are not printed.
+  /// True if the message has thoughts that the rendering does not have.
   bool lost_thoughts(size_t message) const { return lost_thoughts_[message]; }
 
-  /// Returns the first byte of an answer: after the generation prompt's text, as far as the
-  /// rendering has the same text there. Throws RowError where the two have nothing in common.
+  /// Returns the first byte of an answer: the byte after the generation prompt's text, up to the
+  /// first difference between the prompt and the rendering. Throws RowError if the prompt and the
+  /// rendering already differ within the earlier messages.
   size_t begin_of_answer(size_t message) const;
-  /// Returns the text that follows an answer where the chat ends with it.
+  /// Returns the text that the template prints after the answer in a chat that ends with this
+  /// answer.
   std::string ending_alone(size_t message) const;
 
  private:
@@ -63,7 +65,7 @@ class LocatedChat {
   void mark_most();
   void find_marked_texts();
   void search_for_texts();
-  void search_for_parts(size_t message, size_t& from);  // of an unmarked list of parts
+  void search_for_parts(size_t message, size_t& from);  // for an unmarked list of parts
   void require_order() const;
   [[noreturn]] void fail(const std::string& problem) const;
   std::string name_of_message(size_t message) const;

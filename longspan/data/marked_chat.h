@@ -1,4 +1,4 @@
-// Marks around the texts of a chat, which locate them in its rendering. No torch.
+// Marks around the texts of a chat. The marks locate the texts in the chat's rendering. No torch.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ struct ChatText {
   enum Kind {
     kContent,
     kThoughts,
-    kName,      // of a called function
-    kKey,       // a key of its arguments
+    kName,      // the name of a called function
+    kKey,       // a key of the arguments
     kArgument,  // a text in the arguments, or all arguments as JSON text
   } kind;
   size_t message;
@@ -33,21 +33,21 @@ struct MarkPlace {
 };
 
 /// Messages for a template, with marks before and after each text of some messages. An answer's
-/// content is split at <think> and </think>, since a template may drop its thoughts.
+/// content is split at <think> and </think>, because a template may drop the answer's thoughts.
 class MarkedChat {
  public:
   /// messages: objects with role and optionally content (text, or a list of parts),
-  /// reasoning_content and tool_calls.
-  /// `marked`: the messages that get marks. A mark is a private-use character that occurs neither
-  /// in the messages nor in `others`. Throws RowError where there are more texts than marks
-  /// (32,767).
+  /// reasoning_content and tool_calls. `marked`: the messages that get marks. A mark is a
+  /// private-use character that occurs neither in the messages nor in `others`. Throws RowError if
+  /// there are more texts than marks (32,767).
   MarkedChat(const nlohmann::ordered_json& messages, const std::vector<bool>& marked,
              std::string_view others);
 
   const nlohmann::ordered_json& messages() const { return messages_; }
-  /// The texts of the marked messages.
+  /// Returns the texts of the marked messages.
   const std::vector<ChatText>& texts() const { return texts_; }
-  /// Removes the marks from a rendering. `places` gets them in the order of the text.
+  /// Removes the marks from a rendering. `places`: receives the marks' places, in the order of the
+  /// rendering.
   std::string without_marks(std::string_view rendered, std::vector<MarkPlace>& places) const;
 
  private:
@@ -66,7 +66,7 @@ class MarkedChat {
 /// Returns `number` private-use characters, as text, that do not occur in `others`.
 std::vector<std::string> free_characters(size_t number, std::string_view others);
 
-/// Returns the text without white space at its ends, as Python's str.strip() does.
+/// Returns the text without white space at both ends, as Python's str.strip() does.
 std::string_view stripped(std::string_view text);
 
 }  // namespace longspan

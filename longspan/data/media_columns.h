@@ -9,18 +9,19 @@
 
 namespace longspan {
 
-/// Gives each tag of the conversation's messages its file: the next one of the columns images and
-/// videos, or the one that a part of the message names. A pair's chosen and rejected answer each
-/// continue where the question ends. Paths begin at the entry's media_dir, or else at the current
-/// folder, as in LLaMA-Factory. Tags stay plain text where the entry lists no such column and no
-/// message has a part with a picture. Throws RowError with the conversation's source: numbers of
-/// tags and files that differ, no such file, an address or data in place of a file, a video that is
-/// neither a file nor a list of frames.
+/// Assigns a file to each tag of the conversation's messages: the next file of the columns images
+/// and videos, or the file that a part of the message names. For the tags of a pair's chosen answer
+/// and of its rejected answer, the columns continue after the files of the question. Relative paths
+/// begin at the entry's media_dir, or, if there is no such file, at the current folder, as in
+/// LLaMA-Factory. Tags stay plain text if the entry lists no such column and no message has a part
+/// with a picture. Throws RowError with the conversation's source: different numbers of tags and
+/// files, a missing file, an address or data in place of a file, a video that is neither a file nor
+/// a list of frames.
 void place_pictures(const DatasetEntry& entry, const nlohmann::ordered_json& row,
                     Conversation& conversation);
 
 /// Reads the file that a message's part names ("image", "image_url", "video"): a path, a list of
-/// frames, or {"url": ...}. `place` names the part in errors.
+/// frames, or {"url": ...}. `place`: the name of the part in errors.
 MessagePicture picture_of_part(const nlohmann::ordered_json& part, const std::string& type,
                                const std::string& place);
 

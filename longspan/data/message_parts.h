@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// The role of a message, and how its text is read.
+/// The role of a message, and the kind of the message's text.
 struct Speaker {
   Role role;
   bool writes_calls = false;  // the text is JSON of calls (LLaMA-Factory's role function_call)
@@ -22,7 +22,7 @@ struct MessageKeys {
   bool takes_pictures = false;  // parts may be pictures and videos
 };
 
-/// Whether a message has calls, and so needs no text.
+/// True if a message has calls, and therefore needs no text.
 bool calls_tools(const nlohmann::ordered_json& message);
 
 /// Reads a message, an object with a role:
@@ -31,7 +31,7 @@ bool calls_tools(const nlohmann::ordered_json& message);
 ///                                              become tags; null or missing only beside calls
 ///   tool_calls, function_call                  calls of an answer
 ///   reasoning_content, thinking, reasoning     thoughts of an answer
-///   weight (0, 1), train (true, false)         whether an answer is trained; others never are
+///   weight (0, 1), train (true, false)         training of an answer; other roles are not trained
 ///   name, tool_call_id                         of a tool's result
 /// Counts unread keys. Throws RowError with `place` for other values of these keys, and for
 /// contradictions.

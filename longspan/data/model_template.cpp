@@ -189,9 +189,9 @@ class ModelTemplate : public TurnEncoder {
   LocatedChat locate_shaped(const Conversation& conversation, bool generation_prompt,
                             const CallShape& shape) const {
     const auto render_row = [this, tools = conversation.tools, place = conversation.source,
-                             videos = videos_of(conversation)](const ordered_json& messages,
-                                                               bool prompt) {
-      return with_video_texts(render(messages, prompt, tools, place), videos);
+                             pictures = printed_otherwise(conversation)](
+                                const ordered_json& messages, bool prompt) {
+      return with_picture_texts(render(messages, prompt, tools, place), pictures);
     };
     return LocatedChat(render_row, template_messages(conversation, shape), generation_prompt,
                        conversation.source);

@@ -1,4 +1,4 @@
-// Numbers and texts as bytes, for files that only the process's own run reads. No torch.
+// Numbers and texts as bytes, for files that only processes of the same run read. No torch.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class PackedBytes {
     static_assert(std::is_arithmetic_v<Number>);
     append(&number, sizeof(number));
   }
-  /// A list begins with its length.
+  /// Adds the length of a list, then the numbers.
   template <typename Number>
   void add_list(const std::vector<Number>& numbers) {
     add(std::ssize(numbers));
@@ -40,8 +40,8 @@ class PackedBytes {
   std::string bytes_;
 };
 
-/// Reads what PackedBytes has packed, in the same order. Throws std::out_of_range where the bytes
-/// end earlier.
+/// Reads the values of a PackedBytes, in the same order. Throws std::out_of_range if the bytes end
+/// early.
 class UnpackedBytes {
  public:
   explicit UnpackedBytes(std::string_view bytes) : rest_(bytes) {}

@@ -11,12 +11,13 @@
 namespace longspan {
 
 /// Calls work(0), ..., work(num_rows - 1), each once, in preprocessing_num_workers threads (not
-/// set: in this thread; `longspan train` sets the key to the number of cores). Where several throw,
-/// rethrows the exception of the first such row, whatever the timing.
+/// set: in this thread; `longspan train` sets the key to the number of cores). If several calls
+/// throw, rethrows the exception of the first of these rows, independent of timing.
 void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
                               const std::function<void(int64_t)>& work);
 
-/// The same, but returns the RowErrors' messages by row; "" for a good row.
+/// Does the same as for_each_row_in_parallel(), but returns the messages of RowErrors by row; ""
+/// for a row without an error.
 std::vector<std::string> problems_of_rows(const DataSettings& config, int64_t num_rows,
                                           const std::function<void(int64_t)>& work);
 

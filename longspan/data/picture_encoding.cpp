@@ -16,18 +16,33 @@ namespace longspan {
 
 namespace {
 
+constexpr PictureTokenNames kQwenTokens{.image = {"<|image_pad|>", "image_token_id"},
+                                        .video = {"<|video_pad|>", "video_token_id"},
+                                        .begin = {"<|vision_start|>", "vision_start_token_id"},
+                                        .end = {"<|vision_end|>", "vision_end_token_id"}},
+    kGemma3Tokens{.image = {"<image_soft_token>", "image_token_index"},
+                  .video = {},
+                  .begin = {"<start_of_image>", "boi_token_index"},
+                  .end = {"<end_of_image>", "eoi_token_index"},
+                  .around = "\n\n"};
+
 constexpr PictureFamily kFamilies[] = {
-    {"qwen2_vl", PicturePositions::kGrid},   {"qwen2_5_vl", PicturePositions::kSeconds},
-    {"qwen3_vl", PicturePositions::kFrames}, {"qwen3_vl_moe", PicturePositions::kFrames},
-    {"qwen3_5", PicturePositions::kFrames},  {"qwen3_5_moe", PicturePositions::kFrames},
+    {"qwen2_vl", PicturePositions::kGrid, kQwenTokens},
+    {"qwen2_5_vl", PicturePositions::kSeconds, kQwenTokens},
+    {"qwen3_vl", PicturePositions::kFrames, kQwenTokens},
+    {"qwen3_vl_moe", PicturePositions::kFrames, kQwenTokens},
+    {"qwen3_5", PicturePositions::kFrames, kQwenTokens},
+    {"qwen3_5_moe", PicturePositions::kFrames, kQwenTokens},
+    {"gemma3", PicturePositions::kCounted, kGemma3Tokens, /*two_way=*/true, /*prints_begin=*/true},
 };
 
 /// transformers' default of vision_config.tokens_per_second.
 constexpr double kTokensPerSecond = 4;
 
-/// Returns the tokenizer's token. `key`: its id in config.json, which must be the same.
-PictureToken token_of(const Tokenizer& tokenizer, std::string_view text, const JsonObject& config,
-                      const char* key) {
+/// Returns the tokenizer's token. Its id in config.json must be the same.
+PictureToken token_of(const Tokenizer& tokenizer, const PictureTokenName& name,
+                      const JsonObject& config) {
+  const auto& [text, key] = name;
   const auto id = tokenizer.id_of(text);
   if (!id) {
     throw UserError(fmt::format(
@@ -62,14 +77,21 @@ std::optional<PictureEncoding> picture_encoding_of(const std::string& folder,
   PictureEncoding encoding;
   encoding.positions = family->positions;
   encoding.processor = load_picture_processor(folder);
-  encoding.video_processor = load_video_processor(folder, encoding.stamps_frames());
-  encoding.limits = {config.image_max_pixels, config.image_min_pixels};
-  encoding.video_limits = {config.video_max_pixels, config.video_min_pixels};
-  encoding.video_sampling = {config.video_fps, config.video_maxlen};
-  encoding.image = token_of(tokenizer, "<|image_pad|>", model, "image_token_id");
-  encoding.video = token_of(tokenizer, "<|video_pad|>", model, "video_token_id");
-  encoding.begin = token_of(tokenizer, "<|vision_start|>", model, "vision_start_token_id");
-  encoding.end = token_of(tokenizer, "<|vision_end|>", model, "vision_end_token_id");
+  encoding.limits =
+      limits_for(encoding.processor, config.image_max_pixels, config.image_min_pixels);
+  const PictureTokenNames& tokens = family->tokens;
+  encoding.image = token_of(tokenizer, tokens.image, model);
+  encoding.begin = token_of(tokenizer, tokens.begin, model);
+  encoding.end = token_of(tokenizer, tokens.end, model);
+  encoding.around = tokens.around;
+  encoding.two_way = family->two_way;
+  encoding.prints_begin = family->prints_begin;
+  if (!tokens.video.text.empty()) {
+    encoding.video = token_of(tokenizer, tokens.video, model);
+    encoding.video_processor = load_video_processor(folder, encoding.stamps_frames());
+    encoding.video_limits = {config.video_max_pixels, config.video_min_pixels};
+    encoding.video_sampling = {config.video_fps, config.video_maxlen};
+  }
   if (family->positions == PicturePositions::kSeconds) {
     encoding.tokens_per_second =
         model.has("vision_config")

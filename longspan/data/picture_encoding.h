@@ -1,4 +1,4 @@
-// How a model takes pictures and videos: their sizes, tokens and positions. No torch.
+// The encoding of pictures and videos for a model: sizes, tokens and positions. No torch.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "longspan/data/template_format.h"
 #include "longspan/data/video_processor.h"
 #include "longspan/pictures/picture_processor.h"
 #include "longspan/pictures/video_sample.h"
@@ -17,16 +18,33 @@ struct DataSettings;
 
 /// Positions of a picture's tokens on the axes time, row and column.
 enum class PicturePositions {
-  kCounted,  ///< no axes: positions count the tokens
+  kCounted,  ///< one axis: positions are 0, 1, 2, ...
   kGrid,     ///< Qwen2-VL: a step of time for each temporal patch of a video
   kSeconds,  ///< Qwen2.5-VL: steps of time in proportion to seconds
-  kFrames,   ///< Qwen3-VL, Qwen3.5: each temporal patch is placed as a picture, after its time
+  kFrames,   ///< Qwen3-VL, Qwen3.5: each temporal patch as a picture, after its time stamp
+};
+
+/// A special token of a family: its text, and the key of its id in config.json.
+struct PictureTokenName {
+  std::string_view text;
+  const char* key;
+};
+/// Special tokens of a picture in a row, and the text around them. video: empty in families that
+/// take no videos.
+struct PictureTokenNames {
+  PictureTokenName image, video, begin, end;
+  std::string_view around = {};
 };
 
 /// How the models of a model_type take pictures.
 struct PictureFamily {
   std::string_view model_type;
   PicturePositions positions;
+  const PictureTokenNames& tokens;
+  /// Tokens of a picture see each other (TwoWaySpan).
+  bool two_way = false;
+  /// The models' own templates print `begin` for a picture, in place of all of its text.
+  bool prints_begin = false;
 };
 /// Returns nullptr for a model_type that takes no pictures.
 const PictureFamily* picture_family(std::string_view model_type);
@@ -43,22 +61,36 @@ struct PictureEncoding {
   VideoProcessor video_processor;
   PictureLimits limits, video_limits;  // video_limits: of a frame
   VideoSampling video_sampling;
-  PictureToken image, video, begin, end;  // begin, end: around the tokens of a picture
+  PictureToken image, begin, end;     // begin, end: around the tokens of a picture
+  std::optional<PictureToken> video;  // none: the model takes no videos
+  std::string around;                 // text before `begin` and behind `end`
+  bool two_way = false;               // as in PictureFamily
+  bool prints_begin = false;
   PicturePositions positions = PicturePositions::kGrid;
   double tokens_per_second = 1;  // kSeconds
-  /// Samples have kFeatureColumn even if none of their rows has pictures: others of the run have.
+  /// Samples have kFeatureColumn even if no row of this call has pictures, because other rows of
+  /// the run have pictures.
   bool in_every_sample = false;
 
-  /// The text of a picture or video before its token is repeated.
+  /// Returns the text of a picture or video before the repetition of its token.
   std::string text_of(bool is_video) const {
-    return begin.text + (is_video ? video : image).text + end.text;
+    return around + begin.text + (is_video ? video.value() : image).text + end.text + around;
+  }
+  /// The text that the model's own template prints in place of text_of(): the same, or shorter.
+  std::string printed_of(bool is_video) const {
+    return prints_begin ? begin.text : text_of(is_video);
   }
   bool stamps_frames() const { return positions == PicturePositions::kFrames; }
+  /// How the model takes videos.
+  VideoForm videos() const {
+    if (!video) return VideoForm::kNever;
+    return stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;
+  }
 };
 
-/// Reads a model's folder: config.json and the files of its processor. nullopt: its model_type
-/// takes no pictures. Throws UserError: the tokenizer lacks the tokens, or config.json names
-/// others.
+/// Reads a model's folder: config.json and the files of its processor. nullopt: the model_type
+/// takes no pictures. Throws UserError if the tokenizer lacks the tokens, or if config.json names
+/// other tokens.
 std::optional<PictureEncoding> picture_encoding_of(const std::string& folder,
                                                    const Tokenizer& tokenizer,
                                                    const DataSettings& config);

@@ -50,6 +50,11 @@ std::string name_of(const Picture& picture, size_t number) {
 
 }  // namespace
 
+VideoForm video_form(const std::string& template_name, const PictureEncoding& pictures) {
+  if (!template_name.empty()) return template_format(template_name).videos;
+  return pictures.videos();
+}
+
 PictureRows::ReadFile PictureRows::read(const std::string& path, const std::string& source) const {
   {
     const std::scoped_lock lock(mutex_);
@@ -73,7 +78,9 @@ Picture PictureRows::look_at(MessagePicture& given, const std::string& source) c
   Picture picture{.files = given.files, .grid = {}, .checksum = file.checksum};
   picture.grid = grid_of(limited_size(file.size, encoding_.limits), encoding_.processor);
   picture.num_features = num_features(picture.grid, encoding_.processor);
+  picture.is_two_way = encoding_.two_way;
   given.text = encoding_.text_of(/*is_video=*/false);
+  given.printed = encoding_.printed_of(/*is_video=*/false);
   return picture;
 }
 
@@ -144,6 +151,7 @@ void PictureRows::measure(Picture& picture, PictureSize size, const std::vector<
                                size, processor);
   picture.num_features = picture.grid.num_patches() / (processor.merge_size * processor.merge_size);
   const std::string text = encoding_.text_of(/*is_video=*/true);
+  video.printed = encoding_.printed_of(/*is_video=*/true);
   if (videos_ == VideoForm::kWhole) {
     video.text = text;
     return;
@@ -154,7 +162,10 @@ void PictureRows::measure(Picture& picture, PictureSize size, const std::vector<
 }
 
 void PictureRows::require_no_own_tokens(const Message& message, const std::string& source) const {
-  for (const PictureToken* token : {&encoding_.image, &encoding_.video}) {
+  std::vector<const PictureToken*> tokens{&encoding_.image};
+  if (encoding_.video) tokens.push_back(&*encoding_.video);
+  if (encoding_.prints_begin) tokens.push_back(&encoding_.begin);
+  for (const PictureToken* token : tokens) {
     if (message.content.find(token->text) == std::string::npos &&
         message.thoughts.find(token->text) == std::string::npos) {
       continue;
@@ -186,6 +197,12 @@ Conversation PictureRows::prepared(const Conversation& conversation, PlacedPictu
                       source, kImageTag, kVideoTag));
     }
     for (MessagePicture& given : message.pictures) {
+      if (given.is_video && !encoding_.video) {
+        throw RowError(
+            fmt::format("{}: the row has a video, and the model takes none. Remove the row, or give "
+                        "frames of the video as pictures.",
+                        source));
+      }
       double fps = given.is_video ? encoding_.video_sampling.fps : 0;
       try {
         row.pictures.push_back(given.in_one_file ? look_at_video(given, fps)
@@ -230,7 +247,7 @@ class Expansion {
              std::vector<int32_t>* labels) {
     std::vector<int32_t> longer, longer_labels;
     for (size_t i = 0; i < ids.size(); ++i) {
-      const bool is_video = ids[i] == encoding_.video.id;
+      const bool is_video = encoding_.video && ids[i] == encoding_.video->id;
       const bool stands = is_video || ids[i] == encoding_.image.id;
       const int64_t count = stands ? next(is_video).num_tokens : 1;
       longer.insert(longer.end(), count, ids[i]);

@@ -1,4 +1,5 @@
-// Pictures of conversations: from their files to the tokens, features and positions of a sample.
+// Encodes the pictures of conversations: from picture files to the tokens, features and positions
+// of a sample.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,13 @@
 
 namespace longspan {
 
-/// The pictures of one conversation, and the tokens that stand for them in its text.
+/// The pictures of one conversation, and the tokens that stand for the pictures in the
+/// conversation's text.
 struct PlacedPictures {
   /// A token of the text that becomes `num_tokens` equal tokens, one for each feature.
   struct Run {
-    size_t picture;         // index
-    int64_t first_feature;  // among the features of all pictures
+    size_t picture;         // index in `pictures`
+    int64_t first_feature;  // index among the features of all pictures
     int64_t num_tokens;
   };
   std::vector<Picture> pictures;
@@ -28,27 +30,32 @@ struct PlacedPictures {
   std::vector<Run> runs;    // in the order of the text
 };
 
+/// Returns how a named template writes videos. `template_name` is empty for the model's own
+/// chat_template, which writes them as its family takes them.
+VideoForm video_form(const std::string& template_name, const PictureEncoding& pictures);
+
 /// Reads and places the pictures of rows. Thread-safe.
 class PictureRows {
  public:
-  /// `writes_tags`: the template gets texts for tags; else parts of messages, which it prints.
+  /// `writes_tags`: the template gets the pictures' texts in place of tags; otherwise the template
+  /// gets parts of messages, and prints the texts itself.
   PictureRows(const PictureEncoding& encoding, VideoForm videos, bool writes_tags)
       : encoding_(encoding), videos_(videos), writes_tags_(writes_tags) {}
 
-  /// Returns the conversation as the template takes it, and its pictures. Reads the files, for
-  /// their checksums and sizes, and decodes pictures. Throws RowError: a tag without a file, a text
-  /// with a token that stands for pictures, a file that is no picture or video, frames of several
-  /// sizes. Throws NoVideoDecoder.
+  /// Returns the conversation in the form that the template takes, and its pictures. Reads the
+  /// files, to get checksums and sizes, and decodes pictures. Throws RowError: a tag without a
+  /// file, a text with a token that stands for pictures, a file that is not a picture or video,
+  /// frames of several sizes. Throws NoVideoDecoder.
   Conversation prepared(const Conversation& conversation, PlacedPictures& pictures) const;
 
   /// Repeats the tokens that stand for pictures, and sets the features of all tokens. Throws
-  /// RowError where the turns do not have each of these tokens once, in order.
+  /// RowError if the turns do not have each of these tokens once, in order.
   void expand(std::vector<Turn>& turns, const PlacedPictures& pictures,
               const std::string& source) const;
 
-  /// Completes a sample of expanded turns, which may be cut: its pictures, kFeatureColumn and
-  /// positions. Drops pictures of which no token is left. Throws RowError where a part of a picture
-  /// is left; `cutoff_len` is for the message.
+  /// Completes a sample of expanded turns, which may be cut: adds pictures, kFeatureColumn and
+  /// positions. Drops pictures without a remaining token. Throws RowError if only some tokens of a
+  /// picture remain. `cutoff_len`: for the message.
   void attach(Sample& sample, const PlacedPictures& pictures, int64_t cutoff_len,
               const std::string& source) const;
 
@@ -78,7 +85,7 @@ class PictureRows {
   VideoForm videos_;
   bool writes_tags_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, ReadFile> files_;  // read so far
+  mutable std::map<std::string, ReadFile> files_;  // files that have been read
   mutable std::map<std::string, ReadVideo> read_videos_;
 };
 

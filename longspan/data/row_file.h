@@ -11,20 +11,21 @@ namespace longspan {
 struct RowTaker {
   /// Receives a row and its place ("rows.json, row 3", "rows.jsonl, line 17").
   std::function<bool(const nlohmann::ordered_json&, const std::string&)> take;
-  /// Receives the place of a row that is broken JSON, no object or not UTF-8, with the reason.
+  /// Receives the place of an unusable row (broken JSON, not an object, not UTF-8), with the
+  /// reason.
   std::function<bool(const std::string&)> refuse;
 };
 
 /// Passes the rows of a file to `taker`, in order, with columns in the file's order. Returns false
-/// where `taker` stopped it. The file holds
+/// if `taker` stopped the reading. The file has one of these layouts:
 ///   [{...}, {...}]             a list
 ///   {...}                      an object in each line, read line by line; or multi-line objects
-///   {"data": [{...}, ...]}     the list in that one object, where `unwraps_data`
+///   {"data": [{...}, ...]}     a list in a single object, if `unwraps_data`
 ///   text (.txt)                each line, also an empty one, is a row {"text": the line}
 /// Throws UserError: a list that is broken JSON (with file and line), UTF-16.
 bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker);
 
-/// Throws UserError where a file begins like UTF-16 or UTF-32. Accepts a file that cannot be read.
+/// Throws UserError if a file begins like UTF-16 or UTF-32. Accepts a file that cannot be read.
 void refuse_utf16(const std::string& path);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Encoders of rows into examples, one for each kind of rows. A stage names its encoder (see
+// Encoders of rows into examples, one for each kind of rows. Each stage names an encoder (see
 // encode_examples).
 #pragma once
 
@@ -20,37 +20,38 @@ namespace longspan {
 struct DataSettings;
 struct Stage;
 
-/// Inputs of an encoder beside the rows.
+/// Inputs of an encoder, besides the rows.
 struct Encoding {
   const DataSettings& config;
   const Stage& stage;
   const Tokenizer& tokenizer;
-  const LocalTime& template_time;  // of the run
+  const LocalTime& template_time;  // time of the run
   int64_t vocab_size;
   BadRows& bad;
   ChatReport& chats;
-  /// Not set: the model or the template takes no pictures.
+  /// Null: the model or the template takes no pictures.
   const PictureRows* pictures = nullptr;
-  bool has_pictures = false;  // every sample has kFeatureColumn, since some row has pictures
+  bool has_pictures = false;  // every sample has kFeatureColumn, because some row has pictures
 
-  /// Calls work(0), ..., work(num_rows - 1) in parallel. Adds rows that throw a RowError to `bad`.
-  /// Returns the others, in order.
+  /// Calls work(0), ..., work(num_rows - 1) in parallel. Adds rows whose work throws a RowError to
+  /// `bad`. Returns the other rows, in order.
   std::vector<int64_t> good_rows(int64_t num_rows, const std::function<void(int64_t)>& work) const;
-  /// Returns the conversation's turns, with its pictures. Adds them to the report if `counts`; pass
-  /// false if the row was counted before.
+  /// Returns the conversation's turns, with the pictures. `counts`: adds the turns to the report;
+  /// must be false if the row has been counted before.
   std::vector<Turn> turns_of(const TurnEncoder& turns, const Conversation& conversation,
                              PlacedPictures& row, bool counts = true) const;
-  /// Returns the conversation as one question and its last answer, with its end.
+  /// Returns the conversation as one turn: the last answer with its end token, and the earlier text
+  /// as the question.
   Turn question_and_answer(const TurnEncoder& turns, const Conversation& conversation,
                            PlacedPictures& row, bool counts = true) const;
-  /// Completes a sample of these turns (PictureRows::attach).
+  /// Completes a sample with the pictures of `row` (PictureRows::attach).
   void attach_pictures(Sample& sample, const PlacedPictures& row, const std::string& source) const;
   void report(const TurnEncoder& turns, const std::vector<Turn>& parts) const;
-  /// Throws UserError with the row's name where the model has no embedding for a token.
+  /// Throws UserError with the row's name if the model has no embedding for a token.
   void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
-  /// The same for a sample; also throws RowError, with the row's name and `what` ("the row", "the
-  /// chosen answer"), where no token is trained. The first token's label does not count, since no
-  /// token predicts it.
+  /// Does the same for a sample. Also throws RowError, with the row's name and `what` ("the row",
+  /// "the chosen answer"), if no token is trained. The first token's label does not count, because
+  /// no token predicts the first token.
   void require_trained(const Sample& sample, const std::string& source,
                        std::string_view what) const;
 };
@@ -61,28 +62,30 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
 EncodedExamples encode_unpaired(const Encoding& encoding, const std::vector<Conversation>& rows);
 
 /// Packs samples of 1 to `row_length` tokens into rows: each row takes the longest sample that
-/// still fits, until none fits. Returns the samples' indices by row. Same rows in the same order as
-/// in LLaMA-Factory.
+/// still fits, until no sample fits. Returns the samples' indices by row. Rows and their order are
+/// the same as in LLaMA-Factory.
 std::vector<std::vector<int64_t>> best_fit(const std::vector<int64_t>& lengths, int64_t row_length);
 
 /// Packs samples into rows of at most `row_length` tokens. `neat`: a row has several documents,
-/// which do not see each other; else one document with position_restarts.
+/// which do not see each other; otherwise a row has one document with position_restarts.
 EncodedExamples pack_samples(std::vector<Sample> samples, int64_t row_length, bool neat);
 
-/// Joins turns into one question and the last answer.
+/// Joins turns into one turn: all text before the last answer is the question.
 Turn question_and_answer(std::vector<Turn> turns);
 
 /// Returns an example with one document.
 Example single(Sample sample);
 
-/// Cuts a part of a turn to its first tokens.
+/// Cut the source, or the target, of a turn to its first `length` tokens.
 void cut_source(Turn& turn, int64_t length);
 void cut_target(Turn& turn, int64_t length);
 
-/// Sets the features of a sample from those of its turns, in order. None have any: does nothing.
+/// Sets the features of a sample from the features of the sample's turns, in order. No-op if no
+/// turn has features.
 void set_features(Sample& sample, std::span<const Turn> turns);
 
-/// Returns question and answer as a document, each cut to its length in `most`. Trains the answer.
+/// Returns question and answer as a document. The question is cut to most.source tokens, the answer
+/// to most.target tokens. Trains the answer.
 Sample answered(Turn turn, const TurnLengths& most);
 
 }  // namespace longspan

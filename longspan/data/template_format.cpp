@@ -27,6 +27,12 @@ Format like(Format format, std::string_view name, const std::function<void(Forma
   return format;
 }
 
+void take_qwen_pictures(Format& format, VideoForm videos) {
+  format.videos = videos;
+  format.printed_picture = "<|vision_start|><|image_pad|><|vision_end|>";
+  format.printed_video = "<|vision_start|><|video_pad|><|vision_end|>";
+}
+
 /// Families whose formats differ in a part or two.
 std::vector<Format> formats_of_families() {
   const Format glm4 = {.name = "glm4",
@@ -85,7 +91,11 @@ std::vector<Format> formats_of_families() {
              format.replaces_eos = false;
              format.ends_once = true;
            }),
-      like(gemma, "gemma3", [](Format&) {}),
+      like(gemma, "gemma3",
+           [](Format& format) {
+             format.videos = VideoForm::kNever;
+             format.printed_picture = "<start_of_image>";
+           }),
       deepseek3,
       like(deepseek3, "deepseekr1", thinks),
       {.name = "gpt_oss",
@@ -319,13 +329,13 @@ std::vector<Format> make_formats() {
     all.push_back(like(called(name), of_next, [](Format& format) {
       format.calls = kQwen35Calls;
       format.tools = {};  // it lists only functions, with an example in its own format of calls
-      format.videos = VideoForm::kFrames;
+      take_qwen_pictures(format, VideoForm::kFrames);
     }));
   }
   all.push_back(like(called("qwen"), "qwen2_vl", [](Format& format) {
     format.default_system = "You are a helpful assistant.";
     format.mistaken_for = format.mistake = {};
-    format.videos = VideoForm::kWhole;
+    take_qwen_pictures(format, VideoForm::kWhole);
   }));
   for (const char* name : {"qwen3", "qwen3_nothink"}) {
     const bool thinks = name == std::string_view("qwen3");
@@ -336,7 +346,7 @@ std::vector<Format> make_formats() {
                 "template: qwen3_vl sets thoughts before each answer, and the tokenizer of this "
                 "model has no <think>: take qwen3_vl_nothink for a model that does not think.";
           }
-          format.videos = VideoForm::kFrames;
+          take_qwen_pictures(format, VideoForm::kFrames);
         }));
   }
   for (Format& format : formats_of_families()) all.push_back(std::move(format));

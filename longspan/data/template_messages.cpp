@@ -88,27 +88,27 @@ ordered_json template_message(const Message& message, const CallShape& shape,
   return given;
 }
 
-std::vector<MessagePicture> videos_of(const Conversation& conversation) {
-  std::vector<MessagePicture> videos;
+std::vector<MessagePicture> printed_otherwise(const Conversation& conversation) {
+  std::vector<MessagePicture> pictures;
   for (const Message& message : conversation.messages) {
-    std::ranges::copy_if(message.pictures, std::back_inserter(videos), &MessagePicture::is_video);
+    std::ranges::copy_if(message.pictures, std::back_inserter(pictures),
+                         [](const MessagePicture& one) { return one.text != one.printed; });
   }
-  return videos;
+  return pictures;
 }
 
-RenderedChat with_video_texts(RenderedChat chat, const std::vector<MessagePicture>& videos) {
-  constexpr std::string_view kPrinted = "<|vision_start|><|video_pad|><|vision_end|>";
+RenderedChat with_picture_texts(RenderedChat chat, const std::vector<MessagePicture>& pictures) {
   size_t at = 0;
-  for (const MessagePicture& video : videos) {
-    at = chat.text.find(kPrinted, at);
+  for (const auto& [is_video, files, text, printed] : pictures) {
+    at = chat.text.find(printed, at);
     if (at == std::string::npos) break;  // the expansion of the row's pictures refuses the row
-    chat.text.replace(at, kPrinted.size(), video.text);
-    const size_t end = at + kPrinted.size(), longer = video.text.size() - kPrinted.size();
+    chat.text.replace(at, printed.size(), text);
+    const size_t end = at + printed.size(), longer = text.size() - printed.size();
     for (GenerationSpan& span : chat.generation) {
       if (span.begin >= end) span.begin += longer;
       if (span.end >= end) span.end += longer;
     }
-    at += video.text.size();
+    at += text.size();
   }
   return chat;
 }

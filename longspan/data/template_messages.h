@@ -12,30 +12,32 @@
 
 namespace longspan {
 
-/// The form of calls that a template expects: content of an answer with only calls is null or
-/// empty, and arguments are JSON text or an object.
+/// The form of calls that a template expects. content_is_null: the content of an answer that has
+/// only calls is null (otherwise empty). arguments_are_text: arguments are JSON text (otherwise an
+/// object).
 struct CallShape {
   bool content_is_null, arguments_are_text;
 };
-/// Returns all forms, the one of transformers' documentation first.
+/// Returns all forms; the first is the form in transformers' documentation.
 std::span<const CallShape> call_shapes();
 
 /// Returns a message with role and content (with pictures: a list of parts), and with
-/// reasoning_content, tool_calls, name and tool_call_id where it has them. Throws RowError with
-/// `place`.
+/// reasoning_content, tool_calls, name and tool_call_id if `message` has these parts. Throws
+/// RowError with `place`.
 nlohmann::ordered_json template_message(const Message& message, const CallShape& shape,
                                         const std::string& place);
 
-/// Returns the videos of a conversation, in order.
-std::vector<MessagePicture> videos_of(const Conversation& conversation);
+/// Returns the pictures and videos of a conversation whose text is not what templates print
+/// (MessagePicture::printed), in order.
+std::vector<MessagePicture> printed_otherwise(const Conversation& conversation);
 
-/// Sets the texts of videos (MessagePicture::text) in place of what the templates of Qwen's
-/// families print for a video, one after the other.
-RenderedChat with_video_texts(RenderedChat chat, const std::vector<MessagePicture>& videos);
+/// Replaces what templates print for each picture by the picture's text (MessagePicture::text), in
+/// order.
+RenderedChat with_picture_texts(RenderedChat chat, const std::vector<MessagePicture>& pictures);
 
-/// Whether the text has a call's name, and each key and value of its arguments. False where the
-/// text has the arguments as a Python dict: a template that expects JSON text prints an object in
-/// this form.
+/// True if the text has a call's name, and each key and value of the call's arguments. False if the
+/// text has the arguments as a Python dict, which a template prints if it expects JSON text and
+/// gets an object.
 bool is_printed_in(std::string_view text, const FunctionCall& call);
 
 }  // namespace longspan

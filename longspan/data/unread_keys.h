@@ -1,4 +1,4 @@
-// Counts keys of rows and messages that nothing reads. No torch.
+// Counts keys of rows and messages that no code reads. No torch.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ class UnreadKeys {
   void add(const std::string& key, std::string_view what, int64_t count = 1);
   void add(const UnreadKeys& others);
 
-  /// "2 keys are not read: meta (7 rows), score (1 message)"; "" where there are none.
+  /// Returns e.g. "2 keys are not read: meta (7 rows), score (1 message)"; "" if there are no
+  /// unread keys.
   std::string text() const;
 
  private:

@@ -1,4 +1,4 @@
-// How a model's videos become patches. No torch.
+// The division of a model's videos into patches. No torch.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ struct VideoProcessor {
   bool limits_all_frames = false;
 };
 
-/// Reads video_preprocessor_config.json, or without it preprocessor_config.json. Throws UserError.
+/// Reads video_preprocessor_config.json, or preprocessor_config.json if the former is missing.
+/// Throws UserError.
 VideoProcessor load_video_processor(const std::string& folder, bool limits_all_frames);
 
-/// Returns the patches of frames of this size. `num_frames` is at least temporal_patch_size; a last
-/// temporal patch that is not full counts. Throws UserError where the sides differ by more than a
+/// Returns the patches of frames of `size`. `num_frames` must be at least temporal_patch_size. An
+/// incomplete last temporal patch counts. Throws UserError if the sides differ by more than a
 /// factor of 200.
 PictureGrid video_grid_of(int64_t num_frames, PictureSize size, const VideoProcessor& processor);
 

@@ -1,5 +1,6 @@
 #include "longspan/generation/assistant.h"
 
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -250,6 +251,18 @@ std::unique_ptr<TurnEncoder> chat_of(const AssistantRequest& request, const Toke
                              local_time_now());
 }
 
+/// Returns how the prompts' pictures become tokens by the template; null: it takes none.
+std::unique_ptr<PromptEncoding> pictures_of(const AssistantRequest& request,
+                                            const std::string& folder, const Tokenizer& tokenizer) {
+  std::optional<PictureEncoding> encoding =
+      picture_encoding_of(folder, tokenizer, request.pictures);
+  if (!encoding) return nullptr;
+  const VideoForm videos = video_form(request.template_name, *encoding);
+  if (videos == VideoForm::kNone) return nullptr;
+  return std::make_unique<PromptEncoding>(*std::move(encoding), videos,
+                                          /*writes_tags=*/!request.template_name.empty());
+}
+
 std::string described(int64_t num_parameters) {
   return num_parameters < 10'000'000      ? fmt::format("{:.2f} million", num_parameters * 1e-6)
          : num_parameters < 1'000'000'000 ? fmt::format("{:.0f} million", num_parameters * 1e-6)
@@ -276,29 +289,55 @@ const std::string& text_to_continue(const Conversation& conversation, const std:
 
 }  // namespace
 
-std::vector<int32_t> Assistant::prompt(const Conversation& conversation) const {
+Sample Assistant::prompt(const Conversation& conversation) const {
   const std::string place = conversation.source.empty() ? "" : conversation.source + ": ";
+  if (has_pictures(conversation) && !(pictures && chat)) {
+    throw UserError(fmt::format(
+        "{}the prompt has pictures, and {}. Take them out, or choose a model that takes pictures.",
+        place,
+        pictures ? "the model has no chat template that places them"
+                 : fmt::format("the model ({}) takes none", config.architecture)));
+  }
+  Sample sample;
   // Text to continue gets the special tokens that transformers' tokenizers put before it (<s>).
-  std::vector<int32_t> ids = chat ? chat->question(conversation)
-                                  : tokenizer.encode(text_to_continue(conversation, place),
-                                                     /*add_special_tokens=*/true);
-  if (ids.empty()) throw UserError(place + "there is nothing to continue");
-  if (std::ssize(ids) >= config.max_position_embeddings) {
+  if (!chat) {
+    sample.input_ids = tokenizer.encode(text_to_continue(conversation, place),
+                                        /*add_special_tokens=*/true);
+  } else if (!has_pictures(conversation)) {
+    sample.input_ids = chat->question(conversation);
+  } else {
+    PlacedPictures placed;
+    const Conversation prepared = pictures->rows.prepared(conversation, placed);
+    std::vector<Turn> turns(1);
+    turns[0].source = chat->question(prepared);
+    pictures->rows.expand(turns, placed, conversation.source);
+    sample.input_ids = turns[0].source;
+    sample.columns[kFeatureColumn].values = at::tensor(turns[0].source_features, at::kLong);
+    pictures->rows.attach(sample, placed, std::ssize(sample.input_ids), conversation.source);
+  }
+  const auto num_tokens = std::ssize(sample.input_ids);
+  if (num_tokens == 0) throw UserError(place + "there is nothing to continue");
+  if (num_tokens >= config.max_position_embeddings) {
     throw UserError(
         fmt::format("{}the prompt has {} tokens, and the model takes {} together with the answer "
                     "(max_position_embeddings of config.json)",
-                    place, ids.size(), config.max_position_embeddings));
+                    place, num_tokens, config.max_position_embeddings));
   }
-  return ids;
+  return sample;
 }
 
 Assistant load_assistant(const AssistantRequest& request) {
   const Folders folders = folders_of(request);
   Assistant assistant;
+  assistant.model_folder = folders.model;
   assistant.config = with_positions_of(folders.adapters, load_folder_config(folders.model));
   assistant.tokenizer = Tokenizer::load(folders.tokenizer);
   const Tokenizer& tokenizer = assistant.tokenizer;
   assistant.chat = chat_of(request, tokenizer);
+  if (request.takes_pictures && takes_pictures(assistant.config)) {
+    assistant.config = with_pictures(assistant.config);
+    assistant.pictures = pictures_of(request, folders.model, tokenizer);
+  }
   assistant.skip_special_tokens = request.skip_special_tokens;
 
   const json model = parse_json(assistant.config.json, "config.json");

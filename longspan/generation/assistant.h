@@ -5,13 +5,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/data/dataset.h"
+#include "longspan/data/picture_rows.h"
 #include "longspan/data/turns.h"
 #include "longspan/generation/generate.h"
 #include "longspan/models/decoder.h"
 #include "longspan/models/model_config.h"
+#include "longspan/settings/data_settings.h"
 #include "longspan/text/tokenizer.h"
 
 namespace longspan {
@@ -30,9 +33,22 @@ struct AssistantRequest {
   std::optional<double> temperature, top_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
   uint64_t seed = 42;
+  /// Prompts may have pictures: loads the vision tower of a model that has one.
+  bool takes_pictures = false;
+  DataSettings pictures;  // limits of pictures and videos, and fps
+};
+
+/// A model's pictures in prompts.
+struct PromptEncoding {
+  PictureEncoding encoding;
+  PictureRows rows;  // by `encoding`
+
+  PromptEncoding(PictureEncoding of_model, VideoForm videos, bool writes_tags)
+      : encoding(std::move(of_model)), rows(encoding, videos, writes_tags) {}
 };
 
 struct Assistant {
+  std::string model_folder;  // of the base model
   ModelConfig config;
   std::vector<NamedTensor> parameters;  // in the dtype of computation
   Tokenizer tokenizer;
@@ -44,10 +60,14 @@ struct Assistant {
   std::string description;  // a line or two: model, dtype, template, settings
   std::string warning;      // parts of the folder's files without effect, one a line
 
-  /// Returns the tokens of a conversation that ends with a question, or of a text to continue.
-  /// Throws UserError: the template refuses the conversation; without a template, the conversation
-  /// is more than one text; there are no tokens; or the context has no space for an answer.
-  std::vector<int32_t> prompt(const Conversation& conversation) const;
+  /// How pictures become tokens; null: the assistant takes none.
+  std::unique_ptr<PromptEncoding> pictures;
+
+  /// Returns a conversation that ends with a question, or a text to continue, as tokens with its
+  /// pictures. Throws UserError: the template refuses the conversation; without a template, the
+  /// conversation is more than one text; there are no tokens; the context has no space for an
+  /// answer; or there are pictures that the model does not take or that cannot be read.
+  Sample prompt(const Conversation& conversation) const;
 };
 
 /// Throws UserError: no model in the folder, a missing base model, settings that contradict each

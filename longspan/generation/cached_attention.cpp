@@ -8,6 +8,7 @@
 
 #include "longspan/attention/sinks.h"
 #include "longspan/attention/sliding_window.h"
+#include "longspan/attention/two_way_blocks.h"
 
 namespace longspan {
 
@@ -90,6 +91,8 @@ at::Tensor CachedAttention::attend(const AttentionInputs& inputs, const Attentio
                                             {{sequence * C, before + size, 0}})) {
       blocks.push_back(block);
     }
+    add_two_way_blocks(blocks, packing, {{begin, size, begin}},
+                       {{sequence * C + before, size, begin}});
     if (next_layer_ == layers_.size()) lengths_[sequence] += size;
   }
   const auto tokens_first = [](const at::Tensor& cache) {

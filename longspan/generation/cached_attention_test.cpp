@@ -48,5 +48,31 @@ TEST_CASE("cached attention: a scale and values of another head dim than keys, t
   CHECK(attention.length(0) == second);
 }
 
+TEST_CASE("cached attention: a picture in one pass, whose tokens see each other, in a window too") {
+  const std::vector<Document> documents = {{30, {}, {{12, 21}}}, {11, {}, {{1, 9}}}};
+  for (const int64_t window : {0, 5}) {
+    CAPTURE(window);
+    AttentionSpec spec = plain_attention(4, 2, 16);
+    if (window > 0) spec.window = window;
+    const AttentionCase problem = random_case(Packing::from_documents(documents), spec, 4);
+    const at::Tensor expected = testing::solve_plainly(problem).out_TNH;
+    CachedAttention attention(cpu_block_kernel(), /*num_layers=*/1, /*num_recurrences=*/0,
+                              /*num_sequences=*/2);
+    const auto attend = [&](const std::vector<int64_t>& sequences, const at::Tensor& index_T,
+                            const Packing& packing) {
+      attention.begin_pass(sequences);
+      const at::Tensor out = attention.attend(
+          {problem.q_TNH.index_select(0, index_T), problem.k_TMH.index_select(0, index_T),
+           problem.v_TMH.index_select(0, index_T)},
+          spec, packing);
+      CHECK(relative_error(out, expected.index_select(0, index_T)) < kTolerance);
+    };
+    attend({0}, at::arange(0, 7, at::kLong), Packing::single(7));
+    attend({1, 0}, at::cat({at::arange(30, 40, at::kLong), at::arange(7, 25, at::kLong)}),
+           Packing::from_documents({{10, {}, {{1, 9}}}, {18, {}, {{5, 14}}}}));
+    attend({0, 1}, at::tensor({25, 40}, at::kLong), Packing::from_lengths({1, 1}));
+  }
+}
+
 }  // namespace
 }  // namespace longspan

@@ -12,8 +12,9 @@
 namespace longspan {
 namespace {
 
-DecoderOptions options_for(const std::vector<NamedTensor>& parameters) {
+DecoderOptions options_for(const std::vector<NamedTensor>& parameters, PictureFeatures* pictures) {
   DecoderOptions options;
+  options.pictures = pictures;
   options.gradient_checkpointing = false;
   options.compute_dtype = parameters.front().tensor.scalar_type();
   return options;
@@ -48,21 +49,63 @@ std::vector<RopeScaling> scalings_of(const ModelSpec& spec) {
 }  // namespace
 
 CachedDecoder::CachedDecoder(const ModelSpec& spec, std::vector<NamedTensor> parameters,
-                             int64_t num_sequences, int64_t max_length)
+                             int64_t num_sequences, int64_t max_length, FramePatches patches)
     : tokens_(num_sequences),
+      pictures_(num_sequences),
       num_positions_(num_sequences),
       scalings_(scalings_of(spec)),
       max_length_(max_length),
       states_go_back_(!goes_over_rows(spec)),
       attention_(cpu_block_kernel(), num_attentions(spec), spec.num_layers - num_attentions(spec),
                  num_sequences),
-      decoder_(spec, parameters, attention_, options_for(parameters)),
+      tower_(spec.vision ? std::make_unique<PromptPictures>(spec, parameters, std::move(patches))
+                         : nullptr),
+      decoder_(spec, parameters, attention_, options_for(parameters, tower_.get())),
       head_VD_(head_of(spec, parameters)) {}
 
 void CachedDecoder::truncate(int64_t sequence, int64_t length) {
   if (!states_go_back_ && length < std::ssize(tokens_[sequence])) length = 0;
   attention_.truncate(sequence, length);
   tokens_[sequence].resize(length);
+}
+
+std::vector<int32_t> CachedDecoder::begin(int64_t sequence, const Sample& prompt) {
+  c10::NoGradGuard no_grad;
+  const std::vector<int32_t>&known = tokens_[sequence], &ids = prompt.input_ids;
+  const int64_t same_ids = std::ranges::mismatch(known, ids).in1 - known.begin();
+  const int64_t common = pictures_[sequence].common(prompt, same_ids);
+  truncate(sequence, std::min(common, std::ssize(ids) - 1));
+  pictures_[sequence].begin(prompt, tower_.get());
+  return {ids.begin() + std::ssize(tokens_[sequence]), ids.end()};
+}
+
+void CachedDecoder::set_positions(const PassTokens& pass, Batch& batch) const {
+  const bool has_axes = std::ranges::any_of(
+      pass.sequences, [this](int64_t sequence) { return pictures_[sequence].has_axes(); });
+  std::vector<at::Tensor> axes;
+  for (int64_t axis = 0; axis < (has_axes ? 3 : 1); ++axis) {
+    std::vector<int64_t> positions;
+    for (size_t i = 0; i < pass.sequences.size(); ++i) {
+      positions.push_back(pictures_[pass.sequences[i]].position(axis, pass.places[i]));
+    }
+    axes.push_back(at::tensor(positions, at::kLong));
+  }
+  batch.positions_T = has_axes ? at::stack(axes) : axes[0];
+}
+
+void CachedDecoder::set_features(const PassTokens& pass, Batch& batch) {
+  if (!tower_) return;
+  std::vector<int64_t> rows;
+  std::vector<at::Tensor> features;
+  for (size_t i = 0; i < pass.sequences.size(); ++i) {
+    const SequencePictures& pictures = pictures_[pass.sequences[i]];
+    const int64_t feature = pictures.feature(pass.places[i]);
+    if (feature < 0) continue;
+    rows.push_back(static_cast<int64_t>(i));
+    features.push_back(pictures.all_features()[feature]);
+  }
+  tower_->set(rows.empty() ? at::Tensor() : at::stack(features));
+  if (!rows.empty()) batch.feature_rows_F = at::tensor(rows, at::kLong);
 }
 
 bool CachedDecoder::turn_alike(int64_t one, int64_t other) const {
@@ -95,7 +138,8 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
   while (next < extensions.size()) {
     if (!go_on()) return {};
     // One chunk: several extensions. The last may be partial.
-    std::vector<int64_t> sequences, lengths, tokens, positions, last_rows;
+    std::vector<int64_t> sequences, lengths, tokens, last_rows;
+    PassTokens pass;
     for (; next < extensions.size() && std::ssize(tokens) < kChunkTokens;) {
       const auto& [sequence, added] = extensions[next];
       if (!sequences.empty() &&
@@ -110,7 +154,8 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
                   " tokens, where the model takes ", max_length_);
       for (int64_t i = 0; i < size; ++i) {
         tokens.push_back(added[next_token + i]);
-        positions.push_back(before + i);
+        pass.sequences.push_back(sequence);
+        pass.places.push_back(before + i);
       }
       sequences.push_back(sequence);
       lengths.push_back(size);
@@ -123,7 +168,8 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
     Batch batch;
     batch.packing = Packing::from_lengths(lengths);
     batch.tokens_T = at::tensor(tokens, at::kLong);
-    batch.positions_T = at::tensor(positions, at::kLong);
+    set_positions(pass, batch);
+    set_features(pass, batch);
     batch.num_positions = num_positions_[sequences.front()];
     attention_.begin_pass(sequences);
     const at::Tensor hidden_LD = decoder_.hidden_states(batch, at::tensor(last_rows, at::kLong));

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "longspan/generation/cached_attention.h"
+#include "longspan/generation/prompt_pictures.h"
 #include "longspan/models/decoder.h"
 
 namespace longspan {
@@ -16,8 +18,14 @@ class CachedDecoder {
  public:
   /// `parameters`: in the dtype of computation (fp32 or bf16; fp64 for tests), on the CPU.
   /// `max_length`: the most tokens of a sequence (max_position_embeddings).
+  /// `patches`: reads the pixels of prompts' pictures; only for a model with a tower.
   CachedDecoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, int64_t num_sequences,
-                int64_t max_length);
+                int64_t max_length, FramePatches patches = {});
+
+  /// Begins a prompt in a sequence, with its pictures: forgets all tokens but those with which the
+  /// prompt begins too, and at least the prompt's last token, whose logits are needed. Returns the
+  /// prompt's tokens to read. Throws UserError where pixels cannot be read.
+  std::vector<int32_t> begin(int64_t sequence, const Sample& prompt);
 
   /// The next tokens of a sequence, at least one.
   struct Extension {
@@ -52,12 +60,21 @@ class CachedDecoder {
   /// tokens.
   std::vector<Extension> with_what_turns_otherwise(std::vector<Extension> extensions);
 
+  /// The tokens of a pass: the sequence of each, and the index there.
+  struct PassTokens {
+    std::vector<int64_t> sequences, places;
+  };
+  void set_positions(const PassTokens& pass, Batch& batch) const;
+  void set_features(const PassTokens& pass, Batch& batch);
+
   std::vector<std::vector<int32_t>> tokens_;
+  std::vector<SequencePictures> pictures_;
   std::vector<int64_t> num_positions_;  // the length for which a sequence's keys are rotated
   std::vector<RopeScaling> scalings_;
   int64_t max_length_;
   bool states_go_back_;
   CachedAttention attention_;
+  std::unique_ptr<PromptPictures> tower_;  // null: the model takes no pictures
   Decoder decoder_;
   at::Tensor head_VD_;
 };

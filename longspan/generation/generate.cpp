@@ -20,7 +20,7 @@ struct Place {
 
 class Generation {
  public:
-  Generation(CachedDecoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
+  Generation(CachedDecoder& decoder, const std::vector<Sample>& prompts,
              const GenerationOptions& options, const GenerationListener& listener)
       : decoder_(decoder),
         prompts_(prompts),
@@ -61,20 +61,10 @@ class Generation {
       } else if (next_prompt_ < std::ssize(prompts_)) {
         const int64_t number = next_prompt_++;
         places_[i].emplace(number, Sampler(options_.sampling, mix_seed(options_.seed, number)));
-        extensions.push_back({sequence, begin(sequence, prompts_[number])});
+        extensions.push_back({sequence, decoder_.begin(sequence, prompts_[number])});
       }
     }
     return extensions;
-  }
-
-  /// Keeps the sequence's common beginning with the prompt. Returns the tokens to read.
-  std::vector<int32_t> begin(int64_t sequence, const std::vector<int32_t>& prompt) {
-    const std::vector<int32_t>& known = decoder_.tokens(sequence);
-    const int64_t common = std::ranges::mismatch(known, prompt).in1 - known.begin();
-    // Always reads the last token, since its logits are needed.
-    decoder_.truncate(sequence, std::min(common, std::ssize(prompt) - 1));
-    const int64_t kept = std::ssize(decoder_.tokens(sequence));
-    return {prompt.begin() + kept, prompt.end()};
   }
 
   void take_next(int64_t sequence, std::span<float> logits) {
@@ -97,7 +87,7 @@ class Generation {
   }
 
   CachedDecoder& decoder_;
-  const std::vector<std::vector<int32_t>>& prompts_;
+  const std::vector<Sample>& prompts_;
   const GenerationOptions& options_;
   const GenerationListener& listener_;
   std::vector<std::optional<Place>> places_;
@@ -106,9 +96,16 @@ class Generation {
 
 }  // namespace
 
-void generate(CachedDecoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
+void generate(CachedDecoder& decoder, const std::vector<Sample>& prompts,
               const GenerationOptions& options, const GenerationListener& listener) {
   Generation(decoder, prompts, options, listener).run();
+}
+
+void generate(CachedDecoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
+              const GenerationOptions& options, const GenerationListener& listener) {
+  std::vector<Sample> samples;
+  for (const std::vector<int32_t>& prompt : prompts) samples.push_back({.input_ids = prompt});
+  generate(decoder, samples, options, listener);
 }
 
 }  // namespace longspan

@@ -41,7 +41,11 @@ struct GenerationListener {
 /// next prompt takes the answer's sequence; a beginning of the prompt that the sequence still holds
 /// is not read again. Each prompt has its own random numbers, so answers do not depend on the
 /// number of prompts at a time. A prompt has at least one token and fewer than
-/// decoder.max_length().
+/// decoder.max_length(). Prompts are given by their input_ids, and with pictures by all that
+/// PictureRows::attach sets. Throws UserError where pixels cannot be read.
+void generate(CachedDecoder& decoder, const std::vector<Sample>& prompts,
+              const GenerationOptions& options, const GenerationListener& listener);
+/// The same for prompts without pictures.
 void generate(CachedDecoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
               const GenerationOptions& options, const GenerationListener& listener);
 

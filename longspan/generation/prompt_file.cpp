@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,7 @@
 #include "longspan/data/function_calls.h"
 #include "longspan/data/message_parts.h"
 #include "longspan/data/row_file.h"
+#include "longspan/generation/prompt_media.h"
 #include "longspan/input/json_text.h"
 #include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
@@ -73,6 +75,7 @@ void read_messages(const Json& messages, const std::string& place, Conversation&
           place, message.is_object() ? "without role and from" : message.type_name()));
     }
     MessageKeys keys = openai ? MessageKeys{"role", "content"} : MessageKeys{"from", "value"};
+    keys.takes_pictures = true;
     const Speaker speaker = speaker_of(text_of(message, keys.role.c_str(), place), openai, place);
     spoken.push_back({message, std::move(keys), speaker});
   }
@@ -101,7 +104,8 @@ void read_alpaca(const Json& row, const std::string& place, Conversation& conver
   conversation.messages.push_back({Role::kUser, question + input});
 }
 
-Conversation read_row(const Json& row, const std::string& place, UnreadKeys& unread) {
+Conversation read_row(const Json& row, const std::string& place, const std::string& folder,
+                      UnreadKeys& unread) {
   Conversation conversation;
   conversation.source = place;
   std::vector<Message>& messages = conversation.messages;
@@ -140,6 +144,7 @@ Conversation read_row(const Json& row, const std::string& place, UnreadKeys& unr
       messages.back().content.empty()) {
     throw UserError(fmt::format("{}: the row has no question to answer", place));
   }
+  place_prompt_media(row, folder, conversation);
   return conversation;
 }
 
@@ -149,11 +154,12 @@ std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most,
                                         UnreadKeys* unread_keys) {
   UnreadKeys unread;
   const bool lines = path.ends_with(".txt");
+  const std::string folder = std::filesystem::path(path).parent_path().string();
   std::vector<PromptRow> rows;
   const auto take = [&](const Json& row, const std::string& place) {
     if (lines && row.at("text").get<std::string>().find_first_not_of(" \t\r") == std::string::npos)
       return true;
-    rows.push_back({read_row(row, place, unread), row.dump()});
+    rows.push_back({read_row(row, place, folder, unread), row.dump()});
     return std::ssize(rows) < most;
   };
   const auto refuse = [](const std::string& problem) -> bool { throw UserError(problem); };

@@ -20,7 +20,8 @@ struct PromptRow {
 ///   {"messages" or "conversations": [{"role", "content"} or {"from", "value"}, ...]}
 ///   {"instruction": ..., "input": ..., "system": ..., "history": [[question, answer], ...]}
 ///   {"prompt" or "text": ...}, a text or messages as above
-/// A row may have `tools` (see read_tools) and other columns, which answered_row() keeps. Messages
+/// A row may have `tools` (see read_tools), files of pictures (see place_prompt_media; paths begin
+/// at the file's folder) and other columns, which answered_row() keeps. Messages
 /// may have more keys (see read_message_parts); unread keys are counted in `unread`. An answer at
 /// the end of the messages is dropped, since the model gives its own answer. Throws UserError (with
 /// file and line): unreadable file, no known column, no question, no rows.

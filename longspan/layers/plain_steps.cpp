@@ -89,6 +89,10 @@ at::Tensor plain_softmax_attention(const at::Tensor& q_TNK, const at::Tensor& k_
     const int64_t begin = packing.begin(d), size = packing.length(d);
     const at::Tensor own = hidden_TT.narrow(0, begin, size).narrow(1, begin, size);
     own.triu_(1);
+    for (const auto& [first, end] : packing.two_way()) {
+      if (first < begin || end > packing.end(d)) continue;
+      own.narrow(0, first - begin, end - first).narrow(1, first - begin, end - first).fill_(false);
+    }
     if (attention.window) own.logical_or_(at::ones_like(own).tril(-*attention.window));
   }
   at::Tensor scores_NTT =

@@ -77,7 +77,7 @@ ModelConfig with_pictures(const ModelConfig& config) {
   const JsonObject whole(json, "config.json");
   const JsonObject keys = whole.object("vision_config");
   ModelConfig both = config;
-  both.spec.vision = family->composite->read_vision(keys);
+  both.spec.vision = family->composite->read_vision({keys, whole, config.spec.hidden_size});
   if (both.spec.vision->output_size != config.spec.hidden_size) {
     keys.fail(fmt::format("the tower's features have {} numbers, and the language model {}",
                           both.spec.vision->output_size, config.spec.hidden_size));
@@ -89,8 +89,11 @@ ModelConfig with_pictures(const ModelConfig& config) {
 PictureTokens picture_tokens(const ModelConfig& config) {
   const nlohmann::json json = parse_json(config.json, "config.json");
   const JsonObject whole(json, "config.json");
-  const PictureTokens& fallback = family_of_type(config.model_type)->composite->default_tokens;
-  const auto token = [&](const char* name, int64_t other) {
+  const CompositeKind& composite = *family_of_type(config.model_type)->composite;
+  const PictureTokens& fallback = composite.default_tokens;
+  const PictureTokenKeys& keys = composite.token_keys;
+  const auto token = [&](const char* name, int64_t other) -> int64_t {
+    if (name == nullptr) return -1;
     const auto id = whole.get<int64_t>(name, other);
     if (id < 0 || id >= config.spec.vocab_size) {
       whole.fail(fmt::format("{} {} is outside of the vocabulary of {}", name, id,
@@ -98,10 +101,10 @@ PictureTokens picture_tokens(const ModelConfig& config) {
     }
     return id;
   };
-  return {.image = token("image_token_id", fallback.image),
-          .video = token("video_token_id", fallback.video),
-          .start = token("vision_start_token_id", fallback.start),
-          .end = token("vision_end_token_id", fallback.end)};
+  return {.image = token(keys.image, fallback.image),
+          .video = token(keys.video, fallback.video),
+          .start = token(keys.start, fallback.start),
+          .end = token(keys.end, fallback.end)};
 }
 
 std::string dtype_in(const nlohmann::json& config) {
@@ -117,7 +120,9 @@ std::string dtype_in(const nlohmann::json& config) {
 std::string name_in_files(const ModelConfig& config, const std::string& name) {
   if (!is_composite(config)) return name;
   const CompositeNames& names = *names_of(config);
-  if (const auto stored = renamed(name, kVisionPrefix, names.pictures.front())) return *stored;
+  for (const auto& [own, stored] : names.tower) {
+    if (const auto in_files = renamed(name, own, stored)) return *in_files;
+  }
   if (const auto stored = renamed(name, kModelPrefix, names.model)) return *stored;
   return renamed(name, kHeadPrefix, names.head).value_or(name);
 }
@@ -125,9 +130,9 @@ std::string name_in_files(const ModelConfig& config, const std::string& name) {
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored) {
   const CompositeNames* names = names_of(config);
   if (names == nullptr) return stored;
-  for (const std::string_view beginning : names->pictures) {
+  for (const auto& [own, in_files] : names->tower) {
     if (!config.spec.vision) break;
-    if (const auto name = renamed(stored, beginning, kVisionPrefix)) return *name;
+    if (const auto name = renamed(stored, in_files, own)) return *name;
   }
   if (!names->module_model.empty()) {
     if (const auto name = renamed(stored, names->module_model, kModelPrefix)) return *name;

@@ -1,5 +1,6 @@
-// Models of text and images. Where rows have no pictures, only the language model is trained, and
-// saving copies the tensors of the other parts from the model's folder unchanged. No torch.
+// Composite models: models of text and images. If rows have no pictures, only the language model is
+// trained, and saving copies the tensors of the other parts from the model's folder unchanged. No
+// torch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,8 +11,8 @@
 
 namespace longspan {
 
-/// True if `config` is that of a model of text and images. All fields but json and the names then
-/// describe its language model.
+/// True if `config` belongs to a composite model. All fields but json and the names then describe
+/// the language model.
 bool is_composite(const ModelConfig& config);
 
 /// Returns the keys of the language model in a whole config.json: text_config for a composite
@@ -19,37 +20,41 @@ bool is_composite(const ModelConfig& config);
 nlohmann::ordered_json& language_keys(nlohmann::ordered_json& config);
 const nlohmann::json& language_keys(const nlohmann::json& config);
 
-/// Whether rows of the model may have pictures.
+/// True if rows of the model may have pictures.
 bool takes_pictures(const ModelConfig& config);
-/// Returns the model with its vision tower, for rows with pictures: the tower's parameters are the
-/// spec's, and no longer copied. Throws UserError where the family's tower is not supported.
+/// Returns the model with its vision tower, for rows with pictures. The spec then includes the
+/// tower's parameters, and saving does not copy these parameters. Throws UserError if the family's
+/// tower is not supported.
 ModelConfig with_pictures(const ModelConfig& config);
-/// Returns the tokens of pictures. `config`: of a composite model.
+/// Returns the tokens that stand for pictures. `config`: the config of a composite model.
 PictureTokens picture_tokens(const ModelConfig& config);
 
-/// Returns the dtype that a whole config.json names, e.g. "bfloat16"; empty if it names none.
+/// Returns the dtype that a whole config.json names, e.g. "bfloat16"; empty if config.json names no
+/// dtype.
 std::string dtype_in(const nlohmann::json& config);
 
-/// Returns the name in the files of a language model's tensor `name` (ParameterSpec::stored_as),
-/// e.g. model.language_model.layers.0... for model.layers.0... in Qwen's files (CompositeNames).
+/// Returns the name that the model's files give to the language model's tensor `name`
+/// (ParameterSpec::stored_as), e.g. model.language_model.layers.0... for model.layers.0... in
+/// Qwen's files (CompositeNames).
 std::string name_in_files(const ModelConfig& config, const std::string& name);
-/// The inverse: returns the language model's name of the files' tensor `stored`. Files of a
-/// language model alone may use either name, since transformers keeps the names of the composite
-/// model that it was loaded from.
+/// The inverse of name_in_files(): returns the language model's name of the files' tensor `stored`.
+/// Files of a language model alone may use either name, because transformers keeps the composite
+/// model's names if the language model was loaded from a composite model.
 std::string name_in_language_model(const ModelConfig& config, const std::string& stored);
 
-/// Returns the name in an adapter's file of a matrix `name`: that of the whole model's module in
-/// transformers where the tower is part of the spec, or where transformers has no class for the
-/// language model alone. The inverse is name_in_language_model().
+/// Returns the name that an adapter's file gives to the matrix `name`. The name follows
+/// transformers' module of the whole composite model if the tower is part of the spec, or if
+/// transformers has no class for the language model alone. The inverse is name_in_language_model().
 std::string name_in_adapter(const ModelConfig& config, const std::string& name);
 
-/// True if saving copies the tensors of the parts for pictures, since none of them is in the spec.
+/// True if saving copies the tensors of the vision parts, because the spec has none of these
+/// tensors.
 bool copies_vision(const ModelConfig& config);
 
 /// Returns the name patterns of the copied tensors, e.g. "vision_tower.*, multi_modal_projector.*".
 std::string describe_copied_tensors(const ModelConfig& config);
 
-/// True if `stored`, a tensor name in the files, belongs to a part that is saved as it was read.
+/// True if `stored`, a tensor name in the files, belongs to a part that saving copies unchanged.
 bool is_copied_tensor(const ModelConfig& config, const std::string& stored);
 
 }  // namespace longspan

@@ -99,12 +99,18 @@ struct RowFeatures {
   }
 };
 
-RowFeatures features_of(const Batch& batch, PictureFeatures* pictures, int64_t hidden_size) {
+RowFeatures features_of(const Batch& batch, PictureFeatures* pictures, const ModelSpec& spec) {
+  const int64_t hidden_size = spec.hidden_size;
   if (pictures == nullptr) {
     TORCH_CHECK(batch.pictures == nullptr || batch.pictures->pictures.empty(),
                 "a row with pictures, and a model without a vision tower");
     return {{}, {}, hidden_size};
   }
+  const bool has_pictures = batch.pictures != nullptr && !batch.pictures->pictures.empty();
+  const bool two_way = spec.vision && spec.vision->two_way_pictures && has_pictures;
+  TORCH_CHECK(two_way != batch.packing.two_way().empty(), "a row with ",
+              batch.packing.two_way().size(), " two-way spans, and a model that has ",
+              two_way ? "one for each picture" : "none");
   const at::Tensor features_FE = pictures->of(batch);
   return {features_FE, features_FE.defined() ? feature_rows(batch) : at::Tensor(), hidden_size};
 }
@@ -204,7 +210,7 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   if (expert_load != nullptr && batch.documents_T.defined()) {
     row.is_real_T = batch.documents_T.ge(0);
   }
-  const RowFeatures features = features_of(batch, options.pictures, spec.hidden_size);
+  const RowFeatures features = features_of(batch, options.pictures, spec);
   ParameterHooks* const hooks = options.parameter_hooks;
   before(kEmbeddingUnit, /*next=*/1);
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype, spec.padding_token,

@@ -1,4 +1,4 @@
-// Names of dtypes, as users and config.json write them.
+// Names of dtypes in users' configurations and in config.json.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -12,10 +12,10 @@ namespace longspan {
 /// Throws c10::Error for other dtypes.
 std::string_view long_name_of(c10::ScalarType dtype);
 
-/// Returns fp32, bf16, fp16 or fp64. Throws as above.
+/// Returns fp32, bf16, fp16 or fp64. Throws c10::Error for other dtypes.
 std::string_view short_name_of(c10::ScalarType dtype);
 
-/// Parses either name; nullopt if `word` is no dtype.
+/// Parses a long or a short name; nullopt if `word` is neither.
 std::optional<c10::ScalarType> dtype_named(std::string_view word);
 
 }  // namespace longspan

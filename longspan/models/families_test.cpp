@@ -21,7 +21,7 @@ TEST_CASE("families: each is in the register once, and named in messages and hel
   CHECK(describe_composites() ==
         "qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe, mistral3 and gemma3");
   CHECK(describe_models_of_pictures() ==
-        "qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5 and qwen3_5_moe");
+        "qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe and gemma3");
   CHECK(describe_families().starts_with("qwen2 (Qwen2, Qwen2.5), qwen3"));
   CHECK(model_types().starts_with("qwen2, qwen3"));
   const std::string last = all_families().back()->model_type;

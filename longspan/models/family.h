@@ -1,4 +1,4 @@
-// Description of a model family. All other code is shared. No torch.
+// Description of a model family. All families share all other code. No torch.
 #pragma once
 
 #include <cstdint>
@@ -14,42 +14,59 @@
 
 namespace longspan {
 
-/// Tokens of config.json that stand for pictures.
+/// Tokens of config.json that stand for pictures; video: -1 in models that take none.
 struct PictureTokens {
   int64_t image, video, start, end;
 };
-
-/// Where transformers looks whether the head of a composite model is tied.
-enum class HeadTie {
-  kOneOfBoth,   ///< beside or in text_config, by the version: they must agree
-  kBeside,      ///< beside text_config, whatever that says
-  kBesideOrIn,  ///< tied if one of both says so
+/// Their keys; null: no such token.
+struct PictureTokenKeys {
+  const char* image = "image_token_id";
+  const char* video = "video_token_id";
+  const char* start = "vision_start_token_id";
+  const char* end = "vision_end_token_id";
 };
 
-/// A model of text and images. Its config.json holds the language model's keys in text_config, and
-/// its files give the tensors other names (models/composite.h).
+/// What a tower is read from: vision_config, all of config.json, and the language model's hidden
+/// size.
+struct VisionKeys {
+  const JsonObject& tower;
+  const JsonObject& whole;
+  int64_t hidden_size;
+};
+
+/// The place of the key tie_word_embeddings of a composite model in config.json, as transformers
+/// reads the key.
+enum class HeadTie {
+  kOneOfBoth,   ///< beside or in text_config, by the version; both must agree
+  kBeside,      ///< beside text_config; the key in text_config is ignored
+  kBesideOrIn,  ///< tied if either place says so
+};
+
+/// A model of text and images. config.json has the language model's keys in text_config. The files
+/// give the language model's tensors other names (models/composite.h).
 struct CompositeKind {
   const char* model_type;
   const char* architecture;
   const CompositeNames& names;
-  /// Reads vision_config; null: the tower is not supported, so rows have no pictures.
-  VisionSpec (*read_vision)(const JsonObject& keys) = nullptr;
+  /// Reads the vision tower; null: it is not supported, so rows have no pictures.
+  VisionSpec (*read_vision)(const VisionKeys& keys) = nullptr;
   PictureTokens default_tokens = {};
   /// The language model's keys may stand in config.json itself, beside vision_config.
   bool may_be_flat = false;
   HeadTie head_tie = HeadTie::kOneOfBoth;
+  PictureTokenKeys token_keys = {};
 };
 
-/// A family is one constant in its own file.
+/// A family of models. Each family is one constant in its own file.
 struct Family {
   const char* model_type;
-  const char* models;  // names of the models as their makers write them; empty: as model_type
+  const char* models;  // published names of the models; empty: same as model_type
   const char* architecture;
   bool default_tie_word_embeddings;
   double default_rms_norm_eps;
   int64_t default_max_position_embeddings;
-  /// Reads the layer keys into config.spec.pattern, with the family's own defaults. Already read
-  /// before: vocabulary size, hidden size, number of layers, eps of norms, padding token,
+  /// Reads the layer keys into config.spec.pattern, with the family's own defaults. The caller has
+  /// read before: vocabulary size, hidden size, number of layers, eps of norms, padding token,
   /// max_position_embeddings. Helpers: models/layer_keys.h, models/rotary_keys.h,
   /// models/expert_keys.h.
   void (&read_layers)(const JsonObject& keys, ModelConfig& config);
@@ -59,25 +76,25 @@ struct Family {
   std::optional<int64_t> default_padding_token = std::nullopt;
   /// The models of text and images with a language model of this family.
   std::optional<CompositeKind> composite = std::nullopt;
-  /// The language model is published alone too; otherwise transformers has no class for it, and
-  /// files of `model_type` itself are refused.
+  /// True if the language model is also published alone. Otherwise transformers has no class for
+  /// the language model alone, and files of `model_type` itself are refused.
   bool may_be_alone = true;
   /// The quantized format that the family reads (quant_method of quantization_config), besides
-  /// plain numbers.
+  /// unquantized weights.
   StoredNumbers::Format reads_quantized = StoredNumbers::Format::kPlain;
 };
 
-/// The register (families.cpp).
+/// Returns the register of all families (families.cpp).
 std::span<const Family* const> all_families();
 
 /// Returns null if no family reads files of this model_type.
 const Family* family_of_type(std::string_view model_type);
 
-/// Returns the model_type in messages: that of the family's files.
+/// Returns the model_type for messages: the model_type in the family's files.
 const char* shown_type(const Family& family);
 
-/// Returns how the files store the weights, by quantization_config of config.json; nullopt if the
-/// family does not read that quantization. Throws UserError for fp8 formats other than e4m3 and for
+/// Returns the storage format of the weights by quantization_config of config.json; nullopt if the
+/// family does not read the quantization. Throws UserError for fp8 formats other than e4m3 and for
 /// invalid block sizes. `path`: for messages.
 std::optional<StoredNumbers> read_stored(const Family& family, const nlohmann::json& config,
                                          const std::string& path);

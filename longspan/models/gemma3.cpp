@@ -1,4 +1,4 @@
-// Gemma 3, text (arXiv 2503.19786). Five layers with a sliding window and their own rotary base,
+// Gemma 3 (arXiv 2503.19786). Five layers with a sliding window and their own rotary base,
 // then one without. Norms multiply by 1 + weight; they stand before and after both sublayers and on
 // each head. The embedding is multiplied by the square root of its width. GeGLU.
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 #include "longspan/models/layer_pattern.h"
 #include "longspan/models/layer_types.h"
 #include "longspan/models/rotary_keys.h"
+#include "longspan/models/vision_keys.h"
 
 namespace longspan {
 namespace {
@@ -102,6 +103,14 @@ extern const Family kGemma3{
     .read_layers = read_gemma3_layers,
     .default_vocab_size = 262208,
     .default_padding_token = 0,
-    .composite = CompositeKind{"gemma3", "Gemma3ForConditionalGeneration", kLlavaCompositeNames}};
+    .composite = CompositeKind{.model_type = "gemma3",
+                               .architecture = "Gemma3ForConditionalGeneration",
+                               .names = kGemma3CompositeNames,
+                               .read_vision = read_gemma3_vision,
+                               .default_tokens = kGemma3PictureTokens,
+                               .token_keys = {.image = "image_token_index",
+                                              .video = nullptr,
+                                              .start = "boi_token_index",
+                                              .end = "eoi_token_index"}}};
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// Keys of config.json that families share, as parts of layers. Each function throws UserError for
-// values that no model can have. No torch.
+// Reads keys of config.json that several families share into parts of layers. Each function throws
+// UserError for invalid values. No torch.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,21 @@ namespace longspan {
 int64_t positive(const JsonObject& keys, const char* name, int64_t most = kMostIndexed);
 int64_t positive(const JsonObject& keys, const char* name, int64_t most, int64_t fallback);
 
-/// Defaults of a family for missing head keys. A key that is null has the meaning after "null".
+/// Defaults of a family for missing head keys. "none": the meaning of a missing key without a
+/// default; "null": the meaning of a key with the value null.
 struct HeadDefaults {
   std::optional<int64_t> num_heads = {};     ///< none: required
   std::optional<int64_t> head_dim = {};      ///< none, null: hidden_size / num_attention_heads
   std::optional<int64_t> num_kv_heads = {};  ///< none, null: num_attention_heads
 };
 
-/// Reads num_attention_heads and num_key_value_heads, which must divide it. Does not set head
-/// sizes.
+/// Reads num_attention_heads and num_key_value_heads, which must divide num_attention_heads. Does
+/// not set head dims.
 AttentionSpec read_head_counts(const JsonObject& keys, const HeadDefaults& defaults = {});
 
-/// Reads softmax attention from these keys and head_dim, scaled by 1 / sqrt(head_dim). No rotation,
-/// norms, biases, window or sinks: the family adds them.
+/// Reads softmax attention from the keys of read_head_counts() and head_dim; the scale is 1 /
+/// sqrt(head_dim). The result has no rotation, norms, biases, window or sinks, which the family's
+/// own code adds.
 SelfAttentionSpec read_attention(const JsonObject& keys, const ModelSpec& model,
                                  const HeadDefaults& defaults = {});
 

@@ -1,4 +1,4 @@
-// Patterns of layers that are not all alike (ModelSpec::pattern). No torch.
+// Patterns with layers of several kinds (ModelSpec::pattern). No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace longspan {
 
-/// Returns `these` where `which` is true, and `others` elsewhere.
+/// Returns one layer per element of `which`: `these` for true, `others` for false.
 std::vector<LayerSpec> layers_where(const std::vector<bool>& which, const LayerSpec& these,
                                     const LayerSpec& others);
 
-/// Returns n flags: true for all but the last.
+/// Returns n flags: false for the last flag, true for all others.
 std::vector<bool> all_but_each(int64_t n);
 
 /// Returns the pattern with `feed_forward` in every layer i where which[i % which.size()] is true.

@@ -1,5 +1,5 @@
-// Matrices of LoRA adapters (arXiv 2106.09685): their initialization and merging. Linear computes
-// with them.
+// Initialization and merging of the matrices of LoRA adapters (arXiv 2106.09685). kernels/ has the
+// computation with adapters (Linear).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace longspan {
 
 /// Returns <layer>.lora_A.weight [R, I] and <layer>.lora_B.weight [O, R] of lora_parameters_of(),
-/// as fp32 leaves. A is uniform within 1 / sqrt(I) (PEFT's Kaiming initialization) and the same for
-/// a seed on every machine; B is zero.
+/// as fp32 leaves. A is uniform in [-1 / sqrt(I), 1 / sqrt(I)] (PEFT's Kaiming initialization), and
+/// depends on the seed alone, not on the machine. B is zero.
 std::vector<NamedTensor> new_lora_parameters(const ModelSpec& model, const LoraShape& shape,
                                              uint64_t seed);
 
@@ -24,8 +24,8 @@ void add_lora(const at::Tensor& weight_OI, const at::Tensor& a_RI, const at::Ten
 /// share the adapter.
 at::Tensor own_rows(const ParameterSpec& projection, const at::Tensor& b_OR);
 
-/// Calls add_lora() for each adapter among the model's parameters, and removes its matrices from
-/// the list.
+/// Calls add_lora() for each adapter among the model's parameters, and removes the adapter's
+/// matrices from the list.
 void merge_lora(const ModelSpec& model, std::vector<NamedTensor>& parameters, double scale);
 
 }  // namespace longspan

@@ -9,13 +9,13 @@
 
 namespace longspan {
 
-/// Storage format of a model's matrices, by quantization_config of config.json. Quantized matrices
-/// are restored on reading. Saving writes plain numbers and drops that key.
+/// Storage format of a model's matrices, by quantization_config of config.json. Reading dequantizes
+/// quantized matrices. Saving writes unquantized weights and removes quantization_config.
 struct StoredNumbers {
   enum class Format {
     kPlain,
-    kMxfp4,  ///< some matrices, checkpoint/mxfp4.h
-    kFp8,    ///< some matrices, checkpoint/fp8_blocks.h
+    kMxfp4,  ///< some matrices are in MXFP4, checkpoint/mxfp4.h
+    kFp8,    ///< some matrices are in fp8, checkpoint/fp8_blocks.h
   };
   Format format = Format::kPlain;
   /// For kFp8: rows and columns that share a scale.
@@ -31,7 +31,7 @@ struct ModelConfig {
   ModelSpec spec;
   int64_t max_position_embeddings = 0;
   /// The rotation that rope_scaling stretches (models/rope_scaling.h). If layers with a window have
-  /// their own rotation, this is that of the other layers.
+  /// their own rotation, `rotary` is the rotation of the other layers.
   RotarySpec rotary;
   /// True if rope_parameters has an object for each kind of layer; `rotary` is then
   /// full_attention's.
@@ -39,7 +39,7 @@ struct ModelConfig {
   /// router_aux_loss_coef if output_router_logits turns the auxiliary loss on.
   std::optional<double> router_aux_loss_coef;
   StoredNumbers stored;
-  /// The file's text. Saving writes back every key of it, known or not.
+  /// The file's text. Saving writes back every key of the file, including unknown keys.
   std::string json;
 };
 

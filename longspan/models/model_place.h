@@ -1,5 +1,5 @@
-// Checks of a path that is given as a model. The messages say what the path is instead, and how to
-// get a model.
+// Checks of a path that the user gives as a model. If the path is not a model, the messages name
+// the kind of file or folder, and the way to get a model.
 #pragma once
 
 #include <string>

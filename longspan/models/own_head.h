@@ -7,11 +7,11 @@
 
 namespace longspan {
 
-/// Returns the same model with its own head and tie_word_embeddings: false in its config.json, so
-/// that saved weights load as they were trained.
+/// Returns the same model with a head that is not tied, and with tie_word_embeddings: false in
+/// config.json, so that loading the saved weights restores the trained head.
 ModelConfig with_own_head(const ModelConfig& tied);
 
-/// Returns a sentence about the own head if config.json in the folder ties the head; otherwise
+/// Returns a sentence about the untied head if config.json in `folder` ties the head; otherwise
 /// empty.
 std::string describe_own_head(const std::string& folder, const ModelConfig& model);
 

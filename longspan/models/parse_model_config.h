@@ -9,10 +9,12 @@
 
 namespace longspan {
 
-/// Like load_model_config, from the file's text. `source`: the file's name, for messages.
+/// Does the same as load_model_config(), from the file's text. `source`: the file's name, for
+/// messages.
 ModelConfig parse_model_config(const std::string& text, const std::string& source);
 
-/// Reads the file as one of `family`, whatever its model_type. `keys` must outlive the call.
+/// Reads config.json as a file of `family`, and ignores the model_type in the file. `keys` must
+/// outlive the call.
 ModelConfig read_model_config_as(const Family& family, const JsonObject& keys);
 
 }  // namespace longspan

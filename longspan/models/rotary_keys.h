@@ -1,5 +1,5 @@
-// Keys of config.json for rotary positions, as transformers 4 (rope_theta and rope_scaling) and 5
-// (rope_parameters) write them. No torch.
+// Keys of config.json for rotary positions, in the forms of transformers 4 (rope_theta and
+// rope_scaling) and transformers 5 (rope_parameters). No torch.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace longspan {
 
-/// Limit of positions: they are counted in doubles and multiplied by factors.
+/// Limit of positions, which are computed as doubles and multiplied by factors.
 inline constexpr int64_t kMostPositions = int64_t{1} << 40;
 
 /// Defaults of a family for missing rotation keys.
@@ -26,23 +26,25 @@ struct RotaryDefaults {
   /// The scalings that the family supports, by their names in config.json.
   std::span<const std::pair<std::string_view, RopeScaling::Type>> types = kRopeTypes;
   /// Default of original_max_position_embeddings for scaled models whose file has the key only
-  /// inside the scaling, which transformers then ignores. none: the key inside the scaling counts.
+  /// inside the scaling; transformers ignores the key there. none: the key inside the scaling is
+  /// used.
   std::optional<int64_t> original_positions = std::nullopt;
-  /// Axes of positions of pictures (mrope_section); none: the family has none.
+  /// Axes of positions of pictures (mrope_section); none: positions have one axis.
   std::optional<RotaryAxes> axes = std::nullopt;
 };
-/// kRopeTypes, and `mrope`, as published files of Qwen2-VL name unscaled frequencies.
+/// kRopeTypes, and `mrope`: the name of unscaled frequencies in published files of Qwen2-VL.
 extern const std::span<const std::pair<std::string_view, RopeScaling::Type>> kRopeTypesWithMrope;
-/// Qwen3-VL's, dense and with experts.
+/// Defaults of Qwen3-VL, dense and with experts.
 extern const RotaryDefaults kQwen3VlRotary;
 
 /// Reads the rotation of heads of size head_dim, and sets config.rotary. If the keys of both
-/// versions are present, rope_scaling wins, as in transformers' RotaryEmbeddingConfigMixin. Throws
-/// UserError for an unsupported scaling type and for numbers that contradict each other.
+/// versions are present, rope_scaling is used, as in transformers' RotaryEmbeddingConfigMixin.
+/// Throws UserError for an unsupported scaling type and for numbers that contradict each other.
 RotarySpec read_rotary(const JsonObject& keys, int64_t head_dim, const RotaryDefaults& defaults,
                        ModelConfig& config);
 
-/// Rotations of families whose layers with a window have their own, which rotates whole heads.
+/// Rotations of a family whose layers with a window have their own rotation. The rotation of layers
+/// with a window rotates whole heads.
 struct RotaryByKind {
   RotarySpec full, windowed;
 };

@@ -37,10 +37,16 @@ class VisionReader {
   int64_t size(const char* name, int64_t fallback, int64_t most = kMostIndexed) {
     return positive(keys_, name, most, fallback);
   }
-  const JsonObject& keys() const { return keys_; }
+  double norm_eps(const char* name, double fallback) {
+    const auto eps = keys_.get<double>(name, fallback);
+    if (!(eps > 0)) keys_.fail(fmt::format("{} is {}, it must be positive", name, eps));
+    return eps;
+  }
 
+  /// Keys of Qwen's towers.
   VisionSpec common(std::string_view activation, int64_t patch_size) {
     VisionSpec vision;
+    vision.names = VisionSpec::names_of_qwen();
     // Published files of Qwen2-VL name the channels in_chans, which transformers does not read.
     vision.num_channels = size("in_channels", 3, 16);
     if (keys_.get<int64_t>("in_chans", vision.num_channels) != vision.num_channels) {
@@ -52,14 +58,18 @@ class VisionReader {
     vision.merge_size = size("spatial_merge_size", 2, 16);
     vision.depth = size("depth", 32, kMostBlocks);
     vision.num_heads = size("num_heads", 16);
+    require_activation(activation);
+    vision.initializer_range = keys_.get<double>("initializer_range", 0.02);
+    rotary(vision);
+    return vision;
+  }
+
+  void require_activation(std::string_view activation) {
     if (const auto name = keys_.get<std::string>("hidden_act", std::string(activation));
         name != activation) {
       keys_.fail(fmt::format("hidden_act {} is not supported in the vision tower; {} is", name,
                              activation));
     }
-    vision.initializer_range = keys_.get<double>("initializer_range", 0.02);
-    rotary(vision);
-    return vision;
   }
 
   void heads(const VisionSpec& vision) const {
@@ -96,6 +106,7 @@ class VisionReader {
 
  private:
   void rotary(VisionSpec& vision) {
+    vision.rotary_theta = 10000.0;
     if (!keys_.has("rope_parameters")) return;
     const JsonObject rope = keys_.object("rope_parameters");
     // transformers takes default for axial here.
@@ -110,15 +121,15 @@ class VisionReader {
           "key if the model does not need it",
           name));
     }
-    vision.rotary_theta = rope.get<double>("rope_theta", vision.rotary_theta);
-    if (!(vision.rotary_theta > 1)) rope.fail("rope_theta must be larger than 1");
+    vision.rotary_theta = rope.get<double>("rope_theta", *vision.rotary_theta);
+    if (!(*vision.rotary_theta > 1)) rope.fail("rope_theta must be larger than 1");
   }
 
   JsonObject keys_;
   std::set<std::string> asked_;
 };
 
-constexpr VisionSpec::MergerNames kNamedByPlace{"ln_q", "mlp.0", "mlp.2"},
+constexpr VisionSpec::MlpMerger kNamedByPlace{"ln_q", "mlp.0", "mlp.2"},
     kNamedByUse{"norm", "linear_fc1", "linear_fc2"};
 
 VisionSpec read_qwen3(const JsonObject& keys, bool has_deepstack) {
@@ -151,7 +162,8 @@ VisionSpec read_qwen3(const JsonObject& keys, bool has_deepstack) {
 
 }  // namespace
 
-VisionSpec read_qwen2_vl_vision(const JsonObject& keys) {
+VisionSpec read_qwen2_vl_vision(const VisionKeys& given) {
+  const JsonObject& keys = given.tower;
   VisionReader reader(keys);
   VisionSpec vision = reader.common("quick_gelu", 14);
   vision.hidden_size = reader.size("embed_dim", 1280);
@@ -166,7 +178,8 @@ VisionSpec read_qwen2_vl_vision(const JsonObject& keys) {
   return vision;
 }
 
-VisionSpec read_qwen2_5_vl_vision(const JsonObject& keys) {
+VisionSpec read_qwen2_5_vl_vision(const VisionKeys& given) {
+  const JsonObject& keys = given.tower;
   VisionReader reader(keys);
   VisionSpec vision = reader.common("silu", 14);
   vision.hidden_size = reader.size("hidden_size", 3584);
@@ -190,7 +203,66 @@ VisionSpec read_qwen2_5_vl_vision(const JsonObject& keys) {
   return vision;
 }
 
-VisionSpec read_qwen3_vl_vision(const JsonObject& keys) { return read_qwen3(keys, true); }
-VisionSpec read_qwen3_5_vision(const JsonObject& keys) { return read_qwen3(keys, false); }
+VisionSpec read_qwen3_vl_vision(const VisionKeys& keys) { return read_qwen3(keys.tower, true); }
+VisionSpec read_qwen3_5_vision(const VisionKeys& keys) { return read_qwen3(keys.tower, false); }
+
+VisionSpec read_gemma3_vision(const VisionKeys& given) {
+  const JsonObject& keys = given.tower;
+  VisionReader reader(keys);
+  VisionSpec vision;
+  vision.num_channels = reader.size("num_channels", 3, 16);
+  vision.patch_size = reader.size("patch_size", 16, kMostOfPatch);
+  vision.depth = reader.size("num_hidden_layers", 12, kMostBlocks);
+  vision.hidden_size = reader.size("hidden_size", 768);
+  vision.num_heads = reader.size("num_attention_heads", 12);
+  vision.output_size = given.hidden_size;
+  vision.has_patch_bias = true;
+  vision.norm_eps = reader.norm_eps("layer_norm_eps", 1e-6);
+  vision.initializer_range = given.whole.get<double>("initializer_range", 0.02);
+  reader.require_activation("gelu_pytorch_tanh");
+  vision.mlp = {.intermediate_size = reader.size("intermediate_size", 3072),
+                .activation = VisionSpec::Activation::kGeluTanh,
+                .has_gate = false,
+                .names = {"fc1", "fc2"}};
+  vision.merger = VisionSpec::MeanMerger{"mm_soft_emb_norm", "mm_input_projection_weight"};
+  vision.names = {.patches = "vision_tower.embeddings.patch_embedding",
+                  .positions = "vision_tower.embeddings.position_embedding",
+                  .blocks = "vision_tower.encoder.layers",
+                  .attention_norm = "layer_norm1",
+                  .mlp_norm = "layer_norm2",
+                  .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                  .output = "self_attn.out_proj",
+                  .mlp = "mlp",
+                  .last_norm = "vision_tower.post_layernorm",
+                  .merger = "multi_modal_projector",
+                  .deepstack = {}};
+  vision.two_way_pictures = true;
+  if (vision.hidden_size % vision.num_heads != 0) {
+    keys.fail(fmt::format("hidden_size {} is not divisible by num_attention_heads {}",
+                          vision.hidden_size, vision.num_heads));
+  }
+  if (keys.get<bool>("vision_use_head", true)) {
+    keys.fail(
+        "vision_use_head must be false: the tower of this family has no head, and one would not "
+        "be trained");
+  }
+  if (const auto dropout = keys.get<double>("attention_dropout", 0.0); dropout != 0) {
+    keys.fail(fmt::format("attention_dropout is {}, it must be 0 in the vision tower", dropout));
+  }
+  const int64_t side = reader.size("image_size", 224, int64_t{1} << 14),
+                tokens = positive(given.whole, "mm_tokens_per_image", kMostIndexed, 256);
+  vision.position_side = side / vision.patch_size;
+  const int64_t of_side = std::llround(std::sqrt(static_cast<double>(tokens)));
+  if (of_side * of_side != tokens || vision.position_side % of_side != 0 ||
+      vision.position_side * vision.patch_size != side) {
+    given.whole.fail(fmt::format(
+        "mm_tokens_per_image is {}, image_size {} and patch_size {}: the tokens of a picture must "
+        "be squares of whole patches",
+        tokens, side, vision.patch_size));
+  }
+  vision.merge_size = vision.position_side / of_side;
+  reader.require_known();
+  return vision;
+}
 
 }  // namespace longspan

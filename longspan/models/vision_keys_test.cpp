@@ -14,10 +14,11 @@ namespace longspan {
 namespace {
 
 using Json = nlohmann::json;
-using Reader = VisionSpec (*)(const JsonObject&);
+using Reader = VisionSpec (*)(const VisionKeys&);
 
 VisionSpec read(Reader reader, const Json& json) {
-  return reader(JsonObject(json, "vision_config"));
+  const Json whole = {{"mm_tokens_per_image", 16}};
+  return reader({JsonObject(json, "vision_config"), JsonObject(whole, "config.json"), 64});
 }
 
 bool says(Reader reader, const Json& json, const char* what) {
@@ -86,7 +87,7 @@ TEST_CASE("vision keys: what is not known or cannot be is refused") {
              "partial_rotary_factor is not known"));
   CHECK(read(read_qwen2_vl_vision,
              {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e5}}}})
-            .rotary_theta == 1e5);
+            .rotary_theta.value() == 1e5);
   CHECK(says(read_qwen2_5_vl_vision, {{"window_size", 20}}, "window_size is 20, less than"));
   CHECK(says(read_qwen2_5_vl_vision, {{"fullatt_block_indexes", {7, 40}}},
              "fullatt_block_indexes [7, 40] must be ascending blocks from 0 to 31"));
@@ -95,6 +96,82 @@ TEST_CASE("vision keys: what is not known or cannot be is refused") {
   CHECK(says(read_qwen3_5_vision, {{"deepstack_visual_indexes", {8}}},
              "deepstack_visual_indexes must be empty in this family"));
   CHECK(says(read_qwen3_vl_vision, {{"depth", 5000}}, "depth is 5000, it must be at most 4096"));
+}
+
+/// Gemma 3's vision_config, as published.
+Json siglip() {
+  return {{"model_type", "siglip_vision_model"},
+          {"hidden_size", 1152},
+          {"image_size", 896},
+          {"intermediate_size", 4304},
+          {"num_attention_heads", 16},
+          {"num_hidden_layers", 27},
+          {"patch_size", 14},
+          {"vision_use_head", false}};
+}
+
+TEST_CASE("vision keys: Gemma 3's tower") {
+  const VisionSpec vision = read(read_gemma3_vision, siglip());
+  CHECK(vision.position_side == 64);
+  CHECK(vision.merge_size == 16);  // 16 tokens in read()
+  CHECK(vision.patch_dim() == 3 * 14 * 14);
+  CHECK(vision.output_size == 64);
+  CHECK(vision.two_way_pictures);
+  CHECK_FALSE(vision.rotary_theta);
+  const auto refused = [](const char* key, const Json& value, const char* what) {
+    Json json = siglip();
+    json[key] = value;
+    return says(read_gemma3_vision, json, what);
+  };
+  CHECK(refused("vision_use_head", true, "vision_use_head must be false"));
+  CHECK(refused("vision_use_head", nullptr, "vision_use_head must be false"));
+  CHECK(refused("hidden_act", "gelu", "hidden_act gelu is not supported"));
+  CHECK(refused("image_size", 900, "must be squares of whole patches"));
+  CHECK(refused("image_size", 868, "must be squares of whole patches"));  // 62 patches a side
+  CHECK(refused("num_attention_heads", 7, "is not divisible by num_attention_heads 7"));
+  CHECK(refused("attention_dropout", 0.1, "attention_dropout is 0.1"));
+  CHECK(refused("layer_norm_eps", 0, "layer_norm_eps is 0, it must be positive"));
+  CHECK(refused("use_rope", true, "use_rope is not known"));
+}
+
+TEST_CASE("vision keys: names of Gemma 3's tower, in files and adapters") {
+  const Json json = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                     {"model_type", "gemma3"},
+                     {"image_token_index", 90},
+                     {"boi_token_index", 91},
+                     {"eoi_token_index", 92},
+                     {"text_config",
+                      {{"model_type", "gemma3_text"},
+                       {"vocab_size", 100},
+                       {"hidden_size", 64},
+                       {"intermediate_size", 96},
+                       {"num_hidden_layers", 2}}},
+                     {"vision_config", siglip()}};
+  const ModelConfig texts = parse_model_config(json.dump(), "config.json"),
+                    both = with_pictures(texts);
+  const std::string own = "visual.vision_tower.encoder.layers.3.mlp.fc1.weight",
+                    published = "vision_tower.vision_model.encoder.layers.3.mlp.fc1.weight";
+  CHECK(name_in_files(both, own) == published);
+  for (const char* stored : {published.c_str(), "vision_tower.encoder.layers.3.mlp.fc1.weight",
+                             "model.vision_tower.encoder.layers.3.mlp.fc1.weight",
+                             "model.vision_tower.vision_model.encoder.layers.3.mlp.fc1.weight"}) {
+    CAPTURE(stored);
+    CHECK(name_in_language_model(both, stored) == own);
+  }
+  CHECK(name_in_adapter(both, own) == "model.vision_tower.encoder.layers.3.mlp.fc1.weight");
+  const std::string matrix = "visual.multi_modal_projector.mm_input_projection_weight";
+  CHECK(name_in_files(both, matrix) == "multi_modal_projector.mm_input_projection_weight");
+  CHECK(name_in_language_model(both, "multi_modal_projector.mm_input_projection_weight") == matrix);
+  CHECK(is_copied_tensor(texts, published));
+  CHECK_FALSE(is_copied_tensor(both, published));
+  const std::string layer = "model.layers.0.mlp.up_proj.weight";
+  CHECK(name_in_files(both, layer) == "language_model.model.layers.0.mlp.up_proj.weight");
+  CHECK(name_in_adapter(both, layer) == "model.language_model.layers.0.mlp.up_proj.weight");
+  CHECK(name_in_language_model(both, "model.language_model.layers.0.mlp.up_proj.weight") == layer);
+  const PictureTokens tokens = picture_tokens(both);
+  CHECK(tokens.image == 90);
+  CHECK(tokens.video == -1);
+  CHECK(tokens.end == 92);
 }
 
 /// A flat config.json, as Qwen2-VL's are published.

@@ -85,8 +85,9 @@ PixelValues pixel_values(std::string_view bytes, const std::string& place,
   const at::Tensor resized = resized_1CHW(
       tensor_of(raster), processed_size(raster.size, processor, place), processor.filter);
   at::Tensor values = normalized(resized, processor);
-  if (processor.kind == PictureProcessor::Kind::kSquare) return {std::move(values), grid};
-  values = values.expand({processor.temporal_patch_size, -1, -1, -1});
+  if (processor.temporal_patch_size > 0) {
+    values = values.expand({processor.temporal_patch_size, -1, -1, -1});
+  }
   return {patches_of(values, processor, grid), grid};
 }
 

@@ -17,7 +17,7 @@ namespace longspan {
 /// P: patches in the order of their tokens: blocks of merge_size^2 neighbours. X: channels, frames
 /// of a temporal patch, rows and columns of a patch.
 struct PixelValues {
-  at::Tensor patches_PX;  // fp32; of a square picture [1, 3, side, side]
+  at::Tensor patches_PX;  // fp32
   PictureGrid grid;
 };
 

@@ -37,6 +37,13 @@ int64_t rounded_to(int64_t side, int64_t factor) {
 
 }  // namespace
 
+PictureLimits limits_for(const PictureProcessor& processor, int64_t max_pixels,
+                         int64_t min_pixels) {
+  return {.max_pixels = max_pixels,
+          .min_pixels = min_pixels,
+          .as_qwen2_vl = processor.kind == PictureProcessor::Kind::kQwenPatches};
+}
+
 std::vector<ResizeStep> limiting_steps(PictureSize size, const PictureLimits& limits,
                                        const std::string& place) {
   std::vector<ResizeStep> steps;

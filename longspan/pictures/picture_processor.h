@@ -21,7 +21,8 @@ struct PictureProcessor {
   enum class Filter { kBilinear, kBicubic };
 
   Kind kind = Kind::kQwenPatches;
-  int64_t patch_size = 14, temporal_patch_size = 2, merge_size = 2;
+  int64_t patch_size = 14, merge_size = 2;
+  int64_t temporal_patch_size = 2;                            // kSquare: 0, as in VisionSpec
   int64_t min_pixels = 56 * 56, max_pixels = 28 * 28 * 1280;  // kQwenPatches
   int64_t side = 0;                                           // kSquare
   int64_t tokens_per_picture = 0;                             // kSquare; 0: unknown
@@ -43,6 +44,9 @@ struct PictureLimits {
   int64_t max_pixels = 768 * 768, min_pixels = 32 * 32;
   bool as_qwen2_vl = true;  // also: sides of at least 28, ratios of at most 200
 };
+
+/// Returns LLaMA-Factory's limits before a processor: those of Qwen's before Qwen's.
+PictureLimits limits_for(const PictureProcessor& processor, int64_t max_pixels, int64_t min_pixels);
 
 /// A step of LLaMA-Factory's resizing.
 struct ResizeStep {

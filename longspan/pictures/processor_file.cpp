@@ -193,6 +193,18 @@ void read_model(const std::string& folder, const nlohmann::json* nested,
       processor.tokens_per_picture = object.whole("image_seq_length", 1, kMostSide);
     }
   }
+  processor.temporal_patch_size = 0;
+  if (processor.tokens_per_picture == 0) return;
+  const int64_t patches = processor.side / processor.patch_size,
+                tokens = std::llround(std::sqrt(processor.tokens_per_picture));
+  if (tokens * tokens != processor.tokens_per_picture || patches % tokens != 0 ||
+      patches * processor.patch_size != processor.side) {
+    throw UserError(fmt::format(
+        "{}: pictures of {} pixels a side, in patches of {}, cannot have {} tokens each: tokens "
+        "must be squares of whole patches. Take all files from the same model.",
+        folder, processor.side, processor.patch_size, processor.tokens_per_picture));
+  }
+  processor.merge_size = patches / tokens;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <string>
 
@@ -64,6 +65,13 @@ TEST_CASE("Gemma 3's processor: its side, and tokens from either file") {
   CHECK(num_features({1, 64, 64}, load_picture_processor(folder.path)) == 256);
   folder.write("processor_config.json", R"({"image_seq_length": 64})");
   CHECK(num_features({1, 64, 64}, load_picture_processor(folder.path)) == 64);
+  CHECK(load_picture_processor(folder.path).merge_size == 8);
+  CHECK(load_picture_processor(folder.path).temporal_patch_size == 0);
+  for (const char* tokens : {"63", "81"}) {  // no square; no squares of whole patches
+    folder.write("processor_config.json", fmt::format(R"({{"image_seq_length": {}}})", tokens));
+    CHECK_THROWS_WITH_AS(load_picture_processor(folder.path),
+                         doctest::Contains("must be squares of whole patches"), UserError);
+  }
 }
 
 TEST_CASE("processor_config.json with a processor inside comes first") {

@@ -23,9 +23,9 @@ double rows_of(const std::vector<HeadTokens>& all) {
 
 /// One step of travelling keys.
 struct Hop {
-  double kv = 0;       // head rows that have arrived for it
-  double latents = 0;  // or latents of so many tokens
-  double queries = 0;  // head rows that see any of them
+  double kv = 0;       // head rows that have arrived for the step
+  double latents = 0;  // or number of tokens whose latents have arrived
+  double queries = 0;  // head rows that see any of the arrived keys
 };
 
 Hop hop_of(const AttentionStep& step) {
@@ -124,7 +124,7 @@ AttentionMemory memory_of_exchange(const HeadsAtHand& heads, int head_waves, int
   const double Q = t * static_cast<double>(shape.spec.num_heads) * bytes.query,
                KV = t * static_cast<double>(shape.spec.num_kv_heads) * bytes.kv,
                O = t * static_cast<double>(shape.spec.num_heads) * bytes.output;
-  // Data from other ranks and, if it was copied out for them, data to other ranks.
+  // Data from other ranks, and data to other ranks if the rank copies this data before the send.
   const double others = 1.0 - 1.0 / static_cast<double>(num_ranks);
   const double sent = heads.cuts ? others : 0.0;
   AttentionMemory memory;
@@ -190,7 +190,8 @@ AttentionMemory memory_of_degrees(const ParallelPlan& plan, const AttentionShape
     }
     memory.forward += hops.forward;
     memory.backward += hops.backward;
-    // If latents travel, they are saved instead of the keys and values made of them.
+    // If latents travel, the latents are saved instead of the keys and values computed from the
+    // latents.
     if (latents_go_round(geometry)) {
       const double kv = static_cast<double>(tokens * shape.spec.num_kv_heads) * bytes.kv;
       memory.inputs -= kv;

@@ -1,5 +1,6 @@
 // Memory that sequence parallelism adds to an attention layer, by formula. Methods combine the
-// parts here, which count blocks and keys by the method's geometry. No torch. t: tokens of a rank.
+// functions of this file, which count blocks and keys by the method's geometry. No torch. t: tokens
+// of a rank.
 #pragma once
 
 #include <algorithm>
@@ -12,25 +13,26 @@
 
 namespace longspan {
 
-/// Bytes of one layer on one rank, in addition to the memory that attention needs without other
-/// ranks (queries, keys, values and outputs of the rank's own tokens; in the backward also their
-/// gradients). May be negative if a rank has little work.
+/// Bytes of one layer on one rank, in addition to the memory of the rank's own tokens (queries,
+/// keys, values and outputs; in the backward also the gradients). A number may be negative if a
+/// rank has little work.
 struct AttentionMemory {
   double forward = 0;   ///< at the peak of the forward
   double backward = 0;  ///< at the peak of the backward, on recomputed queries, keys and values
   double replay = 0;  ///< like backward, during recomputation and exchange of queries, keys, values
-  double inputs = 0;  ///< queries, keys and values, if they are saved for the backward
+  double inputs = 0;  ///< queries, keys and values, if saved for the backward
   double leaves = 0;  ///< saved outputs of the kernel
-  double output = 0;  ///< the output in token order, if it is another tensor
+  double output = 0;  ///< the output in token order, if in a separate tensor
 };
 
-/// Returns the bytes of the rank that needs most; zeros for one rank per row. `padded`: the row as
-/// TokenOrder::packing has it. shape.gradient_bytes must be those of the kernels' gradients.
+/// Returns the largest bytes of any rank; zeros for one rank per row. `padded`: the padded row
+/// (TokenOrder::packing). shape.gradient_bytes must be the element size of the kernels' gradients.
 AttentionMemory attention_memory(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded);
 
-/// Bytes of a head row (one head of one token): of a query, of a key with its value, of an output,
-/// and of the kernel's gradients of them; and of the latents of all keys of a token.
+/// Bytes of a head row (one head of one token): of a query, of a key with its value, and of an
+/// output. `latents`: bytes of one token's latents, which stand for the keys and values of all
+/// heads.
 struct RowBytes {
   explicit RowBytes(const AttentionShape& shape)
       : query(static_cast<double>(shape.key_bytes())),
@@ -54,16 +56,17 @@ AttentionMemory fullest_rank(const ParallelPlan& plan, const OfRank& of_rank) {
   return most;
 }
 
-/// Head rows that one rank attends with, in total and in its largest wave.
+/// Head rows that take part in one rank's attention, in total and in the rank's largest wave.
 struct HeadsAtHand {
   double queries = 0, kv = 0;
   double wave_queries = 0, wave_kv = 0;
-  /// Tokens whose latents the rank has instead of their keys and values.
+  /// Tokens whose latents the rank receives instead of keys and values.
   double latents = 0;
-  /// Rows of keys whose gradients other ranks return.
+  /// Head rows of keys from other ranks; an estimate of the head rows whose gradients other ranks
+  /// return.
   double returning_kv = 0;
-  /// True if each rank attends with only some heads. A rank then copies the heads of other ranks
-  /// from its own tokens before it sends them.
+  /// True if each rank attends with only some heads. A rank then copies other ranks' heads out of
+  /// its own tokens before the send.
   bool cuts = true;
 };
 /// Counts the queries, keys and latents in the steps of the rank's geometry.
@@ -78,7 +81,7 @@ AttentionMemory memory_of_exchange(const HeadsAtHand& heads, int head_waves, int
 /// Zeros: each rank holds only its own tokens.
 AttentionMemory nothing_beside(const ParallelPlan& plan, const AttentionShape& shape,
                                const Packing& padded);
-/// For exchanged heads, keys that travel rings, or both.
+/// For exchanged heads, keys that travel around rings, or both.
 AttentionMemory memory_of_degrees(const ParallelPlan& plan, const AttentionShape& shape,
                                   const Packing& padded);
 

@@ -16,26 +16,28 @@ struct AttentionShape {
 
   AttentionSpec spec;
   int64_t element_bytes;   // 2 in bf16
-  int64_t gradient_bytes;  // of kv gradients that travel a ring; 4 (fp32) for bf16
+  int64_t gradient_bytes;  // of kv gradients that travel around a ring; 4 for bf16
 
-  /// Bytes of one head of one token: of a query or key, and of a value or output.
+  /// Bytes of one head of one token: key_bytes() of a query or key, value_bytes() of a value or
+  /// output.
   int64_t key_bytes() const { return spec.key_dim * element_bytes; }
   int64_t value_bytes() const { return spec.value_dim * element_bytes; }
 };
 
 /// True if latents (AttentionSpec::latent_dim) travel instead of keys and values: around a ring,
 /// and in head exchanges of U ranks. In a head exchange, a rank needs J latent elements per token,
-/// or M (K + V) / U elements of its heads' keys and values, so latents travel if U J < M (K + V).
-/// Not in a sliding window, where each rank fetches few keys, and not with head waves, each of
-/// which would need the latents again.
+/// or M (K + V) / U elements of its heads' keys and values (M: kv heads, K, V: elements of a key
+/// and of a value). Latents therefore travel if U J < M (K + V). Latents do not travel in a sliding
+/// window, where each rank fetches few keys, nor with head waves, each of which would need the
+/// latents again.
 bool passes_latents(const AttentionSpec& spec, int ulysses_size, int head_waves);
 
 /// Bytes for one layer that all ranks of a sequence group together send to OTHER ranks.
 ///
-/// With one kv head per query head, this is P times table 1 of Plug & Play SP. That table counts
-/// one rank's bytes in units of T d, as if a rank also sent to itself. The table's 8 / P for
-/// Ulysses becomes 8 (P - 1) / P^2 here. The table's 4 for a ring becomes 6 (P - 1) / P here, since
-/// the gradients of keys and values travel too.
+/// With one kv head per query head, the volume is P times table 1 of Plug & Play SP. The table
+/// counts one rank's bytes in units of T d, as if a rank also sent to itself. The table's 8 / P for
+/// Ulysses becomes 8 (P - 1) / P^2 here. The table's 4 for a ring becomes 6 (P - 1) / P here,
+/// because the gradients of keys and values also travel around the ring.
 struct AttentionVolume {
   int64_t forward = 0, backward = 0;
 };
@@ -46,10 +48,10 @@ struct AttentionVolumeParts {
   AttentionVolume context;  // keys and values that travel or are gathered, and their gradients
 };
 
-/// `padded`: the row as TokenOrder::packing has it. With checkpointing, the backward repeats the
-/// head exchange of the forward, but sends no keys or values around a ring for it. With head waves,
-/// checkpointing repeats only the exchange of outputs, since a backward in waves exchanges queries,
-/// keys and values once more in any case. Outputs that were saved (SavedAttention::output_is_known)
+/// `padded`: the padded row (TokenOrder::packing). With checkpointing, the backward repeats the
+/// head exchange of the forward. This repetition sends no keys or values around a ring. With head
+/// waves, checkpointing repeats only the exchange of outputs, because a backward in waves exchanges
+/// queries, keys and values once more in any case. Saved outputs (SavedAttention::output_is_known)
 /// are not exchanged again.
 AttentionVolume attention_volume(const ParallelPlan& plan, const AttentionShape& shape,
                                  const Packing& padded, bool checkpointing = false,

@@ -20,9 +20,10 @@ using testing::solve_all;
 
 constexpr int64_t kHeadDim = 16;
 
-const Packing kRows[] = {Packing::from_lengths({97}),
-                         Packing::from_documents({{29}, {1}, {40, Fork{9, 30}}, {7}, {20}}),
-                         Packing::from_lengths({3})};
+const Packing kRows[] = {
+    Packing::from_lengths({97}), Packing::from_documents({{29}, {1}, {40, Fork{9, 30}}, {7}, {20}}),
+    Packing::from_lengths({3}),
+    Packing::from_documents({{60, {}, {{3, 41}}}, {37, {}, {{1, 9}, {12, 36}}}})};
 
 /// The ranks' counters. The ranks connect once for all plans with the same groups.
 class CountedBytes {

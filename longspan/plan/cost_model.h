@@ -1,11 +1,12 @@
-// Estimates the time of a layer's attention under a plan, to compare plans, not to predict runs. No
-// torch.
+// Estimates the time of a layer's attention under a plan. The estimates serve to compare plans, not
+// to predict the time of a run. No torch.
 //
-// Work: the busiest rank's FLOP by the method's geometry. The layer's spec gives the FLOP for each
-// pair of a query and a key that it sees (spec/attention_spec.h); tiles are computed whole. Rings
+// Work: the busiest rank's FLOP by the method's geometry. The layer's spec gives the FLOP of each
+// pair of a query and a visible key (spec/attention_spec.h); kernels compute whole tiles. Rings
 // also merge the output of every hop. Communication: each rank's share of the bytes in
-// plan/attention_volume.h, over the link that it crosses. Ring hops, and gathers after the first,
-// overlap fully with the compute of the previous step. Head exchanges overlap only with head waves.
+// plan/attention_volume.h, over the link between sender and receiver. Ring hops, and gathers after
+// the first, overlap fully with the compute of the previous step. Head exchanges overlap only with
+// head waves.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 namespace longspan {
 
 /// Hardware of the ranks; rates are per rank. The values are assumptions, not measurements of the
-/// user's machine, so only comparisons of estimates are meaningful.
+/// user's machine. Only comparisons of estimates are meaningful.
 struct ClusterModel {
   int ranks_per_machine = 1;
   double forward_flops = 0, backward_flops = 0;  // FLOP/s of attention on long rows
@@ -26,16 +27,16 @@ struct ClusterModel {
   double inside_delay = 0, between_delay = 0;    // seconds per message
   double call_seconds = 0;                       // seconds per kernel call
   int64_t tile = 1;                              // queries and keys per tile
-  bool copies_cost_work = false;  // the ranks' own cores copy the bytes, at inside_bytes
+  bool copies_cost_work = false;  // the ranks' own cores copy the bytes, at the rate inside_bytes
   bool shares_port = false;       // between_bytes is per machine, shared by its sending ranks
 };
 
-/// Assumed constants for an A100 cluster, or for CPUs under Gloo. The .cpp says which are sourced
-/// and which are guesses.
+/// Returns assumed constants for an A100 cluster, or for CPUs under Gloo. The .cpp states for each
+/// constant the source, or that the constant is a guess.
 ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes);
 
 /// Returns the seconds of one layer's attention, forward and backward, on the slowest rank of the
-/// slowest sequence group. `row`: before padding.
+/// slowest sequence group. `row`: the row before padding.
 double attention_seconds(const ParallelPlan& plan, const AttentionShape& shape, const Packing& row,
                          bool checkpointing, const ClusterModel& cluster);
 

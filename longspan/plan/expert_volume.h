@@ -8,7 +8,7 @@ namespace longspan {
 /// A layer with experts and the size of its elements.
 struct ExpertShape {
   int64_t num_experts = 0, hidden_size = 0;
-  int64_t element_bytes = 4;  ///< of rows: 2 for bf16
+  int64_t element_bytes = 4;  ///< of a row's elements: 2 for bf16
   int64_t weight_bytes = 4;   ///< of a router's weights: 8 for fp64
 };
 
@@ -19,9 +19,10 @@ struct ExpertVolume {
 
 /// `num_rows`: pairs of a token and one of its experts on another rank, summed over ranks.
 /// `num_forwards`: forwards of layers with experts, summed over ranks. A forward sends the counts
-/// of rows (8 bytes per expert), then each row to the expert, and its output back. A backward
-/// recomputes the expert and knows the counts. It sends the row, the gradient of its output and the
-/// expert's weight; the gradients of the row and of the weight return.
+/// of rows (8 bytes per expert), then each row to the rank of its expert, and the expert's output
+/// back. A backward recomputes the experts' outputs and sends no counts. A backward sends each row,
+/// the gradient of the output and the router's weight to the rank of the expert; the gradients of
+/// the row and of the weight return.
 ExpertVolume expert_volume(int expert_parallel_size, const ExpertShape& shape, int64_t num_rows,
                            int64_t num_forwards);
 

@@ -4,6 +4,7 @@
 
 #include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/sliding_window.h"
+#include "longspan/attention/two_way_blocks.h"
 #include "longspan/registers/method.h"
 
 namespace longspan {
@@ -43,14 +44,17 @@ std::vector<Block> blocks_of_piece(const HeadBlock& query, const HeadBlock& kv_i
       blocks, masked_rectangles_of(
                   padded, [&](int64_t token) { return token - query.token_begin; },
                   [&](int64_t token) { return token - kv_item.token_begin; }));
-  if (!window) return blocks;
-  const int64_t keys_begin = first_of_document(kv_item, padded);
-  for (Block& block : blocks) block.k_begin += kv_item.token_begin - keys_begin;
-  const Positions keys =
-      window_positions(keys_begin, kv_item.token_begin + kv_item.num_tokens - keys_begin, padded);
-  blocks = within_window(blocks, window,
-                         window_positions(query.token_begin, query.num_tokens, padded), keys);
-  for (Block& block : blocks) block.k_begin -= kv_item.token_begin - keys_begin;
+  if (window) {
+    const int64_t keys_begin = first_of_document(kv_item, padded);
+    for (Block& block : blocks) block.k_begin += kv_item.token_begin - keys_begin;
+    const Positions keys =
+        window_positions(keys_begin, kv_item.token_begin + kv_item.num_tokens - keys_begin, padded);
+    blocks = within_window(blocks, window,
+                           window_positions(query.token_begin, query.num_tokens, padded), keys);
+    for (Block& block : blocks) block.k_begin -= kv_item.token_begin - keys_begin;
+  }
+  add_two_way_blocks(blocks, padded, {{0, query.num_tokens, query.token_begin}},
+                     {{0, kv_item.num_tokens, kv_item.token_begin}});
   return blocks;
 }
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "longspan/attention/sliding_window.h"
+#include "longspan/attention/two_way_blocks.h"
 
 namespace longspan {
 namespace {
@@ -263,7 +264,10 @@ HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
       const int64_t begin = head == first_head ? first_token : 0;
       const int64_t end = head == last_head ? end_token : T;
       if (begin >= end) continue;
-      queries.push_back({head, {begin, end}, {first_key_seen(begin, end, packing, window), end}});
+      queries.push_back(
+          {head,
+           {begin, end},
+           {first_key_seen(begin, end, packing, window), end_of_keys_seen(begin, end, packing)}});
     }
     // An empty part still joins every exchange.
     if (queries.empty()) queries.push_back({std::min(first_head, num_heads - 1), {0, 0}, {0, 0}});

@@ -1,6 +1,6 @@
-// Assignment of heads and tokens to ranks, from which the geometry of the Ulysses kinds is made
-// (geometry.h). No torch. T: tokens of the row as the group sees it, P: ranks, N: query heads, M:
-// kv heads.
+// Assignment of heads and tokens to ranks. The geometry of Ulysses methods (geometry.h) is made
+// from this assignment. No torch. T: tokens of the padded row, P: ranks, N: query heads, M: kv
+// heads.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct HeadBlock {
   bool operator==(const HeadBlock&) const = default;
 };
 
-/// Queries that attend together. Their heads share the kv heads [kv_begin, kv_begin + num_kv) of
+/// Queries of one kernel call. The query heads share the kv heads [kv_begin, kv_begin + num_kv) of
 /// item kv_item evenly: query head i of the piece uses kv head i / (num_heads / num_kv).
 struct AttentionPiece {
   HeadBlock query;
@@ -38,21 +38,24 @@ struct RankShare {
   std::vector<HeadWave> waves;
 };
 
-/// By rank. Every rank has the same number of waves.
+/// The shares by rank. Every rank has the same number of waves.
 using HeadSplit = std::vector<RankShare>;
 
-/// Ulysses: query heads in P equal runs; each kv head goes to every rank with one of its query
-/// heads. P must divide N. Waves are runs of a rank's heads, as equal as possible, at most N / P.
+/// Ulysses: query heads in P equal runs. Each kv head goes to every rank that has a query head of
+/// this kv head. P must divide N. Waves are runs of a rank's heads, as equal as possible, at most N
+/// / P waves.
 HeadSplit split_evenly(int num_ranks, int64_t num_heads, int64_t num_kv_heads, int64_t num_tokens,
                        int head_waves);
 
-/// The same, with zero query heads added up to a multiple of P; they use the last kv head.
+/// The same as split_evenly(), with zero query heads added up to a multiple of P. The zero heads
+/// use the last kv head.
 HeadSplit split_with_dummy_heads(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
                                  int64_t num_tokens, int head_waves);
 
-/// Lines up the query heads and cuts the line into P (times waves) parts of equal causal cost. A
-/// cut inside a head splits its queries; each part gets the keys that its queries see, within the
-/// layer's sliding window if there is one. Any P, N, M.
+/// Concatenates the queries of all heads, and cuts the sequence into P times head_waves parts of
+/// equal causal cost. A cut inside a head splits the head's queries. Each part gets the keys that
+/// are visible to its queries, within the layer's sliding window if the layer has a window. Any P,
+/// N, M.
 HeadSplit split_by_cost(int num_ranks, int64_t num_heads, int64_t num_kv_heads,
                         const Packing& packing, int head_waves,
                         std::optional<int64_t> window = std::nullopt);

@@ -1,5 +1,5 @@
 // Bytes that a layer's token mixer sends and holds when ranks share a row, from the softmax
-// attention and the recurrence in its spec. No torch.
+// attention and the recurrence in the mixer's spec. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,14 @@
 
 namespace longspan {
 
-/// Returns the bytes of one layer that all ranks sharing the row send: attention_volume() and
-/// recurrent_volume(), which define the arguments.
+/// Returns the bytes that all ranks of the row send for one layer: the sum of attention_volume()
+/// and recurrent_volume(), which define the arguments.
 AttentionVolume mixer_volume(const ParallelPlan& plan, const TokenMixerSpec& mixer,
                              const Packing& padded, int64_t element_bytes, bool checkpointing,
                              bool output_is_known);
 
-/// Returns the memory that one layer adds on a rank: attention_memory() and recurrent_memory().
+/// Returns the memory that one layer adds on a rank: the sum of attention_memory() and
+/// recurrent_memory().
 AttentionMemory mixer_memory(const ParallelPlan& plan, const TokenMixerSpec& mixer,
                              const Packing& padded, int64_t element_bytes);
 

@@ -58,7 +58,7 @@ class Chooser {
       add(fmt::format("{} {} not divide by {}", counted(request_.num_heads, "head"),
                       request_.num_heads == 1 ? "does" : "do", P));
     }
-    // A ratio, since the seconds are those of assumed machines (cost_model.h).
+    // A ratio, because the seconds are estimates for assumed machines (cost_model.h).
     if (!of_methods.empty()) {
       const Candidate& next = cheapest(of_methods);
       const std::string name = describe_method(next.plan);

@@ -1,5 +1,6 @@
-// The parallel plan: world -> data x ring x Ulysses. All divisibility errors are found here, before
-// anything is allocated. No torch.
+// The parallel plan: world -> data x ring x Ulysses. The plan finds all divisibility errors before
+// any allocation. A row is one sequence, or several packed sequences; the ranks of a
+// sequence-parallel group share a row. No torch.
 #pragma once
 
 #include <cstdint>
@@ -36,16 +37,16 @@ struct ParallelPlan {
   int expert_parallel_size = 1;
   const Method* method = &kLocal;
   RecurrentWay recurrent_way = RecurrentWay::kHeads;
-  std::string reason;  // the choice and why, one line
+  std::string reason;  // the chosen method and the reason, one line
 };
 
 /// Returns the number of ranks that shard one copy of an expert's states, if `shard_size` ranks
-/// shard one copy of the model's.
+/// shard one copy of the model's states.
 inline int expert_shard_size(int shard_size, int expert_parallel_size) {
   return shard_size > expert_parallel_size ? shard_size / expert_parallel_size : 1;
 }
 
-/// Inputs of a plan. Missing degrees, window and method are chosen (plan/cost_model.h).
+/// Inputs of a plan. The cost model (plan/cost_model.h) chooses missing degrees, window and method.
 struct PlanRequest {
   int world_size = 1;
   int ranks_per_machine = 0;  // neighbours on a fast link; 0: all
@@ -58,9 +59,9 @@ struct PlanRequest {
   int expert_parallel_size = 1;
   int64_t num_experts = 0;  // of a layer; 0: no experts
   int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64;
-  std::optional<int64_t> value_dim;  // of values and outputs; default: head_dim
-  /// The attentions of a model's layers if they are of several kinds, each with its number of
-  /// layers; the plan must serve all. Empty: a single attention of the heads above.
+  std::optional<int64_t> value_dim;  // elements of a value; default: head_dim
+  /// The kinds of attention of a model's layers, each with its number of layers. The plan must suit
+  /// every kind. Empty: all layers have the attention of num_heads, num_kv_heads, head_dim.
   std::vector<std::pair<AttentionSpec, int64_t>> layers;
   std::optional<RecurrenceSpec> recurrence;  // of the model's recurrent layers, if any
   Packing row = Packing::single(8192);       // the documents expected in a row
@@ -69,14 +70,14 @@ struct PlanRequest {
   bool checkpointing = true;
 };
 
-/// Describes the plan, e.g. "usp, ulysses 4 x ring 2", with windows if there are any, and with
-/// waves unless they are the method's default.
+/// Describes the plan, e.g. "usp, ulysses 4 x ring 2", with windows if the plan has any, and with
+/// waves unless their number is the method's default.
 std::string describe_method(const ParallelPlan& plan);
 
-/// True if the method can split this layer's heads over `sequence_size` ranks.
+/// True if the method can split the heads of `spec` over `sequence_size` ranks.
 bool can_split(const Method& method, int sequence_size, const AttentionSpec& spec);
 
-/// Returns the methods that can.
+/// Returns the methods for which can_split() is true.
 std::vector<const Method*> methods_that_split(int sequence_size, const AttentionSpec& spec);
 
 /// Returns the first key of the request that the method does not take; null if there is none.
@@ -86,8 +87,8 @@ const MethodKey* foreign_key(const PlanRequest& request, const Method& method);
 AttentionSpec attention_of(const PlanRequest& request);
 
 /// Makes the plan; the same on all ranks. Throws UserError for an impossible request, with the
-/// given value, the limit, the remedy and the methods that can serve. With sequence_size 1 the plan
-/// is local whatever the method, so that users can try sizes without changing the method; keys that
+/// given value, the limit, the remedy and the possible methods. With sequence_size 1 the plan is
+/// local for every method, so that users can try sizes without a change of the method; keys that
 /// ask for several ranks are refused.
 ParallelPlan make_parallel_plan(const PlanRequest& request);
 ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method* method,

@@ -1,5 +1,5 @@
 // Cost of a forward or backward pass of attention on the links and cores of a sequence group.
-// Methods combine their estimates from it. No torch.
+// Methods compute their estimates from PassCost. No torch.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,21 @@ class PassCost {
   int base;
   bool backward;
 
-  /// Duration of a transfer, and the part of it in which the rank's own cores copy.
+  /// Duration of a transfer (`seconds`), and the part in which the rank's own cores copy
+  /// (`copying`).
   struct Sending {
     double seconds = 0, copying = 0;
   };
 
-  /// Returns the seconds of a transfer that concurrent `work` does not hide.
+  /// Returns the seconds of a transfer that do not overlap with `work`, in seconds.
   static double exposed(const Sending& sending, double work);
 
-  /// In each run of `size` neighbours, every rank sends `bytes`, evenly to the others.
+  /// All-to-all: in each run of `size` neighbours, every rank sends `bytes` in equal parts to the
+  /// other ranks of the run.
   Sending to_all(double bytes, int size) const;
 
-  /// Every rank sends `bytes` to the next rank of its ring; `crossings` of these messages leave
-  /// through one machine's port.
+  /// Ring hop: every rank sends `bytes` to the next rank of its ring. `crossings`: number of these
+  /// messages that leave a machine through its port.
   Sending to_next(double bytes, int crossings) const;
 
   /// For rings of `size` ring ranks with stride `stride`: returns the largest number of ranks on

@@ -21,10 +21,9 @@ struct RequestSettings {
   const ParallelSettings& parallel;
 };
 
-/// Returns the request as far as it is known before data are read: a row is assumed to hold
-/// per_device_train_batch_size documents of cutoff_len tokens. `model`: attended_model()
-/// (session/attended_model.h). `ranks_per_machine`: processes on this machine. Throws UserError for
-/// an unknown mode.
+/// Returns the request before data are read. The row is assumed to hold per_device_train_batch_size
+/// documents of cutoff_len tokens. `model`: attended_model() (session/attended_model.h).
+/// `ranks_per_machine`: processes on this machine. Throws UserError for an unknown mode.
 PlanRequest plan_request(const RequestSettings& settings, const ModelSpec& model, int world_size,
                          int ranks_per_machine, bool cuda);
 

@@ -6,17 +6,17 @@
 
 namespace longspan {
 
-/// The place of an optimizer step: micro-batches [begin_batch, end_batch) of an epoch.
+/// An optimizer step: micro-batches [begin_batch, end_batch) of an epoch.
 struct StepPlace {
   int64_t epoch, begin_batch, end_batch;
-  double epochs_done;  // after the step
+  double epochs_done;  // epochs finished after the step, as a fraction
 };
 
-/// Returns the steps of a key that counts steps: a value below 1 is a fraction of all steps,
-/// rounded up. Throws UserError for an invalid number of steps.
+/// Returns the number of steps that the value `given` of a key means: a value below 1 is a fraction
+/// of all steps, rounded up. Throws UserError for an invalid number of steps.
 int64_t steps_of(double given, int64_t total_steps);
 
-/// Returns the number of begun epochs. Throws UserError for an invalid number.
+/// Returns num_train_epochs rounded up. Throws UserError for an invalid number.
 int64_t epochs_of(double num_train_epochs);
 
 /// Division of a run into optimizer steps. The last step of an epoch may have fewer micro-batches;
@@ -28,8 +28,8 @@ struct StepPlan {
   int64_t total_steps = 0;
 
   /// max_steps > 0 overrides num_train_epochs, which may be fractional. If the number of batches
-  /// per epoch is unknown, all steps are one epoch. Throws UserError if it is unknown and there is
-  /// no max_steps, and if the number of steps overflows.
+  /// per epoch is unknown, all steps are one epoch. Throws UserError if the number of batches is
+  /// unknown and max_steps is not positive, or if the number of steps overflows.
   static StepPlan make(std::optional<int64_t> batches_per_epoch, int64_t accumulation,
                        double num_train_epochs, int64_t max_steps);
   /// step: 0-based.

@@ -11,6 +11,7 @@
 
 #include "longspan/files/atomic_file.h"
 #include "longspan/input/numbers.h"
+#include "longspan/sequence_parallel/picture_shares.h"
 #include "longspan/text/bytes.h"
 #include "longspan/text/counted.h"
 
@@ -31,9 +32,48 @@ struct RowSize {
   }
 };
 
+/// Sets the patches of the row of `batch_size` examples with the most. A picture that several
+/// documents of the row have counts once.
+void set_patches(RowLengths& lengths, const ExampleSet& examples, int64_t batch_size,
+                 int sequence_size) {
+  std::vector<std::pair<int64_t, int64_t>> sizes;  // patches, example
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const ExamplePointer example = examples.example(i);
+    int64_t patches = 0;
+    for (const Sample& document : example->documents) {
+      for (const Picture& picture : document.pictures) patches += picture.grid.num_patches();
+    }
+    if (patches > 0) sizes.emplace_back(patches, i);
+  }
+  const int64_t count = std::min<int64_t>(batch_size, std::ssize(sizes));
+  std::partial_sort(sizes.begin(), sizes.begin() + count, sizes.end(), std::greater<>());
+  RowPictures row;
+  for (int64_t i = 0; i < count; ++i) {
+    const ExamplePointer example = examples.example(sizes[i].second);
+    for (const Sample& document : example->documents) {
+      for (const Picture& picture : document.pictures) row.add(picture);
+    }
+  }
+  const auto patches_of = [&row](const PictureFrame& frame) {
+    const PictureGrid& grid = row.pictures[frame.picture].grid;
+    return grid.h * grid.w;
+  };
+  const PictureShares shares = share_pictures(
+      row, sequence_size, [](int64_t num_patches) { return static_cast<double>(num_patches); });
+  for (const std::vector<PictureFrame>& frames : shares.frames) {
+    int64_t of_rank = 0;
+    for (const PictureFrame& frame : frames) {
+      of_rank += patches_of(frame);
+      lengths.largest_frame = std::max(lengths.largest_frame, patches_of(frame));
+    }
+    lengths.num_patches = std::max(lengths.num_patches, of_rank);
+  }
+}
+
 }  // namespace
 
-RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind) {
+RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind,
+                       int sequence_size) {
   const bool apart = has_documents_apart(kind);
   bool keeps_places = false;
   std::vector<std::vector<RowSize>> sizes(1);  // by document index, if they are in separate rows
@@ -64,6 +104,7 @@ RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind k
     }
     if (row.num_tokens > longest.num_tokens) longest = std::move(row);
   }
+  set_patches(longest, examples, batch_size, sequence_size);
   return longest;
 }
 

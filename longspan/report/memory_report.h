@@ -15,8 +15,10 @@
 namespace longspan {
 
 /// Returns the sizes of the largest micro-batch that the examples can form. If an example's
-/// documents are in separate rows, the sizes of the longer rows.
-RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind);
+/// documents are in separate rows, the sizes of the longer rows. `sequence_size`: ranks that share
+/// a row, and its pictures.
+RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind,
+                       int sequence_size = 1);
 
 /// Returns a warning if the ranks of a machine need more memory than the machine has; otherwise
 /// empty.

@@ -21,7 +21,7 @@ at::Tensor indices(const std::vector<int64_t>& values) {
 
 int64_t num_tokens_of(const Sample& sample) { return std::ssize(sample.input_ids); }
 
-// Returns 0 where positions count the tokens.
+// Returns 0 if positions are 0, 1, 2, ...
 int64_t num_axes(const Sample& sample) {
   return sample.positions_AT.defined() ? sample.positions_AT.size(0) : 0;
 }
@@ -73,7 +73,7 @@ void join_features(const std::vector<const Sample*>& samples, Sample& all) {
   found->second.values = at::cat(parts);
 }
 
-// Makes the row's pictures, and the features of its tokens from those of its samples.
+// Makes the row's pictures, and the row's kFeatureColumn from the samples' kFeatureColumn.
 void join_pictures(const std::vector<const Sample*>& samples, Batch& row) {
   const auto found = row.columns.find(kFeatureColumn);
   if (found == row.columns.end()) return;
@@ -104,7 +104,7 @@ int64_t most_axes(const std::vector<const Sample*>& samples) {
   return axes;
 }
 
-// Returns [A, T] where a sample has axes, else undefined.
+// Returns [A, T] if a sample has axes, otherwise an undefined tensor.
 at::Tensor joined_positions(const std::vector<const Sample*>& samples) {
   const int64_t axes = most_axes(samples);
   if (axes == 0) return {};
@@ -168,14 +168,29 @@ void check_alike(const std::vector<const Sample*>& samples) {
   }
 }
 
+std::vector<TwoWaySpan> two_way_spans(const Sample& sample) {
+  std::vector<TwoWaySpan> spans;
+  if (std::ranges::none_of(sample.pictures, &Picture::is_two_way)) return spans;
+  const at::Tensor& features = sample.columns.at(kFeatureColumn).values;
+  const int64_t* feature = features.const_data_ptr<int64_t>();
+  const int64_t num_tokens = features.numel();
+  for (int64_t begin = 0, end = 0; begin < num_tokens; begin = end + 1) {
+    for (end = begin; end < num_tokens && feature[end] >= 0;) ++end;
+    if (begin < end) spans.push_back({begin, end});
+  }
+  return spans;
+}
+
 Batch collate(const std::vector<const Sample*>& samples) {
   check_alike(samples);
-  std::vector<int64_t> lengths;
-  lengths.reserve(samples.size());
-  for (const Sample* sample : samples) lengths.push_back(std::ssize(sample->input_ids));
+  std::vector<Document> documents;
+  documents.reserve(samples.size());
+  for (const Sample* sample : samples) {
+    documents.push_back({num_tokens_of(*sample), {}, two_way_spans(*sample)});
+  }
 
   Batch batch;
-  batch.packing = Packing::from_lengths(lengths);
+  batch.packing = Packing::from_documents(documents);
   const int64_t num_tokens = batch.packing.num_tokens();
   batch.tokens_T = empty_row(num_tokens);
   batch.labels_T = empty_row(num_tokens);
@@ -251,8 +266,9 @@ std::string attached_bytes(const Sample& sample) {
   if (sample.positions_AT.defined()) append_tensor(bytes, sample.positions_AT);
   // Contents, not paths: the same pictures in another folder are the same rows.
   for (const Picture& picture : sample.pictures) {
-    for (const int64_t number : {int64_t{picture.is_video}, picture.grid.t, picture.grid.h,
-                                 picture.grid.w, picture.num_features}) {
+    const int64_t kind = int64_t{picture.is_video} + 2 * int64_t{picture.is_two_way};
+    for (const int64_t number :
+         {kind, picture.grid.t, picture.grid.h, picture.grid.w, picture.num_features}) {
       append_number(bytes, number);
     }
     append(bytes, &picture.checksum, sizeof(picture.checksum));

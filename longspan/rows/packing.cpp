@@ -24,6 +24,20 @@ bool is_tree(const std::vector<Segment>& segments, int64_t length) {
   return branches[0] > 1 && std::ranges::count(branches, 1) == 0;
 }
 
+/// True if the document's two-way spans are ascending, and each is within one segment.
+bool are_in_order(const Document& document) {
+  int64_t end = 0;
+  for (const TwoWaySpan& span : document.two_way) {
+    if (span.begin < end || span.begin >= span.end || span.end > document.length) return false;
+    end = span.end;
+    const auto cuts = [&](const Segment& segment) {
+      return segment.begin > span.begin && segment.begin < span.end;
+    };
+    if (std::ranges::any_of(document.segments, cuts)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Packing Packing::single(int64_t num_tokens) { return from_lengths({num_tokens}); }
@@ -39,9 +53,16 @@ Packing Packing::from_documents(const std::vector<Document>& documents) {
   Packing packing;
   packing.boundaries_.reserve(documents.size() + 1);
   packing.segments_.reserve(documents.size());
-  for (const auto& [length, segments] : documents) {
+  for (const Document& document : documents) {
+    const auto& [length, segments, two_way] = document;
     if (!segments.empty() && !is_tree(segments, length)) {
       throw std::logic_error("the segments of a document must form a tree within its length");
+    }
+    if (!are_in_order(document)) {
+      throw std::logic_error("two-way spans must be ascending, each within one segment");
+    }
+    for (const auto& [begin, end] : two_way) {
+      packing.two_way_.push_back({packing.num_tokens() + begin, packing.num_tokens() + end});
     }
     packing.boundaries_.push_back(packing.boundaries_.back() + length);
     packing.segments_.push_back(segments);
@@ -66,7 +87,13 @@ std::optional<Fork> Packing::fork(int64_t document) const {
 std::vector<Document> Packing::documents() const {
   std::vector<Document> documents;
   documents.reserve(num_documents());
-  for (int64_t d = 0; d < num_documents(); ++d) documents.push_back({length(d), segments(d)});
+  auto span = two_way_.begin();
+  for (int64_t d = 0; d < num_documents(); ++d) {
+    Document& document = documents.emplace_back(Document{length(d), segments(d)});
+    for (; span != two_way_.end() && span->end <= end(d); ++span) {
+      document.two_way.push_back({span->begin - begin(d), span->end - begin(d)});
+    }
+  }
   return documents;
 }
 

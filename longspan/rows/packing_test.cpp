@@ -104,6 +104,28 @@ TEST_CASE("packing: segments that are no tree are refused") {
   }
 }
 
+TEST_CASE(
+    "packing: two-way spans are counted from the row's first token, and documents give them") {
+  const std::vector<Document> documents = {
+      {5}, {7, {}, {{0, 2}, {4, 7}}}, {9, Fork{3, 6}, {{1, 3}, {4, 6}, {6, 8}}}};
+  const Packing packing = Packing::from_documents(documents);
+  const std::vector<TwoWaySpan> expected = {{5, 7}, {9, 12}, {13, 15}, {16, 18}, {18, 20}};
+  CHECK(packing.two_way() == expected);
+  CHECK((packing.documents() == documents));
+  CHECK(packing != Packing::from_documents({{5}, {7}, {9, Fork{3, 6}}}));
+}
+
+TEST_CASE("packing: two-way spans out of order, outside, empty, or across branches are refused") {
+  const std::vector<TwoWaySpan> wrong[] = {{{2, 2}},         {{-1, 2}}, {{8, 10}}, {{4, 6}, {1, 2}},
+                                           {{1, 3}, {2, 4}}, {{2, 4}},  {{4, 7}}};
+  for (const std::vector<TwoWaySpan>& spans : wrong) {
+    CAPTURE(&spans - wrong);
+    CHECK_THROWS_WITH_AS(Packing::from_documents({{9, Fork{3, 6}, spans}}),
+                         "two-way spans must be ascending, each within one segment",
+                         std::logic_error);
+  }
+}
+
 TEST_CASE("packing: a tree that is no pair has no fork, by name") {
   const Packing packing = Packing::from_documents(
       {{3}, {7, Fork{2, 5}}, {7, {{0, kNoParent}, {2, 0}, {4, 0}, {5, 0}}}});

@@ -9,38 +9,43 @@
 
 namespace longspan {
 
-/// A picture, or the frames of a video, by its files. Its pixels are read when a row is computed.
+/// A picture, or the frames of a video, named by files. The pixels are read during the computation
+/// of a row.
 struct Picture {
-  /// One picture, a video in one file, or a video's frames in order; the last one is repeated to
+  /// One picture file, a video file, or a video's frames in order. The last frame is repeated to
   /// fill a temporal patch.
   std::vector<std::string> files;
   bool is_video = false;
-  /// Of a video in one file: the numbers of its frames, the last one repeated as above. Else empty.
+  /// Of a video file: the numbers of the chosen frames, with the last one repeated as above.
+  /// Otherwise empty.
   std::vector<int64_t> frames = {};
-  uint64_t version = 0;      // of that file: changes if it is written (pictures/video_file.h)
-  PictureGrid grid = {};     // of its patches
-  int64_t num_features = 0;  // rows of the vision tower's output: tokens of the picture
-  /// XXH64 of the file, or of the checksums of a video's frames; of a video in one file: of its
-  /// checksum and the numbers of its frames.
+  uint64_t version = 0;   // of a video file: changes if the file is written (pictures/video_file.h)
+  PictureGrid grid = {};  // of the patches
+  int64_t num_features = 0;  // rows of the vision tower's output; one per token of the picture
+  /// XXH64 of the file, or of the checksums of a video's frames. Of a video file: of the file's
+  /// checksum and the frames' numbers.
   uint64_t checksum = 0;
+  bool is_two_way = false;  // the picture's tokens in a row see each other (TwoWaySpan)
   bool operator==(const Picture&) const = default;
 };
 
-/// The pictures of a row, equal ones once. Their features follow each other.
+/// The pictures of a row; equal pictures are listed once. The row's features are the concatenated
+/// features of these pictures.
 struct RowPictures {
   std::vector<Picture> pictures;
   std::vector<int64_t> first_feature = {};  // of each picture
   int64_t num_features = 0;
-  /// Set for a rank's share: for each rank that shares the row, the features of its tokens, in the
-  /// order of the tokens.
+  /// Set for a rank's share: for each rank of the row's sequence-parallel group, the features of
+  /// the rank's tokens, in the order of the tokens.
   std::vector<std::vector<int64_t>> wanted = {};
 
-  /// Returns the index of the picture's first feature. Adds the picture if it is new.
+  /// Returns the index of the picture's first feature. Adds the picture if the row does not have
+  /// the picture yet.
   int64_t add(const Picture& picture);
 };
 
-/// Column of a sample: for each token, the index of its feature among the features of the sample's
-/// pictures, which follow each other in order; -1: the token has none. int64, padding -1.
+/// Column of a sample: for each token, the index of the token's feature among the concatenated
+/// features of the sample's pictures; -1: the token has no feature. int64, padding -1.
 inline constexpr const char* kFeatureColumn = "feature";
 
 }  // namespace longspan

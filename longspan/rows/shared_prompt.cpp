@@ -47,7 +47,14 @@ int64_t num_shared(const Sample& a, const Sample& b) {
   } else if (a.positions_AT.defined() || b.positions_AT.defined()) {
     common = 0;
   }
-  return std::max<int64_t>(0, common - 1);
+  int64_t shared = std::max<int64_t>(0, common - 1);
+  // A two-way span is shared whole, or is in each branch.
+  for (const Sample* sample : {&a, &b}) {
+    for (const auto& [begin, end] : two_way_spans(*sample)) {
+      if (begin < shared && shared < end) shared = begin;
+    }
+  }
+  return shared;
 }
 
 }  // namespace
@@ -64,10 +71,14 @@ Batch collate_shared(const std::vector<const Example*>& pairs) {
     check_alike({&chosen, &rejected});
     const int64_t shared = num_shared(chosen, rejected);
     const int64_t length = std::ssize(chosen.input_ids), rest = std::ssize(rejected.input_ids);
+    std::vector<TwoWaySpan> first = two_way_spans(chosen), second = two_way_spans(rejected);
     if (shared > 0) {
-      documents.push_back({length + rest - shared, Fork{shared, length}});
+      for (const auto& [begin, end] : second) {
+        if (begin >= shared) first.push_back({begin + length - shared, end + length - shared});
+      }
+      documents.push_back({length + rest - shared, Fork{shared, length}, first});
     } else {
-      documents.insert(documents.end(), {{length}, {rest}});
+      documents.insert(documents.end(), {{length, {}, first}, {rest, {}, second}});
     }
     for (int64_t i = 0; i < length; ++i) index.push_back(begin + i);
     begin += length;

@@ -35,6 +35,38 @@ TEST_CASE("collate_shared: branches begin with the prompt's last token, at its p
   CHECK(list_of(row.documents_T) == Values{0, 0, 0, 0, 0, 1, 1});
 }
 
+TEST_CASE("collate_shared: a picture whose tokens see each other is shared whole, or twice") {
+  const auto sample = [](std::vector<int32_t> tokens, std::vector<int64_t> features) {
+    Sample made{.input_ids = std::move(tokens), .labels = {}};
+    made.labels.assign(made.input_ids.size(), -100);
+    made.labels.back() = made.input_ids.back();
+    made.columns[kFeatureColumn] = {at::tensor(features), -1};
+    for (const int64_t feature : features) {
+      if (feature == 0)
+        made.pictures.push_back({.files = {"a"}, .num_features = 3, .is_two_way = true});
+      if (feature == 3)
+        made.pictures.push_back({.files = {"b"}, .num_features = 2, .is_two_way = true});
+    }
+    return made;
+  };
+  // Token 5 is shared, and the last of the prompt.
+  const Example prompt = pair_of(sample({1, 9, 9, 9, 4, 5, 6}, {-1, 0, 1, 2, -1, -1, -1}),
+                                 sample({1, 9, 9, 9, 4, 5, 7, 7}, {-1, 0, 1, 2, -1, -1, -1, -1}));
+  CHECK(
+      (collate_shared({&prompt}).packing == Packing::from_documents({{10, Fork{5, 7}, {{1, 4}}}})));
+  // The prompt would end within the picture; one answer has a picture too.
+  const Example cut = pair_of(sample({1, 9, 9, 9, 6}, {-1, 0, 1, 2, -1}),
+                              sample({1, 9, 9, 9, 7, 9, 9, 7}, {-1, 0, 1, 2, -1, 3, 4, -1}));
+  const Batch row = collate_shared({&cut});
+  CHECK((row.packing == Packing::from_documents({{12, Fork{1, 5}, {{1, 4}, {5, 8}, {9, 11}}}})));
+  CHECK(list_of(row.tokens_T) == Values{1, 9, 9, 9, 6, 9, 9, 9, 7, 9, 9, 7});
+  // Nothing is left to share.
+  const Example whole =
+      pair_of(sample({9, 9, 9, 6}, {0, 1, 2, -1}), sample({9, 9, 9, 7}, {0, 1, 2, -1}));
+  CHECK((collate_shared({&whole}).packing ==
+         Packing::from_documents({{4, {}, {{0, 3}}}, {4, {}, {{0, 3}}}})));
+}
+
 TEST_CASE("collate_shared: answers that begin alike are not shared, their labels count twice") {
   const Example pair =
       pair_of({{5, 6, 8, 9}, {-100, -100, 8, 9}}, {{5, 6, 8, 4}, {-100, -100, 8, 4}});

@@ -8,10 +8,10 @@
 
 namespace longspan {
 
-/// The tokens of one rank of a sequence-parallel group, in the order of the row.
+/// The tokens of one rank of a sequence-parallel group, in row order.
 struct TokenOrder {
-  Packing packing;             // of the padded whole row
-  std::vector<int64_t> index;  // for each local token its index in the unpadded row; -1: padding
+  Packing packing;             // packing of the whole padded row
+  std::vector<int64_t> index;  // for each local token, the index in the unpadded row; -1: padding
 };
 
 }  // namespace longspan

@@ -1,14 +1,15 @@
 // Context parallelism by gathering: each rank holds consecutive tokens, and fetches the keys and
-// values that its queries see from the ranks before it; their gradients return and are summed
-// there. t: this rank's tokens, N: query heads, M: kv heads, H: elements of a head, P: ranks.
+// values that its queries see from other ranks, mostly earlier ones. In the backward, the gradients
+// of fetched keys and values return to the keys' owners, which sum the gradients. t: this rank's
+// tokens, N: query heads, M: kv heads, H: elements of a head, P: ranks.
 //
-// Ranks hold equally many tokens, so the work is as even as a contiguous order allows: with one
-// document the last rank has nearly twice the average; with many short ones all ranks have the
-// same.
+// All ranks hold the same number of tokens. With one document, the last rank has nearly twice the
+// average work. With many short documents, all ranks have about the same work.
 //
-// Sent by all ranks, each way: the keys and values in keys_of_rank() that the rank does not hold.
-// In latent attention with a single wave, J latent elements per token are sent instead, and each
-// rank expands them to keys and values. Queries and outputs are not sent.
+// Sent by all ranks, in the forward and in the backward: the keys and values in keys_of_rank() that
+// the rank does not hold. In latent attention with a single wave, J latent elements per token are
+// sent instead, and each rank expands the latents to keys and values. Queries and outputs are not
+// sent.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "longspan/attention/latent_keys.h"
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/sliding_window.h"
+#include "longspan/attention/two_way_blocks.h"
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -39,11 +41,13 @@ TokenRange tokens_of_rank(const Packing& padded, int rank, int num_ranks) {
 }
 
 // Returns the keys that a rank's queries see: from the first key that its first query sees (the
-// begin of its document or of the sliding window) to the rank's last token.
+// begin of its document or of the sliding window) to the rank's last token, or to the end of a
+// two-way span that begins there or before.
 TokenRange keys_of_rank(const Packing& padded, int rank, int num_ranks,
                         std::optional<int64_t> window) {
   const TokenRange queries = tokens_of_rank(padded, rank, num_ranks);
-  return {first_key_seen(queries.begin, queries.end, padded, window), queries.end};
+  return {first_key_seen(queries.begin, queries.end, padded, window),
+          end_of_keys_seen(queries.begin, queries.end, padded)};
 }
 
 // All query heads of a rank's own tokens, with all kv heads of the keys that it needs.
@@ -149,9 +153,9 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   const int P = cost.plan.ring_size;
   double most = 0, sum = 0;
   for (int rank = 0; rank < P; ++rank) {
-    const double foreign =
-        static_cast<double>(tokens_of_rank(cost.padded, rank, P).begin -
-                            keys_of_rank(cost.padded, rank, P, cost.shape.spec.window).begin);
+    const TokenRange own = tokens_of_rank(cost.padded, rank, P),
+                     keys = keys_of_rank(cost.padded, rank, P, cost.shape.spec.window);
+    const auto foreign = static_cast<double>(own.begin - keys.begin + keys.end - own.end);
     most = std::max(most, foreign);
     sum += foreign;
   }
@@ -176,7 +180,7 @@ AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
       const double more = (all - own) * kv_heads * bytes.kv, latents = all * bytes.latents;
       AttentionMemory memory;
       memory.inputs = more + latents;
-      // While keys and values are expanded they exist twice, and the output does not exist yet.
+      // During the expansion, keys and values exist twice, and the output does not exist yet.
       memory.forward = std::max(more + latents,
                                 more + latents + all * kv_heads * bytes.kv -
                                     own * static_cast<double>(shape.spec.num_heads) * bytes.output);
@@ -190,8 +194,10 @@ AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
     HeadsAtHand heads = heads_at_hand(own, rank, t);
     heads.cuts = plan.head_waves > 1;
     heads.returning_kv = 0;
-    for (int other = rank + 1; other < P; ++other) {
-      const int64_t seen = (rank + 1) * t - std::max(rank * t, keys_of(other).begin);
+    for (int other = 0; other < P; ++other) {
+      if (other == rank) continue;
+      const TokenRange keys = keys_of(other);
+      const int64_t seen = std::min((rank + 1) * t, keys.end) - std::max(rank * t, keys.begin);
       heads.returning_kv += kv_heads * static_cast<double>(std::max<int64_t>(0, seen));
     }
     return memory_of_exchange(heads, plan.head_waves, P, shape, t);

@@ -61,6 +61,18 @@ TEST_CASE("allgather: a rank's keys end with its last query, and every query see
   }
 }
 
+TEST_CASE("allgather: a two-way span across a cut is fetched to its end") {
+  const ParallelPlan plan = testing::plan_of(kMethod, 3);
+  const Packing row = Packing::from_documents({{24, {}, {{1, 3}, {6, 18}}}});
+  std::vector<int64_t> ends;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto geometry = kMethod->geometry(plan, plain_attention(4, 2, 16), row, rank);
+    const TokenSpan& keys = geometry.steps.at(0).context_keys.at(0).tokens;
+    ends.push_back(keys.begin + keys.length);
+  }
+  CHECK(ends == std::vector<int64_t>{18, 18, 24});
+}
+
 TEST_CASE("allgather: the row is padded at its tail") {
   for (const int P : {2, 3}) {
     testing::check_token_orders(testing::plan_of(kMethod, P),

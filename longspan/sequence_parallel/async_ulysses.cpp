@@ -2,11 +2,13 @@
 // attention. t: this rank's tokens, N: query heads, M: kv heads, n: heads of a wave of this rank,
 // H: elements of a head.
 //
-// Queries travel while keys are projected, keys while values are projected. A wave's outputs return
-// while the next wave attends, and are projected while later outputs return. Every exchange has two
-// autograd operations, start and finish. Among ready operations, autograd runs the one that was
-// recorded last, so the backward overlaps in the same way: gradients of a wave's heads travel while
-// those of the wave before it, or of a projection's weights, are computed.
+// The exchange of queries overlaps with the projection of keys, and the exchange of keys with the
+// projection of values. The return of a wave's outputs overlaps with the attention of the next
+// wave. The projection of returned outputs overlaps with the return of later outputs. Every
+// exchange has two autograd operations, start and finish. Among ready operations, autograd runs the
+// one that was recorded last, so the backward overlaps in the same way: the exchange of the
+// gradients of a wave's heads overlaps with the computation of the gradients of the previous wave
+// or of a projection's weights.
 //
 // Sends the bytes of Ulysses.
 #include <ATen/ATen.h>

@@ -1,15 +1,16 @@
 // Balanced Ulysses: any number of ranks, any heads, no wasted work. t: this rank's tokens, N: query
 // heads, M: kv heads, H: elements of a head, P: ranks.
 //
-// The query heads form a line that is cut in P parts of equal length. A cut inside a head splits
-// that head's queries at the same share of their causal cost, so the early part needs only the
-// early keys (and within a sliding window no part needs keys long before it). A part uses few kv
-// heads, and a rank gets each key that it needs once. There are no dummy heads and no repeated
-// attention. With more ranks than heads, every rank has part of one head's queries and the keys
-// before them: context parallelism by gathering the needed keys.
+// The queries of all heads, concatenated head by head, are cut into P parts of equal causal cost. A
+// cut inside a head splits the head's queries. The earlier part then needs only the earlier keys,
+// and in a sliding window each part needs only keys near its queries. A part uses few kv heads, and
+// a rank receives each needed key once. There are no dummy heads and no repeated attention. With
+// more ranks than heads, every rank has some queries of at most two heads, and the keys that these
+// queries see: context parallelism with a gather of the needed keys.
 //
-// Sent by all ranks, each way: the tokens of every piece (plan/head_split.h) that its rank does not
-// hold, for queries and outputs, and the tokens of every kv item twice.
+// Sent by all ranks, in the forward and in the backward: for queries and for outputs, the tokens of
+// every piece (plan/head_split.h) that the piece's rank does not hold; for keys and for values, the
+// tokens of every kv item that the item's rank does not hold.
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"

@@ -47,7 +47,10 @@ TEST_CASE("conformance: windows, sinks and softcaps, every method, degrees, wind
       {"one document", Packing::from_lengths({61})},
       {"ragged documents", Packing::from_lengths({13, 1, 22, 9})},
       {"forks", Packing::from_documents({{31, Fork{11, 24}}, {7}, {24, Fork{1, 20}}})},
-      {"row shorter than 2 P", Packing::from_lengths({3})}};
+      {"row shorter than 2 P", Packing::from_lengths({3})},
+      {"two-way spans", Packing::from_documents({{31, Fork{11, 24}, {{2, 11}, {12, 24}, {24, 29}}},
+                                                 {29, {}, {{0, 3}, {4, 25}}}})},
+      {"a two-way span across ranks", Packing::from_documents({{61, {}, {{5, 59}}}})}};
   std::vector<Problem> problems;
   for (const Heads heads : {Heads{8, 2}, {14, 2}, {6, 6}}) {
     for (const AttentionSpec& spec : featured_specs(heads)) {
@@ -117,7 +120,8 @@ TEST_CASE("conformance: latents, every method, degrees, windows and waves") {
   const std::pair<const char*, Packing> rows[] = {
       {"ragged documents", Packing::from_lengths({13, 1, 22, 9})},
       {"forks", Packing::from_documents({{31, Fork{11, 24}}, {7}, {24, Fork{1, 20}}})},
-      {"row shorter than 2 P", Packing::from_lengths({3})}};
+      {"row shorter than 2 P", Packing::from_lengths({3})},
+      {"two-way spans", Packing::from_documents({{31, {}, {{2, 29}}}, {24, {}, {{5, 9}}}})}};
   std::vector<Problem> problems;
   for (const Heads heads : {Heads{8, 8}, {6, 6}, {8, 2}}) {
     for (const AttentionSpec& spec : latent_specs(heads)) {

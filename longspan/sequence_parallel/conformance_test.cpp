@@ -96,23 +96,31 @@ TEST_CASE("conformance: every composition of degrees and windows, and head waves
   conformance.check();
 }
 
-TEST_CASE("conformance: forked documents, every method, with composed degrees and head waves") {
-  // Branches of one token; documents with and without forks, some on a single rank.
+TEST_CASE(
+    "conformance: forks and two-way spans, every method, with composed degrees and head waves") {
+  // Branches of one token; documents with and without forks, some on a single rank. Two-way spans
+  // on one rank, across several, of one token, side by side, in branches and before them.
   const Packing rows[] = {Packing::from_documents({{61, Fork{20, 44}}}),
                           Packing::from_documents({{13, Fork{5, 9}},
                                                    {9},
                                                    {3, Fork{1, 2}},
                                                    {22, Fork{15, 16}},
                                                    {7, Fork{2, 6}},
-                                                   {24, Fork{1, 20}}})};
+                                                   {24, Fork{1, 20}}}),
+                          Packing::from_documents({{61, {}, {{3, 30}, {30, 31}, {33, 58}}}}),
+                          Packing::from_documents({{13, Fork{5, 9}, {{1, 4}, {5, 9}, {10, 12}}},
+                                                   {9, {}, {{0, 9}}},
+                                                   {22, Fork{15, 16}, {{2, 14}, {17, 22}}},
+                                                   {1, {}, {{0, 1}}},
+                                                   {24, {}, {{20, 24}}}})};
   std::vector<Problem> problems;
   for (const Heads heads : {Heads{8, 2}, {14, 2}}) {
     for (const Packing& row : rows) {
       AttentionCase problem = random_case(row, heads.num, heads.num_kv, kHeadDim, 8);
       AttentionSolution expected = solve_plainly(problem);
-      problems.push_back(
-          {fmt::format("heads {}/{}, {} forked", heads.num, heads.num_kv, row.num_documents()),
-           heads, std::move(problem), std::move(expected)});
+      problems.push_back({fmt::format("heads {}/{}, {} documents, {} spans", heads.num,
+                                      heads.num_kv, row.num_documents(), row.two_way().size()),
+                          heads, std::move(problem), std::move(expected)});
     }
   }
   Conformance conformance;

@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// Each rank of the group holds an equal consecutive part of the row, which is padded at its tail.
+/// Each rank of the group holds an equal consecutive part of the row. The row is padded at the end.
 class ConsecutiveShares : public SequenceParallel {
  public:
   int rank() const final { return group_.rank(); }

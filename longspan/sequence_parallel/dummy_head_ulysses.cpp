@@ -1,6 +1,7 @@
 // Dummy-Head Ulysses (Plug & Play Sequence Parallelism, section 3): adds zero query heads up to a
-// multiple of P, so that any number of heads can be exchanged, and drops them afterwards. t: this
-// rank's tokens, N: query heads, N': padded, M: kv heads, H: elements of a head.
+// multiple of P, so that any number of heads can be exchanged, and drops the zero heads afterwards.
+// t: this rank's tokens, N: query heads, N': padded query heads, M: kv heads, H: elements of a
+// head.
 //
 // The added heads use the last kv head. Zero queries attend, as in the paper, but no kv head is
 // added or repeated. Sends the bytes of Ulysses with N' query heads.

@@ -88,7 +88,7 @@ at::Tensor attend_exchanged(const AttentionInputs& inputs, const HeadSplit& spli
     heads.v_items = finish_tokens_to_heads(v);
     heads.sinks_N = inputs.sinks_N;
     outs = attend_pieces(share, share.waves[0], heads, attend, checkpoint);
-  }  // frees them; without a graph nothing needs them any more
+  }  // frees the exchanged tensors, which only an autograd graph still needs
   return finish_heads_to_tokens(start_heads_to_tokens(outs, queries, group, inputs.q_TNH.size(0),
                                                       checkpoint.output_is_known()));
 }

@@ -1,6 +1,7 @@
-// Attention of the Ulysses kinds: tokens are exchanged for heads, pieces attend, and heads are
-// exchanged for tokens. t: this rank's tokens, N: query heads, M: kv heads, S: tokens of a piece or
-// kv item, n, m: its heads, H: elements of a head.
+// Attention of the Ulysses methods in three steps: an all-to-all exchanges tokens for heads, the
+// kernel computes each piece (plan/head_split.h), and an all-to-all exchanges heads for tokens. t:
+// this rank's tokens, N: query heads, M: kv heads, S: tokens of a piece or kv item, n, m: heads of
+// a piece or kv item, H: elements of a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,30 +16,31 @@
 
 namespace longspan {
 
-/// Computes out_SnH from the queries of a piece, the keys and values of its kv heads over the
-/// item's tokens, and the sinks of its query heads if the layer has sinks. Differentiable. Saves or
-/// replays one result per call. Owns its data, so it may be called after the attend() that made it
-/// has returned.
+/// Computes out_SnH from a piece's queries, from the keys and values of the piece's kv heads over
+/// the item's tokens, and from the sinks of the piece's query heads if the layer has sinks.
+/// Differentiable. Saves or replays one result per call. The function owns its data, and may be
+/// called after the attend() that made the function has returned.
 using AttendPiece =
     std::function<at::Tensor(const AttentionPiece& piece, const HeadBlock& kv_item,
                              const AttentionInputs& heads, AttentionCheckpoint checkpoint)>;
 
-/// Returns the plain kernel for any tokens of a row. The kernel must outlive it.
+/// Returns the plain kernel for any tokens of a row. `kernel` must outlive the returned function.
 AttendPiece piece_attention(const BlockKernel& kernel, const AttentionSpec& spec,
                             const Packing& packing);
 
-/// Tensors that this rank attends with, after the exchange.
+/// Inputs of this rank's attention, after the exchange.
 struct ExchangedHeads {
   std::vector<at::Tensor> queries;  // one per piece
   std::vector<at::Tensor> k_items, v_items;
-  at::Tensor sinks_N;  // of all query heads; undefined: none
+  at::Tensor sinks_N;  // sinks of all query heads; undefined: none
 };
 /// Returns one output per piece of a wave.
 std::vector<at::Tensor> attend_pieces(const RankShare& share, const HeadWave& wave,
                                       const ExchangedHeads& heads, const AttendPiece& attend,
                                       AttentionCheckpoint checkpoint);
 
-/// The queries of one wave, the kv items that it fetches, and those that it releases, by rank.
+/// Return blocks by rank: the queries of one wave, the kv items that the wave fetches, and the kv
+/// items that the wave releases.
 BlocksByRank query_blocks(const HeadSplit& split, int wave);
 BlocksByRank fetched_blocks(const HeadSplit& split, int wave);
 BlocksByRank released_blocks(const HeadSplit& split, int wave);

@@ -39,7 +39,7 @@ at::Tensor room_for(const at::Tensor& like_TMH, const std::vector<TokenRun>& run
   return at::empty({num_tokens(runs), like_TMH.size(1), like_TMH.size(2)}, like_TMH.options());
 }
 
-/// Gradients of a step's keys on their way to their owner, and of our keys on their way here.
+/// Gradients in transit: of a step's keys to the keys' owner, and of this rank's keys to this rank.
 struct Homeward {
   Pending arrival;
   const std::vector<TokenRun>* runs;

@@ -14,6 +14,7 @@
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/masked_rectangles.h"
 #include "longspan/attention/sinks.h"
+#include "longspan/attention/two_way_blocks.h"
 #include "longspan/kernels/linear.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/plan/attention_volume.h"
@@ -45,11 +46,15 @@ std::vector<Block> blocks_of_row(const Packing& padded, int rank, int num_ranks)
       q_begin += chunk;
     }
   }
-  return without_masked_pairs(
+  blocks = without_masked_pairs(
       blocks,
       masked_rectangles_of(
           padded, [&](int64_t token) { return zigzag_tokens_before(padded, token, rank, R); },
           [](int64_t token) { return token; }));
+  if (!padded.two_way().empty()) {
+    add_two_way_blocks(blocks, padded, zigzag_runs(padded, rank, R), {{0, padded.num_tokens(), 0}});
+  }
+  return blocks;
 }
 
 bool gathers_latents(const AttentionSpec& spec) {

@@ -190,7 +190,7 @@ Pairs pairs_of_call(const AttentionCall& call, const std::vector<TokenOrder>& or
   return pairs;
 }
 
-/// With forks a call has several rounds, one after the other.
+/// With forks and two-way spans a call has several rounds, one after the other.
 Pairs take(const std::vector<Pairs>& calls, size_t& next, size_t count) {
   Pairs taken;
   while (taken.size() < count && next < calls.size()) {
@@ -204,14 +204,16 @@ Pairs take(const std::vector<Pairs>& calls, size_t& next, size_t count) {
 TEST_CASE("geometry: the attention of every method runs it, call by call") {
   const Packing rows[] = {
       Packing::from_lengths({37}), Packing::from_lengths({13, 1, 22, 9}),
-      Packing::from_documents({{11, Fork{5, 9}}, {6}, {3, Fork{1, 2}}, {14, Fork{9, 10}}})};
+      Packing::from_documents({{11, Fork{5, 9}}, {6}, {3, Fork{1, 2}}, {14, Fork{9, 10}}}),
+      Packing::from_documents({{13, Fork{5, 9}, {{1, 5}, {6, 8}}}, {25, {}, {{3, 23}}}})};
   std::vector<Task> tasks;
   for (const testing::MethodPlan& each : testing::plans_of_every_method(5)) {
     for (const Packing& row : rows) {
       tasks.push_back({each.plan, each.spec, row, each.plan.method->padded_row(each.plan, row)});
     }
     // Windows within a rank's share and beyond, each with some of the rows.
-    for (const auto& [window, row] : {std::pair{4, rows[0]}, {18, rows[0]}, {4, rows[2]}}) {
+    for (const auto& [window, row] :
+         {std::pair{4, rows[0]}, {18, rows[0]}, {4, rows[2]}, {4, rows[3]}}) {
       AttentionSpec spec = each.spec;
       spec.window = window;
       tasks.push_back({each.plan, spec, row, each.plan.method->padded_row(each.plan, row)});

@@ -86,7 +86,7 @@ BlocksInFlight start_to_heads(const at::Tensor& x_tNH, const BlocksByRank& by_ra
 }
 
 at::Tensor without_values(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  // Not a view to autograd, which would follow it to its base.
+  // Hides the view from autograd, which would otherwise use the view's base.
   const at::AutoDispatchBelowADInplaceOrView guard;
   return at::zeros({1}, options).expand(sizes);
 }

@@ -31,9 +31,10 @@ struct WaveState : torch::CustomClassHolder {
   const HeadWave& wave(int w) const { return mine().waves[w]; }
 };
 
-// In the backward a wave of n heads holds q, dout and dq. With the next queries and output
-// gradients in transit, and its own returning, it holds twice as much. Users choose few waves to
-// overlap and many to save memory: above this number the backward prefetches only the next queries.
+// In the backward a wave of n heads holds q, dout and dq. With the next wave's queries and output
+// gradients in transit, and the wave's own gradients returning, the memory is twice as much. Users
+// choose few waves for overlap, and many waves to save memory. Above this number of waves the
+// backward prefetches only the next queries.
 constexpr int kMostWavesInFlight = 4;
 
 bool any(const BlocksByRank& by_rank) {
@@ -47,12 +48,12 @@ BlocksInFlight start_queries(const WaveState& state, int w, const at::Tensor& x_
   return start_to_heads(x_tNH, query_blocks(state.split, w), state.group);
 }
 
-/// Keys and values of a wave in transit to the ranks that attend with them. Some ranks' waves may
-/// fetch while others' do not; if no rank fetches, nothing is sent.
+/// Keys and values of a wave in transit to the ranks that attend with these keys. A wave may fetch
+/// keys on some ranks and none on other ranks. If no rank fetches, nothing is sent.
 struct ArrivingItems {
   std::optional<BlocksInFlight> k, v;
 
-  /// Adds them to the items that are here.
+  /// Adds the received keys and values to the items of this rank.
   void wait_into(const HeadWave& wave, ExchangedHeads& heads) {
     if (!k) return;
     const std::vector<at::Tensor> ks = k->wait(), vs = v->wait();
@@ -209,7 +210,7 @@ struct AttentionInWaves : torch::autograd::Function<AttentionInWaves> {
   }
 
  private:
-  /// Gradients of what several waves may read: a rank's kv items, and the sinks.
+  /// Gradients of tensors that several waves may read: a rank's kv items, and the sinks.
   struct SharedGradients {
     std::vector<at::Tensor> dk_items, dv_items;
     at::Tensor dsinks_N;

@@ -1,6 +1,6 @@
 // Llama 3's context parallelism (arXiv 2407.21783, section 3.3.2) in zigzag order: all-gathers the
-// keys and values of a few kv heads at a time, with the next gather in flight during attention;
-// reduce-scatters their gradients during the work of the next heads.
+// keys and values of a few kv heads at a time. The next all-gather overlaps with the attention of
+// the current heads. The reduce-scatter of the gradients overlaps with the work of the next heads.
 //
 // Bytes sent by all R ranks together, for a padded row of T tokens, M kv heads with keys of K and
 // values of V elements, e bytes per element and g per gradient element (4; 8 in fp64): all-gather
@@ -8,11 +8,11 @@
 // keys; reduce-scatter (R - 1) T M (K + V) g.
 //
 // In latent attention, latents are gathered once, and each rank expands a few heads at a time for
-// the whole row: J elements per token (AttentionSpec::latent_dim) take the place of M (K + V). No
-// work hides that gather.
+// the whole row: J elements per token (AttentionSpec::latent_dim) replace M (K + V) in the bytes
+// above. The all-gather of latents overlaps with no work.
 //
-// In a layer with a sliding window, ranks see keys of few others and fetch them directly, as a ring
-// in zigzag order does (fetched_attention.h).
+// In a layer with a sliding window, a rank's queries see keys of few other ranks. The rank fetches
+// these keys directly from their owners, as a ring in zigzag order does (fetched_attention.h).
 #include <algorithm>
 
 #include "longspan/plan/attention_memory.h"
@@ -69,10 +69,10 @@ double gathering_seconds(const PassCost& cost, double bytes, const std::vector<d
   return work[0] + reordering + ends + (waves - 1) * PassCost::exposed(gather, work[0] / waves);
 }
 
-/// With latents: those of the row, and a wave's keys and values during their expansion; in the
-/// backward the gradients of both. Otherwise: a wave's keys and values in row order, and the next
-/// wave's as they arrive; in the backward also their gradients, and those of the previous wave in
-/// transit.
+/// With latents: the latents of the row, and a wave's keys and values during the expansion; in the
+/// backward also the gradients of latents, keys and values. Without latents: a wave's keys and
+/// values in row order, and the arriving keys and values of the next wave; in the backward also the
+/// wave's gradients, and the previous wave's gradients in transit.
 AttentionMemory memory(const ParallelPlan& plan, const AttentionShape& shape,
                        const Packing& padded) {
   if (shape.spec.window) return memory_of_degrees(plan, shape, padded);

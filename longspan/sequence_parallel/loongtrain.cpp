@@ -1,9 +1,10 @@
 // LoongTrain (arXiv 2406.18485, section 4.2): Ulysses around a double ring in zigzag order. Keys
-// travel around a window of W neighbours, while the keys of the whole window hop to the next of D
-// windows. Ring rank = rank in windows * W + rank in window.
+// and values travel around an inner ring: a window of W neighbours. During this pass, the keys and
+// values of the whole window hop to the next of D windows on the outer ring. Ring rank = rank in
+// windows * W + rank in window.
 //
-// Bytes: those of one ring of R = D W ranks (ring_attention.h); the outer ring carries D - 1 hops
-// and the inner rings D (W - 1).
+// Bytes: the same as for one ring of R = D W ranks (ring_attention.h). The outer ring has D - 1
+// hops, and the inner rings have D (W - 1) hops.
 #include <algorithm>
 
 #include "longspan/plan/attention_memory.h"

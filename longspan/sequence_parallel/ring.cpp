@@ -1,6 +1,7 @@
-// Ring attention (arXiv 2310.01889): rank r holds the r-th part of the row. Only the row is padded.
-// But later ranks have more work, and all wait for the rank that sees most in a step: with one
-// document nearly twice the average. Bytes: ring_attention.h.
+// Ring attention (arXiv 2310.01889): rank r holds the r-th part of the row. Only the row is padded,
+// not each document. Later ranks have more work, and in each step all ranks wait for the rank with
+// the most visible pairs: with one document, steps take nearly twice the average work. Bytes:
+// ring_attention.h.
 #include <algorithm>
 
 #include "longspan/plan/attention_memory.h"

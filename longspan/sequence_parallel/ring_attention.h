@@ -1,4 +1,4 @@
-// Attention with travelling keys, shared by the ring kinds.
+// Ring attention: keys and values travel from rank to rank. All ring methods share this code.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,12 @@ namespace longspan {
 /// - 1) T M (K + V) e, backward (R - 1) T M (K + V) (e + g).
 ///
 /// In latent attention, latents may travel instead (passes_latents() in plan/attention_volume.h),
-/// and each rank expands the arriving latents to keys and values of its heads: J elements per token
-/// (AttentionSpec::latent_dim) take the place of M (K + V).
+/// and each rank expands the arriving latents to keys and values of its heads. J elements per token
+/// (AttentionSpec::latent_dim) then replace M (K + V) in the bytes above.
 ///
-/// In a layer with a sliding window no keys travel around the ring: each rank sends every other
-/// rank the keys that it sees (fetched_attention.h), through the group `ring` of all ranks of
-/// `rings`, in their order.
+/// In a layer with a sliding window no keys travel around the ring. Each rank instead sends every
+/// other rank the keys that the receiver's queries see (fetched_attention.h). `ring`: the group of
+/// all ranks of `rings`, in the order of Rings::rank().
 std::unique_ptr<SequenceParallel> make_ring_attention(Rings rings, Group ring, RingLayout layout,
                                                       const BlockKernel& kernel);
 
@@ -42,7 +42,7 @@ std::unique_ptr<SequenceParallel> make_ring(const ParallelPlan& /*plan*/, const 
   return make_ring_attention(Rings({mesh.ring}), mesh.ring, kLayout, kernel);
 }
 
-/// The same attention in zigzag order. `name`: for messages.
+/// Makes ring attention in zigzag order. `name`: the method, for messages.
 std::unique_ptr<SequenceParallel> make_zigzag_ring(Rings rings, Group ring, const char* name,
                                                    const BlockKernel& kernel);
 

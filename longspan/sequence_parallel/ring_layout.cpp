@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "longspan/attention/masked_rectangles.h"
+#include "longspan/attention/two_way_blocks.h"
 
 namespace longspan {
 
@@ -13,14 +14,16 @@ std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, in
       return layout.tokens_before(padded, token, of, num_ranks);
     };
   };
-  const std::vector<Block> blocks =
+  std::vector<Block> blocks =
       without_masked_pairs(layout.blocks(padded, rank, owner, num_ranks),
                            masked_rectangles_of(padded, tokens_of(rank), tokens_of(owner)));
-  if (!window) return blocks;
-  const auto positions_of = [&](int of) {
-    return window_positions(layout.places(padded, of, num_ranks), padded);
-  };
-  return within_window(blocks, window, positions_of(rank), positions_of(owner));
+  if (!window && padded.two_way().empty()) return blocks;
+  const Positions queries = layout.places(padded, rank, num_ranks),
+                  keys = layout.places(padded, owner, num_ranks);
+  blocks = within_window(blocks, window, window_positions(queries, padded),
+                         window_positions(keys, padded));
+  add_two_way_blocks(blocks, padded, queries, keys);
+  return blocks;
 }
 
 std::vector<TokenRun> keys_seen(const std::vector<Block>& blocks) {

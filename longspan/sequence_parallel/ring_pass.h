@@ -1,15 +1,16 @@
-// Passes each rank's tensors around a ring of ranks, and their gradients back to their owner.
+// Passes each rank's tensors around a ring of ranks, and the gradients back to the tensors' owner.
 //
-// In a ring of R ranks, a rank holds the tensors of rank - s in step s, while those of step s + 1
-// arrive. After R - 1 hops every rank has seen all of them.
+// In step s of a ring of R ranks, a rank holds the tensors of rank - s, while the tensors of step s
+// + 1 arrive. After R - 1 hops every rank has held the tensors of all ranks.
 //
-// The gradients of a block follow it one step behind, from its owner's neighbour on. Each rank adds
-// its contribution; after R - 1 hops they reach the owner, which adds its own last.
+// The gradients of a rank's tensors travel one step behind the tensors. The owner's neighbour makes
+// the first contribution, and each later rank adds its contribution. After R - 1 hops the gradients
+// reach the owner, which adds its own contribution last.
 //
 // The step of a ring may itself be a pass over a smaller ring (LoongTrain's double ring, arXiv
 // 2406.18485, section 4.2): rings of D and W ranks make D - 1 + D (W - 1) = D W - 1 hops, like one
-// ring of D W ranks. But only D - 1 of them use the links of the outer ring, each during a whole
-// pass over the inner ring.
+// ring of D W ranks. Only D - 1 of these hops use the links of the outer ring. Each of these D - 1
+// hops overlaps with a whole pass over the inner ring.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,15 +22,15 @@
 
 namespace longspan {
 
-/// Nested rings, the outermost first. The digits of a rank are its ranks in the groups: with
-/// {windows, window}, rank = rank in windows * size of window + rank in window.
+/// Nested rings, the outermost first. A rank is a mixed-radix number whose digits are the ranks in
+/// the groups: with {windows, window}, rank = rank in windows * size of window + rank in window.
 class Rings {
  public:
   using Tensors = std::vector<at::Tensor>;
   /// `travelling`: the tensors of rank `owner`; read-only.
   using ForwardStep = std::function<void(const Tensors& travelling, int owner)>;
-  /// Returns this rank's contribution to the gradients of `travelling`, in new tensors; {} if it
-  /// has not used them.
+  /// Returns this rank's contribution to the gradients of `travelling`, in new tensors; {} if this
+  /// rank has not used the tensors.
   using BackwardStep = std::function<Tensors(const Tensors& travelling, int owner)>;
 
   explicit Rings(std::vector<Group> groups) : groups_(std::move(groups)) {}
@@ -37,11 +38,13 @@ class Rings {
   int rank() const;
   int size() const;
 
-  /// Calls `step` once with every rank's tensors, our own first. Shapes must be equal on all ranks.
+  /// Calls `step` once with every rank's tensors, beginning with this rank's tensors. Shapes must
+  /// be equal on all ranks.
   void forward(const Tensors& own, const ForwardStep& step) const;
 
-  /// The same; returns the sum of all ranks' contributions to the gradients of our own tensors.
-  /// Gradients have the shapes of `own` and the accumulation dtype of the kernels (fp32 for bf16).
+  /// Calls `step` in the same order as forward(). Returns the sum of all ranks' contributions to
+  /// the gradients of this rank's tensors. Gradients have the shapes of `own` and the accumulation
+  /// dtype of the kernels (fp32 for bf16).
   Tensors backward(const Tensors& own, const BackwardStep& step) const;
 
  private:

@@ -1,5 +1,5 @@
-// The queries of some blocks. T: tokens, S: tokens of keys, N: heads, M: kv heads, H: elements of a
-// head.
+// Restricts a step of attention to the queries that see keys in the step. T: tokens, S: tokens of
+// keys, N: heads, M: kv heads, H: elements of a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +14,8 @@
 
 namespace longspan {
 
-/// The range of queries that see any key in a step. If only some queries of a document see keys,
-/// the step processes only their rows of the tensors.
+/// The smallest range of queries that contains all queries of a step's blocks. The step processes
+/// only the tensor rows of this range.
 struct SeeingQueries {
   int64_t begin = 0, length = 0;
   std::vector<Block> blocks;  // q_begin is relative to `begin`
@@ -34,7 +34,7 @@ struct SeeingQueries {
 
   at::Tensor of(const at::Tensor& x_TNH) const { return x_TNH.narrow(0, begin, length); }
   at::Tensor of_lse(const at::Tensor& x_NT) const { return x_NT.narrow(1, begin, length); }
-  /// Returns the inputs of these queries alone, with other keys and values.
+  /// Returns the inputs of the range's queries, with the given keys and values.
   AttentionGradientInputs of(const AttentionGradientInputs& all, const at::Tensor& k_SMH,
                              const at::Tensor& v_SMH) const {
     return {of(all.dout_TNH), of(all.q_TNH), k_SMH, v_SMH, of(all.out_TNH), of_lse(all.lse_NT)};

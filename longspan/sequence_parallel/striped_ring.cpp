@@ -1,7 +1,7 @@
-// Striped attention (arXiv 2311.09431): token i of the row is on rank i mod R, so that every step
-// of the ring is a triangle, and ranks have the same work up to a diagonal. Only the row is padded.
-// Bytes: ring_attention.h. In a sliding window of R or more tokens every rank sees keys of all
-// others, so windows save work but no bytes.
+// Striped attention (arXiv 2311.09431): token i of the row is on rank i mod R, so that the visible
+// pairs of every step form a triangle, and the work of any two ranks differs by at most a diagonal.
+// Only the row is padded. Bytes: ring_attention.h. In a sliding window of R or more tokens, every
+// rank's queries see keys of all other ranks, so a window saves work but no bytes.
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -24,9 +24,10 @@ int64_t tokens_before(const Packing& /*padded*/, int64_t token, int rank, int nu
   return (token - rank + num_ranks - 1) / num_ranks;
 }
 
-// Query i of rank r is token i R + r. It sees keys j of rank o with j R + o <= i R + r: j up to i,
-// or up to i - 1 if o > r. In a document the first query that sees any of o's keys sees exactly
-// one, and each further query one more: the block is a square triangle.
+// Query i of rank r is token i R + r. The query sees keys j of rank o with j R + o <= i R + r: j up
+// to i, or up to i - 1 if o > r. In a document, the first query that sees any key of rank o sees
+// exactly one key, and each further query sees one key more: the block is a square with a causal
+// mask.
 std::vector<Block> blocks_in_stripes(const Packing& padded, int rank, int owner, int num_ranks) {
   std::vector<Block> blocks;
   const int64_t behind = owner > rank ? 1 : 0;

@@ -2,11 +2,12 @@
 // tokens of the group, N: query heads, M: kv heads, H: elements of a head, J: latent elements of a
 // token.
 //
-// Sent by a rank, each way: (P-1)/P of its tokens' query and output heads, and each kv head once to
-// every other rank that has one of its query heads. In latent attention, J latent elements per
-// token go to every other rank instead of keys and values if that is less (passes_latents() in
-// plan/attention_volume.h). Each rank expands its own heads for the whole row, which is as much
-// work as expanding all heads for its own tokens.
+// Sent by a rank, in the forward and in the backward: (P-1)/P of its tokens' query and output
+// heads, and each kv head once to every other rank that has a query head of this kv head. In latent
+// attention, J latent elements per token are sent to every other rank instead of keys and values if
+// the latents have fewer bytes (passes_latents() in plan/attention_volume.h). Each rank then
+// expands its own heads for the whole row. The work is the same as the expansion of all heads for
+// the rank's own tokens.
 #include <ATen/core/Tensor.h>
 
 #include "longspan/attention/latent_keys.h"

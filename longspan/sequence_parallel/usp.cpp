@@ -1,4 +1,5 @@
-// USP (arXiv 2405.07719): Ulysses around a ring in zigzag order. A degree of 1 is omitted.
+// USP (arXiv 2405.07719): Ulysses around a ring in zigzag order. With a degree of 1, the ring or
+// Ulysses is omitted.
 #include "longspan/plan/attention_memory.h"
 #include "longspan/plan/exchange_volume.h"
 #include "longspan/plan/method_parts.h"
@@ -8,8 +9,8 @@
 namespace longspan {
 namespace {
 
-/// Degrees for which both are above 1, since otherwise it is another method; or the degrees in the
-/// request.
+/// Returns the Ulysses degrees for which both degrees are above 1, because with a degree of 1 USP
+/// equals another method; or the degree in the request.
 std::vector<int> auto_degrees(const PlanRequest& request, const Method& self) {
   std::vector<int> degrees = dividing_degrees(request, self);
   if (request.ulysses_degree || request.ring_degree) return degrees;

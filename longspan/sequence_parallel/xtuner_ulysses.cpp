@@ -1,11 +1,12 @@
-// XTuner-Ulysses: if P does not divide the heads, each head's elements are cut in s = P / gcd(N, P)
-// slices. Slices are exchanged like heads, and s neighbouring ranks gather the slices of the heads
-// that they share. All s then attend with the same heads, and each returns its slice. t: this
-// rank's tokens, T = P t, N: query heads, M: kv heads, n, m: those of this rank and its neighbours,
-// H: elements of a head, h = H / s.
+// XTuner-Ulysses: if P does not divide the heads, each head's elements are cut into s = P / gcd(N,
+// P) slices. Slices are exchanged like heads, and s neighbouring ranks all-gather the slices of
+// their common heads. All s ranks then attend with the same heads, and each rank returns one slice
+// of the output. t: this rank's tokens, T = P t, N: query heads, M: kv heads, n, m: query heads and
+// kv heads of this rank and its neighbours, H: elements of a head, h = H / s.
 //
-// Sent by a rank, each way: (P-1)/P of its tokens' query and output heads, the slices of kv heads,
-// and (s-1) times the received q, k and v (gathered; in the backward reduce-scattered).
+// Sent by a rank, in the forward and in the backward: (P-1)/P of its tokens' query and output
+// heads, the slices of kv heads, and (s-1) times the received q, k and v (gathered; in the backward
+// reduce-scattered).
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -116,8 +117,8 @@ RankGeometry geometry(const ParallelPlan& plan, const AttentionShape& shape, con
   return geometry;
 }
 
-/// Slices of heads are exchanged like heads; then s ranks gather the slices of the heads that they
-/// share.
+/// Slices of heads are exchanged like heads; then s ranks all-gather the slices of their common
+/// heads.
 AttentionVolumeParts volume(const ParallelPlan& plan, const AttentionShape& shape,
                             const Packing& padded, bool checkpointing, bool output_is_known) {
   const HeadRows rows = rows_that_arrive(plan, shape, padded);

@@ -1,4 +1,4 @@
-// Answers of a model in training.
+// Generates answers with a model in training.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,10 @@ struct AnsweringModel {
   Notices& notices;
 };
 
-/// Gathers the parameters on rank 0's CPU, merges adapters, and answers there. Returns the answers
-/// on every rank. Throws UserError on all ranks for a prompt that is empty or not below
-/// max_position_embeddings, or has ids outside the vocabulary. Collective.
+/// Gathers the parameters on rank 0's CPU, merges adapters into the gathered copy, and generates
+/// the answers on this CPU. Returns the answers on every rank. Throws UserError on all ranks for a
+/// prompt that is empty or not below max_position_embeddings, or has ids outside the vocabulary.
+/// Collective.
 std::vector<Answer> answers_of(const AnsweringModel& model,
                                const std::vector<std::vector<int32_t>>& prompts,
                                const GenerationOptions& options, int64_t num_at_a_time);

@@ -1,4 +1,4 @@
-// The parts of a session that depend on its device.
+// The parts of a session that depend on the session's device.
 #pragma once
 
 #include <ATen/core/Tensor.h>

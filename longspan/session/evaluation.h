@@ -11,11 +11,12 @@
 
 namespace longspan {
 
-/// Returns the objective's loss over `examples` and its averages. The loss is a mean over all units
-/// (labels, pairs, answers), so it depends neither on the batch size nor on the number of ranks.
-/// Every rank has the same examples; data-parallel groups divide them, `batch_size` examples per
-/// row. Holds one row at a time in memory. Asks `stops` on all ranks about every half second; if
-/// one returns true, returns nullopt. Collective over the world.
+/// Returns the objective's loss over `examples` and the objective's averages. The loss is a mean
+/// over all units (labels, pairs, answers), and therefore depends neither on the batch size nor on
+/// the number of ranks. Every rank has the same examples. The data-parallel groups divide the
+/// examples, `batch_size` examples per row. Holds one row at a time in memory. Calls `stops` on all
+/// ranks about every half second. Returns nullopt if `stops` returned true on any rank. Collective
+/// over the world.
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
                                          const ExampleSet& examples, int64_t batch_size,
                                          const std::function<bool()>& stops);

@@ -16,24 +16,25 @@
 namespace longspan {
 
 /// Returns the coefficient of a run's auxiliary loss: moe_aux_loss_coef, otherwise that of the
-/// model's config. nullopt: no such loss. Throws UserError if the key is set and the model's
-/// routers have no such loss.
+/// model's config. nullopt: no auxiliary loss. Throws UserError if the key is set and the model's
+/// routers do not support an auxiliary loss.
 std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& config,
                                                  const ModelConfig& model);
 
-/// The loss covers all tokens of the global batch, so neither accumulation nor the number of
-/// processes changes it. Its gradient needs the total counts before the first backward. With one
-/// micro-batch per step they are summed over the ranks between forward and backward; with several,
-/// all rows first pass through the model once more (precompute()).
+/// The auxiliary loss and the counts of tokens per expert. The loss covers all tokens of the global
+/// batch, and therefore does not depend on accumulation or on the number of processes. The gradient
+/// of the loss needs the total counts before the first backward. With one micro-batch per step, the
+/// counts are summed over the ranks between forward and backward. With several micro-batches, all
+/// rows first pass through the model in an additional forward (precompute()).
 class ExpertBalance {
  public:
-  /// Returns null for a model without experts. All objects in the context must outlive it. Throws
-  /// as auxiliary_loss_coefficient.
+  /// Returns null for a model without experts. All objects in the context must outlive the result.
+  /// Throws UserError, as auxiliary_loss_coefficient() does.
   static std::unique_ptr<ExpertBalance> make(const OptimizationSettings& config,
                                              const ObjectiveContext& context,
                                              const ModelConfig& model);
-  /// `coefficient`: of the auxiliary loss; nullopt: no loss. `rows_per_step`: of one data-parallel
-  /// group.
+  /// `coefficient`: coefficient of the auxiliary loss; nullopt: no loss. `rows_per_step`: number of
+  /// rows of one data-parallel group.
   ExpertBalance(const ObjectiveContext& context, const ModelSpec& model,
                 std::optional<double> coefficient, int64_t rows_per_step);
 
@@ -45,7 +46,7 @@ class ExpertBalance {
   void precompute(const Row& row);
   /// Called after the last precompute(). Collective over the world.
   void end_precompute();
-  /// Called around the forward of a trained row.
+  /// open() is called before the forward of a trained row, close() after the forward.
   void open();
   void close();
   /// If precomputes() is false: called before the only backward of the step, also on ranks without

@@ -9,10 +9,10 @@
 
 namespace longspan {
 
-/// Sums every parameter's gradient over `world`, in place. Each rank holds d(global loss) / d(its
-/// own contribution), so the sum is the gradient, without averaging. A rank without rows
-/// contributes zeros. Small gradients are joined in buckets of `bucket_bytes`, large ones are
-/// reduced as they are; all reductions are in flight at once.
+/// Sums every parameter's gradient over `world`, in place. Each rank holds the gradient of its
+/// contribution to the global loss, so the sum is the gradient of the global loss, without
+/// averaging. A rank without rows contributes zeros. Small gradients are concatenated in buckets of
+/// `bucket_bytes`; each large gradient is reduced separately. All reductions run concurrently.
 void sum_gradients(const std::vector<NamedTensor>& parameters, const Group& world,
                    int64_t bucket_bytes = int64_t{4} << 20);
 

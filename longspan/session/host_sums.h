@@ -1,4 +1,4 @@
-// Sums of numbers on hosts over ranks.
+// Sums of host numbers over ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,8 @@
 
 namespace longspan {
 
-/// Returns the sums over the ranks of the group, which exchanges tensors of `device`. Collective.
+/// Returns the elementwise sums of `values` over the ranks of the group. `device`: the device of
+/// the group's tensors. Collective.
 std::vector<double> sums_over(const Group& group, const std::vector<double>& values,
                               at::Device device);
 

@@ -1,5 +1,5 @@
-// A loss that a program gives to a session, instead of a stage's loss. T: tokens of this rank, L:
-// labels among them, D: model dim.
+// A caller's loss: a loss function that a program passes to a session, instead of a stage's loss.
+// T: tokens of this rank, L: labels of these tokens, D: model dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,30 +15,30 @@ namespace longspan {
 /// may have none.
 struct LossInput {
   const Row& row;
-  /// [L] int64: places of the labels in row.local.
-  /// row.local.columns.at(name).values.index_select(0, places_L) is a column's value at the token
-  /// that predicts the label.
+  /// [L] int64: indices of the labels in row.local. The value of a column at the tokens that
+  /// predict the labels is row.local.columns.at(name).values.index_select(0, places_L).
   at::Tensor places_L;
   at::Tensor logprobs_L;  // log p of each label, fp64; undefined if hidden states are asked for
   at::Tensor hidden_LD;   // final hidden states that predict the labels; undefined otherwise
-  /// Sums over the ranks of the row; its backward is the identity.
+  /// Sums a tensor over the ranks of the row. The backward is the identity.
   std::function<at::Tensor(const at::Tensor&)> sum_over_row;
 };
 
-/// A caller's loss. The rows' gradients are summed, so `of_row` must divide by denominators of the
-/// global batch (Session::sum_over_groups).
+/// A caller's loss. Gradients of rows are summed without averaging, so `of_row` must divide by
+/// denominators of the global batch (Session::sum_over_groups).
 struct LossOfCaller {
   enum class Reads { kLogprobs, kHiddenStates };
   Reads reads = Reads::kLogprobs;
-  /// Returns a scalar. It must have an autograd graph to the input even if there are no labels, for
-  /// example by logprobs_L.sum().
+  /// Returns the row's loss, a scalar. The scalar must have an autograd graph to the input even
+  /// without labels, for example through logprobs_L.sum().
   std::function<at::Tensor(const LossInput&)> of_row;
-  /// True if `of_row` returns the whole row's loss on every rank of the row (made of results of
-  /// sum_over_row); false if it returns the part of this rank's labels.
+  /// True if `of_row` returns the whole row's loss on every rank of the row (computed from results
+  /// of sum_over_row); false if `of_row` returns the loss of this rank's labels only.
   bool whole_row = false;
 };
 
-/// The interface of a stage to the loss. `context` and `loss` must outlive it.
+/// Returns the caller's loss as an Objective, the interface of a stage's loss. `context` and `loss`
+/// must outlive the result.
 std::unique_ptr<Objective> objective_of_caller(const ObjectiveContext& context,
                                                const LossOfCaller& loss);
 

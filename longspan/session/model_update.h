@@ -11,12 +11,12 @@
 
 namespace longspan {
 
-/// Updates whole parameters on every rank, or those of ShardedParameters. All members are
+/// Updates whole parameters on every rank, or the shards of ShardedParameters. All members are
 /// collective over the world.
 class ModelUpdate {
  public:
-  /// `sharded`: the owner of `parameters`, or null if they are whole. `specs` has all parameters.
-  /// `offload`: the optimizer's states live in host memory.
+  /// `sharded`: the owner of `parameters`, or null if every rank has whole parameters. `specs` has
+  /// all parameters. `offload`: the optimizer's states live in host memory.
   ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
               ShardedParameters* sharded, const Group& world, const OptimizationSettings& config,
               bool offload);
@@ -36,10 +36,10 @@ class ModelUpdate {
   /// Returns this rank's trained parameters, with their gradients between sum_gradients() and
   /// step().
   std::vector<NamedTensor> trained() const;
-  /// The same, in the order of optimizer().state().
+  /// Returns the shards of the trained parameters, in the order of optimizer().state().
   const std::vector<ParameterShard>& shards() const { return shards_; }
   Optimizer& optimizer() const { return *optimizer_; }
-  /// Must be called after values or states were changed from outside.
+  /// Must be called after code outside this class has changed parameter values or optimizer states.
   void publish();
 
  private:

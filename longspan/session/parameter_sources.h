@@ -1,4 +1,5 @@
-// The values of parameters before they are placed on a device or sharded.
+// Sources of parameters: functions that make a parameter's values, before the parameter is placed
+// on a device or sharded.
 #pragma once
 
 #include <string>
@@ -10,17 +11,17 @@
 
 namespace longspan {
 
-/// Returns the parameters of a model in memory as sources. Throws UserError for missing, unexpected
-/// and misshapen ones.
+/// Returns the parameters of a model in memory as sources. Throws UserError for missing and
+/// unexpected parameters, and for wrong shapes.
 std::vector<ParameterSource> sources_of(const std::vector<NamedTensor>& given,
                                         const ModelConfig& model, at::ScalarType dtype);
 
-/// Returns copies of `parameters` as sources, in their dtypes.
+/// Returns copies of `parameters` as sources, in the parameters' dtypes.
 std::vector<ParameterSource> sources_from(const std::vector<NamedTensor>& parameters,
                                           const ParameterTable& specs);
 
-/// Adds W += scale B A of each adapter to the weights when they are made, in fp32, since bf16 would
-/// round twice. Throws as load_adapter.
+/// Makes the sources compute W += scale B A for each adapter when a weight is made. The sum is
+/// computed in fp32, because bf16 would round twice. Throws UserError, as load_adapter() does.
 void merge_adapters(const std::vector<std::string>& folders, const ModelConfig& model,
                     std::vector<ParameterSource>& sources);
 

@@ -21,14 +21,16 @@ class PictureFiles {
  public:
   explicit PictureFiles(const Config& config)
       : folder_(config.model.model_name_or_path),
-        limits_{config.data.image_max_pixels, config.data.image_min_pixels},
+        max_pixels_(config.data.image_max_pixels),
+        min_pixels_(config.data.image_min_pixels),
         video_limits_{config.data.video_max_pixels, config.data.video_min_pixels} {}
 
   at::Tensor patches(const Picture& picture, int64_t t) {
     const PictureProcessor& processor = this->processor();
     if (picture.is_video) return patches_of_video(picture, t, processor);
     const std::string& path = picture.files.front();
-    PixelValues values = pixel_values(read(path), path, processor, limits_);
+    PixelValues values =
+        pixel_values(read(path), path, processor, limits_for(processor, max_pixels_, min_pixels_));
     if (values.grid != picture.grid) {
       throw UserError(fmt::format(
           "{}: the picture has {} x {} patches, and it had {} x {} when the run read its data "
@@ -67,7 +69,8 @@ class PictureFiles {
   }
 
   std::string folder_;
-  PictureLimits limits_, video_limits_;
+  int64_t max_pixels_, min_pixels_;
+  PictureLimits video_limits_;
   std::mutex mutex_;
   std::optional<PictureProcessor> processor_;
   FrameReader frame_reader_;

@@ -1,4 +1,4 @@
-// Pixels of the pictures that samples name by their files.
+// Reads the pixels of pictures from the files that samples name.
 #pragma once
 
 #include "longspan/models/picture_features.h"
@@ -7,10 +7,10 @@ namespace longspan {
 
 struct Config;
 
-/// Returns how the pictures of a run are read: by `given` if it is not empty; else by the limits of
-/// the configuration, then by the processor of model_name_or_path, which is read at the first
-/// picture. The function throws UserError with the file's path: it is missing, broken, or another
-/// than when the row was made.
+/// Returns the reader of a run's pictures: `given` if not empty, otherwise a reader with the size
+/// limits of the configuration and the processor of model_name_or_path. The reader loads the
+/// processor at the first picture. The reader throws UserError with the file's path if a file is
+/// missing, is broken, or has changed since the row was made.
 FramePatches frame_patches_of(const Config& config, const FramePatches& given);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Forward and backward of the rows of a step.
+// Runs forward and backward for the rows of a step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ class RowPass {
   RowPass(const ObjectiveContext& context, Objective& objective, ExpertBalance* balance,
           ModelUpdate& update, RowTraffic& traffic, int64_t seed);
 
-  /// Passes the rows of a step to the objective and to the experts' balance, if they must see all
-  /// rows before the first loss. Collective.
+  /// Passes the rows of a step to the objective and to `balance`, if either must see all rows
+  /// before the first loss. Collective.
   void look_at(std::span<const Row> rows, int64_t step);
   /// Runs forward and backward of row `number` of the step; adds to the parameters' gradients.
   /// Returns the row's contribution to the step's loss, whose denominator is `total_weight`.

@@ -1,4 +1,4 @@
-// Decisions of each rank before it communicates or makes a tensor. No torch.
+// Decisions that each rank makes before any communication and before any tensor exists. No torch.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ struct Config;
 
 struct RunPlan {
   Rendezvous where;
-  ModelConfig model;   // as it is trained, with rope_scaling
+  ModelConfig model;   // the trained model, with rope_scaling
   ModelSpec attended;  // attended_model()
   ParallelPlan parallel;
   DeviceChoice device;
-  int num_threads = 1;  // of this process
-  int num_cores = 0;    // of its machine; 0: unknown
+  int num_threads = 1;  // threads of this process
+  int num_cores = 0;    // cores of the machine; 0: unknown
   std::string warning;  // may be empty
 
   /// Returns the hardware of this rank.

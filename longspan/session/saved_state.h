@@ -1,4 +1,4 @@
-// The optimizer's state and the trained weights of a session, in a checkpoint.
+// Saves and loads the optimizer's state and the trained weights of a session in a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,12 @@
 
 namespace longspan {
 
-/// Returns the optimizer's state on this rank, with the masters of weights that `saver` rounds.
+/// Returns the optimizer's state on this rank, with the masters (values in higher precision) of the
+/// weights that `saver` rounds.
 std::vector<StateSource> optimizer_state(const ModelUpdate& update, const ModelSaver& saver);
 
-/// Returns the rest of a session's state after `step` steps. `source`: of the caller's rows.
+/// Returns the rest of a session's state after `step` steps. `source`: the state of the caller's
+/// source of rows.
 TrainingState state_of_session(const Mesh& mesh, int64_t step, const std::string& source);
 
 /// Reads the trained weights and the optimizer's state of this rank. Afterwards, call

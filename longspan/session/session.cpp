@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "longspan/account/run_account.h"
@@ -22,6 +23,7 @@
 #include "longspan/session/backends.h"
 #include "longspan/session/evaluation.h"
 #include "longspan/session/expert_balance.h"
+#include "longspan/session/pixel_reader.h"
 #include "longspan/session/host_sums.h"
 #include "longspan/session/model_update.h"
 #include "longspan/session/picture_files.h"
@@ -63,7 +65,8 @@ struct Session::Impl {
         events(the_events),
         device(device_of(plan.device, plan.own_gpu())),
         given(model != nullptr ? &model->parameters : nullptr),
-        patches(frame_patches_of(config, model != nullptr ? model->patches : FramePatches{})),
+        frames(frame_patches_of(config, model != nullptr ? model->patches : FramePatches{})),
+        patches([this](const Picture& picture, int64_t t) { return frames.take(picture, t); }),
         attention(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
         sharding(sharding_of(config, workers.mesh(), device)) {
     if (plan.parallel.expert_parallel_size > 1) {
@@ -85,11 +88,34 @@ struct Session::Impl {
   /// With distributed experts, a rank also computes rows of other ranks.
   bool idle_rows() const { return (sharding && sharding->stage >= 2) || experts; }
 
+  /// Announces the frames of rows that have not been announced yet, once for each pass over them.
+  void read_ahead(std::span<const Row> rows) {
+    if (!pictures) return;
+    std::erase_if(announced, [](const auto& row) { return row.expired(); });
+    const auto is_new = [this](const Row& row) {
+      return row.local.pictures != nullptr &&
+             std::ranges::none_of(announced, [&](const std::weak_ptr<const RowPictures>& other) {
+               return other.lock() == row.local.pictures;
+             });
+    };
+    std::vector<const Row*> added;
+    for (const Row& row : rows) {
+      if (is_new(row)) added.push_back(&row);
+    }
+    for (int pass = 0; pass < (objective->precomputes() ? 2 : 1); ++pass) {
+      for (const Row* row : added) {
+        frames.announce(row->local.pictures, pictures->own_frames(row->local));
+      }
+    }
+    for (const Row* row : added) announced.push_back(row->local.pictures);
+  }
+
   /// Runs forward and backward of the rows, after the passes that an objective needs before.
   RowLosses pass(std::span<const Row> rows, Objective& of_rows, double total_weight,
                  const std::function<bool()>& stops) {
     RowPass row_pass(*context, of_rows, balance.get(), *updating, *traffic,
                      config.optimization.seed);
+    read_ahead(rows);
     row_pass.look_at(rows, step);
     // Values that all members of a sequence group know are counted once.
     Averages others;
@@ -111,13 +137,14 @@ struct Session::Impl {
   Events& events;
   at::Device device;
   GivenParameters given;
-  FramePatches patches;
+  PixelReader frames;
+  FramePatches patches;  // by `frames`
   std::unique_ptr<SequenceParallel> attention;
   std::optional<ShardingOptions> sharding;
   std::unique_ptr<ActivationOffload> activations;  // outlives every graph
   std::unique_ptr<ExpertParallel> experts;         // the same; null: every rank has all experts
   TrainedModel trained;
-  std::unique_ptr<PictureFeatures> pictures;  // null: rows have none
+  std::unique_ptr<SharedTower> pictures;  // null: rows have none
   std::unique_ptr<Decoder> decoder;
   std::unique_ptr<Reference> reference;
   std::optional<ObjectiveContext> context;
@@ -126,6 +153,7 @@ struct Session::Impl {
   std::unique_ptr<ExpertBalance> balance;  // null if the model has no experts
   std::optional<RowTraffic> traffic;
   Averages averages;
+  std::vector<std::weak_ptr<const RowPictures>> announced;  // rows of `frames`
   int64_t step = 0;
 };
 
@@ -235,6 +263,8 @@ double Session::sum_over_groups(double value) const {
 }
 
 void Session::begin_step(int64_t step) { impl_->step = step; }
+
+void Session::read_ahead(std::span<const Row> rows) { impl_->read_ahead(rows); }
 
 RowLosses Session::forward_backward(std::span<const Row> rows, double total_weight,
                                     const std::function<bool()>& stops) {

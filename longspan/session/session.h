@@ -1,5 +1,6 @@
-// A model in training, step by step: the interface for training loops. run_training is one of them;
-// examples/library.cpp shows another.
+// A model in training, step by step: the interface for training loops. A row is one sequence, or
+// several packed sequences, that the ranks of a sequence-parallel group share. run_training is such
+// a loop; examples/library.cpp shows another loop.
 //
 //   Session session(config, {.events = &events});
 //   for (int64_t step = 0; step < num_steps; ++step) {
@@ -12,12 +13,12 @@
 //   }
 //   session.save("trained");
 //
-// Every process of the session calls the same members in the same order (collective), unless said
-// otherwise. All ranks of a sequence-parallel group give the same rows.
+// Every member is collective unless its comment says otherwise: every process of the session calls
+// the same members in the same order. All ranks of a sequence-parallel group pass the same rows.
 //
 // A session prints nothing, ends no process, handles no signal and changes no setting of the
-// process. Several sessions may live in one process, one after another or at once, also as ranks of
-// one run on threads.
+// process. Several sessions may exist in one process, one after another or concurrently, also as
+// ranks of one run on threads.
 #pragma once
 
 #include <cstdint>
@@ -57,19 +58,19 @@ struct TrainedModel;
 
 /// A model in memory, which replaces the folder model_name_or_path.
 struct ModelParts {
-  ModelConfig config;                   // e.g. parse_model_config of a config.json
-  std::vector<NamedTensor> parameters;  // named as by parameters_of(config.spec); copied
-  /// Reads pixels of the pictures of samples; empty: from their files, by the processor of
-  /// model_name_or_path.
+  ModelConfig config;                   // e.g. from parse_model_config()
+  std::vector<NamedTensor> parameters;  // names of parameters_of(config.spec); copied
+  /// Reads the pixels of the samples' pictures, also in a thread of the session; empty: pixels are
+  /// read from the pictures' files, with the processor of model_name_or_path.
   FramePatches patches = {};
 };
 
-/// Surroundings of a session; each may be left out.
+/// Objects that a session uses. Every member may be omitted.
 struct SessionParts {
   Machine machine = {};               // GPUs and threads; default: one CPU thread
-  Rendezvous where = {};              // default: alone
+  Rendezvous where = {};              // default: one process
   RunControl* control = nullptr;      // null: nothing stops the session
-  EventSink* events = nullptr;        // null: nobody listens
+  EventSink* events = nullptr;        // null: events are discarded
   const ModelParts* model = nullptr;  // null: model_name_or_path
 };
 
@@ -84,17 +85,17 @@ struct BatchCounts {
 struct RowLosses {
   /// Each row's contribution to the step's loss, on this rank; without a graph.
   std::vector<at::Tensor> contributions;
-  bool replicated;  // the same on all members of a sequence group; otherwise parts to be summed
+  bool replicated;  // equal on all members of a sequence group; otherwise parts to be summed
 };
 
-/// A sum over all ranks that may still be on its way from the device.
+/// Sums over all ranks, whose copy from the device to the host may not have ended.
 class SumsOfStep {
  public:
   /// `sums`: the loss, then the flags; fp64 on the device.
   explicit SumsOfStep(const at::Tensor& sums) : sums_(sums) {}
   /// Waits for the device.
   double loss() const { return value(0); }
-  /// True if any rank called Session::sum_up with this flag.
+  /// True if any rank passed a nonzero flag `number` to Session::sum_up().
   bool flag(int64_t number) const { return value(1 + number) > 0.0; }
 
  private:
@@ -104,12 +105,12 @@ class SumsOfStep {
 
 class Session {
  public:
-  /// Plans, meets the other processes and reads the model, with its reference and optimizer.
-  /// `config`: see load_session_config; copied. The parts must outlive the session. Throws
-  /// UserError, and CommunicationError if the ranks do not find each other.
+  /// Makes the run's plan, connects to the other processes, and makes the model, the reference and
+  /// the optimizer. `config`: see load_session_config; copied. The objects in `parts` must outlive
+  /// the session. Throws UserError. Throws CommunicationError if the ranks cannot connect.
   explicit Session(const Config& config, const SessionParts& parts = {});
-  /// The same for ranks that have met. All arguments must outlive the session. Call prepare()
-  /// before anything else. Throws as all_or_none.
+  /// Makes a session for ranks that are already connected. All arguments must outlive the session.
+  /// prepare() must be called before any other member. Throws as all_or_none() does.
   Session(const Config& config, const RunPlan& plan, Workers& workers, Events& events,
           const ModelParts* model = nullptr);
   ~Session();
@@ -118,13 +119,14 @@ class Session {
 
   /// Makes the reference model (if the stage has one), the objective and the optimizer. `table`:
   /// precomputed reference log-probabilities, which replace the reference model. Called once.
-  /// Throws as all_or_none.
+  /// Throws as all_or_none() does.
   void prepare(std::unique_ptr<Reference> table = nullptr);
   /// Makes the stage's reference model.
   std::unique_ptr<Reference> make_reference();
 
-  /// Runs a loop of the caller's. If it fails because other ranks are gone, finds out which, and
-  /// throws UserError with the cause; if it fails by itself, tells the others.
+  /// Runs a training loop of the caller. If the loop fails because other ranks have ended, run()
+  /// finds the ended ranks and throws UserError with the cause. If the loop fails for another
+  /// reason, run() tells the other ranks.
   void run(const std::function<void()>& loop);
 
   // Rows
@@ -141,38 +143,45 @@ class Session {
 
   // Steps
 
-  /// Sets the number of the next step, from 0: it seeds dropout. update() and drop() count on.
+  /// Sets the number of the next step, from 0. The number seeds dropout. update() and drop() add 1
+  /// to the number.
   void begin_step(int64_t step);
-  /// Adds the gradient of the stage's loss, whose denominator is `total_weight`. `stops`: asked
-  /// after each row in a session of one process; if it returns true, later rows are left out.
+  /// Starts to read the pixels of rows that later calls of forward_backward() compute, in this
+  /// order, during other work. Pixels wait in host memory (kPixelsAheadBytes). Each row is read
+  /// ahead once. No-op for rows without pictures. Not collective.
+  void read_ahead(std::span<const Row> rows);
+  /// Adds the gradient of the stage's loss, whose denominator is `total_weight`. `stops`: called
+  /// after each row in a session of one process; if `stops` returns true, the remaining rows are
+  /// skipped.
   RowLosses forward_backward(std::span<const Row> rows, double total_weight,
                              const std::function<bool()>& stops = {});
-  /// The same with a loss of the caller's.
+  /// Adds the gradient of a caller's loss.
   RowLosses forward_backward(std::span<const Row> rows, const LossOfCaller& loss,
                              const std::function<bool()>& stops = {});
   /// Sums the step's loss and some flags (0 or 1) over all ranks. Does not wait for the GPU. Adds
-  /// the loads of experts to averages(). Called once after forward_backward().
+  /// the load of each expert to averages(). Called once after forward_backward().
   SumsOfStep sum_up(const RowLosses& losses, const std::vector<double>& flags = {});
-  /// Sums the gradients over all ranks. Returns their norm.
+  /// Sums the gradients over all ranks. Returns the norm of the sum.
   double reduce();
   /// Scales the gradients by min(1, max_norm / (norm + 1e-6)).
   void clip(double norm, double max_norm);
-  /// Updates the parameters by the optimizer, and drops the gradients.
+  /// Updates the parameters with the optimizer, and drops the gradients.
   void update(double learning_rate);
   /// Drops the gradients without an update.
   void drop();
 
   // Results
 
-  /// Returns the mean of the stage's loss over the examples, and its means by name. `batch_size`:
-  /// examples per row. Calls `stops` about every half second; nullopt: it returned true on a rank.
+  /// Returns the mean of the stage's loss over the examples, and the means of the stage's other
+  /// values by name. `batch_size`: examples per row. Calls `stops` about every half second.
+  /// nullopt: `stops` returned true on some rank.
   std::optional<EvaluationResult> evaluate(const ExampleSet& examples, int64_t batch_size,
                                            const std::function<bool()>& stops = {});
   /// Returns log p of the row's labels on this rank, [L] fp64, without gradients.
   at::Tensor label_logprobs(const Row& row);
-  /// Answers prompts (token ids) with the present parameters, on the CPU of rank 0. Returns the
-  /// answers on every rank. `num_at_a_time`: sequences in the key-value cache. Gathers sharded
-  /// parameters; rank 0 then holds the whole model once more.
+  /// Generates answers to prompts (token ids) with the current parameters, on the CPU of rank 0.
+  /// Returns the answers on every rank. `num_at_a_time`: sequences in the key-value cache. Gathers
+  /// sharded parameters; rank 0 then holds the whole model once more.
   std::vector<Answer> generate(const std::vector<std::vector<int32_t>>& prompts,
                                const GenerationOptions& options, int64_t num_at_a_time = 8);
   /// Saves the model, or the adapter, as a Hugging Face folder.
@@ -180,8 +189,8 @@ class Session {
   /// Saves folder/checkpoint-N after N steps: the model, the optimizer's state and `source`, the
   /// state of the caller's source of rows. Returns the checkpoint's folder.
   std::string save_checkpoint(const std::string& folder, const std::string& source = "");
-  /// Loads a checkpoint of save_checkpoint() or of a run, and continues after its step. Returns
-  /// `source`.
+  /// Loads a checkpoint of save_checkpoint() or of a run. The session continues after the
+  /// checkpoint's step. Returns the saved `source`.
   std::string load_checkpoint(const std::string& checkpoint);
 
   // Parts
@@ -194,12 +203,13 @@ class Session {
   bool idle_rows() const;
   const TrainedModel& trained() const;
   const std::vector<NamedTensor>& parameters() const;
-  /// Number of updates and drops so far, or as set by begin_step.
+  /// Returns the number of the next step: the number of updates and drops so far, or the number
+  /// from begin_step().
   int64_t step() const;
-  /// Values besides the loss, summed over this rank's rows since they were last cleared.
+  /// Returns the values besides the loss, summed over this rank's rows since the last clear.
   Averages& averages();
-  /// Returns the means of averages() over all ranks, completed by the objective, in the order of a
-  /// log line.
+  /// Returns the means of averages() over all ranks, with the values that the objective derives
+  /// from these means, in the order of a log line.
   NamedMeans means();
 
   /// Returns the owner of sharded parameters, if all ranks must save the model together; null if

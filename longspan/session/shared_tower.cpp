@@ -14,37 +14,54 @@ SharedTower::SharedTower(std::unique_ptr<VisionTower> tower, FramePatches patche
       device_(device),
       every_row_(every_row) {}
 
-at::Tensor SharedTower::features(const RowPictures& pictures,
-                                 const std::vector<PictureFrame>& frames) {
-  std::vector<at::Tensor> patches;
+PictureShares SharedTower::shares_of(const RowPictures& pictures) const {
+  return share_pictures(pictures, sharers_.size(), [this](int64_t num_patches) {
+    return frame_flops(tower_->spec(), num_patches);
+  });
+}
+
+std::vector<PictureFrame> SharedTower::own_frames(const Batch& row) const {
+  if (row.pictures == nullptr) return {};
+  return shares_of(*row.pictures).frames[static_cast<size_t>(sharers_.rank())];
+}
+
+at::Tensor SharedTower::features(const std::shared_ptr<const RowPictures>& pictures,
+                                 std::vector<PictureFrame> frames) {
   std::vector<PictureGrid> grids;
   for (const PictureFrame& frame : frames) {
-    const Picture& picture = pictures.pictures[frame.picture];
-    patches.push_back(patches_(picture, frame.t));
-    grids.push_back({.t = 1, .h = picture.grid.h, .w = picture.grid.w});
+    const PictureGrid& grid = pictures->pictures[frame.picture].grid;
+    grids.push_back({.t = 1, .h = grid.h, .w = grid.w});
   }
-  const at::Tensor patches_PX =
-      patches.empty() ? at::empty({0, tower_->spec().patch_dim()}, at::kFloat) : at::cat(patches);
-  return tower_->features(patches_PX.to(device_), grids);
+  return tower_->features(
+      [this, pictures, frames = std::move(frames)](size_t begin, size_t end) {
+        std::vector<at::Tensor> patches;
+        for (size_t i = begin; i < end; ++i) {
+          patches.push_back(patches_(pictures->pictures[frames[i].picture], frames[i].t));
+        }
+        const at::Tensor patches_PX = patches.empty()
+                                          ? at::empty({0, tower_->spec().patch_dim()}, at::kFloat)
+                                          : at::cat(patches);
+        return patches_PX.to(device_);
+      },
+      std::move(grids));
 }
 
 at::Tensor SharedTower::of(const Batch& row) {
-  static const RowPictures kNone;
-  const RowPictures& pictures = row.pictures != nullptr ? *row.pictures : kNone;
-  if (pictures.pictures.empty()) return every_row_ ? features(kNone, {}) : at::Tensor();
-  const PictureShares shares = share_pictures(
-      pictures, sharers_.size(),
-      [this](int64_t num_patches) { return frame_flops(tower_->spec(), num_patches); });
-  const at::Tensor own_fE = features(pictures, shares.frames[static_cast<size_t>(sharers_.rank())]);
-  return exchange_features(own_fE, shares, pictures, sharers_);
+  if (row.pictures == nullptr || row.pictures->pictures.empty()) {
+    return every_row_ ? features(nullptr, {}) : at::Tensor();
+  }
+  const PictureShares shares = shares_of(*row.pictures);
+  const at::Tensor own_fE =
+      features(row.pictures, shares.frames[static_cast<size_t>(sharers_.rank())]);
+  return exchange_features(own_fE, shares, *row.pictures, sharers_);
 }
 
-std::unique_ptr<PictureFeatures> make_picture_features(const ModelSpec& model,
-                                                       const std::vector<NamedTensor>& parameters,
-                                                       const DecoderOptions& options,
-                                                       FramePatches patches,
-                                                       const SequenceParallel& attention,
-                                                       const BlockKernel& kernel) {
+std::unique_ptr<SharedTower> make_picture_features(const ModelSpec& model,
+                                                   const std::vector<NamedTensor>& parameters,
+                                                   const DecoderOptions& options,
+                                                   FramePatches patches,
+                                                   const SequenceParallel& attention,
+                                                   const BlockKernel& kernel) {
   if (!model.vision) return nullptr;
   auto tower = std::make_unique<VisionTower>(
       *model.vision, parameters,

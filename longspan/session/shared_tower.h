@@ -1,4 +1,4 @@
-// The features of a row's pictures, by a vision tower whose work the ranks of the row share.
+// The features of a row's pictures. The ranks of the row share the work of the vision tower.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,17 +16,21 @@ namespace longspan {
 
 class SharedTower : public PictureFeatures {
  public:
-  /// `sharers`: the ranks that share a row. `every_row`: the tower's parameters are used in rows
-  /// without pictures too, as sharded and trained parameters need.
+  /// `sharers`: the ranks that share a row. `every_row`: runs the tower also for rows without
+  /// pictures, which collectives of sharded or trained parameters need.
   SharedTower(std::unique_ptr<VisionTower> tower, FramePatches patches, Group sharers,
               at::Device device, bool every_row);
 
   at::Tensor of(const Batch& row) override;
+  /// Returns the frames of which this rank reads the pixels for of(row), in this order.
+  std::vector<PictureFrame> own_frames(const Batch& row) const;
   void use_adapters(bool on) override { tower_->use_adapters(on); }
 
  private:
+  PictureShares shares_of(const RowPictures& pictures) const;
   /// Returns the features of some frames of the row.
-  at::Tensor features(const RowPictures& pictures, const std::vector<PictureFrame>& frames);
+  at::Tensor features(const std::shared_ptr<const RowPictures>& pictures,
+                      std::vector<PictureFrame> frames);
 
   std::unique_ptr<VisionTower> tower_;
   FramePatches patches_;
@@ -35,13 +39,13 @@ class SharedTower : public PictureFeatures {
   bool every_row_;
 };
 
-/// Makes the features of a model with pictures; null: its spec has no tower. `options`: of its
-/// decoder. `kernel`: for attention within pictures.
-std::unique_ptr<PictureFeatures> make_picture_features(const ModelSpec& model,
-                                                       const std::vector<NamedTensor>& parameters,
-                                                       const DecoderOptions& options,
-                                                       FramePatches patches,
-                                                       const SequenceParallel& attention,
-                                                       const BlockKernel& kernel);
+/// Makes the PictureFeatures of a model with pictures; null: the model's spec has no tower.
+/// `options`: the options of the model's decoder. `kernel`: for attention within pictures.
+std::unique_ptr<SharedTower> make_picture_features(const ModelSpec& model,
+                                                   const std::vector<NamedTensor>& parameters,
+                                                   const DecoderOptions& options,
+                                                   FramePatches patches,
+                                                   const SequenceParallel& attention,
+                                                   const BlockKernel& kernel);
 
 }  // namespace longspan

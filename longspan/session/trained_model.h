@@ -1,4 +1,4 @@
-// The trained model by finetuning_type and stage, and its reference.
+// Makes the trained model by finetuning_type and stage, and the reference.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ struct Config;
 
 struct TrainedModel {
   std::vector<NamedTensor> parameters;  // on the device; requires_grad marks the trained ones
-  /// All parameters of the model, in the dtypes in which they are held, including experts that only
-  /// other ranks have.
+  /// All parameters of the model, in the dtypes in which the run holds them, including experts that
+  /// only other ranks have.
   std::vector<HeldParameter> all;
   ParameterTable specs;  // of all parameters
   std::optional<LoraShape> lora;
@@ -35,39 +35,40 @@ struct TrainedModel {
   int64_t num_trained() const;
 };
 
-/// Returns how the configuration shards and offloads a model's states; nullopt: not at all.
+/// Returns the options by which the configuration shards and offloads a model's states; nullopt:
+/// neither sharding nor offloading.
 std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mesh,
                                            at::Device device);
 
-/// Parameters of a model in memory, which replace those of model_name_or_path; null: the folder's
-/// parameters are loaded.
+/// Parameters of a model in memory, which replace the parameters of model_name_or_path; null: the
+/// folder's parameters are loaded.
 using GivenParameters = const std::vector<NamedTensor>*;
 
-/// The model whose parameters are made, and their place.
+/// The model whose parameters are made, and the device and sharding of the parameters.
 struct ParameterPlace {
   const ModelConfig& model;
   const std::optional<ShardingOptions>& sharding;
   at::Device device;
   GivenParameters given = nullptr;
-  // Needed by the reference model where it has a tower: the reader of pixels, and the kernel of the
-  // attention within pictures.
+  // Needed if the reference model has a tower: the reader of pixels, and the kernel for attention
+  // within pictures.
   const FramePatches* patches = nullptr;
   const BlockKernel* kernel = nullptr;
 };
 
-/// Loads the weights of model_name_or_path (or takes those of `place.given`), the adapters (merged,
-/// trained further, or new) and the value head of a reward model (from the folder, or new), and
-/// selects the trained parameters. With zero_stage 3 no rank holds more than one whole parameter at
-/// a time. Throws UserError.
+/// Loads the weights of model_name_or_path (or uses `place.given`), the adapters (merged, trained
+/// further, or new) and the value head of a reward model (from the folder, or new). Selects the
+/// trained parameters. With zero_stage 3 no rank holds more than one whole parameter at a time.
+/// Throws UserError.
 TrainedModel load_trained_model(const Config& config, const ParameterPlace& place);
 
-/// Runs the cheap checks of load_trained_model and make_reference in advance. Reads no weights.
+/// Runs the checks of load_trained_model() and make_reference() that need no weights, in advance.
 /// Throws UserError.
 void check_trained_model(const Config& config, const ModelConfig& model);
 
 /// Makes the reference: ref_model with ref_model_adapters; otherwise, with LoRA, the trained model
 /// without its adapter (even if the adapter existed before training, as in LLaMA-Factory);
-/// otherwise a copy of the initial model. `policy` and `attention` must outlive it.
+/// otherwise a copy of the initial model. `policy` and `attention` must outlive the result.
 std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
                                           const TrainedModel& trained, Decoder& policy,
                                           SequenceParallel& attention);

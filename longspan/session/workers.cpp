@@ -34,15 +34,15 @@ constexpr const char* kLostSteps =
 /// others read from the store that it may serve (Heartbeat::leave).
 constexpr std::chrono::seconds kTimeToEnd{12};
 
-/// Tells the others of the failure; returns it with its cause.
+/// Tells the other ranks of the failure. Returns the failure with its cause.
 std::string blamed_by(Heartbeat& heartbeat, const std::string& failure) {
   const std::string others = heartbeat.diagnosis(failure);
   heartbeat.leave();
   return others.empty() ? failure : failure + " " + others;
 }
 
-/// Returns the rendezvous of this start's workers. Each first checks that it can open the file
-/// descriptors that it needs.
+/// Returns the rendezvous of this start's workers. Each worker first checks that it can open enough
+/// file descriptors.
 Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan) {
   const Rendezvous& launched = plan.where;
   if (plan.device.cuda()) {
@@ -101,7 +101,7 @@ Workers::Workers(const ParallelSettings& config, const ModelSettings& model, con
     : control_(control),
       where_(joined(config, model, plan)),
       notices_(where_, timeout_of(config)),
-      // Set before this rank meets the others, some of which may be ahead of it.
+      // Set before this rank meets the other ranks, some of which may be ahead.
       told_(control, notices_, where_.rank),
       mesh_(std::make_unique<Mesh>(
           make_mesh(where_, plan.parallel, link_of(plan.device), timeout_of(config)))),

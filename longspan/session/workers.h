@@ -15,7 +15,7 @@
 
 namespace longspan {
 
-/// Tells the other ranks, for the lifetime of this object, when a stop signal reaches this rank
+/// During the lifetime of this object: tells the other ranks if a stop signal reaches this rank
 /// before the first step.
 class ToldOfEarlyStops {
  public:
@@ -28,9 +28,10 @@ class ToldOfEarlyStops {
   RunControl& control_;
 };
 
-/// Tells the other ranks, for the lifetime of this object, when a thread of a library ends this
-/// process. The run's thread may have met a failure just before and know more. The library's thread
-/// then prints that message, whichever thread ends the process.
+/// During the lifetime of this object: tells the other ranks if a thread of a library (such as
+/// NCCL's watchdog) ends this process. If the run's thread has met a failure just before, the run's
+/// thread may have a more informative message. The message of the run's thread is then printed,
+/// even if the library's thread ends the process.
 class ToldOfLostGpus {
  public:
   ToldOfLostGpus(RunControl& control, Heartbeat& heartbeat, const Rendezvous& where);
@@ -38,7 +39,7 @@ class ToldOfLostGpus {
   ToldOfLostGpus(const ToldOfLostGpus&) = delete;
   ToldOfLostGpus& operator=(const ToldOfLostGpus&) = delete;
 
-  /// Called when the run's thread has met a failure, before it asks for the cause.
+  /// Called when the run's thread has met a failure, before the run's thread asks for the cause.
   void has_met(const std::string& failure);
   /// Called when the run's thread is about to print `message` and end the process, up to a few
   /// seconds after this object is destroyed.
@@ -50,11 +51,11 @@ class ToldOfLostGpus {
   bool is_last_ = false;  // will_say() was called
 };
 
-/// This rank's connections to the others.
+/// This rank's connections to the other ranks.
 class Workers {
  public:
-  /// Waits for all ranks. `control` must outlive this object. Throws UserError, and
-  /// CommunicationError if the ranks do not find each other.
+  /// Waits for all ranks. `control` must outlive this object. Throws UserError. Throws
+  /// CommunicationError if the ranks cannot connect.
   Workers(const ParallelSettings& config, const ModelSettings& model, const RunPlan& plan,
           RunControl& control);
 
@@ -62,12 +63,12 @@ class Workers {
   RunEnd run(const std::function<RunEnd()>& work);
   /// Called once, before the first collective of the work. Collective.
   void meet();
-  /// Runs the work of a rank, or a part of it. If it fails because other ranks are gone, finds out
-  /// which and throws UserError with the cause; if it fails by itself, tells the others. Returns
-  /// kInterrupted if the others left because all were interrupted. After a failure the connections
-  /// are gone.
+  /// Runs the work of a rank, or a part of the work. If `work` fails because other ranks have
+  /// ended, guarded() finds the ended ranks and throws UserError with the cause. If `work` fails
+  /// for another reason, guarded() tells the other ranks. Returns kInterrupted if the other ranks
+  /// ended because all ranks were interrupted. After a failure the connections cannot be used.
   RunEnd guarded(const std::function<RunEnd()>& work);
-  /// Ends the connections after the last collective; no-op if a failure has ended them. Collective.
+  /// Ends the connections after the last collective; no-op after a failure. Collective.
   void leave();
 
   const Rendezvous& where() const { return where_; }

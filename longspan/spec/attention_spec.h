@@ -9,20 +9,20 @@
 
 namespace longspan {
 
-/// One layer of softmax attention. Every kernel and method gets all of it, and must refuse by name
-/// any property that it does not support; none may be ignored.
+/// One layer of softmax attention. Every kernel and method of sequence parallelism gets the whole
+/// spec. A kernel or method must refuse by name any property that it does not support, and must
+/// ignore no property.
 struct AttentionSpec {
   int64_t num_heads = 0;     ///< query heads of the whole layer, before any split over ranks
   int64_t num_kv_heads = 0;  ///< key and value heads; divides num_heads
   int64_t key_dim = 0;       ///< elements of a query's or key's head
   int64_t value_dim = 0;     ///< elements of a value's or output's head
   double scale = 0;          ///< factor of q k^T; mostly 1 / sqrt(key_dim)
-  std::optional<int64_t> window = {};  ///< tokens that a query sees, including itself; none: all
+  std::optional<int64_t> window = {};  ///< keys that a query sees, including its own; none: all
   std::optional<double> softcap = {};  ///< c in c tanh(scores / c); none: no softcap
-  bool has_sinks = false;  ///< one extra logit per query head in the softmax, without a value
+  bool has_sinks = false;  ///< one additional logit per query head in the softmax, without a value
   /// Elements per token of the latents from which keys and values of all heads are computed (latent
-  /// attention); none: there are no such latents. Methods may send latents instead of keys and
-  /// values.
+  /// attention); none: no latents. Methods may send latents instead of keys and values.
   std::optional<int64_t> latent_dim = {};
 
   bool operator==(const AttentionSpec&) const = default;
@@ -37,14 +37,14 @@ inline AttentionSpec plain_attention(int64_t num_heads, int64_t num_kv_heads, in
           .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
 }
 
-/// FLOP of a query head for each pair of a query and a key that it sees. Forward: one gemm with
-/// keys, one with values. Backward: three gemms of width key_dim, two of width value_dim.
+/// Returns the FLOP of a query head for each pair of a query and a visible key. Forward: one gemm
+/// with keys, one gemm with values. Backward: three gemms of width key_dim, two of width value_dim.
 inline FlopCost pair_flops_of(const AttentionSpec& attention) {
   const int64_t K = attention.key_dim, V = attention.value_dim;
   return {2 * K + 2 * V, 6 * K + 4 * V};
 }
 
-/// Returns the costs of the attention in a token mixer, without the steps around it.
+/// Returns the costs of the attention in a token mixer, without the mixer's other steps.
 inline TokenMixerCost mixing_cost_of(const AttentionSpec& attention) {
   TokenMixerCost cost;
   cost.queries = attention.num_heads * attention.key_dim;

@@ -1,5 +1,6 @@
-// Rows or bytes that a kind of device processes at a time: larger chunks are faster, smaller ones
-// need less memory. The kernels use these sizes, and the memory estimate counts them. No torch.
+// Sizes of the chunks that a CPU or a GPU processes at a time, in rows (tokens) or bytes. Larger
+// chunks are faster; smaller chunks need less memory. The kernels use these sizes, and the memory
+// estimate counts the chunks. No torch.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +8,9 @@
 
 namespace longspan {
 
-/// Rows of the head whose logits exist at a time: as many as fit into `bytes`, at least `least`.
-/// Every chunk reads the whole weight and adds to its whole gradient, so fewer rows are slower;
-/// more than `most` gain nothing.
+/// Rows per chunk of the head, whose logits exist at a time: as many rows as fit into `bytes`, at
+/// least `least`, at most `most`. Every chunk reads the whole weight and adds to the whole
+/// gradient, so fewer rows are slower. More rows than `most` are not faster.
 struct HeadChunk {
   int64_t bytes, least, most;
 
@@ -18,8 +19,9 @@ struct HeadChunk {
   }
 };
 
-/// Rows per chunk of dropout in ATen operators: as many as have `bytes` of hashes (eight per
-/// element), at least `least`. The choice needs about three tensors of that size.
+/// Rows per chunk of dropout in ATen operators: as many rows as have `bytes` bytes of hashes (8
+/// bytes per element), at least `least`. The computation of the mask needs about three tensors of
+/// this size.
 struct DropoutChunk {
   int64_t bytes, least;
 
@@ -28,25 +30,32 @@ struct DropoutChunk {
   }
 };
 
-/// If a GPU has no kernels, gpt-oss's gate runs in ATen operators on this many elements at a time,
-/// with this many bytes each: twelve fp32 tensors. The memory estimate omits them.
+/// If a GPU has no kernels, gpt-oss's gate runs in ATen operators on kComposedGateNumbers elements
+/// at a time, with kComposedGateBytes per element: twelve fp32 tensors. The memory estimate omits
+/// these tensors.
 inline constexpr int64_t kComposedGateNumbers = int64_t{8} << 20, kComposedGateBytes = 48;
 inline constexpr int64_t composed_gate_rows(int64_t width) {
   return std::max<int64_t>(1, kComposedGateNumbers / std::max<int64_t>(1, width));
 }
 
+/// Pixels of pictures: bytes that a vision tower takes at a time, and bytes that are read ahead of
+/// their use.
+inline constexpr int64_t kPixelPartBytes = int64_t{64} << 20,
+                         kPixelsAheadBytes = int64_t{256} << 20;
+
 struct DeviceSizes {
   /// Chunk of a feed-forward, and of the steps before a token mixer, in bytes of the widest
-  /// activation. Large enough for gemms at full speed; small enough that temporaries within a
-  /// sublayer are small compared to the row.
+  /// activation. The chunk is large enough for gemms at full speed, and small enough that
+  /// temporaries within a sublayer are small relative to the row's activations.
   int64_t feed_forward_bytes, mixer_bytes;
   HeadChunk head;
   DropoutChunk dropout;
   /// A gemm whose result is added to elements of higher precision is chunked by rows of the sum:
-  /// bytes of a chunk's result. Not needed on a GPU whose torch adds in fp32.
+  /// bytes of a chunk's result. Not needed on a GPU if torch adds in fp32.
   int64_t gemm_bytes;
-  /// Device bytes of a process besides its tensors: the driver's context with the kernels of all
-  /// libraries, the workspaces of gemms, and the buffers of each communication group.
+  /// Device bytes of a process besides tensors. context_bytes: the driver's context with the
+  /// kernels of all libraries. workspace_bytes: the workspaces of gemms. group_bytes: the buffers
+  /// of one communication group.
   int64_t context_bytes, workspace_bytes, group_bytes;
 };
 
@@ -59,10 +68,10 @@ inline constexpr DeviceSizes kCpuSizes{
     .context_bytes = 0,
     .workspace_bytes = 0,
     .group_bytes = 0};
-/// A GPU multiplies so fast that reading the weight and adding to its gradient in each chunk of the
-/// head is noticeable up to thousands of rows. Each gemm costs the host tens of microseconds, in
-/// which the GPU multiplies thousands of rows. cuBLAS has the workspace of 8 times 4 MiB that
-/// cli/process/resources sets. NCCL has a buffer of 4 MiB (NCCL_BUFFSIZE) for each direction of up
+/// In each chunk of the head, a GPU reads the weight and adds to the weight's gradient. This time
+/// is noticeable in chunks of up to thousands of rows. The launch of a gemm takes the host tens of
+/// microseconds, in which the GPU multiplies thousands of rows. cli/process/resources sets cuBLAS's
+/// workspace to 8 times 4 MiB. NCCL has a buffer of 4 MiB (NCCL_BUFFSIZE) for each direction of up
 /// to 32 channels.
 inline constexpr DeviceSizes kCudaSizes{
     .feed_forward_bytes = int64_t{256} << 20,

@@ -17,19 +17,37 @@ constexpr std::string_view kFrequencies = ".rotary_emb.inv_freq";
 constexpr std::string_view kQwenPictures[] = {"model.visual."},
                            kQwen2VlPictures[] = {"visual.", "model.visual."},
                            kLlavaPictures[] = {"vision_tower.", "multi_modal_projector."};
+constexpr CompositeNames::Prefix kQwenTower[] = {{"visual.", "model.visual."}},
+                                 kQwen2VlTower[] = {{"visual.", "visual."},
+                                                    {"visual.", "model.visual."}},
+                                 // Published, by transformers 5, and in transformers' modules.
+    kGemma3Tower[] = {{"visual.vision_tower.", "vision_tower.vision_model."},
+                      {"visual.vision_tower.", "vision_tower."},
+                      {"visual.vision_tower.", "model.vision_tower.vision_model."},
+                      {"visual.vision_tower.", "model.vision_tower."},
+                      {"visual.multi_modal_projector.", "multi_modal_projector."},
+                      {"visual.multi_modal_projector.", "model.multi_modal_projector."}};
 
 }  // namespace
 
 const CompositeNames kQwenCompositeNames{.model = "model.language_model.",
                                          .head = "lm_head.",
                                          .pictures = kQwenPictures,
+                                         .tower = kQwenTower,
                                          .module_model = "model.language_model.",
                                          .module_vision = "model.visual."};
 const CompositeNames kQwen2VlCompositeNames{.model = "model.",
                                             .head = "lm_head.",
                                             .pictures = kQwen2VlPictures,
+                                            .tower = kQwen2VlTower,
                                             .module_model = "model.language_model.",
                                             .module_vision = "model.visual."};
+const CompositeNames kGemma3CompositeNames{.model = "language_model.model.",
+                                           .head = "language_model.lm_head.",
+                                           .pictures = kLlavaPictures,
+                                           .tower = kGemma3Tower,
+                                           .module_model = "model.language_model.",
+                                           .module_vision = "model."};
 const CompositeNames kLlavaCompositeNames{.model = "language_model.model.",
                                           .head = "language_model.lm_head.",
                                           .pictures = kLlavaPictures};

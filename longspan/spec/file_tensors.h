@@ -1,5 +1,5 @@
-// Tensors in a model's files that hold none of its parameters. The files come from others and
-// identify such a tensor only by its name. No other code tests parts of names. No torch.
+// Tensors in a model's files that are not parameters of the model. Only a tensor's name in the
+// files identifies such a tensor. No other code tests parts of names. No torch.
 #pragma once
 
 #include <optional>
@@ -12,37 +12,46 @@
 namespace longspan {
 
 /// Prefixes of tensor names in the files of a vision-language model, for its language model and for
-/// its other parts. In the files of a language model alone they are `model.` and `lm_head.`.
+/// its other parts. The files of a language model alone have the prefixes `model.` and `lm_head.`.
 struct CompositeNames {
+  /// A prefix of parameters' names here, and the prefix in its place in files.
+  struct Prefix {
+    std::string_view own, stored;
+  };
   std::string_view model, head;  // prefixes that replace model. and lm_head.
-  /// Prefixes of the other parts' names. The first one is also that of a vision tower
-  /// (kVisionPrefix).
+  /// Prefixes of the other parts' names.
   std::span<const std::string_view> pictures;
-  /// Prefixes of modules' names in transformers, for the language model and the vision tower.
-  /// Adapters have them, and files may. Empty: the tower is not supported.
+  /// Prefixes of the vision tower's parameters (own: kVisionPrefix and what follows it). Of several
+  /// for the same parameters saving takes the first, and reading any; a prefix of another one is
+  /// behind it. Empty: the tower is not supported.
+  std::span<const Prefix> tower = {};
+  /// Prefixes of modules' names in transformers, for the language model and in place of
+  /// kVisionPrefix. Adapters' files have these prefixes, and models' files may have them.
   std::string_view module_model = {}, module_vision = {};
 };
-/// Qwen's from Qwen3-VL on, those of Qwen2-VL and Qwen2.5-VL, and those of models built like LLaVA.
-extern const CompositeNames kQwenCompositeNames, kQwen2VlCompositeNames, kLlavaCompositeNames;
+/// Names of Qwen's models since Qwen3-VL; of Qwen2-VL and Qwen2.5-VL; of Gemma 3; of other models
+/// with LLaVA's structure.
+extern const CompositeNames kQwenCompositeNames, kQwen2VlCompositeNames, kGemma3CompositeNames,
+    kLlavaCompositeNames;
 
 /// Name prefixes in the files of a language model alone.
 inline constexpr std::string_view kModelPrefix = "model.", kHeadPrefix = "lm_head.";
 inline constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 
-/// Why a tensor in the weight files is not read.
+/// The reason why a tensor in the weight files is not read.
 enum class LeftOut {
-  kFurtherTokens,  ///< layers for multi-token prediction, which no loss here trains
-  kFrequencies,    ///< rotary frequencies, which follow from config.json
-  /// The head of a model with a tied head. A head with other values than the embedding is a
-  /// parameter (with_own_head in models/own_head.h), although config.json does not say so.
+  kFurtherTokens,  ///< layers for multi-token prediction, which no supported loss trains
+  kFrequencies,    ///< rotary frequencies, which are computed from config.json
+  /// The head of a model with a tied head. A head whose values differ from the embedding is a
+  /// parameter instead (with_own_head in models/own_head.h), even if config.json ties the head.
   kTiedHead,
   kValueHead,  ///< in an adapter's file (is_of_value_head in checkpoint/adapter_matrices.h)
 };
 
-/// Returns why the tensor is not read; nullopt: it must belong to a parameter.
+/// Returns why the tensor is not read; nullopt: the tensor must belong to a parameter.
 std::optional<LeftOut> why_left_out(const ModelSpec& model, const std::string& stored_name);
 
-/// Returns the layer index in a tensor's name, as it is written there; nullopt outside the layers.
+/// Returns the text of the layer index in a tensor's name; nullopt outside the layers.
 std::optional<std::string> layer_of_tensor(const std::string& stored_name);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// GatedDeltaNet (arXiv 2412.06464) of Qwen's hybrid models, as data; layers/gated_delta_net.h
-// computes it. No torch.
+// GatedDeltaNet (arXiv 2412.06464) of Qwen's hybrid models, as data. layers/gated_delta_net.h has
+// the computation. No torch.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace longspan {
 
 /// A token mixer: out(norm(rule(silu(conv(qkv(x))), gates of a(x), b(x))) * silu(z(x))).
 struct GatedDeltaNetSpec : RecurrenceSpec {
-  /// How the model's files store the matrices that project the layer's input.
+  /// The storage of the matrices that project the layer's input, in the model's files.
   enum class Projections {
     kApart,       ///< qkv (all queries, all keys, all values), z, b, a: Qwen3.5
     kByKeyHeads,  ///< qkvz and ba, grouped by key head: Qwen3-Next

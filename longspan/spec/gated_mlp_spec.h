@@ -1,4 +1,4 @@
-// A gated MLP, as data; layers/gated_mlp.h computes it. No torch.
+// A gated MLP, as data. layers/gated_mlp.h has the computation. No torch.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct ClampedSwiglu {
 /// The elementwise function of gate x and up x.
 using GateActivation = std::variant<Swiglu, Geglu, ClampedSwiglu>;
 
-/// A feed-forward: down(activation(gate x, up x)), for each token by itself.
+/// A feed-forward: down(activation(gate x, up x)), for each token separately.
 struct GatedMlpSpec {
   int64_t intermediate_size = 0;
   bool bias = false;  ///< in all three linear layers
@@ -43,9 +43,9 @@ struct GatedMlpSpec {
 
 void list_parameters(const GatedMlpSpec& mlp, LayerParameters& list);
 FeedForwardCost cost_of(const GatedMlpSpec& mlp, int64_t hidden_size);
-/// Returns its sizes in words of config.json, for messages.
+/// Returns the MLP's sizes, under the names of config.json, for messages.
 std::string sizes_in(const GatedMlpSpec& mlp);
-/// Returns its mixture of experts; null here.
+/// Returns the mixture of experts of a feed-forward; null for a gated MLP.
 inline const MixtureOfExpertsSpec* experts_in(const GatedMlpSpec& /*mlp*/) { return nullptr; }
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Parameters of a process, as numbers alone. No torch.
+// Parameters that a process holds, as sizes without values. No torch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The parameters of one layer, as listed by its token mixer and its feed-forward. No torch.
+// The list of one layer's parameters, to which the token mixer and the feed-forward add. No torch.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,15 @@ inline constexpr std::string_view kLayersPrefix = "model.layers.";
 /// self_attn.q_proj.weight.
 std::string layer_parameter_name(int64_t layer, std::string_view name);
 
-/// The rows of each expert in <module>.<part>.<name> [experts, num_rows, columns] that form one
-/// matrix; they start at `begin` (ParameterSpec::stored_in_stack).
+/// The rows of each expert that form one matrix, in the tensor <module>.<part>.<name> [experts,
+/// num_rows, columns]. The matrix begins at row `begin` (ParameterSpec::stored_in_stack).
 struct RowsOfStack {
   const char* name;
   int64_t begin, num_rows;
 };
 
-/// The weight [num_out, num_in] of a linear layer, and whether it has a bias [num_out].
+/// The shape [num_out, num_in] of a linear layer's weight. has_bias: the layer also has a bias
+/// [num_out].
 struct LinearShape {
   int64_t num_out, num_in;
   bool has_bias;
@@ -40,18 +41,18 @@ class LayerParameters {
   /// Adds <module>.<name>.weight [num_out, num_in], which LoRA can adapt, and with `bias`
   /// <module>.<name>.bias.
   void linear(const char* module, const char* name, int64_t num_out, int64_t num_in, bool bias);
-  /// The same without a bias, for the layer that expands latents to keys and values.
+  /// Adds a linear layer without a bias that expands latents to keys and values.
   void linear_of_latents(const char* module, const char* name, int64_t num_out, int64_t num_in);
-  /// The same for a linear layer of a module's part: <module>.<part>.<name>.weight.
+  /// Adds a linear layer of a module's part: <module>.<part>.<name>.weight.
   void linear_of_part(const char* module, const std::string& part, const char* name,
                       int64_t num_out, int64_t num_in, bool bias);
-  /// The same for expert i = expert.number: <module>.<part>.<i>.<name>.weight.
+  /// Adds a linear layer of expert i = expert.number: <module>.<part>.<i>.<name>.weight.
   void linear_of_expert(const char* module, const char* part, const char* name,
                         const LinearShape& shape, const ExpertNumber& expert,
                         const RowsOfStack& stack);
-  /// The same for the experts i in [0, count): <module>.<part>.<i>.<name>. The files stack them:
-  /// weights as [count, num_in, num_out] in <module>.<part>.<name>, biases as [count, num_out] in
-  /// <module>.<part>.<name>_bias.
+  /// Adds a linear layer of each expert i in [0, count): <module>.<part>.<i>.<name>. The files
+  /// stack the experts: weights as [count, num_in, num_out] in <module>.<part>.<name>, biases as
+  /// [count, num_out] in <module>.<part>.<name>_bias.
   void stacked_linears(const char* module, const char* part, const char* name,
                        const LinearShape& shape, int64_t count);
   /// Adds <name>.weight [num_experts, hidden], which scores experts, and with `bias` <name>.bias.
@@ -63,10 +64,10 @@ class LayerParameters {
   /// Adds <name> [num_heads], the logits of attention sinks.
   void sinks(const char* module, const std::string& name, int64_t num_heads);
   /// Marks the last `num_linears` linear layers, which must have no biases, as stored in the files
-  /// as rows of one tensor <module>.<name>.weight. They share one adapter of that name
-  /// (shares_adapter()).
+  /// as rows of one tensor <module>.<name>.weight. These layers share one adapter, named
+  /// <module>.<name> (shares_adapter()).
   void store_together(const char* module, const char* name, int num_linears);
-  /// Makes the stacks of linear_of_expert() the tensors of the files that hold these matrices.
+  /// Makes the stacks of linear_of_expert() the only storage of the experts' matrices in the files.
   void store_in_stacks();
   /// Adds <name>.weight [size], for a norm of this kind.
   void norm_of_kind(std::string_view module, const std::string& name, int64_t size, NormKind kind);

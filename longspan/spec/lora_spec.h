@@ -11,11 +11,11 @@
 namespace longspan {
 
 struct LoraShape {
-  int64_t r = 8;  // the inner dimension, named as in PEFT
+  int64_t r = 8;  // rank of the adapter, named as in PEFT
   double alpha = 16.0, dropout = 0.0;
   bool rank_stabilized = false;   // arXiv 2312.03732
   std::set<std::string> modules;  // linear layers (ParameterSpec::lora_target)
-  /// The parts of the model whose linear layers of these names have adapters.
+  /// The parts of the model in which the linear layers of `modules` have adapters.
   std::set<ModelPart> parts = {ModelPart::kLanguage};
 
   bool adapts(const ParameterSpec& parameter) const {
@@ -27,22 +27,22 @@ struct LoraShape {
 };
 
 /// Parses LLaMA-Factory's lora_target: a comma list of the model's linear layers (lora_targets), or
-/// "all": all linear layers of `parts`, except names that occur only in a projector. Throws
-/// UserError for layers that the parts do not have.
+/// "all": all linear layers of `parts`, except linear layers whose names occur only in a projector.
+/// Throws UserError for names that no layer of `parts` has.
 std::set<std::string> lora_modules_from(const std::string& target, const ModelSpec& model,
                                         const std::set<ModelPart>& parts = {ModelPart::kLanguage});
 
-/// Throws UserError if PEFT cannot load an adapter of this shape. With transformers 5, PEFT stacks
-/// the adapters of experts into adapters of stacked parameters.
+/// Throws UserError if PEFT cannot load an adapter of this shape. The reason: with transformers 5,
+/// PEFT stacks the adapters of experts into adapters of stacked parameters.
 void require_in_peft(const ModelSpec& model, const LoraShape& shape);
 
 /// Returns the modules that have adapters in only some MLPs of the model
 /// (ParameterSpec::passed_over_target); empty without experts.
 std::vector<std::string> passed_over(const ModelSpec& model, const std::set<std::string>& modules);
 
-/// Returns the model as its attentions see it in training. If an adapter with dropout is on the
-/// layer that expands latents, latents do not travel, since each process knows only the dropout of
-/// its own tokens.
+/// Returns the model with the attention specs of training. If the linear layer that expands latents
+/// has an adapter with dropout, the specs have no latent_dim, so that ranks do not exchange
+/// latents: each process knows only the dropout of its own tokens.
 ModelSpec without_latent_exchange(ModelSpec model, const LoraShape& shape);
 
 /// Returns the full names of modules that have no adapter but share their short name with an
@@ -50,8 +50,8 @@ ModelSpec without_latent_exchange(ModelSpec model, const LoraShape& shape);
 /// of texts alone.
 std::vector<std::string> excluded_linears(const ModelSpec& model, const LoraShape& shape);
 
-/// Returns the matrices of an adapter of this shape: A and B of each linear layer, once for
-/// projections that share an adapter.
+/// Returns the matrices of an adapter of this shape: A and B of each adapted linear layer.
+/// Projections that share an adapter have one A and one B.
 std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const LoraShape& shape);
 
 }  // namespace longspan

@@ -1,4 +1,5 @@
-// A model as data: families read config.json into it, and all other code queries it. No torch.
+// A model as data (ModelSpec). Families read config.json into a ModelSpec, and all other code
+// queries the ModelSpec. No torch.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +25,15 @@ namespace longspan {
 
 /// The kinds of token mixers.
 using TokenMixerSpec = std::variant<SelfAttentionSpec, GatedDeltaNetSpec, LatentAttentionSpec>;
-/// The kinds of feed-forwards, which process each token by itself.
+/// The kinds of feed-forwards, which process each token separately.
 using FeedForwardSpec = std::variant<GatedMlpSpec, MixtureOfExpertsSpec>;
 
-/// The RMSNorms of a layer, by their names in the files.
+/// The names of a layer's RMSNorms in the files.
 struct LayerNorms {
   std::string_view before_mixer = "input_layernorm";
   std::string_view before_feed_forward = "post_attention_layernorm";
-  /// A norm of the mixer's output and one of the feed-forward's output, before they are added to h.
+  /// Two additional norms: of the mixer's output and of the feed-forward's output, before the
+  /// output is added to h.
   struct Behind {
     std::string_view mixer, feed_forward;
 
@@ -42,8 +44,8 @@ struct LayerNorms {
   bool operator==(const LayerNorms&) const = default;
 };
 
-/// h += mixer(norm(h)), then h += feed_forward(norm(h)). With norms.behind, each output passes one
-/// more norm.
+/// h += mixer(norm(h)), then h += feed_forward(norm(h)). With norms.behind, each output passes an
+/// additional norm before the addition.
 struct LayerSpec {
   TokenMixerSpec mixer;
   FeedForwardSpec feed_forward;
@@ -52,7 +54,7 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
-/// Costs of a layer's parts, by its spec.
+/// Costs of a layer's parts, computed from the layer's spec.
 struct LayerCost {
   TokenMixerCost mixer;
   FeedForwardCost feed_forward;
@@ -65,18 +67,18 @@ inline constexpr const char* kHeadName = "lm_head.weight";
 /// Embedding, layers, a last RMSNorm, head.
 struct ModelSpec {
   int64_t vocab_size = 0, hidden_size = 0;
-  /// The token whose embedding gets no gradient as an input (padding_idx of torch.nn.Embedding).
-  /// With a tied head, this row still gets the head's gradient.
+  /// The token whose embedding gets no gradient from inputs (padding_idx of torch.nn.Embedding).
+  /// With a tied head, the token's row of the matrix still gets the head's gradient.
   std::optional<int64_t> padding_token;
   int64_t num_layers = 0;
-  /// Layers for multi-token prediction (arXiv 2404.19737) that files may hold after these. They are
-  /// not read.
+  /// Number of layers for multi-token prediction (arXiv 2404.19737) that files may have after the
+  /// num_layers layers. These layers are not read.
   int64_t extra_layers = 0;
-  /// Layer i is pattern[i % pattern.size()]; one entry if all layers are alike. Not a list of all
-  /// layers, since num_layers may be wrong until the weights are read.
+  /// Layer i is pattern[i % pattern.size()]; one entry if all layers are of one kind. The pattern
+  /// is not a list of all layers, because num_layers may be wrong until the weights are read.
   std::vector<LayerSpec> pattern;
   double norm_eps = 1e-6;
-  /// Kind of the layers' norms, the norms of heads and the last norm.
+  /// Kind of the layers' norms, of the norms of heads, and of the last norm.
   NormKind norm_kind = NormKind::kWeight;
   double embedding_scale = 1.0;  ///< factor of the embedding's output
   bool tied_head = false;        ///< the embedding is also the head
@@ -97,28 +99,30 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-/// Returns the number of layers of each entry of the pattern, in its order.
+/// Returns the number of layers of each entry of the pattern, in the pattern's order.
 std::vector<int64_t> layers_of_pattern(const ModelSpec& model);
 
 /// True if the layer's feed-forward saves more than its input for its backward, so that
 /// checkpointing has something to recompute.
 bool feed_forward_saves(const ModelSpec& model, const LayerSpec& layer);
-/// The number of such layers, and the last `count` of them in descending order.
+/// Return the number of layers with feed_forward_saves(), and the indices of the last `count` of
+/// these layers in descending order.
 int64_t num_saving_layers(const ModelSpec& model);
 std::vector<int64_t> last_saving_layers(const ModelSpec& model, int64_t count);
 
-/// Returns the softmax attention in a mixer, to be modified; null if it has none.
+/// Returns the softmax attention in a mixer, for modification; null if the mixer has no softmax
+/// attention.
 AttentionSpec* attention_in(TokenMixerSpec& mixer);
 
-/// Returns the softmax attentions of the layers, each once, in the order of the layers, with the
-/// number of layers that compute it.
+/// Returns the different softmax attentions of the layers, in the order of the layers, each with
+/// the number of its layers.
 std::vector<std::pair<AttentionSpec, int64_t>> attentions_of(const ModelSpec& model);
 
-/// Returns the rotations in the layers, each once.
+/// Returns the different rotations of the layers.
 std::vector<RotaryKind> rotary_kinds_of(const ModelSpec& model);
 
-/// Returns the recurrence of the model's recurrent layers, which are alike; nullopt if there are
-/// none.
+/// Returns the recurrence of the model's recurrent layers, which all have the same recurrence;
+/// nullopt if the model has no recurrent layer.
 std::optional<RecurrenceSpec> recurrence_of(const ModelSpec& model);
 inline bool goes_over_rows(const ModelSpec& model) { return recurrence_of(model).has_value(); }
 
@@ -128,25 +132,28 @@ std::vector<ParameterSpec> layer_parameters(const ModelSpec& model, int64_t laye
 /// Returns the parameters of one layer of each kind.
 std::vector<ParameterSpec> parameters_of_kinds(const ModelSpec& model);
 
-/// Returns all parameters of the model, in Hugging Face's order; the head only if it is untied.
+/// Returns all parameters of the model, in Hugging Face's order. The list has the head only if the
+/// head is not tied.
 std::vector<ParameterSpec> parameters_of(const ModelSpec& model);
 
 /// Returns the number of parameter elements, without listing the parameters and without buffers.
-/// Throws UserError, which names `what`, if it exceeds 2^53.
+/// Throws UserError, which names `what`, if the number exceeds 2^53.
 int64_t num_parameters_of(const ModelSpec& model, const std::string& what);
 
-/// Returns the parameter elements that one token does not use: those of experts not chosen.
+/// Returns the number of parameter elements that one token does not use (experts that the router
+/// has not chosen).
 int64_t idle_parameters_of(const ModelSpec& model);
 
-/// Returns the layer's mixture of experts; null if it has another feed-forward.
+/// Returns the layer's mixture of experts; null if the layer has another feed-forward.
 const MixtureOfExpertsSpec* experts_of(const LayerSpec& layer);
-/// Returns the mixture of the first layer that has one; null if none has.
+/// Returns the mixture of experts of the first layer with a mixture; null if no layer has a
+/// mixture.
 const MixtureOfExpertsSpec* experts_of(const ModelSpec& model);
 /// Returns the indices of the layers with a mixture.
 std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 
-/// Returns the linear layers in these parts that can have an adapter, by the names for users, each
-/// once.
+/// Returns the names (ParameterSpec::lora_target), without duplicates, of the linear layers of
+/// `parts` that can have an adapter.
 std::vector<std::string> lora_targets(const ModelSpec& model,
                                       const std::set<ModelPart>& parts = {ModelPart::kLanguage});
 

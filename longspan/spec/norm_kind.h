@@ -1,11 +1,11 @@
-// The factor of an RMSNorm (arXiv 1910.07467), as data. No torch.
+// The factor by which an RMSNorm (arXiv 1910.07467) multiplies, as data. No torch.
 #pragma once
 
 namespace longspan {
 
 enum class NormKind {
-  kWeight,         ///< its weight, initialized to ones
-  kOnePlusWeight,  ///< 1 + its weight, initialized to zeros
+  kWeight,         ///< the weight, initialized to ones
+  kOnePlusWeight,  ///< 1 + the weight, initialized to zeros
 };
 
 }  // namespace longspan

@@ -23,6 +23,7 @@ bool decays(ParameterRole role) {
     case ParameterRole::kConvolution:
     case ParameterRole::kPatches:
     case ParameterRole::kPositions:
+    case ParameterRole::kFeatures:
     case ParameterRole::kLogDecay:
       return true;
     case ParameterRole::kNorm:
@@ -38,6 +39,7 @@ ParameterUse use_of(ParameterRole role) {
   switch (role) {
     case ParameterRole::kProjection:
     case ParameterRole::kPatches:
+    case ParameterRole::kFeatures:
     case ParameterRole::kHead:
     case ParameterRole::kLoraA:
     case ParameterRole::kLoraB:

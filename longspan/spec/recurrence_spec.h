@@ -1,4 +1,5 @@
-// Description of recurrent token mixers for methods, plan and traffic. No torch.
+// Description of recurrent token mixers, for methods of sequence parallelism, plan and estimates of
+// traffic. No torch.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ struct RecurrenceSpec {
   int64_t value_dim = 0;        ///< elements of a value's or output's head
   int64_t conv_width = 0;       ///< tokens that the convolution sees
 
-  int64_t num_queries() const { return num_key_heads * key_dim; }  ///< elements; keys have as many
+  int64_t num_queries() const { return num_key_heads * key_dim; }     ///< elements; also of keys
   int64_t num_values() const { return num_value_heads * value_dim; }  ///< elements
   /// Channels of the convolution: queries, keys and values.
   int64_t num_channels() const { return 2 * num_queries() + num_values(); }
@@ -24,14 +25,14 @@ struct RecurrenceSpec {
   bool operator==(const RecurrenceSpec&) const = default;
 };
 
-/// Tokens in a chunk of the rule, and in a segment of 8 chunks. The state before each segment is
-/// saved for the backward (kernels/gated_delta_rule.h).
+/// Tokens in a chunk of the rule (kRuleChunk), and in a segment of 8 chunks (kRuleSegment). The
+/// state before each segment is saved for the backward (kernels/gated_delta_rule.h).
 inline constexpr int64_t kRuleChunk = 64, kRuleSegment = 8 * kRuleChunk;
 
 /// Returns the temporary bytes of the rule's composed form (kernels/gated_delta_rule.h) in a
-/// segment's backward, independent of the row. Per value head: 8 matrices [segment, chunk], 5
-/// [segment, key_dim], 6 [segment, value_dim], and 3 states [key_dim, value_dim] for each chunk.
-/// Per key head: 4 matrices [segment, key_dim]. All in fp32.
+/// segment's backward, independent of the row's length. Per value head: 8 matrices [segment,
+/// chunk], 5 [segment, key_dim], 6 [segment, value_dim], and 3 states [key_dim, value_dim] for each
+/// chunk. Per key head: 4 matrices [segment, key_dim]. All in fp32.
 inline int64_t composed_rule_bytes(const RecurrenceSpec& recurrence) {
   const int64_t K = recurrence.key_dim, V = recurrence.value_dim;
   constexpr int64_t kChunks = kRuleSegment / kRuleChunk;
@@ -41,9 +42,10 @@ inline int64_t composed_rule_bytes(const RecurrenceSpec& recurrence) {
   return 4 * (recurrence.num_value_heads * of_value_head + recurrence.num_key_heads * of_key_head);
 }
 
-/// Returns the FLOP of the rule per token and value head. Counts the gemms with the state, within a
-/// chunk, and to the next state; the backward has three times the forward's FLOP. `width`: columns
-/// of a state: value_dim, or more if a state also carries the linear map of a slice of the row.
+/// Returns the FLOP of the rule per token and value head. Counts the gemms with the state, the
+/// gemms within a chunk, and the gemms that compute the next state. The backward has three times
+/// the forward's FLOP. `width`: columns of a state; value_dim, or more if a state also contains the
+/// linear map of a slice of the row.
 inline FlopCost rule_flops_of(const RecurrenceSpec& recurrence, int64_t width) {
   const int64_t K = recurrence.key_dim;
   const int64_t forward = 2 * (3 * K * width + 2 * kRuleChunk * width + kRuleChunk * K);

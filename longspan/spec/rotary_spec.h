@@ -18,7 +18,7 @@ struct RopeScaling {
     kLinear,    ///< all positions are divided by the factor (arXiv 2306.15595)
     kLlama3,    ///< only long wavelengths are stretched (Llama 3.1, arXiv 2407.21783)
     kYarn,      ///< arXiv 2309.00071
-    kLongrope,  ///< one factor per frequency, another in long rows (arXiv 2402.13753)
+    kLongrope,  ///< one factor per frequency; other factors in long rows (arXiv 2402.13753)
   };
   Type type = Type::kDefault;
   double factor = 1.0;
@@ -28,8 +28,8 @@ struct RopeScaling {
   std::optional<double> attention_factor = {}, mscale = {};  // yarn; longrope uses the first
   std::optional<double> mscale_all_dim = {};                 // yarn with latent attention
   bool truncate = true;                                      // yarn
-  /// longrope: divisors of the frequencies, for rows up to the original positions and for longer
-  /// ones.
+  /// longrope: divisors of the frequencies, for rows of at most original_max_position_embeddings
+  /// tokens and for longer rows.
   std::vector<double> short_factors = {}, long_factors = {};
 
   /// True if a row of `num_positions` uses the factors for long rows.
@@ -40,7 +40,7 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// By their names in config.json.
+/// Types of scaling, by their names in config.json.
 inline constexpr std::pair<std::string_view, RopeScaling::Type> kRopeTypes[] = {
     {"default", RopeScaling::Type::kDefault},
     {"linear", RopeScaling::Type::kLinear},
@@ -61,18 +61,19 @@ inline double longrope_scale(double factor, double original) {
   return factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original));
 }
 
-/// The pairs among the 2F rotated elements.
+/// The pairs of elements that rotate together, among the 2F rotated elements.
 enum class RotaryPairs {
   kHalves,      ///< x[f] and x[f + F]
   kNeighbours,  ///< x[2f] and x[2f + 1]
 };
 
 /// Rotation by positions of three axes: time, row and column of a picture (Qwen2-VL, arXiv
-/// 2409.12191). Each pair of elements rotates by one axis.
+/// 2409.12191). Each pair of elements rotates by the position on one axis.
 struct RotaryAxes {
   std::array<int64_t, 3> sections = {};  ///< pairs by axis (mrope_section)
   /// Qwen3-VL: pairs f < 3 sections[1] with f % 3 == 1 rotate by rows, pairs f < 3 sections[2] with
-  /// f % 3 == 2 by columns, others by time. Else the sections follow each other.
+  /// f % 3 == 2 by columns, other pairs by time. Otherwise the pairs of time come first, then the
+  /// pairs of rows, then the pairs of columns.
   bool interleaved = false;
 
   bool operator==(const RotaryAxes&) const = default;

@@ -1,5 +1,5 @@
-// Softmax attention with the steps that a layer adds to it, as data; layers/self_attention.h
-// computes it. No torch.
+// Self-attention: softmax attention with the layer's other steps, as data. layers/self_attention.h
+// has the computation. No torch.
 #pragma once
 
 #include <optional>
@@ -16,30 +16,32 @@ namespace longspan {
 /// attend(...)).
 struct SelfAttentionSpec {
   AttentionSpec attention;
-  std::optional<RotarySpec> rotary;  ///< rotation of queries and keys; none: not rotated
+  std::optional<RotarySpec> rotary;  ///< rotation of queries and keys; none: no rotation
   bool qk_norm = false;              ///< an RMSNorm on each head of queries and keys
   bool qkv_bias = false, output_bias = false;
   bool stored_as_one = false;  ///< q, k and v projections are one tensor, qkv_proj, in the files
   /// Multiplies the attention's output elementwise by sigmoid(gate). The query projection computes
-  /// both, head by head: key_dim elements of a query, then value_dim of its gate.
+  /// queries and gates, head by head: key_dim elements of the query, then value_dim elements of the
+  /// gate.
   bool output_gate = false;
 
   bool operator==(const SelfAttentionSpec&) const = default;
 };
 
 void list_parameters(const SelfAttentionSpec& mixer, LayerParameters& list);
-/// Returns its softmax attention, for methods, plan and traffic; null in mixers without one.
+/// Returns the mixer's softmax attention, for methods of sequence parallelism, plan and traffic;
+/// null for mixers without softmax attention.
 inline const AttentionSpec* attention_in(const SelfAttentionSpec& mixer) {
   return &mixer.attention;
 }
-/// True if the mixing's output is exactly the output of its softmax attention.
+/// True if the mixing's output is exactly the output of the softmax attention.
 inline bool mixes_by_attention_alone(const SelfAttentionSpec& mixer) { return !mixer.output_gate; }
-/// Returns its rotation.
+/// Returns the mixer's rotation.
 inline std::optional<RotaryKind> rotary_in(const SelfAttentionSpec& mixer) {
   if (!mixer.rotary) return std::nullopt;
   return RotaryKind{*mixer.rotary, mixer.rotary->dim.value_or(mixer.attention.key_dim)};
 }
-/// Returns its recurrence; nullopt here.
+/// Returns the recurrence of a mixer; nullopt for self-attention.
 inline std::optional<RecurrenceSpec> recurrence_in(const SelfAttentionSpec& /*mixer*/) {
   return std::nullopt;
 }

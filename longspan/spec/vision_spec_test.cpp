@@ -31,7 +31,9 @@ VisionSpec small_tower() {
                 .activation = VisionSpec::Activation::kSilu,
                 .has_gate = true,
                 .names = {"gate_proj", "up_proj", "down_proj"}};
-  vision.merger = {"norm", "linear_fc1", "mlp.2"};
+  vision.merger = VisionSpec::MlpMerger{"norm", "linear_fc1", "mlp.2"};
+  vision.names = VisionSpec::names_of_qwen();
+  vision.rotary_theta = 1e4;
   vision.deepstack = {0, 2};
   return vision;
 }

@@ -124,6 +124,10 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
       scores = *problem.spec.softcap * at::tanh(scores / *problem.spec.softcap);
     }
     at::Tensor unseen = at::ones({length, length}, at::kBool).triu(1);
+    for (const TwoWaySpan& span : problem.packing.documents()[d].two_way) {
+      const int64_t size = span.end - span.begin;
+      unseen.narrow(0, span.begin, size).narrow(1, span.begin, size).fill_(false);
+    }
     at::Tensor positions = at::arange(length, at::kLong);
     if (const std::optional<Fork> fork = problem.packing.fork(d)) {
       positions.narrow(0, fork->second, length - fork->second).sub_(fork->second - fork->first);

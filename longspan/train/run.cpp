@@ -128,6 +128,39 @@ void prepare_folders(const OutputSettings& config, Workers& workers, const Launc
   });
 }
 
+/// The state of a run before its session is made.
+struct Beginning {
+  std::unique_ptr<OutputClaim> claim;  // on rank 0
+  RunStart start;
+  LocalTime template_time;
+  RunData data;
+};
+
+/// Claims the output folders, finds the checkpoint to resume from, and reads the data. Collective.
+Beginning begin_run(const Config& config, const RunPlan& plan, const RunParts& parts,
+                    Workers& workers, Events& events) {
+  Beginning run;
+  run.start.launch = find_launch(config.output, workers.where(), workers.world());
+  run.claim = claim_folders(config, workers, run.start.launch);
+  run.start.resumed = find_resume_point(config.output, workers.world(), workers.notices(),
+                                        run.start.launch, events);
+  all_or_none(workers.world(), [&] { require_rows(config, parts); });
+  run.template_time = template_time_of_run(workers.world(), run.start.resumed);
+  run.data = read_same_data(config, plan, run.template_time, workers, events);
+  return run;
+}
+
+/// Completes the start of the run by its session, and prepares the output folders. Collective.
+void complete_start(const Config& config, const RunPlan& plan, const Session& session,
+                    Workers& workers, Events& events, Beginning& run) {
+  run.start.identity =
+      identity_of({config.method, config.optimization, training_settings(config)}, workers.mesh(),
+                  plan.model, session.trained(), run.data, run.template_time);
+  complete_run_start({config.model, config.method, config.preferences, config.data},
+                     config.optimization, config.output, workers, events, run.start);
+  prepare_folders(config.output, workers, run.start.launch);
+}
+
 }  // namespace
 
 RunResult run_training(const Config& config, const RunPlan& plan, RunControl& control,
@@ -136,22 +169,11 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
   Workers workers(config.parallel, config.model, plan, control);
   Events events(plan.where.rank, parts.events);
   result.end = workers.run([&] {
-    const Launch launch = find_launch(config.output, workers.where(), workers.world());
-    const std::unique_ptr<OutputClaim> claim = claim_folders(config, workers, launch);
-    RunStart start;
-    start.launch = launch;
-    start.resumed =
-        find_resume_point(config.output, workers.world(), workers.notices(), launch, events);
-    all_or_none(workers.world(), [&] { require_rows(config, parts); });
-    const LocalTime template_time = template_time_of_run(workers.world(), start.resumed);
-    const RunData data = read_same_data(config, plan, template_time, workers, events);
+    Beginning run = begin_run(config, plan, parts, workers, events);
+    RunStart& start = run.start;
+    const RunData& data = run.data;
     Session session(config, plan, workers, events);
-    start.identity =
-        identity_of({config.method, config.optimization, training_settings(config)}, workers.mesh(),
-                    plan.model, session.trained(), data, template_time);
-    complete_run_start({config.model, config.method, config.preferences, config.data},
-                       config.optimization, config.output, workers, events, start);
-    prepare_folders(config.output, workers, launch);
+    complete_start(config, plan, session, workers, events, run);
     control.begin_steps();
     if (!prepare(session, config, data, control)) {
       return say_stopped_before_steps(config.output, control, events);
@@ -188,18 +210,11 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
     const RunTotals& totals = trainer.totals();
     const std::string disk =
         reports.log.open(workers.world(), saving.disk(totals.progress.step), start);
-    say_start(
-        {{config.model, config.method, config.preferences, config.optimization, config.output},
-         config.notes,
-         plan,
-         data,
-         start,
-         session.trained(),
-         schedule,
-         totals.progress,
-         reports.memory,
-         disk},
-        events);
+    const SummarySettings told{config.model, config.method, config.preferences, config.optimization,
+                               config.output};
+    say_start({told, config.notes, plan, data, start, session.trained(), schedule, totals.progress,
+               reports.memory, disk},
+              events);
     const RunEnd end = trainer.train();
     // Everything is saved; later events during cleanup do not change the result.
     control.all_saved(end);

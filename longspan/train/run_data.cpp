@@ -70,6 +70,13 @@ std::optional<PictureEncoding> picture_encoding(const RowSettings& config, const
         config.model.model_name_or_path, pixels.patch_size, pixels.merge_size,
         pixels.temporal_patch_size, tower.patch_size, tower.merge_size, tower.temporal_patch_size));
   }
+  const bool is_square = pixels.kind == PictureProcessor::Kind::kSquare;
+  if (is_square && pixels.side != tower.position_side * tower.patch_size) {
+    throw UserError(fmt::format(
+        "{}: the processor makes pictures of {} pixels a side; the vision tower in config.json has "
+        "positions for {}. Take both files from the same model.",
+        config.model.model_name_or_path, pixels.side, tower.position_side * tower.patch_size));
+  }
   return encoding;
 }
 

@@ -31,9 +31,11 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
 }
 
 /// Rows of the caller's are not known yet: each example may have cutoff_len tokens.
-RowLengths lengths_of(const AccountSettings& config, int64_t cutoff_len, const ExampleSet& train) {
+RowLengths lengths_of(const AccountSettings& config, int64_t cutoff_len, const ExampleSet& train,
+                      int sequence_size) {
   const int64_t batch_size = config.optimization.per_device_train_batch_size;
-  if (!train.empty()) return row_lengths(train, batch_size, stage_of(config.method).rows);
+  if (!train.empty())
+    return row_lengths(train, batch_size, stage_of(config.method).rows, sequence_size);
   const int64_t num_tokens = batch_size * cutoff_len;
   return {.num_tokens = num_tokens, .num_labels = num_tokens};
 }
@@ -44,8 +46,9 @@ RunMemory plan_memory(const AccountSettings& config, int64_t cutoff_len, const R
                       const RunData& data, const RunParameters& parameters,
                       const Workers& workers) {
   RunMemory memory;
-  memory.facts = memory_facts(config, plan.attended, plan.parallel, parameters,
-                              lengths_of(config, cutoff_len, *data.train), plan.hardware());
+  memory.facts = memory_facts(
+      config, plan.attended, plan.parallel, parameters,
+      lengths_of(config, cutoff_len, *data.train, plan.parallel.sequence_size), plan.hardware());
   if (auto said =
           said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);

@@ -28,7 +28,7 @@ TrainingStep::TrainingStep(const OptimizationSettings& config, const StepSchedul
 
 StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   session_.begin_step(step);
-  const std::vector<Row> rows = rows_of(schedule_.plan().place(step));  // same on all SP members
+  const std::vector<Row> rows = take_rows(step);  // same on all SP members
   // The loss is a mean over the whole global batch. Its only denominator is known before any
   // computation.
   StepResult result{.counts = session_.count(rows), .learning_rate = schedule_.learning_rate(step)};
@@ -64,6 +64,22 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   session_.update(result.learning_rate);
   nonfinite_.end_series();
   return result;
+}
+
+std::vector<Row> TrainingStep::take_rows(int64_t step) {
+  std::vector<Row> rows =
+      next_ && next_->step == step ? std::move(next_->rows) : rows_of(schedule_.plan().place(step));
+  next_.reset();
+  session_.read_ahead(rows);
+  const bool has_pictures =
+      std::ranges::any_of(rows, [](const Row& row) { return row.local.pictures != nullptr; });
+  // A source with a state of its own gives rows when they are computed, since a checkpoint saves
+  // the state of the rows so far.
+  if (has_pictures && !schedule_.is_last(step) && source_.state().empty()) {
+    next_.emplace(step + 1, rows_of(schedule_.plan().place(step + 1)));
+    session_.read_ahead(next_->rows);
+  }
+  return rows;
 }
 
 std::vector<Row> TrainingStep::rows_of(const StepPlace& place) {

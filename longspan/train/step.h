@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "longspan/data/example_source.h"
@@ -36,6 +37,9 @@ class TrainingStep {
   StepResult run(int64_t step, int64_t num_skipped);
 
  private:
+  /// Returns the rows of a step. If they have pictures, makes the rows of the next step too, whose
+  /// pixels are read beside the computation of this one.
+  std::vector<Row> take_rows(int64_t step);
   std::vector<Row> rows_of(const StepPlace& place);
   /// Returns the loss of each row of this data-parallel group, a mean over the row's own labels
   /// (pairs, answers). Collective.
@@ -48,6 +52,11 @@ class TrainingStep {
   const RunControl& control_;
   double max_grad_norm_;
   NonfiniteSteps nonfinite_;
+  struct RowsOfStep {
+    int64_t step;
+    std::vector<Row> rows;
+  };
+  std::optional<RowsOfStep> next_;  // made ahead
 };
 
 }  // namespace longspan

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -33,6 +34,24 @@ using UnitFunction =
 /// Returns the operation that saves x, and computes the function in the forward and again in the
 /// backward.
 std::unique_ptr<UnitOp> recomputed(UnitFunction function, std::vector<at::Tensor> parameters);
+
+/// An input that is read part by part. It needs no gradient.
+struct InputParts {
+  int64_t num_parts = 1;
+  int64_t num_rows = 0;  // of y, over all parts
+  /// Returns a part of the input.
+  std::function<at::Tensor(int64_t part)> read;
+};
+
+/// Returns y of a part of the input, as UnitFunction.
+using PartFunction = std::function<at::Tensor(int64_t part, const at::Tensor& x,
+                                              const std::vector<at::Tensor>& values)>;
+
+/// The same for an input in parts; y has the rows of all parts. The operation ignores the x that it
+/// is given, and saves the input if it has one part. Otherwise one part exists at a time, and the
+/// backward reads the parts again.
+std::unique_ptr<UnitOp> recomputed_by_parts(InputParts input, PartFunction function,
+                                            std::vector<at::Tensor> parameters);
 
 /// The uses of a unit's parameters, as ParameterHooks wants them.
 struct UnitUse {

@@ -82,6 +82,7 @@ class PatchBlock : public UnitOp {
     return plain_attention(vision.num_heads, vision.num_heads,
                            vision.hidden_size / vision.num_heads);
   }
+  bool rotates() const { return pass_->rotary.cos_TF.defined(); }
   /// Rows of a chunk of the MLP.
   int64_t chunk_rows(const at::Tensor& h_PD) const;
   /// Returns the inner activations of the MLP's first layers.
@@ -121,8 +122,10 @@ std::array<at::Tensor, 3> PatchBlock::projected(const at::Tensor& x_PD) const {
   const int64_t H = spec().key_dim;
   const auto heads = [&](const Linear& layer) { return layer.forward(x_PD).unflatten(1, {-1, H}); };
   std::array<at::Tensor, 3> qkv{heads(cast_.query), heads(cast_.key), heads(cast_.value)};
-  rotate_(qkv[0], pass_->rotary, /*inverse=*/false);
-  rotate_(qkv[1], pass_->rotary, /*inverse=*/false);
+  if (rotates()) {
+    rotate_(qkv[0], pass_->rotary, /*inverse=*/false);
+    rotate_(qkv[1], pass_->rotary, /*inverse=*/false);
+  }
   return qkv;
 }
 
@@ -145,8 +148,9 @@ at::Tensor PatchBlock::forward(const at::Tensor& h_PD, bool saves) {
   cast_weights();
   auto [q_PNH, k_PNH, v_PNH] = projected(weights_.attention_norm.forward(h_PD, dtype));
   const AttentionResult result = pass_->kernel.forward(q_PNH, k_PNH, v_PNH, spec(), blocks_);
-  const at::Tensor middle_PD = middle_of(h_PD, result.out_TNH);
   const bool keeps = saves && pass_->keeps_inner;
+  if (!keeps) q_PNH = k_PNH = v_PNH = at::Tensor();
+  const at::Tensor middle_PD = middle_of(h_PD, result.out_TNH);
   at::Tensor out_PD = at::empty_like(h_PD);
   Tensors kept;
   const int64_t P = h_PD.size(0), chunk = chunk_rows(h_PD);
@@ -244,8 +248,8 @@ at::Tensor PatchBlock::attention_backward(const at::Tensor& dmiddle_PD, const at
     if (is_rotated) rotate_(dheads_PNH, pass_->rotary, /*inverse=*/true);
     layer.backward(dheads_PNH.flatten(1).to(dtype), x_PD, &dx_PD);
   };
-  backward(cast_.query, gradients.dq_TNH, /*is_rotated=*/true);
-  backward(cast_.key, gradients.dk_SMH, /*is_rotated=*/true);
+  backward(cast_.query, gradients.dq_TNH, rotates());
+  backward(cast_.key, gradients.dk_SMH, rotates());
   backward(cast_.value, gradients.dv_SMH, /*is_rotated=*/false);
   return weights_.attention_norm.backward(dx_PD, h_PD, dmiddle_PD);
 }

@@ -45,7 +45,7 @@ struct VisionPass {
   const VisionSpec& vision;
   at::ScalarType compute_dtype;
   PatchLayout layout;
-  RotaryTable rotary;
+  RotaryTable rotary;  // undefined tensors: queries and keys are not rotated
   const BlockKernel& kernel;
   /// Saves the inner activations of each block (q, k, v and the MLP's, in place of computing the
   /// inner activations again in the backward).

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <iterator>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -50,11 +52,14 @@ VisionBlockWeights block_weights(const VisionSpec& vision, const Tensors& tensor
                              .value = {},
                              .output = {},
                              .mlp = {}};
-  const Linear qkv = values.linear(lora_scale);
-  const int64_t D = vision.hidden_size;
-  weights.query = qkv.for_outputs(0, D);
-  weights.key = qkv.for_outputs(D, D);
-  weights.value = qkv.for_outputs(2 * D, D);
+  Linear* const qkv[] = {&weights.query, &weights.key, &weights.value};
+  if (vision.names.qkv.size() == std::size(qkv)) {
+    for (Linear* const layer : qkv) *layer = values.linear(lora_scale);
+  } else {
+    const Linear all = values.linear(lora_scale);
+    const int64_t D = vision.hidden_size;
+    for (int64_t i = 0; i < std::ssize(qkv); ++i) *qkv[i] = all.for_outputs(i * D, D);
+  }
   weights.output = values.linear(lora_scale);
   for (size_t i = 0; i < vision.mlp.names.size(); ++i) {
     weights.mlp.push_back(values.linear(lora_scale));
@@ -87,14 +92,39 @@ at::Tensor norm(const at::Tensor& x, Values& values, const VisionSpec& vision,
 }
 
 /// `after_merging`: the norm is over merged patches.
-at::Tensor merged(const VisionSpec& vision, const VisionOptions& options, bool after_merging,
-                  const at::Tensor& h_PD, const Tensors& tensors) {
-  Values values(tensors);
+at::Tensor merged(const VisionSpec::MlpMerger& /*names*/, const VisionSpec& vision,
+                  const VisionOptions& options, bool after_merging, const at::Tensor& h_PD,
+                  Values& values) {
   const int64_t merged_dim = vision.hidden_size * vision.merged_patches();
   const at::Tensor x = after_merging ? h_PD.reshape({-1, merged_dim}) : h_PD;
   const at::Tensor normed = norm(x, values, vision, options.compute_dtype).view({-1, merged_dim});
   const at::Tensor inner = at::gelu(linear(normed, values, options));
   return linear(inner, values, options);
+}
+
+at::Tensor merged(const VisionSpec::MeanMerger& /*names*/, const VisionSpec& vision,
+                  const VisionOptions& options, bool /*after_merging*/, const at::Tensor& h_PD,
+                  Values& values) {
+  const at::ScalarType dtype = options.compute_dtype;
+  const at::Tensor exact = h_PD.to(arithmetic_dtype(h_PD.scalar_type())),
+                   mean_FD = exact.view({-1, vision.merged_patches(), exact.size(1)}).mean(1),
+                   weight_D = values.next().to(exact.scalar_type());
+  const at::Tensor rstd = at::rsqrt(mean_FD.square().mean(-1, /*keepdim=*/true) + vision.norm_eps);
+  const at::Tensor normed = (mean_FD * rstd * (1 + weight_D)).to(dtype);
+  return at::matmul(normed, values.next().to(dtype));
+}
+
+/// Returns the features of the merger's unit.
+at::Tensor merged(const VisionSpec& vision, const VisionOptions& options, bool after_merging,
+                  const at::Tensor& h_PD, const Tensors& tensors) {
+  Values values(tensors);
+  at::Tensor h = h_PD;
+  if (!vision.names.last_norm.empty() && !after_merging) {
+    h = norm(h, values, vision, arithmetic_dtype(h.scalar_type()));
+  }
+  return std::visit(
+      [&](const auto& names) { return merged(names, vision, options, after_merging, h, values); },
+      vision.merger);
 }
 
 /// Returns the indices and weights, [P, 2] each, of the two positions of a table of `side` between
@@ -113,11 +143,42 @@ std::pair<at::Tensor, at::Tensor> between(const at::Tensor& places_P, const at::
 at::Tensor positions(int64_t side, const PatchLayout& layout, const at::Tensor& table) {
   const auto [rows, row_weights] = between(layout.rows_P, layout.heights_P, side);
   const auto [columns, column_weights] = between(layout.columns_P, layout.widths_P, side);
-  const at::Tensor index = (rows.unsqueeze(2) * side + columns.unsqueeze(1)).flatten(1);
-  const at::Tensor weight = (row_weights.unsqueeze(2) * column_weights.unsqueeze(1)).flatten(1);
-  const at::Tensor corners_P4D =
-      table.index_select(0, index.flatten()).view({-1, 4, table.size(1)});
-  return (corners_P4D * weight.unsqueeze(2)).sum(1);
+  at::Tensor sum_PD;
+  for (const int64_t row : {0, 1}) {
+    for (const int64_t column : {0, 1}) {
+      const at::Tensor index = rows.select(1, row) * side + columns.select(1, column);
+      const at::Tensor weight = row_weights.select(1, row) * column_weights.select(1, column);
+      const at::Tensor corner_PD = table.index_select(0, index) * weight.unsqueeze(1);
+      sum_PD = sum_PD.defined() ? sum_PD + corner_PD : corner_PD;
+    }
+  }
+  return sum_PD;
+}
+
+int64_t num_patches(std::span<const PictureGrid> grids) {
+  int64_t total = 0;
+  for (const PictureGrid& grid : grids) total += grid.num_patches();
+  return total;
+}
+
+/// Pictures [begin, end) of a pass.
+struct Part {
+  size_t begin = 0, end = 0;
+  std::vector<PictureGrid> grids = {};
+};
+
+/// Divides the pictures into parts of at most `most` patches, or of one picture. At least one part.
+std::vector<Part> parts_of(const std::vector<PictureGrid>& grids, int64_t most) {
+  std::vector<Part> parts(1);
+  for (const PictureGrid& grid : grids) {
+    Part& last = parts.back();
+    if (last.end > last.begin && num_patches(last.grids) + grid.num_patches() > most) {
+      parts.push_back({.begin = last.end, .end = last.end});
+    }
+    parts.back().grids.push_back(grid);
+    ++parts.back().end;
+  }
+  return parts;
 }
 
 }  // namespace
@@ -193,12 +254,13 @@ VisionPass VisionTower::Impl::pass_over(std::span<const PictureGrid> grids) cons
                   .kernel = *options.kernel,
                   .keeps_inner = !options.gradient_checkpointing,
                   .store = options.gradient_checkpointing ? options.activation_store : nullptr};
+  if (!vision.rotary_theta) return pass;
   // Half of the angles turn by rows, half by columns (transformers' axial rotation).
   const int64_t half = vision.hidden_size / vision.num_heads / 2;
   const at::Tensor exponents =
       at::arange(0, half, 2, at::TensorOptions(at::kFloat).device(device)) /
       static_cast<double>(half);
-  const at::Tensor inverse = 1.0 / at::pow(at::Scalar(vision.rotary_theta), exponents);
+  const at::Tensor inverse = 1.0 / at::pow(at::Scalar(*vision.rotary_theta), exponents);
   const auto angles = [&](const at::Tensor& places_P) {
     return places_P.to(at::kFloat).unsqueeze(1) * inverse;
   };
@@ -232,16 +294,38 @@ at::Tensor VisionTower::Impl::run(int unit, int next, int below, const at::Tenso
                    .below = below < 0 ? -1 : first + below});
 }
 
-at::Tensor VisionTower::features(const at::Tensor& patches_PX, std::span<const PictureGrid> grids) {
+at::Tensor VisionTower::features(const at::Tensor& patches_PX,
+                                 const std::vector<PictureGrid>& grids) {
+  return features(
+      [&patches_PX, &grids](size_t begin, size_t end) {
+        const int64_t before = num_patches(std::span(grids).first(begin));
+        return patches_PX.narrow(0, before, num_patches(std::span(grids).first(end)) - before);
+      },
+      grids);
+}
+
+at::Tensor VisionTower::features(const PatchSource& patches, std::vector<PictureGrid> grids) {
   const Impl& tower = *impl_;
   const VisionSpec& vision = tower.vision;
   const auto pass = std::make_shared<const VisionPass>(tower.pass_over(grids));
   const PatchLayout& layout = pass->layout;
+  const auto parts = std::make_shared<const std::vector<Part>>(
+      parts_of(grids, tower.options.part_bytes / (vision.patch_dim() * int64_t{sizeof(float)})));
   at::Tensor h_PD = tower.run(
-      0, 1, -1, layout.order_P.defined() ? patches_PX.index_select(0, layout.order_P) : patches_PX,
-      recomputed(
-          [&tower, pass](const at::Tensor& x, const Tensors& values) {
-            return tower.embedded(pass->layout, x, values);
+      0, 1, -1, at::empty({0}),
+      recomputed_by_parts(
+          {.num_parts = std::ssize(*parts),
+           .num_rows = num_patches(grids),
+           .read =
+               [patches, parts](int64_t part) {
+                 const auto& [begin, end, grids_of_part] = parts->at(static_cast<size_t>(part));
+                 return patches(begin, end);
+               }},
+          [&tower, parts](int64_t part, const at::Tensor& x, const Tensors& values) {
+            const PatchLayout own =
+                layout_of(tower.vision, parts->at(static_cast<size_t>(part)).grids, tower.device);
+            return tower.embedded(own, own.order_P.defined() ? x.index_select(0, own.order_P) : x,
+                                  values);
           },
           tower.tensors_of(0)));
   Tensors features;

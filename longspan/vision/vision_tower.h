@@ -4,14 +4,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/memory/activation_store.h"
 #include "longspan/parameters/named_tensor.h"
 #include "longspan/parameters/parameter_hooks.h"
+#include "longspan/spec/device_sizes.h"
 #include "longspan/spec/picture_grid.h"
 #include "longspan/spec/vision_spec.h"
 
@@ -29,7 +30,13 @@ struct VisionOptions {
   ParameterHooks* parameter_hooks = nullptr;
   int first_unit = 0;       // ModelSpec::vision_unit()
   double lora_scale = 0.0;  // for LoRA adapters among the parameters (models/lora.h)
+  /// Bytes of pixels that exist at a time, or those of one picture.
+  int64_t part_bytes = kPixelPartBytes;
 };
+
+/// Reads the patches of the pictures [begin, end) of a pass behind each other, [P, X] in fp32, on
+/// the parameters' device.
+using PatchSource = std::function<at::Tensor(size_t begin, size_t end)>;
 
 class VisionTower {
  public:
@@ -39,10 +46,13 @@ class VisionTower {
   ~VisionTower();
 
   /// Returns the features of pictures, [F, E]: the merger's outputs, then those of each merger of
-  /// deepstack along dim 1. patches_PX: fp32, of the pictures behind each other. Without pictures,
-  /// parameters are used (and get gradients of zeros) in the same order. Differentiable; adds to
-  /// the parameters' .grad.
-  at::Tensor features(const at::Tensor& patches_PX, std::span<const PictureGrid> grids);
+  /// deepstack along dim 1. The pictures are read in order, in parts of VisionOptions::part_bytes.
+  /// If the patch embedding trains and there are several parts, the backward reads the pictures
+  /// again. Without pictures, parameters are used (and get gradients of zeros) in the same order.
+  /// Differentiable; adds to the parameters' .grad.
+  at::Tensor features(const PatchSource& patches, std::vector<PictureGrid> grids);
+  /// The same with all patches at hand. patches_PX: fp32, of the pictures behind each other.
+  at::Tensor features(const at::Tensor& patches_PX, const std::vector<PictureGrid>& grids);
 
   /// Turns the adapters on or off.
   void use_adapters(bool on);

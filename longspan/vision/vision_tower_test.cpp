@@ -5,15 +5,20 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace longspan {
 namespace {
 
 using Grids = std::vector<PictureGrid>;
 
-VisionSpec small_tower(bool with_gate) {
+enum class Kind { kQwen3Vl, kQwen2_5Vl, kGemma3 };
+using enum Kind;
+
+VisionSpec small_tower(Kind kind) {
   VisionSpec vision;
   vision.patch_size = 2;
   vision.temporal_patch_size = 2;
@@ -22,22 +27,36 @@ VisionSpec small_tower(bool with_gate) {
   vision.hidden_size = 16;
   vision.num_heads = 2;
   vision.output_size = 12;
-  if (with_gate) {  // as Qwen2.5-VL
+  vision.names = VisionSpec::names_of_qwen();
+  vision.rotary_theta = 1e4;
+  if (kind == kGemma3) {
+    vision.temporal_patch_size = 0;
+    vision.has_patch_bias = true;
+    vision.position_side = 5;
+    vision.rotary_theta.reset();
+    vision.mlp = {.intermediate_size = 24,
+                  .activation = VisionSpec::Activation::kGeluTanh,
+                  .has_gate = false,
+                  .names = {"fc1", "fc2"}};
+    vision.names.qkv = {"q_proj", "k_proj", "v_proj"};
+    vision.names.last_norm = "last";
+    vision.merger = VisionSpec::MeanMerger{"norm", "matrix"};
+  } else if (kind == kQwen2_5Vl) {
     vision.norm = VisionSpec::Norm::kRmsNorm;
     vision.mlp = {.intermediate_size = 24,
                   .activation = VisionSpec::Activation::kSilu,
                   .has_gate = true,
                   .names = {"gate_proj", "up_proj", "down_proj"}};
     vision.windows = VisionSpec::Windows{.side = 2, .full_blocks = {1}};
-    vision.merger = {"ln_q", "mlp.0", "mlp.2"};
-  } else {  // as Qwen3-VL
+    vision.merger = VisionSpec::MlpMerger{"ln_q", "mlp.0", "mlp.2"};
+  } else {
     vision.has_patch_bias = true;
     vision.position_side = 5;
     vision.mlp = {.intermediate_size = 24,
                   .activation = VisionSpec::Activation::kGeluTanh,
                   .has_gate = false,
                   .names = {"linear_fc1", "linear_fc2"}};
-    vision.merger = {"norm", "linear_fc1", "linear_fc2"};
+    vision.merger = VisionSpec::MlpMerger{"norm", "linear_fc1", "linear_fc2"};
     vision.deepstack = {0, 2};
   }
   return vision;
@@ -76,10 +95,10 @@ std::map<std::string, at::Tensor> gradients_of(const std::vector<NamedTensor>& p
 }
 
 TEST_CASE("vision tower: each frame gets the features that it gets alone") {
-  for (const bool with_gate : {false, true}) {
-    CAPTURE(with_gate);
+  for (const Kind kind : {kQwen3Vl, kQwen2_5Vl, kGemma3}) {
+    CAPTURE(static_cast<int>(kind));
     at::manual_seed(4);
-    const VisionSpec vision = small_tower(with_gate);
+    const VisionSpec vision = small_tower(kind);
     const auto parameters = random_parameters(vision, at::kDouble);
     VisionTower tower(vision, parameters, {});
     const Grids grids{{1, 4, 6}, {2, 8, 6}, {1, 2, 2}, {1, 4, 6}};
@@ -100,11 +119,48 @@ TEST_CASE("vision tower: each frame gets the features that it gets alone") {
   }
 }
 
-TEST_CASE("vision tower: gradients with and without checkpointing are the same, to the bit") {
+TEST_CASE("vision tower: pixels in parts give the same bits, and are read again for the backward") {
   for (const bool with_gate : {false, true}) {
     CAPTURE(with_gate);
-    at::manual_seed(5);
+    at::manual_seed(6);
     const VisionSpec vision = small_tower(with_gate);
+    const auto parameters = random_parameters(vision, at::kDouble);
+    const Grids grids{{1, 4, 6}, {2, 8, 6}, {1, 2, 2}, {1, 4, 6}};
+    const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});
+    int64_t read = 0, most = 0;
+    const PatchSource source = [&](size_t begin, size_t end) {
+      int64_t before = 0, size = 0;
+      for (size_t i = 0; i < end; ++i) (i < begin ? before : size) += grids[i].num_patches();
+      read += size;
+      most = std::max(most, size);
+      return patches_PX.narrow(0, before, size);
+    };
+    const auto run = [&](int64_t patches_of_part) {
+      set_trained(parameters, true);
+      VisionTower tower(vision, parameters,
+                        {.part_bytes = patches_of_part * vision.patch_dim() * 4});
+      read = most = 0;
+      const at::Tensor features_FE = tower.features(source, grids);
+      torch::autograd::backward({features_FE.square().sum()}, {});
+      return std::pair(features_FE.detach(), gradients_of(parameters));
+    };
+    const auto [whole_FE, whole] = run(1000);
+    CHECK(read == num_patches(grids));
+    const auto [parts_FE, parts] = run(28);  // 24, 96, 4 + 24 patches
+    CHECK(read == 2 * num_patches(grids));
+    CHECK(most == 96);
+    CHECK(at::equal(parts_FE, whole_FE));
+    for (const auto& [name, gradient] : whole) {
+      CHECK_MESSAGE(at::allclose(parts.at(name), gradient, 1e-12, 1e-12), name);
+    }
+  }
+}
+
+TEST_CASE("vision tower: gradients with and without checkpointing are the same, to the bit") {
+  for (const Kind kind : {kQwen3Vl, kQwen2_5Vl, kGemma3}) {
+    CAPTURE(static_cast<int>(kind));
+    at::manual_seed(5);
+    const VisionSpec vision = small_tower(kind);
     const auto parameters = random_parameters(vision, at::kFloat);
     const Grids grids{{1, 4, 6}, {2, 2, 4}};
     const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});
@@ -124,12 +180,12 @@ TEST_CASE("vision tower: gradients with and without checkpointing are the same, 
 }
 
 TEST_CASE("vision tower: chunks of the MLP, of patches of several frames, add up to the frames") {
-  for (const bool with_gate : {false, true}) {
+  for (const Kind kind : {kQwen3Vl, kQwen2_5Vl, kGemma3}) {
     for (const bool checkpointing : {false, true}) {
-      CAPTURE(with_gate);
+      CAPTURE(static_cast<int>(kind));
       CAPTURE(checkpointing);
       at::manual_seed(8);
-      VisionSpec vision = small_tower(with_gate);
+      VisionSpec vision = small_tower(kind);
       vision.mlp.intermediate_size = 2048;  // chunks of 256 rows
       const auto parameters = random_parameters(vision, at::kDouble);
       const VisionOptions options{.gradient_checkpointing = checkpointing};
@@ -172,7 +228,7 @@ struct UnitRecorder : ParameterHooks {
 
 TEST_CASE("vision tower: without pictures parameters are used in the same order") {
   at::manual_seed(6);
-  const VisionSpec vision = small_tower(/*with_gate=*/false);
+  const VisionSpec vision = small_tower(kQwen3Vl);
   const auto parameters = random_parameters(vision, at::kFloat);
   for (const bool all_train : {true, false}) {
     CAPTURE(all_train);
@@ -204,10 +260,38 @@ TEST_CASE("vision tower: without pictures parameters are used in the same order"
   }
 }
 
+TEST_CASE(
+    "vision tower: the norm behind the blocks trains with the tower, the rest with the projector") {
+  at::manual_seed(9);
+  const VisionSpec vision = small_tower(kGemma3);
+  const auto parameters = random_parameters(vision, at::kFloat);
+  std::map<std::string, ModelPart> part_of;
+  for (const ParameterSpec& parameter : parameters_of(vision, 0)) {
+    part_of[parameter.name] = parameter.part;
+  }
+  CHECK((part_of.at("visual.last.weight") == ModelPart::kTower));
+  CHECK((part_of.at("visual.last.bias") == ModelPart::kTower));
+  CHECK((part_of.at("visual.merger.norm.weight") == ModelPart::kProjector));
+  const Grids grids{{1, 4, 6}};
+  const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});
+  for (const ModelPart trained : {ModelPart::kTower, ModelPart::kProjector}) {
+    set_trained(parameters, false);
+    for (const auto& [name, tensor] : parameters) {
+      tensor.requires_grad_(part_of.at(name) == trained);
+    }
+    VisionTower tower(vision, parameters, {});
+    torch::autograd::backward({tower.features(patches_PX, grids).sum()}, {});
+    for (const auto& [name, tensor] : parameters) {
+      CAPTURE(name);
+      CHECK(tensor.grad().defined() == (part_of.at(name) == trained));
+    }
+  }
+}
+
 TEST_CASE("vision tower: an adapter computes what the merged matrix computes") {
   at::manual_seed(7);
   constexpr double kScale = 0.5;
-  const VisionSpec vision = small_tower(/*with_gate=*/true);
+  const VisionSpec vision = small_tower(kQwen2_5Vl);
   auto parameters = random_parameters(vision, at::kDouble), merged = parameters;
   const Grids grids{{1, 4, 6}};
   const at::Tensor patches_PX = at::randn({num_patches(grids), vision.patch_dim()});

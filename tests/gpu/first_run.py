@@ -30,7 +30,8 @@ FAMILY_TESTS = ["tests/end_to_end/test_families_on_gpus.py"]
 # or with the bits of an undisturbed run.
 TESTS = ["tests/end_to_end/test_parallel_training.py", "tests/end_to_end/test_stages.py",
          "tests/end_to_end/test_sharding.py", "tests/end_to_end/test_resume.py",
-         "tests/end_to_end/test_sharded_resume.py", "tests/parity/test_trainer.py", "tests/parity/test_lora.py"]
+         "tests/end_to_end/test_sharded_resume.py", "tests/parity/test_trainer.py", "tests/parity/test_lora.py",
+         "tests/parity/test_picture_training.py"]
 
 
 def parse_arguments():

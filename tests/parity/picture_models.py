@@ -1,4 +1,4 @@
-"""Folders of models that take pictures, without weights, and what LLaMA-Factory asks of transformers' processors."""
+"""Folders of small models that take pictures, and what LLaMA-Factory asks of transformers' processors."""
 
 import ast
 import functools
@@ -23,9 +23,32 @@ FAMILIES = {
     "qwen3_5": (["qwen3_5", "qwen3_5_nothink"], transformers.Qwen3_5Model, 16, (65536, 16777216), (4096, 300000)),
 }
 TOKENS_PER_SECOND = 2
+# Gemma 3: pictures of one size, in few patches, and no videos.
+GEMMA_TOKENS = dict(boi_token_index="<start_of_image>", image_token_index="<image_soft_token>", eoi_token_index="<end_of_image>")
+GEMMA_SIDE, GEMMA_PATCH, GEMMA_COUNT = 112, 14, 16
+GEMMA_TEXT = "\n\n<start_of_image>" + "<image_soft_token>" * GEMMA_COUNT + "<end_of_image>\n\n"
+
+
+def write_gemma(place):
+    tokenizer = write_tokenizer(place)
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    tokenizer.add_tokens([transformers.AddedToken(token, special=True) for token in
+                          [*GEMMA_TOKENS.values(), "<start_of_turn>", "<end_of_turn>"]], special_tokens=True)
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(place)
+    (place / "chat_template.jinja").unlink(missing_ok=True)
+    ids = {key: tokenizer.convert_tokens_to_ids(token) for key, token in GEMMA_TOKENS.items()}
+    (place / "config.json").write_text(json.dumps(dict(
+        model_type="gemma3", mm_tokens_per_image=GEMMA_COUNT, vision_config=dict(patch_size=GEMMA_PATCH)) | ids))
+    (place / "preprocessor_config.json").write_text(json.dumps(dict(
+        image_processor_type="Gemma3ImageProcessor", image_mean=[0.5] * 3, image_std=[0.5] * 3,
+        size=dict(height=GEMMA_SIDE, width=GEMMA_SIDE))))
 
 
 def write_folder(place, family):
+    if family == "gemma3":
+        write_gemma(place)
+        return
     _, _, patch, (least, most), (least_video, most_video) = FAMILIES[family]
     tokenizer = write_tokenizer(place)
     tokenizer.add_tokens([transformers.AddedToken(token, special=True) for token in TOKENS], special_tokens=True)
@@ -92,6 +115,15 @@ class VideoProcessor:
         return {"video_grid_thw": torch.tensor(grids), "video_metadata": metadata}
 
 
+class GemmaProcessor:
+    """The parts of transformers' processor that mm_plugin.py reads."""
+
+    image_processor, boi_token, full_image_sequence = object(), "<start_of_image>", GEMMA_TEXT
+
+    def __init__(self, **_):
+        pass
+
+
 class Processor:
     """The parts of transformers' processors that mm_plugin.py reads."""
 
@@ -106,3 +138,38 @@ class Processor:
 
     def _calculate_timestamps(self, indices, *numbers):
         return processing_qwen3_vl.Qwen3VLProcessor._calculate_timestamps(self, list(indices), *numbers)
+
+
+TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=2048)
+ROPE = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 3, 3])
+TOWER = dict(depth=2, hidden_size=32, intermediate_size=40, num_heads=2, out_hidden_size=64)
+MODELS = {
+    "qwen2_vl": (transformers.Qwen2VLConfig, 14, TEXT | dict(rope_parameters=ROPE),
+                 dict(depth=2, embed_dim=32, hidden_size=64, mlp_ratio=2, num_heads=2, patch_size=14)),
+    "qwen3_vl": (transformers.Qwen3VLConfig, 16,
+                 TEXT | dict(head_dim=16, rope_parameters=ROPE | dict(mrope_section=[4, 2, 2], mrope_interleaved=True)),
+                 TOWER | dict(patch_size=16, num_position_embeddings=25, deepstack_visual_indexes=[0])),
+    # A window that is shorter than a picture, and none.
+    "gemma3": (transformers.Gemma3Config, 14,
+               TEXT | dict(head_dim=16, sliding_window=10, layer_types=["sliding_attention", "full_attention"]),
+               dict(num_hidden_layers=2, hidden_size=32, intermediate_size=40, num_attention_heads=2, patch_size=14,
+                    image_size=GEMMA_SIDE, vision_use_head=False)),
+}
+
+
+def write_model_with_pictures(place, name, std):
+    """A small random model, with a tokenizer and the processor's files."""
+    place.mkdir()
+    write_folder(place, name)
+    kind, _, text, vision = MODELS[name]
+    tokens = {key: value for key, value in json.loads((place / "config.json").read_text()).items()
+              if key.endswith(("_id", "_token_index", "_per_image"))}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    config = kind(text_config=text | dict(vocab_size=len(tokenizer)), vision_config=vision, **tokens)
+    torch.manual_seed(3)
+    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(std=std)
+    model.save_pretrained(place)

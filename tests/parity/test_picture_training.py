@@ -9,27 +9,17 @@ import pytest
 import torch
 import transformers
 from conftest import ADAM_EPSILON, Running, add_dataset, run_to_end, settings_of, write_config
-from picture_models import write_folder
+from picture_models import GEMMA_COUNT, GEMMA_SIDE, MODELS, write_model_with_pictures
 from video_files import needs_decoder, write_video
 from PIL import Image
 from probes import data_probe
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 STEPS = 6
 METHODS = ["allgather", "async-ulysses", "balanced-ulysses", "dummy-head-ulysses", "llama3", "loongtrain", "ring",
            "striped-ring", "ulysses", "usp", "xtuner-ulysses", "zigzag-ring"]
 ALONE = {}  # losses of one rank, by model
-TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            max_position_embeddings=2048)
-ROPE = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 3, 3])
-TOWER = dict(depth=2, hidden_size=32, intermediate_size=40, num_heads=2, out_hidden_size=64)
-MODELS = {
-    "qwen2_vl": (transformers.Qwen2VLConfig, 14, TEXT | dict(rope_parameters=ROPE),
-                 dict(depth=2, embed_dim=32, hidden_size=64, mlp_ratio=2, num_heads=2, patch_size=14)),
-    "qwen3_vl": (transformers.Qwen3VLConfig, 16,
-                 TEXT | dict(head_dim=16, rope_parameters=ROPE | dict(mrope_section=[4, 2, 2], mrope_interleaved=True)),
-                 TOWER | dict(patch_size=16, num_position_embeddings=25, deepstack_visual_indexes=[0])),
-}
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
@@ -37,21 +27,13 @@ def folder(request, tmp_path_factory):
     """A small random model with a tokenizer and the processor's files, and a data set for it."""
     name = request.param
     place = tmp_path_factory.mktemp("trained") / name
-    place.mkdir()
-    write_folder(place, name)
-    kind, patch, text, vision = MODELS[name]
-    tokens = {key: value for key, value in json.loads((place / "config.json").read_text()).items() if key.endswith("_id")}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    config = kind(text_config=text | dict(vocab_size=len(tokenizer)), vision_config=vision, **tokens)
-    torch.manual_seed(3)
-    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data.normal_(std=0.05)
-    model.save_pretrained(place)
+    write_model_with_pictures(place, name, std=0.05)
+    patch = MODELS[name][1]
     # Sides of whole merged patches within all limits: no processor resizes them.
     side, rng = 2 * patch, random.Random(4)
     sizes = [(9, 9), (12, 10), (8, 11), (16, 9)] if patch == 16 else [(3, 2), (2, 2), (4, 5), (7, 3)]
+    if name == "gemma3":
+        sizes = [(GEMMA_SIDE // side,) * 2] * 4
     for i, (width, height) in enumerate(sizes):
         Image.frombytes("RGB", (width * side, height * side),
                         rng.randbytes(3 * width * height * side * side)).save(place / f"{i}.png")
@@ -73,6 +55,10 @@ def folder(request, tmp_path_factory):
     videos = [dict(messages=[dict(role="user", content="<video>Then <image>What happens? <video>"), row["messages"][1]],
                    images=[str(place / f"{i % 4}.png")], videos=[frames[:2 * (1 + i % 3)], frames[3:7]])
               for i, row in enumerate(rows)]
+    if name == "gemma3":  # which takes no videos
+        for i, row in enumerate(videos):
+            row["messages"] = [dict(role="user", content="<image>Then <image>What happens? <image>"), row["messages"][1]]
+            row |= dict(images=[str(place / f"{(i + k) % 4}.png") for k in range(3)], videos=[])
     add_dataset(place, "films", videos, formatting="sharegpt", tags=tags,
                 columns=dict(messages="messages", images="images", videos="videos"))
     add_dataset(place, "seen", rows, formatting="sharegpt", columns=dict(messages="messages", images="images"), tags=tags)
@@ -91,9 +77,20 @@ def rows_of(folder, tmp_path, **keys):
     return data_probe.examples(write_config(settings(folder, tmp_path / "unused") | keys))
 
 
-def losses_of_transformers(folder, rows):
-    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    config = model.config
+def given_to_gemma(config, document):
+    """What transformers' Gemma 3 is given for a document."""
+    tokens = torch.tensor([document["input_ids"]])
+    given = dict(input_ids=tokens, labels=torch.tensor([document["labels"]]),
+                 token_type_ids=(tokens == config.image_token_index).int())
+    files = [Image.open(file) for picture in document.get("pictures", []) for file in picture["files"]]
+    if files:
+        processor = Gemma3ImageProcessorPil(size=dict(height=GEMMA_SIDE, width=GEMMA_SIDE))
+        given |= dict(pixel_values=processor(files, return_tensors="pt")["pixel_values"])
+    assert given["token_type_ids"].sum() == GEMMA_COUNT * len(files)
+    return given
+
+
+def given_to_qwen(config, document):
     patch = config.vision_config.patch_size
     values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3) if patch == 16 else {}
     limits = dict(patch_size=patch, min_pixels=4 * patch * patch, max_pixels=1 << 24)
@@ -101,22 +98,27 @@ def losses_of_transformers(folder, rows):
     kind = transformers.Qwen3VLVideoProcessor if patch == 16 else transformers.Qwen2VLVideoProcessor
     of_videos = kind(patch_size=patch, size=dict(shortest_edge=4 * patch * patch, longest_edge=1 << 24),
                      do_sample_frames=False, **values)
+    tokens = torch.tensor([document["input_ids"]])
+    kinds = (tokens == config.image_token_id).int() + 2 * (tokens == config.video_token_id).int()
+    given = dict(input_ids=tokens, labels=torch.tensor([document["labels"]]), mm_token_type_ids=kinds)
+    for is_video, name in ((False, "image_grid_thw"), (True, "video_grid_thw")):
+        pictures = [picture for picture in document.get("pictures", []) if picture["is_video"] == is_video]
+        if not pictures:
+            continue
+        files = [[Image.open(file) for file in picture["files"]] for picture in pictures]
+        given |= dict(of_videos(files, return_tensors="pt") if is_video else
+                      processor([file for file, in files], return_tensors="pt"))
+        assert given[name].tolist() == [picture["grid"] for picture in pictures]
+    return given
+
+
+def losses_of_transformers(folder, rows):
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=ADAM_EPSILON, weight_decay=0.0)
+    given_to = given_to_gemma if folder.name == "gemma3" else given_to_qwen
     losses = []
     for row in rows:
-        document = row["documents"][0]
-        tokens = torch.tensor([document["input_ids"]])
-        kinds = (tokens == config.image_token_id).int() + 2 * (tokens == config.video_token_id).int()
-        given = dict(input_ids=tokens, labels=torch.tensor([document["labels"]]), mm_token_type_ids=kinds)
-        for is_video, name in ((False, "image_grid_thw"), (True, "video_grid_thw")):
-            pictures = [picture for picture in document.get("pictures", []) if picture["is_video"] == is_video]
-            if not pictures:
-                continue
-            files = [[Image.open(file) for file in picture["files"]] for picture in pictures]
-            given |= dict(of_videos(files, return_tensors="pt") if is_video else
-                          processor([file for file, in files], return_tensors="pt"))
-            assert given[name].tolist() == [picture["grid"] for picture in pictures]
-        loss = model(**given).loss
+        loss = model(**given_to(model.config, row["documents"][0])).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -220,12 +222,19 @@ def test_refusals(folder, data, tmp_path):
 
     text = says(folder, dataset="chats", dataset_dir=data)
     assert "freeze_vision_tower: false" in text and "Remove the key" in text
-    text = says(changed(folder, tmp_path / "patch", preprocessor_config=dict(patch_size=8),
-                        video_preprocessor_config=dict(patch_size=8)))
-    assert "the vision tower in config.json has" in text
-    text = says(changed(folder, tmp_path / "mean", preprocessor_config=dict(image_mean=[0.5, 0.5, 0.5]),
-                        video_preprocessor_config=dict(image_mean=[0.1, 0.5, 0.5])))
-    assert "Videos with other pixels than pictures are not supported" in text
+    if folder.name == "gemma3":
+        half = dict(height=GEMMA_SIDE // 2, width=GEMMA_SIDE // 2)
+        text = says(changed(folder, tmp_path / "side", preprocessor_config=dict(size=half)))
+        assert "the vision tower in config.json has" in text
+        text = says(changed(folder, tmp_path / "crops", preprocessor_config=dict(do_pan_and_scan=True)))
+        assert '"do_pan_and_scan" is true' in text
+    else:
+        text = says(changed(folder, tmp_path / "patch", preprocessor_config=dict(patch_size=8),
+                            video_preprocessor_config=dict(patch_size=8)))
+        assert "the vision tower in config.json has" in text
+        text = says(changed(folder, tmp_path / "mean", preprocessor_config=dict(image_mean=[0.5, 0.5, 0.5]),
+                            video_preprocessor_config=dict(image_mean=[0.1, 0.5, 0.5])))
+        assert "Videos with other pixels than pictures are not supported" in text
     whole = (folder / "0.png").read_bytes()
     (tmp_path / "cut.png").write_bytes(whole[:len(whole) // 2])
     tags = dict(role_tag="role", content_tag="content", user_tag="user", assistant_tag="assistant")

@@ -12,12 +12,13 @@ import llamafactory_data
 import pytest
 import torch
 import transformers
-from picture_models import FAMILIES, PADS, Processor, folder_of, write_folder
+from picture_models import FAMILIES, GEMMA_COUNT, GEMMA_TEXT, PADS, GemmaProcessor, Processor, folder_of, write_folder
 from PIL import Image
 from test_data import TAGS, encode
 from test_llamafactory_templates import encoder, split
 
 CASES = [(family, template) for family, (templates, *_) in FAMILIES.items() for template in templates]
+GEMMA = ("gemma3", "gemma3")
 ENTRY = dict(formatting="sharegpt", columns=dict(messages="messages", images="images", videos="videos"), tags=TAGS)
 
 
@@ -100,11 +101,27 @@ def encoder_with_pictures(theirs, kind, folder, family, template, processor, **k
     templates, supervised, pairwise, plugins = theirs
     module = {"SupervisedDatasetProcessor": supervised, "PairwiseDatasetProcessor": pairwise}[kind]
     encodes = encoder((templates, module), kind, folder, template, **keys)
-    name = "qwen2_vl" if template == "qwen2_vl" else "qwen3_vl"
-    encodes.template.mm_plugin = OneByOne(
-        plugins.get_mm_plugin(name, image_token=PADS["<image>"], video_token=PADS["<video>"]))
+    encodes.template.mm_plugin = plugin_of(plugins, template)
     encodes.processor = processor
     return encodes
+
+
+def plugin_of(plugins, template):
+    if template == "gemma3":
+        return OneByOne(plugins.get_mm_plugin(template, image_token="<image_soft_token>"))
+    name = "qwen2_vl" if template == "qwen2_vl" else "qwen3_vl"
+    return OneByOne(plugins.get_mm_plugin(name, image_token=PADS["<image>"], video_token=PADS["<video>"]))
+
+
+def processor_of(family, **keys):
+    return GemmaProcessor(**keys) if family == "gemma3" else Processor(family, **keys)
+
+
+def tokens_of_pictures(config):
+    """Ids that stand for pictures and for videos, and that of the token behind them."""
+    if config["model_type"] == "gemma3":
+        return config["image_token_index"], None, config["eoi_token_index"]
+    return config["image_token_id"], config["video_token_id"], config["vision_end_token_id"]
 
 
 def rope_index(family, folder, ids, document, fps=2.0):
@@ -127,7 +144,7 @@ def rope_index(family, folder, ids, document, fps=2.0):
 def check_document(family, folder, document, fps=2.0):
     """Features follow each other, at the tokens that stand for pictures; positions are transformers'."""
     config = json.loads((folder / "config.json").read_text())
-    pads = (config["image_token_id"], config["video_token_id"])
+    pads = tokens_of_pictures(config)[:2]
     num_features = sum(picture["num_features"] for picture in document.get("pictures", []))
     assert [feature for feature in document["features"] if feature >= 0] == list(range(num_features))
     for token, feature in zip(document["input_ids"], document["features"], strict=True):
@@ -135,17 +152,21 @@ def check_document(family, folder, document, fps=2.0):
     if num_features == 0:
         assert "positions" not in document and "pictures" not in document
         return
+    if family == "gemma3":
+        assert "positions" not in document
+        assert all(picture["num_features"] == GEMMA_COUNT for picture in document["pictures"])
+        return
     assert document["positions"] == rope_index(family, folder, document["input_ids"], document, fps)
 
 
-@pytest.mark.parametrize("family,template", CASES)
+@pytest.mark.parametrize("family,template", [*CASES, GEMMA])
 def test_answers(family, template, theirs, media, tmp_path_factory, tmp_path):
     place, *_ = media
-    folder, rows = folder_of(tmp_path_factory, family), conversations(media)
+    folder, rows = folder_of(tmp_path_factory, family), conversations(media, with_videos=family != "gemma3")
     for keys in ({}, dict(video_fps=0.7, image_max_pixels=40000, video_max_pixels=20000, video_min_pixels=3000,
                           image_min_pixels=20000)):
         encodes = encoder_with_pictures(theirs, "SupervisedDatasetProcessor", folder, family, template,
-                                        Processor(family, **keys))
+                                        processor_of(family, **keys))
         ours = encode(folder, tmp_path, rows, ENTRY, template=template, media_dir=str(place), **keys)
         for row, example in zip(rows, ours, strict=True):
             system, messages = split([dict(message) for message in row["messages"]])
@@ -157,7 +178,7 @@ def test_answers(family, template, theirs, media, tmp_path_factory, tmp_path):
             check_document(family, folder, document, keys.get("video_fps", 2.0))
 
 
-@pytest.mark.parametrize("family,template", CASES[:3])
+@pytest.mark.parametrize("family,template", [*CASES[:3], GEMMA])
 def test_truncation(family, template, theirs, media, tmp_path_factory, tmp_path):
     """A row is left out where a part of a picture would stay; in the others, pictures may be missing."""
     place, *_ = media
@@ -165,16 +186,17 @@ def test_truncation(family, template, theirs, media, tmp_path_factory, tmp_path)
     config, num_good = json.loads((folder / "config.json").read_text()), 0
 
     def rows_cut_to(cutoff_len):
-        encodes = encoder_with_pictures(theirs, "SupervisedDatasetProcessor", folder, family, template, Processor(family),
-                                        cutoff_len=cutoff_len)
+        encodes = encoder_with_pictures(theirs, "SupervisedDatasetProcessor", folder, family, template,
+                                        processor_of(family), cutoff_len=cutoff_len)
         for row in rows:
             system, messages = split([dict(message) for message in row["messages"]])
             yield encodes._encode_data_example(messages[:-1], messages[-1:], system, None, *paths(place, row), [])
 
     def pictures_in(ids):
         """Tokens of each picture, and the token behind it."""
-        runs = [list(run) for _, run in itertools.groupby(ids, lambda token: token == config["image_token_id"])]
-        return [(len(run), after[0]) for run, after in itertools.pairwise(runs + [[None]]) if run[0] == config["image_token_id"]]
+        image, *_ = tokens_of_pictures(config)
+        runs = [list(run) for _, run in itertools.groupby(ids, lambda token: token == image)]
+        return [(len(run), after[0]) for run, after in itertools.pairwise(runs + [[None]]) if run[0] == image]
 
     whole = [{size for size, _ in pictures_in(ids)} for ids, _ in rows_cut_to(1 << 20)]
     for cutoff_len in (90, 400, 900):
@@ -184,7 +206,7 @@ def test_truncation(family, template, theirs, media, tmp_path_factory, tmp_path)
         left = iter([(document["input_ids"], document["labels"]) for document in documents] + [None])
         next_of_ours = next(left)
         for expected, sizes in zip(rows_cut_to(cutoff_len), whole, strict=True):
-            cut = [size for size, after in pictures_in(expected[0]) if after != config["vision_end_token_id"]]
+            cut = [size for size, after in pictures_in(expected[0]) if after != tokens_of_pictures(config)[2]]
             if next_of_ours == expected:
                 assert set(cut) <= sizes, "a part of a picture"
                 next_of_ours = next(left)
@@ -197,11 +219,11 @@ def test_truncation(family, template, theirs, media, tmp_path_factory, tmp_path)
     assert num_good > 20
 
 
-@pytest.mark.parametrize("family,template", CASES[::2])
+@pytest.mark.parametrize("family,template", [*CASES[::2], GEMMA])
 def test_pairs(family, template, theirs, media, tmp_path_factory, tmp_path):
     place, *_ = media
-    folder, rows = folder_of(tmp_path_factory, family), conversations(media)
-    encodes = encoder_with_pictures(theirs, "PairwiseDatasetProcessor", folder, family, template, Processor(family))
+    folder, rows = folder_of(tmp_path_factory, family), conversations(media, with_videos=family != "gemma3")
+    encodes = encoder_with_pictures(theirs, "PairwiseDatasetProcessor", folder, family, template, processor_of(family))
     entry = dict(ENTRY, ranking=True, columns=ENTRY["columns"] | dict(chosen="chosen", rejected="rejected"))
     pairs = []
     for row in rows:
@@ -274,6 +296,76 @@ def test_own_template(family, theirs, media, tmp_path):
         check_document(family, folder, document)
 
 
+# As Gemma 3's is published.
+OWN_GEMMA = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
+    {%- else -%}
+        {%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
+    {%- endif -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
+    {%- endif -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}
+                {{ '<start_of_image>' }}
+            {%- elif item['type'] == 'text' -%}
+                {{ item['text'] | trim }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- else -%}
+        {{ raise_exception("Invalid content type") }}
+    {%- endif -%}
+    {{ '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\n'}}
+{%- endif -%}
+"""
+
+
+def in_parts(content):
+    """A message's content as transformers' templates take it."""
+    parts = [dict(type="image") if part == "<image>" else dict(type="text", text=part)
+             for part in re.split("(<image>)", content) if part]
+    return parts if "<image>" in content else content
+
+
+def test_own_template_of_gemma(media, tmp_path):
+    """The rendering of transformers, in which its processor replaces what stands for a picture."""
+    place, *_ = media
+    folder = tmp_path / "model"
+    write_folder(folder, "gemma3")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = OWN_GEMMA
+    tokenizer.save_pretrained(folder)
+    rows = conversations(media, with_videos=False)
+    ours = encode(folder, tmp_path, rows, ENTRY, media_dir=str(place))
+    for row, example in zip(rows, ours, strict=True):
+        messages = [message | dict(content=in_parts(message["content"])) for message in row["messages"]]
+        text = tokenizer.apply_chat_template(messages, tokenize=False).replace("<start_of_image>", GEMMA_TEXT)
+        document, = example["documents"]
+        assert document["input_ids"] == tokenizer.encode(text, add_special_tokens=False), row
+        assert any(label != -100 for label in document["labels"])
+        check_document("gemma3", folder, document)
+
+
 def answered_with_tags(media, tags):
     """Conversations of one turn with these tags in the question."""
     place, names, videos = media
@@ -326,6 +418,9 @@ REFUSALS = [
     ("qwen3_vl", "<video>", dict(template="qwen2_vl"), "writes a video in one piece, and the model takes it frame by frame"),
     ("qwen2_vl", "<image>", dict(template="qwen2_vl", cutoff_len=120), "cutoff_len 120 cuts picture 1"),
     ("qwen2_vl", "<image><|image_pad|>", dict(template="qwen2_vl"), "the token that stands for pictures"),
+    ("gemma3", "<image><start_of_image>", dict(template="gemma3"), "the token that stands for pictures"),
+    ("gemma3", "<video>", dict(template="gemma3"), "the row has a video, and the model takes none"),
+    ("gemma3", "<image>", dict(template="gemma3", cutoff_len=20), "cutoff_len 20 cuts picture 1"),
 ]
 
 

@@ -46,22 +46,40 @@ MODELS = {
                     HYBRID | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
                                   shared_expert_intermediate_size=24),
                     TOWER | dict(num_position_embeddings=25)),
+    # Pictures of 9 tokens, more than the window of the first layer; the others see the whole row.
+    "gemma3": (transformers.Gemma3Config,
+               TEXT | dict(head_dim=16, query_pre_attn_scalar=20, sliding_window=5, pad_token_id=None,
+                           layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+               dict(num_hidden_layers=3, hidden_size=32, intermediate_size=40, num_attention_heads=2, patch_size=4,
+                    image_size=24, vision_use_head=False)),
 }
 # Of pictures in patches: one whose sides differ, one of a single merged patch, one of many windows, one of several frames.
 GRIDS = [[1, 4, 6], [1, 2, 2], [1, 10, 6], [3, 2, 4]]
+# Gemma's pictures have one size.
+GRIDS_OF = {"gemma3": [[1, 6, 6]] * 4}
 # Names of the files that are one parameter here, or have another name.
 OLD = {"qwen2_vl", "qwen2_5_vl"}
 
 
+def is_of_tower(key):
+    """Of a parameter of transformers."""
+    return any(part in key for part in (".visual.", ".vision_tower.", ".multi_modal_projector."))
+
+
 def make_model(name, **changes):
     kind, text, vision = MODELS[name]
-    config = kind(text_config=dict(text) | changes, vision_config=dict(vision), **TOKENS)
+    tokens = TOKENS
+    if name == "gemma3":
+        tokens = dict(image_token_index=IMAGE, boi_token_index=START, eoi_token_index=END, mm_tokens_per_image=9)
+    config = kind(text_config=dict(text) | changes, vision_config=dict(vision), **tokens)
     torch.manual_seed(5)
     model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32,
                                                                  attn_implementation="sdpa")
-    from_zero = name in ("qwen3_5", "qwen3_5_moe")
+    from_zero = name in ("qwen3_5", "qwen3_5_moe", "gemma3")
     for key, parameter in model.named_parameters():
-        if "norm" in key and key.endswith("weight") and "visual" not in key and from_zero and "linear_attn" not in key:
+        if is_of_tower(key) and name == "gemma3" and "mm_soft" in key:
+            parameter.data.uniform_(-0.5, 0.5)
+        elif "norm" in key and key.endswith("weight") and not is_of_tower(key) and from_zero and "linear_attn" not in key:
             parameter.data.uniform_(-0.5, 0.5)
         elif ("norm" in key or "ln_q" in key) and key.endswith("weight"):
             parameter.data.uniform_(0.5, 1.5)
@@ -108,41 +126,61 @@ def own_name(key):
     """Returns the program's name of a parameter of transformers."""
     if key.startswith("model.visual."):
         return key.removeprefix("model.")
+    if is_of_tower(key):
+        return key.replace("model.", "visual.", 1)
     return key.replace("model.language_model.", "model.")
 
 
+def whole_pictures(patches):
+    """Gemma's pictures of 6 x 6 patches, which are in blocks of 2 x 2."""
+    return patches.view(-1, 3, 3, 2, 2, 3, 4, 4).permute(0, 5, 1, 3, 6, 2, 4, 7).reshape(-1, 3, 24, 24)
+
+
+def prepared(name, model, grids, dtype=torch.float32, **job):
+    """A row: what transformers' model is given for it, its labels, the probe's job, and the patches."""
+    tokens, labels, types, features = make_row(grids)
+    size = 4 * 4 * 3 * (1 if name == "gemma3" else 2)
+    patches = torch.randn(sum(t * h * w for t, h, w in grids), size, generator=torch.Generator().manual_seed(1)).to(dtype)
+    job = dict(tokens=tokens.tolist(), labels=labels.tolist(), feature=features, grids=grids, merge_size=2) | job
+    if name == "gemma3":
+        given = dict(input_ids=tokens[None], token_type_ids=types[None], pixel_values=whole_pictures(patches))
+        return given, labels, job | dict(positions=[], two_way=True), patches.float()
+    given = dict(input_ids=tokens[None], mm_token_type_ids=types[None], image_grid_thw=torch.tensor(grids))
+    positions, _ = model.model.get_rope_index(**given)
+    return given | dict(pixel_values=patches), labels, job | dict(positions=positions[:, 0].tolist()), patches.float()
+
+
 @torch.no_grad()
-def features_of(model, patches, grids):
+def features_of(model, given):
     """Features of the merger, then of each merger of deepstack, side by side."""
-    output = model.model.get_image_features(patches, grids, return_dict=True)
+    pixels = given["pixel_values"].to(model.dtype)
+    if "image_grid_thw" not in given:
+        return model.model.get_image_features(pixels, return_dict=True).pooler_output.flatten(0, 1)
+    output = model.model.get_image_features(pixels, given["image_grid_thw"], return_dict=True)
     deep = getattr(output, "deepstack_features", None) or []
     return torch.cat([torch.cat(list(part)) for part in [output.pooler_output, *deep]], 1)
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3"])
 def test_towers_in_bf16(name, tmp_path):
     """As near to the truth as transformers' towers: test_bf16.py says why, and derives APART for 97 tokens."""
-    grids = [[1, 14, 14], [2, 6, 4], [1, 10, 6]] + [[1, 2, 2]] * 16  # 92 features, 100 tokens of text
+    # 100 tokens of text; of Qwen's pictures 92 features
+    grids = GRIDS_OF["gemma3"][:1] * 19 if name == "gemma3" else [[1, 14, 14], [2, 6, 4], [1, 10, 6]] + [[1, 2, 2]] * 16
     torch.set_num_threads(1)
     in_bf16 = make_model(name).bfloat16()
     in_bf16.save_pretrained(tmp_path / "model")
     exact = copy.deepcopy(in_bf16).double()
-    tokens, labels, types, features = make_row(grids)
-    patches = torch.randn(sum(t * h * w for t, h, w in grids), 4 * 4 * 2 * 3,
-                          generator=torch.Generator().manual_seed(1)).bfloat16()
-    inputs = dict(input_ids=tokens[None], mm_token_type_ids=types[None], image_grid_thw=torch.tensor(grids))
-    positions, _ = exact.model.get_rope_index(**inputs)
-    job = dict(tokens=tokens.tolist(), labels=labels.tolist(), feature=features, grids=grids, merge_size=2,
-               positions=positions[:, 0].tolist(), parameter_dtype="bfloat16", compute_dtype="bfloat16")
-    results = run_probe(tmp_path / "model", tmp_path, job, patches.float())
-    truth, theirs = [features_of(model, patches.to(model.dtype), inputs["image_grid_thw"]) for model in (exact, in_bf16)]
+    given, labels, job, patches = prepared(name, exact, grids, torch.bfloat16, parameter_dtype="bfloat16",
+                                           compute_dtype="bfloat16")
+    results = run_probe(tmp_path / "model", tmp_path, job, patches)
+    truth, theirs = [features_of(model, given) for model in (exact, in_bf16)]
     assert 0 < max(quartiles_apart(results["features"], theirs, truth)) < APART
     for model in (exact, in_bf16):
-        logits = model(**inputs, pixel_values=patches.to(model.dtype)).logits[0]
+        logits = model(**given | dict(pixel_values=given["pixel_values"].to(model.dtype))).logits[0]
         torch.nn.functional.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels).backward()
     apart = []
     for (key, right), other in zip(exact.named_parameters(), in_bf16.parameters()):
-        if ".visual." in key and right.grad.norm() > 1e-6 and right.numel() >= 64:
+        if is_of_tower(key) and right.grad.norm() > 1e-6 and right.numel() >= 64:
             own = results["gradient." + own_name(key)]
             assert torch.cosine_similarity(own.double().flatten(), right.grad.flatten(), dim=0) > 0.5, key
             apart.append(relative_error(own, right.grad) / relative_error(other.grad, right.grad))
@@ -154,19 +192,13 @@ def test_towers_in_bf16(name, tmp_path):
 def test_logits_and_gradients(name, checkpointing, tmp_path):
     model = make_model(name)
     model.save_pretrained(tmp_path / "model")
-    tokens, labels, types, features = make_row(GRIDS)
-    grids = torch.tensor(GRIDS)
-    size = 4 * 4 * 2 * 3
-    patches = torch.randn(sum(t * h * w for t, h, w in GRIDS), size, generator=torch.Generator().manual_seed(1))
-    inputs = dict(input_ids=tokens[None], mm_token_type_ids=types[None], image_grid_thw=grids)
-    positions, _ = model.model.get_rope_index(**inputs)
-    logits = model(**inputs, pixel_values=patches).logits[0]
+    given, labels, job, patches = prepared(name, model, GRIDS_OF.get(name, GRIDS), checkpointing=checkpointing,
+                                           save_to=str(tmp_path / "saved"))
+    logits = model(**given).logits[0]
     loss = torch.nn.functional.cross_entropy(logits, labels)
     loss.backward()
-    job = dict(tokens=tokens.tolist(), labels=labels.tolist(), feature=features, grids=GRIDS, merge_size=2,
-               positions=positions[:, 0].tolist(), checkpointing=checkpointing, save_to=str(tmp_path / "saved"))
     results = run_probe(tmp_path / "model", tmp_path, job, patches)
-    assert relative_error(results["features"], features_of(model, patches, grids)) < 1e-5
+    assert relative_error(results["features"], features_of(model, given)) < 1e-5
     assert relative_error(results["logits"], logits.detach()) < 1e-5
     assert abs(results["loss"].item() - loss.item()) < 1e-5
     for key, expected in by_file_name({own_name(key): p.grad for key, p in model.named_parameters()}).items():
@@ -176,9 +208,13 @@ def test_logits_and_gradients(name, checkpointing, tmp_path):
     again, info = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], info
     assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
-    # Files of the same names as those that transformers wrote.
-    assert load_file(tmp_path / "saved" / "model.safetensors").keys() == \
+    # Files of the same names as those that transformers wrote, which for Gemma are not the published ones.
+    saved = load_file(tmp_path / "saved" / "model.safetensors").keys()
+    assert {key.replace("vision_tower.vision_model.", "vision_tower.") for key in saved} == \
         load_file(tmp_path / "model" / "model.safetensors").keys()
+    assert any(".vision_model." in key for key in saved) == (name == "gemma3")
+    # And they are read again.
+    assert torch.equal(run_probe(tmp_path / "saved", tmp_path, job, patches)["logits"], results["logits"])
 
 
 @pytest.mark.parametrize("name", sorted(OLD))
@@ -225,7 +261,7 @@ def test_texts_alone(name, tmp_path):
                           save_to=str(tmp_path / "saved"))
     assert relative_error(results["logits"], logits.detach()) < 1e-5
     gradients = by_file_name({own_name(key): parameter.grad for key, parameter in model.named_parameters()
-                              if ".visual." not in key})
+                              if not is_of_tower(key)})
     assert {f"gradient.{key}" for key in gradients} == {key for key in results if key.startswith("gradient.")}
     for key, expected in gradients.items():
         assert relative_error(results["gradient." + key], expected) < 1e-4, key
@@ -261,6 +297,8 @@ ADAPTERS = {
     "texts alone": ("qwen2_5_vl", ["up_proj", "q_proj"], r".*visual.*"),
     "projectors": ("qwen3_vl", ["linear_fc1", "proj", "o_proj"], r".*patch_embed.*"),
     "hybrid": ("qwen3_5", ["linear_fc2", "in_proj_qkv"], None),
+    "tower and texts of Gemma": ("gemma3", ["fc1", "out_proj", "q_proj"], None),
+    "texts of Gemma": ("gemma3", ["v_proj", "up_proj"], r".*vision_tower.*"),
 }
 
 
@@ -273,17 +311,11 @@ def test_adapters(case, tmp_path):
                                                               exclude_modules=excluded, init_lora_weights=False))
     with_adapter.save_pretrained(tmp_path / "adapter")
     given = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
-    assert any(".visual." in key for key in given) == (case != "texts alone")
-    tokens, labels, types, features = make_row(GRIDS)
-    grids = torch.tensor(GRIDS)
-    patches = torch.randn(sum(t * h * w for t, h, w in GRIDS), 96, generator=torch.Generator().manual_seed(1))
-    inputs = dict(input_ids=tokens[None], mm_token_type_ids=types[None], image_grid_thw=grids)
-    positions, _ = model.model.get_rope_index(**inputs)
-    logits = with_adapter(**inputs, pixel_values=patches).logits[0]
+    assert any(map(is_of_tower, given)) == (not case.startswith("texts"))
+    inputs, labels, job, patches = prepared(name, model, GRIDS_OF.get(name, GRIDS), adapter=str(tmp_path / "adapter"),
+                                            save_adapter_to=str(tmp_path / "saved"))
+    logits = with_adapter(**inputs).logits[0]
     torch.nn.functional.cross_entropy(logits, labels).backward()
-    job = dict(tokens=tokens.tolist(), labels=labels.tolist(), feature=features, grids=GRIDS, merge_size=2,
-               positions=positions[:, 0].tolist(), adapter=str(tmp_path / "adapter"),
-               save_adapter_to=str(tmp_path / "saved"))
     results = run_probe(tmp_path / "model", tmp_path, job, patches)
     assert relative_error(results["logits"], logits.detach()) < 1e-5
     trained = {own_name(key.removeprefix("base_model.model.").replace(".default.", ".")): parameter.grad
@@ -299,7 +331,7 @@ def test_adapters(case, tmp_path):
     assert {key for key, _ in again.named_parameters() if "lora_" in key} == \
         {key for key, _ in with_adapter.named_parameters() if "lora_" in key}
     with torch.no_grad():
-        assert torch.equal(again(**inputs, pixel_values=patches).logits[0], logits.detach())
+        assert torch.equal(again(**inputs).logits[0], logits.detach())
 
 
 VISION_2_5 = dict(depth=32, hidden_act="silu", hidden_size=1280, intermediate_size=3420, num_heads=16, in_chans=3, patch_size=14,
@@ -332,6 +364,15 @@ def vision_3(out_hidden_size, depth=24, hidden_size=1024, intermediate_size=4096
                 hidden_act="gelu_pytorch_tanh", out_hidden_size=out_hidden_size, deepstack_visual_indexes=list(deepstack))
 
 
+def gemma3(hidden_size, intermediate_size, count, **more):
+    vision = dict(model_type="siglip_vision_model", hidden_size=1152, image_size=896, intermediate_size=4304,
+                  num_attention_heads=16, num_hidden_layers=27, patch_size=14, vision_use_head=False)
+    text = dict(model_type="gemma3_text", hidden_size=hidden_size, intermediate_size=intermediate_size,
+                num_hidden_layers=count, sliding_window=1024, rope_scaling=dict(factor=8.0, rope_type="linear"), **more)
+    return dict(model_type="gemma3", boi_token_index=255999, eoi_token_index=256000, image_token_index=262144,
+                initializer_range=0.02, mm_tokens_per_image=256, text_config=text, vision_config=vision)
+
+
 LARGE_3 = dict(depth=27, hidden_size=1152, intermediate_size=4304, deepstack=(8, 16, 24))
 # As published, without keys that say nothing of sizes.
 PUBLISHED = {
@@ -353,6 +394,10 @@ PUBLISHED = {
                              text_config=qwen3(2048, 6144, 48, 32, 4, num_experts=128, num_experts_per_tok=8,
                                                moe_intermediate_size=768, norm_topk_prob=True, decoder_sparse_step=1,
                                                mlp_only_layers=[])),
+    "Gemma-3-4B": gemma3(2560, 10240, 34),
+    "Gemma-3-12B": gemma3(3840, 15360, 48, num_attention_heads=16, num_key_value_heads=8),
+    "Gemma-3-27B": gemma3(5376, 21504, 62, num_attention_heads=32, num_key_value_heads=16, head_dim=128,
+                          query_pre_attn_scalar=168),
 }
 
 

@@ -3,8 +3,8 @@
 // vision_probe count <config.json>... prints the number of parameters of each.
 //
 // The job: tokens, labels (already shifted, -100 if none), feature (index of each token's feature,
-// -1 if none), positions (three lists), grids (of the pictures: t, h, w), merge_size,
-// checkpointing, compute_dtype, and optionally save_to (a folder for the model), adapter (a folder;
+// -1 if none), positions (three lists, or none: counted), grids (of the pictures: t, h, w),
+// merge_size, two_way (tokens of a picture see each other), checkpointing, compute_dtype, and optionally save_to (a folder for the model), adapter (a folder;
 // its matrices alone train) and save_adapter_to. `patches`: of all pictures, fp32. The result:
 // features, logits, the loss, and gradient.NAME of each parameter that trains.
 #include <ATen/ATen.h>
@@ -39,7 +39,7 @@ Batch read_batch(const nlohmann::json& job) {
   for (const auto& axis : job.at("positions")) {
     axes.push_back(at::tensor(axis.get<std::vector<int64_t>>()));
   }
-  sample.positions_AT = at::stack(axes);
+  if (!axes.empty()) sample.positions_AT = at::stack(axes);
   const auto merge = job.at("merge_size").get<int64_t>();
   for (size_t i = 0; i < job.at("grids").size(); ++i) {
     const auto grid = job.at("grids")[i].get<std::vector<int64_t>>();
@@ -47,6 +47,7 @@ Batch read_batch(const nlohmann::json& job) {
     picture.files = {std::to_string(i)};
     picture.grid = {grid[0], grid[1], grid[2]};
     picture.num_features = picture.grid.num_patches() / (merge * merge);
+    picture.is_two_way = job.value("two_way", false);
   }
   Batch batch = collate({&sample});
   batch.labels_T = at::tensor(job.at("labels").get<std::vector<int64_t>>());

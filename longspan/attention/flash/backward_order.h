@@ -1,4 +1,4 @@
-// The order in which tasks of the flash backward add to gradients that they share.
+// The order in which tasks of the flash backward add to shared gradients.
 #pragma once
 
 #include <atomic>
@@ -10,16 +10,16 @@
 
 namespace longspan::flash {
 
-/// A task is a tile of keys with all queries that see them. Any number of tasks may run at once,
-/// provided that they begin in order. A task waits only for earlier tasks: it adds to an element of
-/// dq, dk or dv after all earlier tasks that add to this element. No thread therefore needs
-/// gradients of its own, and sums do not depend on the number of threads. Neighbouring tasks that
-/// run at once stay one query tile apart.
+/// A task is a tile of keys with all queries that see a key of the tile. Any number of tasks may
+/// run concurrently, provided that tasks begin in order. A task adds to an element of dq, dk or dv
+/// after all earlier tasks that add to this element. Tasks wait for earlier tasks only, so there is
+/// no deadlock. No thread needs a separate copy of the gradients, and sums do not depend on the
+/// number of threads. Concurrent neighbouring tasks stay one query tile apart.
 class BackwardOrder {
  public:
   BackwardOrder(std::vector<Block> blocks, int64_t num_queries, int64_t num_kv_heads);
 
-  /// The tasks of kv head 0. The tasks of the other kv heads have the same numbers.
+  /// Returns the tasks of kv head 0. The tasks of the other kv heads have the same numbers.
   const std::vector<Task>& tasks() const { return tasks_; }
   Turns turns();
 
@@ -49,7 +49,7 @@ class BackwardOrder {
   std::vector<size_t> run_of_task_;
   int64_t keys_end_ = 0;              // end of the keys of the runs so far
   int64_t num_cells_, num_kv_heads_;  // a cell: kQueryTile queries of one kv head
-  std::unique_ptr<Count[]> turns_;    // [kv head, cell]: number of tasks that are done with it
+  std::unique_ptr<Count[]> turns_;    // [kv head, cell]: number of tasks that have added there
   std::unique_ptr<Count[]> done_;     // [task, kv head]: 1 after the task has added to dk and dv
 };
 

@@ -1,9 +1,10 @@
 // Tile code of flash attention (FlashAttention-2, arXiv 2307.08691), included by one .cpp for each
 // instruction set, which defines INSTRUCTIONS (its name), LANES (floats of a vector register),
-// PANEL (registers of a row of a micro-tile) and ROWS (its rows). Written on the compiler's vector
-// extension. Everything is in an unnamed namespace and calls no library template. G: query heads of
-// one kv head, H: numbers in a head, K: those of queries and keys, V: those of values and outputs,
-// BQ, BK: query and key tile.
+// PANEL (vector registers in a row of a micro-tile) and ROWS (rows of a micro-tile). The code uses
+// the compiler's vector extension. All code is in an unnamed namespace and calls no library
+// template (flash_tasks.h gives the reason). G: query heads of one kv head, K: elements of a head
+// of queries and keys, V: elements of a head of values and outputs, BQ, BK: sizes of a query tile
+// and a key tile.
 #pragma once
 
 #include "longspan/attention/flash/flash_tasks.h"
@@ -15,26 +16,26 @@ namespace {
 
 using namespace tiles;
 
-/// Scores -> cap tanh(scores / cap).
+/// Replaces scores by cap tanh(scores / cap).
 inline void cap_row(float* scores, int64_t padded, float cap) {
   const Vector inverse = splat(1.0f / cap), limit = splat(cap);
   for (int64_t j = 0; j < padded; j += LANES)
     store(scores + j, limit * tanh_of(load(scores + j) * inverse));
 }
 
-/// Returns the end of the keys of [key, key + count) that query `query` of a task sees, relative to
-/// `key`. They begin at hidden().
+/// Returns the end of the range of keys in [key, key + count) that query `query` of a task sees,
+/// relative to `key`. The range begins at hidden().
 inline int64_t visible(const Task& task, int64_t query, int64_t key, int64_t count) {
   if (!task.causal) return count;
   return larger(0, smaller(count, query + task.offset - key + 1));
 }
 
-/// Returns the number of keys of [key, key + count) before the query's lower end.
+/// Returns the number of keys in [key, key + count) before the query's lower end.
 inline int64_t hidden(const Task& task, int64_t query, int64_t key, int64_t count) {
   return larger(0, smaller(count, query + task.lower - key));
 }
 
-/// Keys that any of the queries before `query_end` sees.
+/// Returns the end of the keys that any query before `query_end` sees.
 inline int64_t key_limit(const Task& task, int64_t query_end) {
   if (!task.causal) return task.k_length;
   return larger(0, smaller(task.k_length, query_end + task.offset));
@@ -45,8 +46,8 @@ int64_t forward_scratch(int64_t key_dim, int64_t value_dim, int64_t group) {
          kForwardTile * kScoreStride + kKeyTile * (key_dim + value_dim) + 64;
 }
 
-/// Returns the largest of `first` and a row of scores. Computes four maxima side by side and joins
-/// them at the end, since each step of one maximum waits for its previous step.
+/// Returns the largest of `first` and a row of scores. Computes four independent maxima and
+/// combines the four at the end, because each step of one maximum depends on the previous step.
 inline float largest_of(const float* scores, int64_t padded, float first) {
   Vector largest[4];
 #pragma GCC unroll 4
@@ -60,7 +61,8 @@ inline float largest_of(const float* scores, int64_t padded, float first) {
   return max_of(larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3])));
 }
 
-/// Replaces a row of scores by their exponentials relative to its maximum. Returns their sum.
+/// Replaces a row of scores (in units of log 2) by exp2(score - maximum). Returns the sum of the
+/// exponentials.
 inline float exponentiate(float* scores, int64_t padded, float maximum) {
   const Vector shift = splat(maximum);
   Vector sums[2]{};
@@ -78,14 +80,14 @@ inline float exponentiate(float* scores, int64_t padded, float maximum) {
   return sum_of(sums[0] + sums[1]);
 }
 
-/// The keys of a tile that a query sees: [begin, end) of them.
+/// The range [begin, end) of a tile's keys that a query sees.
 struct Seen {
   int64_t begin, end;
 };
 
-/// Turns rows of scores (in units of log 2), as many as LANES at most, into probabilities relative
-/// to running maxima; `factors`: the factors of the earlier sums. Rows take their steps together,
-/// since each step of one row waits for the step before.
+/// Replaces at most LANES rows of scores (in units of log 2) by probabilities relative to running
+/// maxima. `factors`: receives the factors of the earlier sums. Updates maxima and totals of all
+/// rows in one vector, because each step of one row depends on the previous step.
 inline void softmax_rows(int64_t rows, const Seen* seen, float* scores, int64_t padded, float cap,
                          float* maxima, float* totals, float* factors) {
   const Vector before = load(maxima);
@@ -97,7 +99,7 @@ inline void softmax_rows(int64_t rows, const Seen* seen, float* scores, int64_t 
     for (int64_t j = seen[i].end; j < padded; ++j) row[j] = kMinusInfinity;
     maxima[i] = largest_of(row, padded, maxima[i]);
   }
-  // Both are -inf where nothing was seen.
+  // Both maxima are -inf if the query has seen no key.
   const Vector now = load(maxima), factor = before == now ? splat(1.0f) : exp2_of(before - now);
   store(factors, factor);
   store(totals, load(totals) * factor);
@@ -113,7 +115,7 @@ inline void softmax_rows(int64_t rows, const Seen* seen, float* scores, int64_t 
 
 void forward(const Forward& f, const Task& task, float* scratch) {
   const int64_t K = f.key_dim, V = f.value_dim, group = f.num_heads / f.num_kv_heads;
-  // A part is a tile of queries of one head.
+  // A part is one query tile of one head.
   const int64_t num_tiles = (task.q_length + kForwardTile - 1) / kForwardTile;
   const int64_t num_parts = group * num_tiles, query_size = kForwardTile * K,
                 sum_size = kForwardTile * V;
@@ -141,8 +143,8 @@ void forward(const Forward& f, const Task& task, float* scratch) {
   }
 
   const int64_t limit = key_limit(task, task.q_length);
-  // Key tiles begin at multiples of kKeyTile in the block, whichever queries the task has, so that
-  // sums do not depend on which task has a query.
+  // Key tiles begin at multiples of kKeyTile in the block for every task, so that a query's sums do
+  // not depend on the division of queries into tasks.
   for (int64_t key = larger(0, task.lower) / kKeyTile * kKeyTile; key < limit; key += kKeyTile) {
     const int64_t count = smaller(kKeyTile, limit - key), padded = round_up(count, LANES);
     pack_transposed(
@@ -193,12 +195,13 @@ int64_t backward_scratch(int64_t key_dim, int64_t value_dim, int64_t /*group*/) 
   return backward_floats(key_dim, value_dim);
 }
 
-/// scores -> probabilities, dprobabilities -> dscores, for a tile; masked places become 0. `cap`:
-/// of scores, in units of log 2; 0: none.
+/// For one row of a tile: replaces scores by probabilities, and gradients of probabilities by
+/// gradients of scores. Masked elements become 0. `unseen`, `seen`: begin and end of the visible
+/// keys. `cap`: softcap of scores, in units of log 2; 0: none.
 inline void backward_row(float* scores, float* gradients, int64_t unseen, int64_t seen,
                          int64_t padded, float lse, float delta, float cap) {
   if (cap > 0) {
-    // d (cap tanh(s / cap)) / d s = 1 - tanh^2, which is applied before places are masked.
+    // d (cap tanh(s / cap)) / d s = 1 - tanh^2, which is applied before the mask.
     const Vector inverse = splat(1.0f / cap), limit = splat(cap), one = splat(1.0f);
     for (int64_t j = 0; j < padded; j += LANES) {
       const Vector t = tanh_of(load(scores + j) * inverse), slope = one - t * t;
@@ -209,8 +212,8 @@ inline void backward_row(float* scores, float* gradients, int64_t unseen, int64_
   }
   for (int64_t j = 0; j < unseen; ++j) scores[j] = kMinusInfinity;
   for (int64_t j = seen; j < padded; ++j) scores[j] = kMinusInfinity;
-  // A query that saw no key at all has lse -inf; its scores are all -inf too, and their difference
-  // must not be NaN.
+  // A query that saw no key has lse -inf and only scores of -inf. The difference of the two must
+  // not be NaN.
   const Vector shift = splat(lse == kMinusInfinity ? 0.0f : lse * kLog2E), offset = splat(delta);
   for (int64_t j = 0; j < padded; j += LANES) {
     const Vector p = exp2_of(load(scores + j) - shift);
@@ -244,7 +247,8 @@ void backward(const Backward& b, const Task& task, float* scratch) {
 
   for (int64_t tile = first_query(task); tile < task.q_length; tile += kQueryTile) {
     const int64_t tile_end = smaller(tile + kQueryTile, task.q_length);
-    // Half as many queries at once if some do not see all keys: fewer products are of masked pairs.
+    // If some queries do not see all keys, a step has half as many queries, which computes fewer
+    // masked pairs.
     const int64_t step = visible(task, tile, 0, count) < count ? kQueryTile / 2 : kQueryTile;
     for (int64_t query = tile; query < tile_end; query += step) {
       const int64_t rows = smaller(step, tile_end - query), token = task.q_begin + query;

@@ -1,0 +1,70 @@
+// The pictures of prompts: features by the model's vision tower. F: features, E: numbers of a
+// feature.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "longspan/models/picture_features.h"
+#include "longspan/parameters/named_tensor.h"
+#include "longspan/rows/batch.h"
+#include "longspan/spec/model_spec.h"
+#include "longspan/vision/vision_tower.h"
+
+namespace longspan {
+
+/// Gives a decoder without gradients the features of the tokens of each pass.
+class PromptPictures : public PictureFeatures {
+ public:
+  /// `model`: with a tower. `parameters`: the tower's among others. The computation is in their
+  /// dtype.
+  PromptPictures(const ModelSpec& model, const std::vector<NamedTensor>& parameters,
+                 FramePatches patches);
+
+  /// Returns the features of a picture or video, [F, E]. Throws UserError where its pixels cannot
+  /// be read.
+  at::Tensor features_of(const Picture& picture);
+  /// Sets what of() returns from now on.
+  void set(at::Tensor features_FE) { of_pass_FE_ = std::move(features_FE); }
+  at::Tensor of(const Batch& row) override;
+  void use_adapters(bool on) override { tower_.use_adapters(on); }
+
+ private:
+  VisionTower tower_;
+  FramePatches patches_;
+  at::Tensor of_pass_FE_;
+};
+
+/// The pictures of a sequence of a cached decoder.
+class SequencePictures {
+ public:
+  /// Takes the pictures of a prompt (PictureRows::attach). Features of pictures that the sequence
+  /// begins with are kept, others are computed. `pictures`: null for a model without a tower.
+  void begin(const Sample& prompt, PromptPictures* pictures);
+  /// Returns the number of tokens with which `prompt` begins as the sequence does, given that the
+  /// token ids of the first `same_ids` tokens are equal: a picture's tokens are equal where the
+  /// picture is.
+  int64_t common(const Sample& prompt, int64_t same_ids) const;
+
+  /// Returns the index of a token's feature, or -1.
+  int64_t feature(int64_t token) const {
+    return token < std::ssize(features_) ? features_[static_cast<size_t>(token)] : -1;
+  }
+  /// [F, E]; undefined: no pictures.
+  const at::Tensor& all_features() const { return features_FE_; }
+  bool has_axes() const { return positions_AT_.defined(); }
+  /// Returns a token's position on an axis. Tokens behind the prompt go on from its largest
+  /// position.
+  int64_t position(int64_t axis, int64_t token) const;
+
+ private:
+  std::vector<Picture> pictures_;
+  std::vector<int64_t> features_;  // of each token of the prompt
+  at::Tensor features_FE_, positions_AT_;
+  int64_t behind_ = 0;  // the position of the first token behind the prompt
+};
+
+}  // namespace longspan

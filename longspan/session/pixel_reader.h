@@ -1,0 +1,73 @@
+// Pixels of pictures, read by a thread ahead of their use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "longspan/memory/copier.h"
+#include "longspan/models/picture_features.h"
+#include "longspan/rows/picture.h"
+#include "longspan/sequence_parallel/picture_shares.h"
+#include "longspan/spec/device_sizes.h"
+
+namespace longspan {
+
+/// Reads announced frames in a thread of its own, in their order, and holds their pixels until they
+/// are taken.
+class PixelReader {
+ public:
+  /// `patches`: thread-safe; must not use the calling thread's state. The thread begins no frame
+  /// while the pixels that wait for their use have `most_bytes` or more, so the reader holds at
+  /// most `most_bytes` and one frame.
+  explicit PixelReader(FramePatches patches, int64_t most_bytes = kPixelsAheadBytes);
+  /// Waits until the frame that is being read has ended.
+  ~PixelReader();
+
+  /// Queues frames of a row behind the frames announced before. Frames are taken in this order.
+  /// Not for several threads at once.
+  void announce(const std::shared_ptr<const RowPictures>& row,
+                const std::vector<PictureFrame>& frames);
+  /// Returns the patches of temporal patch `t`, as FramePatches. `picture`: a picture of an
+  /// announced row, by its address; another one is read here and now. Frames announced before this
+  /// one are dropped. Rethrows the error of the reading.
+  at::Tensor take(const Picture& picture, int64_t t);
+
+ private:
+  struct Frame {
+    std::shared_ptr<const RowPictures> row;
+    size_t picture;
+    int64_t t;
+    enum class State { kWaiting, kReading, kRead } state = State::kWaiting;
+    at::Tensor patches_PX = {};
+    std::exception_ptr error = {};
+    bool dropped = false;
+
+    const Picture* address() const { return &row->pictures[picture]; }
+  };
+
+  /// Starts the thread's work if there is any. Called with the lock held.
+  void work_on();
+  /// The thread's work: reads frames until none is left or the pixels are too many.
+  void read_frames();
+  std::shared_ptr<Frame> next_frame() const;
+  void drop(Frame& frame);
+
+  FramePatches patches_;
+  int64_t most_bytes_;
+  std::mutex mutex_;
+  std::condition_variable read_;
+  std::deque<std::shared_ptr<Frame>> frames_;  // announced, not taken
+  int64_t bytes_ = 0;                          // of pixels read and not taken
+  bool works_ = false, ends_ = false;
+  std::optional<Worker> worker_;  // last: ends before the others
+};
+
+}  // namespace longspan
