@@ -99,7 +99,8 @@ std::vector<MessagePicture> printed_otherwise(const Conversation& conversation) 
 
 RenderedChat with_picture_texts(RenderedChat chat, const std::vector<MessagePicture>& pictures) {
   size_t at = 0;
-  for (const auto& [is_video, files, text, printed] : pictures) {
+  for (const MessagePicture& picture : pictures) {
+    const std::string &text = picture.text, &printed = picture.printed;
     at = chat.text.find(printed, at);
     if (at == std::string::npos) break;  // the expansion of the row's pictures refuses the row
     chat.text.replace(at, printed.size(), text);
