@@ -14,6 +14,7 @@
 #include "longspan/cuda/compiler.h"
 #include "longspan/cuda/cuda.h"
 #include "longspan/kernels/gemm.h"
+#include "longspan/pictures/video_file.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/print.h"
 
@@ -61,6 +62,9 @@ int show_environment(const Arguments&) {
   if (cuda_available()) line("CUDA kernels", cuda_kernels());
   const std::string flash3 = flash3::installed();
   line("FlashAttention-3", flash3.empty() ? "not installed beside torch" : flash3);
+  const VideoDecoder decoder = find_video_decoder();
+  line("video files", decoder.ffmpeg.empty() ? fmt::format("not read: {}", decoder.why_none)
+                                             : fmt::format("read by FFmpeg {}", decoder.ffmpeg));
   return 0;
 }
 

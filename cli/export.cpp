@@ -132,7 +132,8 @@ int run_export(const Arguments& words) {
   }
   const Config config = load_export_config(words[0], {words.begin() + 1, words.end()});
   for (const std::string& note : config.notes) print_out("note: {}\n", note);
-  const ModelConfig own = load_folder_config(config.model.model_name_or_path);
+  const ModelConfig own = with_adapted_tower(split_names(config.model.adapter_name_or_path),
+                                             load_folder_config(config.model.model_name_or_path));
   if (const std::string head = describe_own_head(config.model.model_name_or_path, own);
       !head.empty()) {
     print_out("warning: {}\n", head);

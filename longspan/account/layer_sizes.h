@@ -16,7 +16,7 @@ struct LayerSizes {
   double D, queries, keys, kv, output, state;
   double latents;  // latents, which ranks may exchange instead of keys and values
   double feed_forward_saved, feed_forward_working;  // saved for the backward; peak of temporaries
-  double feed_forward_working_saved;  // peak of temporaries if the saved tensors exist
+  double feed_forward_working_saved;  // the same peak, if the backward recomputes nothing
   double feed_forward_forward;        // peak of temporaries in the forward
   double feed_forward_own_saved;      // feed_forward_saved without hidden states
   double hidden;                      // a hidden state in the compute dtype

@@ -18,8 +18,8 @@ struct RowLengths {
   int64_t num_tokens = 0, num_labels = 0;
   bool keeps_places = false;            // positions restart in documents; places are stored too
   std::vector<int64_t> documents = {};  // document lengths; empty: possibly one document
-  /// Patches of pictures of the rank that has most, and of the largest frame: of the row with most
-  /// pictures, which may be another row.
+  /// Patches of the rank with the most patches, and of the largest frame. Both belong to the row
+  /// with the most patches, which may differ from the longest row.
   int64_t num_patches = 0, largest_frame = 0;
 };
 

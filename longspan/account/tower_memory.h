@@ -10,7 +10,7 @@ struct TowerMemory {
   double saved = 0, saved_on_host = 0;  ///< from the forward to the backward
   double features = 0;                  ///< from the tower's forward to the decoder's
   double forward = 0, backward = 0;     ///< temporary, besides the saved tensors
-  double pixels = 0;                    ///< at all times: read ahead
+  double pixels = 0;                    ///< held at all times: pixels that are read ahead
 };
 
 /// Returns zeros for a model without a tower and for rows without pictures.

@@ -108,6 +108,21 @@ std::vector<StackedAdapter> stacks_from(const JsonObject& config, const ModelSpe
 
 }  // namespace
 
+ModelConfig with_adapted_tower(const std::vector<std::string>& adapters,
+                               const ModelConfig& config) {
+  for (const std::string& folder : adapters) {
+    const std::string path = model_file(folder, kWeights);
+    if (!takes_pictures(config) || !is_there(path)) continue;
+    const SafetensorsFile file(path);
+    const bool adapts = std::ranges::any_of(file.entries(), [&](const auto& entry) {
+      return entry.name.starts_with(kPeftPrefix) &&
+             is_tower_module(config, entry.name.substr(kPeftPrefix.size()));
+    });
+    if (adapts) return with_pictures(config);
+  }
+  return config;
+}
+
 Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   const std::string config_path = model_file(folder, kConfig);
   const std::string weights_path = model_file(folder, kWeights);

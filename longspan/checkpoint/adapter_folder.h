@@ -15,6 +15,10 @@ struct Adapter {
   std::vector<NamedTensor> parameters;  // fp32, on the CPU
 };
 
+/// Returns the model with its vision tower if one of the adapters has matrices of the tower. Throws
+/// UserError for a missing or broken file.
+ModelConfig with_adapted_tower(const std::vector<std::string>& adapters, const ModelConfig& config);
+
 /// Reads adapter_config.json and adapter_model.safetensors. Throws UserError where files are
 /// missing or broken, where the adapter is not plain LoRA (require_plain_lora), or where matrices
 /// do not fit the model.

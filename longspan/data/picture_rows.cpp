@@ -198,10 +198,10 @@ Conversation PictureRows::prepared(const Conversation& conversation, PlacedPictu
     }
     for (MessagePicture& given : message.pictures) {
       if (given.is_video && !encoding_.video) {
-        throw RowError(
-            fmt::format("{}: the row has a video, and the model takes none. Remove the row, or give "
-                        "frames of the video as pictures.",
-                        source));
+        throw RowError(fmt::format(
+            "{}: the row has a video, and the model takes none. Remove the row, or give "
+            "frames of the video as pictures.",
+            source));
       }
       double fps = given.is_video ? encoding_.video_sampling.fps : 0;
       try {

@@ -338,6 +338,8 @@ Assistant load_assistant(const AssistantRequest& request) {
     assistant.config = with_pictures(assistant.config);
     assistant.pictures = pictures_of(request, folders.model, tokenizer);
   }
+  // The tower's adapters are merged even if no prompt has pictures.
+  assistant.config = with_adapted_tower(folders.adapters, assistant.config);
   assistant.skip_special_tokens = request.skip_special_tokens;
 
   const json model = parse_json(assistant.config.json, "config.json");

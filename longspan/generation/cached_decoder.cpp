@@ -138,7 +138,8 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
   while (next < extensions.size()) {
     if (!go_on()) return {};
     // One chunk: several extensions. The last may be partial.
-    std::vector<int64_t> sequences, lengths, tokens, last_rows;
+    std::vector<int64_t> sequences, tokens, last_rows;
+    std::vector<Document> documents;
     PassTokens pass;
     for (; next < extensions.size() && std::ssize(tokens) < kChunkTokens;) {
       const auto& [sequence, added] = extensions[next];
@@ -148,8 +149,9 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
       }
       const int64_t left = std::ssize(added) - next_token;
       TORCH_CHECK(left > 0, "an extension without tokens");
-      const int64_t size = std::min(left, kChunkTokens - std::ssize(tokens));
       const int64_t before = std::ssize(tokens_[sequence]);
+      const int64_t most = std::min(left, kChunkTokens - std::ssize(tokens));
+      const int64_t size = pictures_[sequence].whole_spans_end(before, before + most) - before;
       TORCH_CHECK(before + size <= max_length_, "a sequence of ", before + size,
                   " tokens, where the model takes ", max_length_);
       for (int64_t i = 0; i < size; ++i) {
@@ -158,7 +160,7 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
         pass.places.push_back(before + i);
       }
       sequences.push_back(sequence);
-      lengths.push_back(size);
+      documents.push_back({size, {}, pictures_[sequence].spans_in(before, before + size)});
       next_token += size;
       if (size < left) break;
       last_rows.push_back(std::ssize(tokens) - 1);
@@ -166,7 +168,7 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
       next_token = 0;
     }
     Batch batch;
-    batch.packing = Packing::from_lengths(lengths);
+    batch.packing = Packing::from_documents(documents);
     batch.tokens_T = at::tensor(tokens, at::kLong);
     set_positions(pass, batch);
     set_features(pass, batch);
@@ -174,9 +176,9 @@ at::Tensor CachedDecoder::extend(const std::vector<Extension>& wanted,
     attention_.begin_pass(sequences);
     const at::Tensor hidden_LD = decoder_.hidden_states(batch, at::tensor(last_rows, at::kLong));
     auto read = tokens.begin();
-    for (size_t i = 0; i < sequences.size(); read += lengths[i++]) {
+    for (size_t i = 0; i < sequences.size(); read += documents[i++].length) {
       std::vector<int32_t>& all = tokens_[sequences[i]];
-      all.insert(all.end(), read, read + lengths[i]);
+      all.insert(all.end(), read, read + documents[i].length);
     }
     if (!last_rows.empty()) logits.push_back(logits_of(hidden_LD, head_VD_));
   }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace longspan {
@@ -55,6 +56,7 @@ void SequencePictures::begin(const Sample& prompt, PromptPictures* pictures) {
   features_FE_ = features.empty() ? at::Tensor() : at::cat(features);
   pictures_ = prompt.pictures;
   features_ = features_in(prompt);
+  spans_ = two_way_spans(prompt);
   positions_AT_ = prompt.positions_AT;
   behind_ = positions_AT_.defined() ? positions_AT_.max().item<int64_t>() + 1
                                     : std::ssize(prompt.input_ids);
@@ -65,12 +67,38 @@ int64_t SequencePictures::common(const Sample& prompt, int64_t same_ids) const {
   int64_t num_common = 0;
   for (int64_t i = 0; i < same; ++i) num_common += pictures_[static_cast<size_t>(i)].num_features;
   const std::vector<int64_t> others = features_in(prompt);
+  // The cached keys of a two-way span are those of the whole span.
+  const auto before_span = [this](int64_t token) {
+    for (const TwoWaySpan& span : spans_) {
+      if (span.begin < token && span.end > token) return span.begin;
+    }
+    return token;
+  };
   for (int64_t token = 0; token < same_ids; ++token) {
     const int64_t own = feature(token),
                   other = others.empty() ? -1 : others[static_cast<size_t>(token)];
-    if (own != other || own >= num_common) return token;
+    if (own != other || own >= num_common) return before_span(token);
   }
-  return same_ids;
+  return before_span(same_ids);
+}
+
+std::vector<TwoWaySpan> SequencePictures::spans_in(int64_t begin, int64_t end) const {
+  std::vector<TwoWaySpan> inside;
+  for (const TwoWaySpan& span : spans_) {
+    if (span.end <= begin || span.begin >= end) continue;
+    if (span.begin < begin || span.end > end) {
+      throw std::logic_error("a pass with a part of a two-way span");
+    }
+    inside.push_back({span.begin - begin, span.end - begin});
+  }
+  return inside;
+}
+
+int64_t SequencePictures::whole_spans_end(int64_t begin, int64_t end) const {
+  for (const TwoWaySpan& span : spans_) {
+    if (span.begin < end && span.end > end) return span.begin > begin ? span.begin : span.end;
+  }
+  return end;
 }
 
 int64_t SequencePictures::position(int64_t axis, int64_t token) const {

@@ -53,6 +53,12 @@ class SequencePictures {
   int64_t feature(int64_t token) const {
     return token < std::ssize(features_) ? features_[static_cast<size_t>(token)] : -1;
   }
+  /// Returns the two-way spans of the prompt's tokens [begin, end), counted from `begin`. Throws
+  /// std::logic_error if `begin` or `end` is inside of a span.
+  std::vector<TwoWaySpan> spans_in(int64_t begin, int64_t end) const;
+  /// Returns the end of a chunk of tokens [begin, end) that divides no two-way span: `end`, or the
+  /// begin of the span that `end` divides, or the end of that span if the span begins at `begin`.
+  int64_t whole_spans_end(int64_t begin, int64_t end) const;
   /// [F, E]; undefined: no pictures.
   const at::Tensor& all_features() const { return features_FE_; }
   bool has_axes() const { return positions_AT_.defined(); }
@@ -64,7 +70,8 @@ class SequencePictures {
   std::vector<Picture> pictures_;
   std::vector<int64_t> features_;  // of each token of the prompt
   at::Tensor features_FE_, positions_AT_;
-  int64_t behind_ = 0;  // the position of the first token behind the prompt
+  std::vector<TwoWaySpan> spans_;  // of the prompt
+  int64_t behind_ = 0;             // the position of the first token behind the prompt
 };
 
 }  // namespace longspan

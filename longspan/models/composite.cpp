@@ -150,6 +150,12 @@ std::string name_in_adapter(const ModelConfig& config, const std::string& name) 
   return renamed(name, kModelPrefix, names.module_model).value_or(name);
 }
 
+bool is_tower_module(const ModelConfig& config, const std::string& stored) {
+  if (!takes_pictures(config)) return false;
+  const CompositeNames& names = *names_of(config);
+  return stored.starts_with(names.module_vision) && !stored.starts_with(names.module_model);
+}
+
 bool copies_vision(const ModelConfig& config) {
   return is_composite(config) && !config.spec.vision;
 }

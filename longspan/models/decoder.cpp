@@ -106,7 +106,9 @@ RowFeatures features_of(const Batch& batch, PictureFeatures* pictures, const Mod
                 "a row with pictures, and a model without a vision tower");
     return {{}, {}, hidden_size};
   }
-  const bool has_pictures = batch.pictures != nullptr && !batch.pictures->pictures.empty();
+  // A pass of a cached decoder has features without the row's pictures.
+  const bool has_pictures = batch.pictures != nullptr ? !batch.pictures->pictures.empty()
+                                                      : batch.feature_rows_F.defined();
   const bool two_way = spec.vision && spec.vision->two_way_pictures && has_pictures;
   TORCH_CHECK(two_way != batch.packing.two_way().empty(), "a row with ",
               batch.packing.two_way().size(), " two-way spans, and a model that has ",

@@ -10,8 +10,8 @@
 
 namespace longspan {
 
-/// Most pixels of a picture, unless the caller says otherwise: those at which Pillow refuses one as
-/// a decompression bomb.
+/// Default limit of the pixels of a picture. Pillow refuses a picture with more pixels as a
+/// decompression bomb.
 inline constexpr int64_t kMostPixels = 178'956'970;
 
 /// Pillow's modes. A row has no padding.

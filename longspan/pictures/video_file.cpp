@@ -47,10 +47,9 @@ const VideoEntry& decoder_of(const std::string& path) {
 
 }  // namespace
 
-std::string video_decoder(std::string& why_not) {
+VideoDecoder find_video_decoder() {
   const LoadedDecoder& loaded = loaded_decoder();
-  why_not = loaded.reason;
-  return loaded.entry != nullptr ? loaded.entry->ffmpeg : "";
+  return {loaded.entry != nullptr ? loaded.entry->ffmpeg : "", loaded.reason};
 }
 
 void VideoFile::Close::operator()(OpenVideo* video) const { loaded_decoder().entry->close(video); }

@@ -22,8 +22,12 @@ class NoVideoDecoder : public UserError {
   using UserError::UserError;
 };
 
-/// Returns FFmpeg's version, or "" and the reason in `why_not`.
-std::string video_decoder(std::string& why_not);
+/// The decoder that this process has.
+struct VideoDecoder {
+  std::string ffmpeg;    // its version; "": there is none
+  std::string why_none;  // the reason
+};
+VideoDecoder find_video_decoder();
 
 /// A video file, decoded from its first frame on.
 class VideoFile {

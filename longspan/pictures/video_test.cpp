@@ -59,9 +59,9 @@ TEST_CASE("videos: headers without usable values are refused") {
 }
 
 TEST_CASE("videos: other files are refused with their path") {
-  std::string why_not;
-  if (video_decoder(why_not).empty()) {
-    MESSAGE("there is no decoder of videos: " << why_not);
+  if (const VideoDecoder decoder = find_video_decoder(); decoder.ffmpeg.empty()) {
+    MESSAGE("there is no decoder of videos: " << decoder.why_none);
+    CHECK_THROWS_AS(VideoFile("/proc/self/exe"), NoVideoDecoder);
     return;
   }
   const testing::TemporaryFolder folder;

@@ -9,8 +9,9 @@ import pytest
 import torch
 import transformers
 from conftest import PROGRAM, write_model
-from picture_models import MODELS, write_model_with_pictures
+from picture_models import GEMMA_SIDE, GEMMA_TEXT, MODELS, write_model_with_pictures
 from PIL import Image
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 NEW_TOKENS = 24
@@ -24,7 +25,10 @@ def folder(request, tmp_path_factory):
     place = tmp_path_factory.mktemp("answers") / request.param
     write_model_with_pictures(place, request.param, std=0.2)
     side, rng = 2 * MODELS[request.param][1], random.Random(5)
-    for i, (width, height) in enumerate([(9, 9), (12, 10), (8, 11), (12, 10)]):
+    sizes = [(9, 9), (12, 10), (8, 11), (12, 10)]
+    if request.param == "gemma3":
+        sizes = [(GEMMA_SIDE // side,) * 2] * 4
+    for i, (width, height) in enumerate(sizes):
         Image.frombytes("RGB", (width * side, height * side),
                         rng.randbytes(3 * width * height * side * side)).save(place / f"{i}.png")
     return place
@@ -37,25 +41,45 @@ def longspan(*arguments, status=0, stdin=""):
     return ran
 
 
-def answers_of_transformers(folder):
-    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+def prompt_of_qwen(folder, model, text, numbers):
     patch = model.config.vision_config.patch_size
     values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3) if patch == 16 else {}
     processor = Qwen2VLImageProcessorPil(patch_size=patch, min_pixels=4 * patch * patch, max_pixels=1 << 24, **values)
+    files, given = [Image.open(folder / f"{number}.png") for number in numbers], {}
+    if files:
+        given = dict(processor(files, return_tensors="pt"))
+    for grid in given.get("image_grid_thw", []):
+        text = text.replace("<image>", f"<|vision_start|>{'<|image_pad|>' * int(grid.prod() // 4)}<|vision_end|>", 1)
     system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" if folder.name == "qwen2_vl" else ""
+    return f"{system}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", given
+
+
+def prompt_of_gemma(folder, model, text, numbers):
+    files, given = [Image.open(folder / f"{number}.png") for number in numbers], {}
+    if files:
+        processor = Gemma3ImageProcessorPil(size=dict(height=GEMMA_SIDE, width=GEMMA_SIDE))
+        given = dict(pixel_values=processor(files, return_tensors="pt")["pixel_values"])
+    text = text.replace("<image>", GEMMA_TEXT)
+    return f"<bos><start_of_turn>user\n{text}<end_of_turn>\n<start_of_turn>model\n", given
+
+
+def answers_of_transformers(folder):
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for text, numbers in PROMPTS:
-        given, begin, end = {}, "<|vision_start|>", "<|vision_end|>"
-        if numbers:
-            given = dict(processor([Image.open(folder / f"{number}.png") for number in numbers], return_tensors="pt"))
-        for grid in given.get("image_grid_thw", torch.empty(0)):
-            text = text.replace("<image>", f"{begin}{'<|image_pad|>' * int(grid.prod() // 4)}{end}", 1)
-        parts = [f"{system}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"]
-        ids = torch.tensor([tokenizer(parts[0], add_special_tokens=False)["input_ids"]])
-        kinds = (ids == model.config.image_token_id).int()
-        out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), mm_token_type_ids=kinds, do_sample=False,
+        gemma = folder.name == "gemma3"
+        prompt, given = (prompt_of_gemma if gemma else prompt_of_qwen)(folder, model, text, numbers)
+        ids = torch.tensor([tokenizer(prompt.removeprefix("<bos>"), add_special_tokens=False)["input_ids"]])
+        if gemma:
+            ids = torch.cat([torch.tensor([[tokenizer.bos_token_id]]), ids], 1)
+            given["token_type_ids"] = (ids == model.config.image_token_index).int()
+        else:
+            given["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+        out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False,
                              max_new_tokens=NEW_TOKENS, **given)
-        yield tokenizer.decode([token for token in out[0, ids.shape[1]:].tolist()])
+        answer = out[0, ids.shape[1]:].tolist()
+        ends = model.generation_config.eos_token_id
+        yield tokenizer.decode(answer[:-1] if answer[-1] in (ends if isinstance(ends, list) else [ends]) else answer)
 
 
 def prompts_file(folder, as_paths):

@@ -3,12 +3,14 @@
 import json
 import random
 import shutil
+import subprocess
 
 import av
+import peft
 import pytest
 import torch
 import transformers
-from conftest import ADAM_EPSILON, Running, add_dataset, run_to_end, settings_of, write_config
+from conftest import ADAM_EPSILON, PROGRAM, Running, add_dataset, run_to_end, settings_of, write_config
 from picture_models import GEMMA_COUNT, GEMMA_SIDE, MODELS, write_model_with_pictures
 from video_files import needs_decoder, write_video
 from PIL import Image
@@ -203,6 +205,37 @@ def test_every_method(method, folder, tmp_path):
         ALONE[name] = run_to_end(settings(folder, tmp_path / "alone") | dict(dataset="films", max_steps=3)).logged("loss")
     shared = run_to_end(settings(folder, tmp_path / "shared") | keys, 4, timeout=180)
     assert shared.logged("loss") == pytest.approx(ALONE[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("keys", [
+    dict(), dict(disable_gradient_checkpointing=True), dict(offload_activations=True), dict(freeze_vision_tower=True),
+    dict(freeze_vision_tower=True, freeze_multi_modal_projector=True)],
+    ids=["trained", "without checkpointing", "offloaded", "projector", "frozen"])
+def test_memory_is_what_the_account_says(keys, folder, tmp_path):
+    run = run_to_end(settings(folder, tmp_path / "run") | dict(max_steps=3) | keys)
+    memory = json.loads((run.output_dir / "memory.json").read_text())
+    measured, = memory["measured"]
+    assert 0.6 * memory["device"] <= measured["device"] <= 1.1 * memory["device"], memory
+    assert measured["host"] <= 1.1 * memory["host"] + 2**20, memory
+
+
+def test_export_merges_the_towers_adapter(folder, tmp_path):
+    keys = dict(finetuning_type="lora", lora_target="all", learning_rate=1e-2)
+    run = run_to_end(settings(folder, tmp_path / "adapter") | keys | dict(max_steps=2))
+    config = tmp_path / "export.yaml"
+    config.write_text(json.dumps(dict(model_name_or_path=str(folder), adapter_name_or_path=str(run.output_dir),
+                                      export_dir=str(tmp_path / "merged"), template=folder.name)))
+    subprocess.run([PROGRAM, "export", config], check=True, capture_output=True)
+    base = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    expected = peft.PeftModel.from_pretrained(base, run.output_dir).merge_and_unload()
+    merged, info = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "merged", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    untouched = dict(transformers.AutoModelForImageTextToText.from_pretrained(folder).named_parameters())
+    adapted = 0
+    for (key, ours), (_, theirs) in zip(merged.named_parameters(), expected.named_parameters()):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        adapted += ("visual" in key or "vision_tower" in key) and not torch.equal(ours, untouched[key])
+    assert adapted > 0
 
 
 def changed(folder, place, **changes):

@@ -3,6 +3,7 @@ tokens and positions of rows; and files that are no videos."""
 
 import json
 import re
+import shutil
 import subprocess
 
 import llamafactory_data
@@ -168,3 +169,14 @@ def test_hostile_files(videos, tmp_path_factory, tmp_path):
 def test_changed_file(videos, probe):
     answer = probe.ask(videos["h264.mp4"], version=1)
     assert re.search("h264.mp4: the video has changed since the run read its data sets", answer["error"])
+
+
+def test_missing_decoder(videos, tmp_path_factory, tmp_path):
+    """One sentence, also with on_bad_row: skip. The probe is started where no decoder lies beside it."""
+    folder = folder_of(tmp_path_factory, "qwen2_vl")
+    encode(folder, tmp_path, conversations(videos)[:2], ENTRY, template="qwen2_vl", on_bad_row="skip")
+    shutil.copy(BUILD / "data_probe", tmp_path / "data_probe")
+    said = subprocess.run([tmp_path / "data_probe"], input=f"{tmp_path / 'config.json'}\n", capture_output=True, text=True,
+                          timeout=120).stdout
+    assert "h264.mp4: files of videos cannot be read: this build has no decoder" in json.loads(said.splitlines()[0])["error"]
+    assert "apt-get install libavformat-dev" in said and "list of pictures" in said
