@@ -152,8 +152,9 @@ std::string name_in_adapter(const ModelConfig& config, const std::string& name) 
 
 bool is_tower_module(const ModelConfig& config, const std::string& stored) {
   if (!takes_pictures(config)) return false;
-  const CompositeNames& names = *names_of(config);
-  return stored.starts_with(names.module_vision) && !stored.starts_with(names.module_model);
+  return std::ranges::any_of(names_of(config)->tower, [&](const CompositeNames::Prefix& prefix) {
+    return stored.starts_with(prefix.stored);
+  });
 }
 
 bool copies_vision(const ModelConfig& config) {
