@@ -15,8 +15,8 @@ namespace {
 /// Qwen2.5-VL's published tower.
 VisionSpec published_tower() {
   return {.patch_size = 14,
-          .merge_size = 2,
           .temporal_patch_size = 2,
+          .merge_size = 2,
           .depth = 32,
           .hidden_size = 1280,
           .num_heads = 16,
