@@ -7,7 +7,7 @@
 # make test-torch TORCH=2.11.0  every test, built against that version of torch
 # make test-device  the tests that train, on simulated GPUs
 # make operators  the same, which writes the list of operators that they dispatch (tests/dispatched_operators.txt)
-# make test-families  every model family with every method, on 2, 3 and 5 processes, beside one process
+# make test-families  every model family with every method, and rows with pictures, on 2 to 5 processes, beside one process
 # make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
 # make same-bits OLD=folder  many small runs by another build's program and by this one's, compared to the bit
 # make fuzz MINUTES=60  bytes at random for every reader of files and texts, under ASan and UBSan
@@ -93,8 +93,8 @@ operators: build setup-tests
 	@$(BIN)/python tests/dispatched_operators.py write $(OPERATORS)
 
 test-families: build setup-tests
-	$(SAY) "Every family with every method (5 to 10 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
-	  tools/python_tests $(BIN)/python tests/long/every_family.py
+	$(SAY) "Every family with every method, and pictures (20 to 30 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	  tools/python_tests $(BIN)/python tests/long/every_family.py tests/long/every_picture.py
 
 $(VENV)/.ready-real-model: $(VENV)/.ready-tests tests/long/requirements.txt
 	@tools/setup_environment $(PYTHON) $(VENV) tests/long/requirements.txt --no-deps
