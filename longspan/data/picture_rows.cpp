@@ -112,22 +112,30 @@ Picture PictureRows::look_at_frames(MessagePicture& video, const std::string& so
   return picture;
 }
 
-PictureRows::ReadVideo PictureRows::read_video(const std::string& path) const {
+PictureRows::ReadVideo PictureRows::read_video(const std::string& path,
+                                               const std::string& source) const {
   {
     const std::scoped_lock lock(mutex_);
     if (const auto found = read_videos_.find(path); found != read_videos_.end()) {
       return found->second;
     }
   }
-  ReadVideo video{.sample = {}, .checksum = 0, .version = VideoFile(path).version()};
-  video.sample = sample_video(path, encoding_.video_sampling);
-  video.checksum = checksum_of_file(path).xxh64;
-  const std::scoped_lock lock(mutex_);
-  return read_videos_.emplace(path, std::move(video)).first->second;
+  try {
+    ReadVideo video{.sample = {}, .checksum = 0, .version = VideoFile(path).version()};
+    video.sample = sample_video(path, encoding_.video_sampling);
+    video.checksum = checksum_of_file(path).xxh64;
+    const std::scoped_lock lock(mutex_);
+    return read_videos_.emplace(path, std::move(video)).first->second;
+  } catch (const NoVideoDecoder&) {
+    throw;  // No fault of the row.
+  } catch (const UserError& error) {
+    throw RowError(fmt::format("{}: {}", source, error.what()));
+  }
 }
 
-Picture PictureRows::look_at_video(MessagePicture& video, double& fps) const {
-  const ReadVideo file = read_video(video.files.front());
+Picture PictureRows::look_at_video(MessagePicture& video, const std::string& source,
+                                   double& fps) const {
+  const ReadVideo file = read_video(video.files.front(), source);
   Picture picture{.files = video.files, .is_video = true, .frames = file.sample.frames, .grid = {}};
   picture.version = file.version;
   picture.frames.resize(
@@ -205,13 +213,13 @@ Conversation PictureRows::prepared(const Conversation& conversation, PlacedPictu
       }
       double fps = given.is_video ? encoding_.video_sampling.fps : 0;
       try {
-        row.pictures.push_back(given.in_one_file ? look_at_video(given, fps)
+        row.pictures.push_back(given.in_one_file ? look_at_video(given, source, fps)
                                : given.is_video  ? look_at_frames(given, source)
                                                  : look_at(given, source));
       } catch (const RowError&) {
         throw;
       } catch (const NoVideoDecoder&) {
-        throw;  // No fault of the row.
+        throw;
       } catch (const UserError& error) {
         throw RowError(fmt::format("{}: {}: {}", source, given.files.front(), error.what()));
       }

@@ -69,10 +69,10 @@ class PictureRows {
     uint64_t checksum, version;
   };
   ReadFile read(const std::string& path, const std::string& source) const;
-  ReadVideo read_video(const std::string& path) const;
+  ReadVideo read_video(const std::string& path, const std::string& source) const;
   Picture look_at(MessagePicture& picture, const std::string& source) const;
   Picture look_at_frames(MessagePicture& video, const std::string& source) const;
-  Picture look_at_video(MessagePicture& video, double& fps) const;
+  Picture look_at_video(MessagePicture& video, const std::string& source, double& fps) const;
   /// Sets the grid and the features of a video, and the text for it. `times`: of its frames.
   void measure(Picture& picture, PictureSize size, const std::vector<double>& times,
                MessagePicture& video) const;

@@ -161,6 +161,8 @@ def test_shared_work(num_ranks, keys, folder, tmp_path):
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_video_files(num_ranks, folder, tmp_path):
     """The same losses, to the bit, as on lists of the frames that PyAV decodes."""
+    if folder.name == "gemma3":
+        pytest.skip("Gemma 3 takes no videos")
     side = 2 * (16 if folder.name == "qwen3_vl" else 14)
     rows, frames = [], []
     for i in range(STEPS):

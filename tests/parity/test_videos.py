@@ -160,7 +160,7 @@ def test_hostile_files(videos, tmp_path_factory, tmp_path):
         bad = dict(good[1], videos=[path])
         with pytest.raises(AssertionError) as raised:
             encode(folder, tmp_path, [good[0], bad], ENTRY, template="qwen2_vl")
-        assert "row 2" in str(raised.value) and path in str(raised.value), path
+        assert "row 2" in str(raised.value) and str(raised.value).count(path) == 1, raised.value
         assert "the video" in str(raised.value) or "the file" in str(raised.value), raised.value
         left = encode(folder, tmp_path, [good[0], bad], ENTRY, template="qwen2_vl", on_bad_row="skip")
         assert len(left) == 1
