@@ -37,6 +37,8 @@ class VisionReader {
   int64_t size(const char* name, int64_t fallback, int64_t most = kMostIndexed) {
     return positive(keys_, name, most, fallback);
   }
+  /// The keys; reads are recorded.
+  const JsonObject& keys() const { return keys_; }
   double norm_eps(const char* name, double fallback) {
     const auto eps = keys_.get<double>(name, fallback);
     if (!(eps > 0)) keys_.fail(fmt::format("{} is {}, it must be positive", name, eps));
@@ -207,8 +209,8 @@ VisionSpec read_qwen3_vl_vision(const VisionKeys& keys) { return read_qwen3(keys
 VisionSpec read_qwen3_5_vision(const VisionKeys& keys) { return read_qwen3(keys.tower, false); }
 
 VisionSpec read_gemma3_vision(const VisionKeys& given) {
-  const JsonObject& keys = given.tower;
-  VisionReader reader(keys);
+  VisionReader reader(given.tower);
+  const JsonObject& keys = reader.keys();
   VisionSpec vision;
   vision.num_channels = reader.size("num_channels", 3, 16);
   vision.patch_size = reader.size("patch_size", 16, kMostOfPatch);

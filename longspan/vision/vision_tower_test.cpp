@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <string>
 #include <utility>
 
@@ -206,10 +207,13 @@ TEST_CASE("vision tower: chunks of the MLP, of patches of several frames, add up
                                   {dy_FE.narrow(0, begin / 4, size / 4)});
         begin += size;
       }
-      for (const auto& [name, gradient] : gradients_of(parameters)) {
+      const auto apart = gradients_of(parameters);
+      for (const auto& [name, gradient] : apart) {
         CAPTURE(name);
+        // A bias of unrotated keys adds the same to all scores of a query: its gradient is 0.
+        const std::string scale = std::regex_replace(name, std::regex("k_proj.bias"), "q_proj.bias");
         CHECK((together.at(name) - gradient).norm().item<double>() <=
-              1e-11 * gradient.norm().item<double>());
+              1e-11 * apart.at(scale).norm().item<double>());
       }
     }
   }

@@ -201,9 +201,14 @@ def test_logits_and_gradients(name, checkpointing, tmp_path):
     assert relative_error(results["features"], features_of(model, given)) < 1e-5
     assert relative_error(results["logits"], logits.detach()) < 1e-5
     assert abs(results["loss"].item() - loss.item()) < 1e-5
-    for key, expected in by_file_name({own_name(key): p.grad for key, p in model.named_parameters()}).items():
+    expected_of = by_file_name({own_name(key): p.grad for key, p in model.named_parameters()})
+    for key, expected in expected_of.items():
         gradient = results.pop("gradient." + key)
-        assert relative_error(gradient, expected) < 1e-4, key
+        if is_of_tower(f".{key}") and key.endswith("k_proj.bias"):
+            # It adds the same to all scores of a query, where keys are not rotated: its gradient is 0.
+            assert max(gradient.norm(), expected.norm()) < 1e-4 * expected_of[key.replace("k_proj", "q_proj")].norm(), key
+        else:
+            assert relative_error(gradient, expected) < 1e-4, key
     assert not [key for key in results if key.startswith("gradient.")]
     again, info = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], info
