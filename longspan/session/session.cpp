@@ -3,7 +3,6 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "longspan/account/run_account.h"
@@ -23,12 +22,13 @@
 #include "longspan/session/backends.h"
 #include "longspan/session/evaluation.h"
 #include "longspan/session/expert_balance.h"
-#include "longspan/session/pixel_reader.h"
 #include "longspan/session/host_sums.h"
 #include "longspan/session/model_update.h"
 #include "longspan/session/picture_files.h"
 #include "longspan/session/row_pass.h"
+#include "longspan/session/rows_ahead.h"
 #include "longspan/session/saved_state.h"
+#include "longspan/session/session_own.h"
 #include "longspan/session/shared_tower.h"
 #include "longspan/session/trained_model.h"
 #include "longspan/session/workers.h"
@@ -37,24 +37,6 @@
 #include "longspan/stages/reference.h"
 
 namespace longspan {
-
-/// The parts that a session makes for itself, where nobody else holds them.
-struct SessionOwn {
-  SessionOwn(const Config& settings, const SessionParts& parts)
-      : config(settings),
-        plan(plan_run(config, parts.machine, parts.where,
-                      parts.model != nullptr ? &parts.model->config : nullptr)),
-        events(parts.where.rank, parts.events),
-        control(parts.control != nullptr ? *parts.control : plain_control),
-        workers(config.parallel, config.model, plan, control) {}
-
-  Config config;
-  RunPlan plan;
-  Events events;
-  PlainRunControl plain_control;
-  RunControl& control;
-  Workers workers;
-};
 
 struct Session::Impl {
   Impl(const Config& settings, const RunPlan& the_plan, Workers& the_workers, Events& the_events,
@@ -65,8 +47,8 @@ struct Session::Impl {
         events(the_events),
         device(device_of(plan.device, plan.own_gpu())),
         given(model != nullptr ? &model->parameters : nullptr),
-        frames(frame_patches_of(config, model != nullptr ? model->patches : FramePatches{})),
-        patches([this](const Picture& picture, int64_t t) { return frames.take(picture, t); }),
+        ahead(frame_patches_of(config, model != nullptr ? model->patches : FramePatches{})),
+        patches(ahead.patches()),
         attention(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
         sharding(sharding_of(config, workers.mesh(), device)) {
     if (plan.parallel.expert_parallel_size > 1) {
@@ -88,26 +70,8 @@ struct Session::Impl {
   /// With distributed experts, a rank also computes rows of other ranks.
   bool idle_rows() const { return (sharding && sharding->stage >= 2) || experts; }
 
-  /// Announces the frames of rows that have not been announced yet, once for each pass over them.
   void read_ahead(std::span<const Row> rows) {
-    if (!pictures) return;
-    std::erase_if(announced, [](const auto& row) { return row.expired(); });
-    const auto is_new = [this](const Row& row) {
-      return row.local.pictures != nullptr &&
-             std::ranges::none_of(announced, [&](const std::weak_ptr<const RowPictures>& other) {
-               return other.lock() == row.local.pictures;
-             });
-    };
-    std::vector<const Row*> added;
-    for (const Row& row : rows) {
-      if (is_new(row)) added.push_back(&row);
-    }
-    for (int pass = 0; pass < (objective->precomputes() ? 2 : 1); ++pass) {
-      for (const Row* row : added) {
-        frames.announce(row->local.pictures, pictures->own_frames(row->local));
-      }
-    }
-    for (const Row* row : added) announced.push_back(row->local.pictures);
+    if (pictures) ahead.read(rows, *pictures, objective->precomputes() ? 2 : 1);
   }
 
   /// Runs forward and backward of the rows, after the passes that an objective needs before.
@@ -137,8 +101,8 @@ struct Session::Impl {
   Events& events;
   at::Device device;
   GivenParameters given;
-  PixelReader frames;
-  FramePatches patches;  // by `frames`
+  RowsAhead ahead;
+  FramePatches patches;  // by `ahead`
   std::unique_ptr<SequenceParallel> attention;
   std::optional<ShardingOptions> sharding;
   std::unique_ptr<ActivationOffload> activations;  // outlives every graph
@@ -153,7 +117,6 @@ struct Session::Impl {
   std::unique_ptr<ExpertBalance> balance;  // null if the model has no experts
   std::optional<RowTraffic> traffic;
   Averages averages;
-  std::vector<std::weak_ptr<const RowPictures>> announced;  // rows of `frames`
   int64_t step = 0;
 };
 

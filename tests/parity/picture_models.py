@@ -158,15 +158,16 @@ MODELS = {
 }
 
 
-def write_model_with_pictures(place, name, std):
-    """A small random model, with a tokenizer and the processor's files."""
+def write_model_with_pictures(place, name, std, tied_head=None):
+    """A small random model, with a tokenizer and the processor's files. `tied_head`: None: as the family's models."""
     place.mkdir()
     write_folder(place, name)
     kind, _, text, vision = MODELS[name]
     tokens = {key: value for key, value in json.loads((place / "config.json").read_text()).items()
               if key.endswith(("_id", "_token_index", "_per_image"))}
     tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    config = kind(text_config=text | dict(vocab_size=len(tokenizer)), vision_config=vision, **tokens)
+    tied = {} if tied_head is None else dict(tie_word_embeddings=tied_head)
+    config = kind(text_config=text | dict(vocab_size=len(tokenizer)) | tied, vision_config=vision, **tokens, **tied)
     torch.manual_seed(3)
     model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     for parameter in model.parameters():
