@@ -112,6 +112,7 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
   }
   const at::Tensor sinks = problem.spec.has_sinks ? leaf(problem.sinks_N) : at::Tensor();
   const int64_t group = q.size(1) / k.size(1);
+  const std::vector<Document> documents = problem.packing.documents();
   std::vector<at::Tensor> outs;
   for (int64_t d = 0; d < problem.packing.num_documents(); ++d) {
     const int64_t begin = problem.packing.begin(d), length = problem.packing.length(d);
@@ -124,9 +125,8 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
       scores = *problem.spec.softcap * at::tanh(scores / *problem.spec.softcap);
     }
     at::Tensor unseen = at::ones({length, length}, at::kBool).triu(1);
-    for (const TwoWaySpan& span : problem.packing.documents()[d].two_way) {
-      const int64_t size = span.end - span.begin;
-      unseen.narrow(0, span.begin, size).narrow(1, span.begin, size).fill_(false);
+    for (const auto& [first, end] : documents[d].two_way) {
+      unseen.narrow(0, first, end - first).narrow(1, first, end - first).fill_(false);
     }
     at::Tensor positions = at::arange(length, at::kLong);
     if (const std::optional<Fork> fork = problem.packing.fork(d)) {

@@ -137,7 +137,10 @@ def test_losses_of_transformers(dataset, folder, tmp_path):
     saved, info = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "run", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     for (key, ours), theirs in zip(saved.named_parameters(), model.parameters()):
-        assert (ours - theirs).norm() <= 1e-5 * theirs.norm(), key
+        if "vision_tower" in key and key.endswith("k_proj.bias"):  # its gradient is 0: keys are not rotated
+            assert max(ours.norm(), theirs.norm()) < 1e-8, key
+        else:
+            assert (ours - theirs).norm() <= 1e-5 * theirs.norm(), key
 
 
 @pytest.mark.parametrize("num_ranks, keys", [
