@@ -115,14 +115,16 @@ int run_generate(const Arguments& words) {
   if (arguments.words.size() == 2) request.model_name_or_path = arguments.words[1];
 
   UnreadKeys unread;
-  const std::vector<PromptRow> rows =
-      read_prompt_file(arguments.words[0], arguments.max_samples.value_or(INT64_MAX), &unread);
+  std::vector<std::string> notes;
+  const std::vector<PromptRow> rows = read_prompt_file(
+      arguments.words[0], arguments.max_samples.value_or(INT64_MAX), &unread, &notes);
   check_output(arguments.output);
   request.takes_pictures = std::ranges::any_of(
       rows, [](const PromptRow& row) { return has_pictures(row.conversation); });
   Assistant assistant = load_assistant(request);
   print_err("{}\n", assistant.description);
   if (!assistant.warning.empty()) print_err("{}\n", assistant.warning);
+  for (const std::string& note : notes) print_err("warning: {}\n", note);
   if (const std::string keys = unread.text(); !keys.empty()) {
     print_err("warning: {}: {}\n", arguments.words[0], keys);
   }
@@ -167,7 +169,7 @@ const std::string& help_of_generate() {
   longspan generate questions.jsonl output/my-sft output=answers.jsonl
   longspan generate data/my_chats.json output/my-lora max_samples=20 temperature=0
 
-FILE is json, jsonl or txt (a prompt a line). A row has messages (or conversations), or instruction
+FILE is json, jsonl, csv or txt (a prompt a line). A row has messages (or conversations), or instruction
 (and input, system, history), or prompt, or text; an answer at the end of the messages is left out.
 A row may have pictures: in its texts <image:PATH> or <video:PATH>, or <image> with the file in
 the column images; paths begin at FILE's folder. Each row is written as a line of JSON with the answer in "predict" and "stop" (the model ended it)

@@ -8,6 +8,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
+#include "longspan/data/csv_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/media_columns.h"
 #include "longspan/data/message_parts.h"
@@ -163,9 +164,10 @@ void RowReader::wrong_columns(const std::string& missing) const {
 
 void RowReader::no_answer(const std::string& column, const std::string& place) const {
   throw RowError(fmt::format(
-      "{}: the row has no {} ({} is empty). Nothing can be trained on it: fill it in or remove "
+      "{}: the row has no {} ({} is empty{}). Nothing can be trained on it: fill it in or remove "
       "the row.",
-      place, parts_of(entry_.kind).pair ? "question" : "answer", column));
+      place, parts_of(entry_.kind).pair ? "question" : "answer", column,
+      csv_reason(place, nullptr)));
 }
 
 std::optional<std::string> RowReader::text(const ordered_json& row,
@@ -175,7 +177,8 @@ std::optional<std::string> RowReader::text(const ordered_json& row,
   const auto value = row.find(*column);
   if (value == row.end() || value->is_null()) return std::nullopt;
   if (!value->is_string()) {
-    throw RowError(fmt::format("{}: {} is not text but {}", place, *column, value->type_name()));
+    throw RowError(fmt::format("{}: {} is not text but {}{}", place, *column, value->type_name(),
+                               csv_reason(place, *value)));
   }
   return value->get<std::string>();
 }
@@ -201,8 +204,9 @@ Message RowReader::read_side(const ordered_json& row, const std::string& column,
                          "\"formatting\": \"alpaca\")",
                          *entry_.tags.role, *entry_.tags.content)
                    : "text (a message belongs to \"formatting\": \"sharegpt\")";
-    throw RowError(fmt::format("{}: {} is {}; wanted is {}", place, column,
-                               side == row.end() ? "missing" : shown(*side), wanted));
+    throw RowError(fmt::format("{}: {} is {}; wanted is {}{}", place, column,
+                               side == row.end() ? "missing" : shown(*side), wanted,
+                               side == row.end() ? "" : csv_reason(place, *side)));
   }
   if (!is_message) return {Role::kAssistant, side->get<std::string>()};
   Message message = read_message(*side, row, fmt::format("{}: {}", place, column), unread);

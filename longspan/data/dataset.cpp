@@ -91,17 +91,21 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
     }
     return wants_more();
   };
+  const auto note = [&](const std::string& sentence) {
+    notes.push_back(fmt::format("dataset {}: {}", entry.name, sentence));
+  };
   for (const std::string& file : entry.files) {
     if (!wants_more()) break;
-    for_each_row(file, unwraps_data(entry.columns), {take, refuse});
+    for_each_row(file, unwraps_data(entry.columns), {take, refuse, note});
   }
   const int64_t num_rows = std::ssize(rows) + bad.count();
   if (num_rows == 0) {
     throw UserError(
         fmt::format("dataset {}: there are no rows in {}", entry.name, entry.files.front()));
   }
-  const std::string note = bad.settle(on_bad_row, fmt::format("dataset {}", entry.name), num_rows);
-  if (!note.empty()) notes.push_back(note);
+  const std::string left_out =
+      bad.settle(on_bad_row, fmt::format("dataset {}", entry.name), num_rows);
+  if (!left_out.empty()) notes.push_back(left_out);
   if (const std::string keys = reader.unread().text(); !keys.empty()) {
     notes.push_back(fmt::format("dataset {}: {}", entry.name, keys));
   }

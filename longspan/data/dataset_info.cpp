@@ -277,10 +277,11 @@ class EntryReader {
     }
     for (const std::string& file : entry_.files) {
       const std::string ending = fs::path(file).extension().string();
-      if (ending == ".json" || ending == ".jsonl" || ending == ".txt") continue;
-      static const std::vector<std::string> unsupported = {".csv", ".parquet", ".arrow"};
+      static const std::vector<std::string> supported = {".json", ".jsonl", ".csv", ".txt"};
+      if (std::ranges::find(supported, ending) != supported.end()) continue;
+      static const std::vector<std::string> unsupported = {".parquet", ".arrow"};
       const bool is_known = std::ranges::find(unsupported, ending) != unsupported.end();
-      fail(fmt::format("{}: {} files are {}; json, jsonl and txt are read", file,
+      fail(fmt::format("{}: {} files are {}; json, jsonl, csv and txt are read", file,
                        ending.empty() ? "such" : ending.substr(1),
                        is_known ? "known but not supported" : "not known"));
     }

@@ -52,7 +52,7 @@ struct DatasetEntry {
   std::string name;
   std::string info_file;           // path of the dataset_info.json
   std::string file_name;           // text in dataset_info.json
-  std::vector<std::string> files;  // json, jsonl, txt; files of a folder are sorted by name
+  std::vector<std::string> files;  // json, jsonl, csv, txt; files of a folder are sorted by name
   RowKind kind = RowKind::kAnswer;
   Formatting formatting = Formatting::kAlpaca;
   DatasetColumns columns;
@@ -65,7 +65,7 @@ struct DatasetEntry {
 /// Returns the entries that a comma list names, for a stage. If an entry has a `columns` or `tags`
 /// block, names that the block omits have no default. Throws UserError: no dataset_info.json,
 /// broken JSON (with line), unknown entry (with the nearest name), an entry for another stage,
-/// unsupported kinds (hub datasets, audios, csv, ...), no file.
+/// unsupported kinds (hub datasets, audios, parquet, ...), no file.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);
 

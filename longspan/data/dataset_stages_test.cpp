@@ -43,6 +43,18 @@ TEST_CASE("pairs: alpaca has texts, sharegpt one message each") {
   }
 }
 
+TEST_CASE("pairs in a csv file") {
+  const DatasetFolder folder("dpo");
+  folder.info(R"({"file_name": "d.csv", "ranking": true,
+                  "columns": {"prompt": "p", "chosen": "good", "rejected": "bad"}})");
+  folder.write("d.csv", "p,good,bad\na,b,5\nc,d,e\n");
+  CHECK(flat(folder.rows()) == Texts{"u=a;a=b;r=5;", "u=c;a=d;r=e;"});
+  folder.write("d.csv", "p,good,bad\na,b,5\nc,d,6\n");
+  CHECK_SAYS(folder.complaint(),
+             "d.csv, line 2: bad is the number 5; wanted is text (a message "
+             "belongs to \"formatting\": \"sharegpt\"); a csv column whose cells");
+}
+
 TEST_CASE("unpaired answers: true and false") {
   const DatasetFolder folder("kto");
   folder.info(kUnpaired);
@@ -57,6 +69,14 @@ TEST_CASE("unpaired answers: true and false") {
   folder.write("d.json", R"([{"m": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
                               "ok": false}])");
   CHECK_FALSE(folder.rows()[0].desirable);
+  folder.info(
+      R"({"file_name": "d.csv", "columns": {"prompt": "p", "response": "r", "kto_tag": "ok"}})");
+  folder.write("d.csv", "p,r,ok\na,b,True\nc,d,FALSE\n");
+  CHECK(flat(folder.rows()) == Texts{"u=a;a=b;", "u=c;a=d;"});
+  CHECK(folder.rows()[0].desirable);
+  CHECK_FALSE(folder.rows()[1].desirable);
+  folder.write("d.csv", "p,r,ok\na,b,1\nc,d,0\n");
+  CHECK_SAYS(folder.complaint(), "d.csv, line 2: ok is the number 1; wanted is true");
 }
 
 TEST_CASE("texts: prompt, prompt and query, empty ones, lines of a text file") {
@@ -81,6 +101,9 @@ TEST_CASE("texts: prompt, prompt and query, empty ones, lines of a text file") {
   }
   folder.write("d.txt", "a\n\xff\n");
   CHECK_SAYS(folder.complaint(), "d.txt, line 2: this is not UTF-8 text");
+  folder.info(R"({"file_name": "d.csv", "columns": {"prompt": "text"}})");
+  folder.write("d.csv", "text\na\n\nNA\n\"b\nc\"\n");
+  CHECK(flat(folder.rows()) == Texts{"u=a;", "u=;", "u=b\nc;"});
 }
 
 TEST_CASE("val_size and max_samples work on pairs") {

@@ -141,9 +141,9 @@ TEST_CASE("dataset_info.json: what is wrong is said") {
   CHECK_SAYS(folder.complaint(), "there is no dataset d; the nearest is dd");
   folder.info(R"({"file_name": "gone.json"})");
   CHECK_SAYS(folder.complaint(), "gone.json");
-  folder.write("d.csv", "a,b\n");
-  folder.info(R"({"file_name": "d.csv"})");
-  CHECK_SAYS(folder.complaint(), "csv files are known but not supported");
+  folder.write("d.parquet", "PAR1");
+  folder.info(R"({"file_name": "d.parquet"})");
+  CHECK_SAYS(folder.complaint(), "parquet files are known but not supported");
   folder.write("d.json", "[]");
   const auto entry = [&](const std::string& extra) {
     folder.info("{\"file_name\": \"d.json\", " + extra + "}");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/csv_rows.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 
@@ -176,6 +177,7 @@ void refuse_utf16(const std::string& path) {
 bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker) {
   InputFile file(path, "dataset");
   refuse_utf16(path);
+  if (path.ends_with(".csv")) return for_each_csv_row(path, taker);
   const char first = first_letter(file);
   file.rewind();
   LineReader lines(std::move(file), kAnySize);

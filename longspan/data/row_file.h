@@ -1,4 +1,4 @@
-// Reads files of rows: JSON in its usual layouts, or plain text. No torch.
+// Reads files of rows: JSON in its usual layouts, csv, or plain text. No torch.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,9 @@ struct RowTaker {
   /// Receives the place of an unusable row (broken JSON, not an object, not UTF-8), with the
   /// reason.
   std::function<bool(const std::string&)> refuse;
+  /// Receives a sentence, after the rows, about values that are read otherwise than they are
+  /// written.
+  std::function<void(const std::string&)> note;
 };
 
 /// Passes the rows of a file to `taker`, in order, with columns in the file's order. Returns false
@@ -22,7 +25,9 @@ struct RowTaker {
 ///   {...}                      an object in each line, read line by line; or multi-line objects
 ///   {"data": [{...}, ...]}     a list in a single object, if `unwraps_data`
 ///   text (.txt)                each line, also an empty one, is a row {"text": the line}
-/// Throws UserError: a list that is broken JSON (with file and line), UTF-16.
+///   csv (.csv)                 see for_each_csv_row()
+/// Throws UserError: a list that is broken JSON (with file and line), a csv file whose columns or
+/// quotes are broken, UTF-16.
 bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker);
 
 /// Throws UserError if a file begins like UTF-16 or UTF-32. Accepts a file that cannot be read.

@@ -62,6 +62,17 @@ TEST_CASE("files of rows: a column may be called data") {
   CHECK(flat(folder.rows()) == Texts{"u=a;a=b;"});
 }
 
+TEST_CASE("files of rows: csv") {
+  const DatasetFolder folder;
+  folder.info(
+      R"({"file_name": "d.csv", "columns": {"prompt": "instruction", "response": "output"}})");
+  folder.write("d.csv", "\xef\xbb\xbfinstruction,output\r\na,x\r\n\"b, c\",x\r\n");
+  CHECK(flat(folder.rows()) == Texts{"u=a;a=x;", "u=b, c;a=x;"});
+  CHECK_SAYS(folder.rows()[1].source, "d.csv, line 3");
+  folder.write("d.csv", "");
+  CHECK_SAYS(folder.complaint(), "there are no rows in");
+}
+
 TEST_CASE("files of rows: UTF-16 is refused by name, with the command that converts it") {
   const DatasetFolder folder;
   folder.info(R"({"file_name": "d.jsonl"})");
@@ -72,6 +83,9 @@ TEST_CASE("files of rows: UTF-16 is refused by name, with the command that conve
     CHECK_SAYS(folder.complaint(), "d.jsonl is UTF-16");
     CHECK_SAYS(folder.complaint(), "iconv -f UTF-16");
   }
+  folder.info(R"({"file_name": "d.csv"})");
+  folder.write("d.csv", "\xff\xfe" + utf16("instruction,output\na,b\n", false));
+  CHECK_SAYS(folder.complaint(), "d.csv is UTF-16");
   folder.write("dataset_info.json",
                "\xff\xfe" + utf16(R"({"d": {"file_name": "d.jsonl"}})", false));
   CHECK_SAYS(folder.complaint(), "dataset_info.json is UTF-16");

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/csv_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/message_parts.h"
 #include "longspan/data/row_file.h"
@@ -26,7 +27,8 @@ std::string text_of(const Json& object, const char* name, const std::string& pla
   const auto value = object.find(name);
   if (value == object.end() || value->is_null()) return "";
   if (!value->is_string()) {
-    throw UserError(fmt::format("{}: {} is not text but {}", place, name, value->type_name()));
+    throw UserError(fmt::format("{}: {} is not text but {}{}", place, name, value->type_name(),
+                                csv_reason(place, *value)));
   }
   return value->get<std::string>();
 }
@@ -151,7 +153,7 @@ Conversation read_row(const Json& row, const std::string& place, const std::stri
 }  // namespace
 
 std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most,
-                                        UnreadKeys* unread_keys) {
+                                        UnreadKeys* unread_keys, std::vector<std::string>* notes) {
   UnreadKeys unread;
   const bool lines = path.ends_with(".txt");
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -163,7 +165,10 @@ std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most,
     return std::ssize(rows) < most;
   };
   const auto refuse = [](const std::string& problem) -> bool { throw UserError(problem); };
-  for_each_row(path, /*unwraps_data=*/true, {take, refuse});
+  const auto note = [&](const std::string& sentence) {
+    if (notes != nullptr) notes->push_back(sentence);
+  };
+  for_each_row(path, /*unwraps_data=*/true, {take, refuse, note});
   if (rows.empty()) throw UserError(fmt::format("{}: there are no prompts in it", path));
   if (unread_keys != nullptr) unread_keys->add(unread);
   return rows;

@@ -15,18 +15,20 @@ struct PromptRow {
   std::string row;            // as in the file, a JSON object
 };
 
-/// Reads json, jsonl or txt (one prompt a line, without empty lines), at most `most` rows. A row is
-/// one of
+/// Reads json, jsonl, csv or txt (one prompt a line, without empty lines), at most `most` rows. A
+/// row is one of
 ///   {"messages" or "conversations": [{"role", "content"} or {"from", "value"}, ...]}
 ///   {"instruction": ..., "input": ..., "system": ..., "history": [[question, answer], ...]}
 ///   {"prompt" or "text": ...}, a text or messages as above
 /// A row may have `tools` (see read_tools), files of pictures (see place_prompt_media; paths begin
 /// at the file's folder) and other columns, which answered_row() keeps. Messages
-/// may have more keys (see read_message_parts); unread keys are counted in `unread`. An answer at
-/// the end of the messages is dropped, since the model gives its own answer. Throws UserError (with
-/// file and line): unreadable file, no known column, no question, no rows.
+/// may have more keys (see read_message_parts); unread keys are counted in `unread`. `notes` gets
+/// the sentences of RowTaker::note. An answer at the end of the messages is dropped, since the
+/// model gives its own answer. Throws UserError (with file and line): unreadable file, no known
+/// column, no question, no rows.
 std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most = INT64_MAX,
-                                        UnreadKeys* unread = nullptr);
+                                        UnreadKeys* unread = nullptr,
+                                        std::vector<std::string>* notes = nullptr);
 
 /// Returns one line of JSON without a line end: the row, with the answer in `predict`
 /// (LLaMA-Factory's name) and the reason of its end in `finish_reason`.

@@ -64,6 +64,25 @@ TEST_CASE("prompt file: each format gives the conversation up to its last questi
   CHECK(read_prompt_file(folder / "rows.jsonl", 2).size() == 2);
 }
 
+TEST_CASE("prompt file: csv") {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.write("rows.csv", "id,instruction,input\n1,\"a, b\",c\n2,d,NA\n");
+  std::vector<std::string> notes;
+  const auto rows = read_prompt_file(path, INT64_MAX, nullptr, &notes);
+  REQUIRE(rows.size() == 2);
+  CHECK(said(rows[0]) == "user: a, b\nc");
+  CHECK(said(rows[1]) == "user: d");
+  CHECK(answered_row(rows[1], "x", "stop") ==
+        R"({"id":2,"instruction":"d","input":null,"predict":"x","finish_reason":"stop"})");
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].find("input (1 cell, first in line 3)") != std::string::npos);
+  CHECK(read_prompt_file(path, 1).size() == 1);
+  CHECK(error_of(folder.write("numbers.csv", "id,prompt\na,1\nb,2\n"))
+            .find("line 2: prompt is not text but number; a csv column") != std::string::npos);
+  CHECK(error_of(folder.write("broken.csv", "prompt\na,1\n")).find("line 2: the row has 2 cells") !=
+        std::string::npos);
+}
+
 TEST_CASE("prompt file: what cannot be asked is named with its place") {
   const testing::TemporaryFolder folder;
   const auto error = [&](const std::string& row) {

@@ -1,4 +1,4 @@
-/* C interface of the Rust archive: tokenizer, chat templates, YAML, pictures, progress bar.
+/* C interface of the Rust archive: tokenizer, chat templates, YAML, csv, pictures, progress bar.
  *
  * Every function that can fail returns an LsrStatus and, when it is not LSR_OK, fills *error (to be
  * freed by lsr_string_free). No panic crosses this border. Text is UTF-8 by pointer and size, not
@@ -66,6 +66,22 @@ LsrStatus lsr_render_chat_template(LsrView chat_template, LsrView variables_json
                                    LsrString* spans, LsrString* error);
 
 LsrStatus lsr_yaml_to_json(LsrView yaml, LsrView file_name, LsrString* json, LsrString* error);
+
+/* Splits the bytes of a csv file into records: commas, quoted cells, doubled quotes; a line ends
+ * with a line feed, a carriage return or both. */
+typedef struct LsrCsv LsrCsv;
+typedef struct {
+  const char* cells;  /* the text of all cells, without their quotes, one behind the other */
+  const size_t* ends; /* of each cell, in `cells` */
+  size_t num_cells;
+  bool is_utf8; /* each cell */
+} LsrCsvRecord;
+LsrCsv* lsr_csv_new(void);
+/* Reads the next bytes of the file, up to the end of a record, and sets *used to their number.
+ * Fills *record if it is complete. The record is the archive's, and valid until the next call. */
+LsrStatus lsr_csv_push(LsrCsv* csv, LsrView bytes, size_t* used, bool* is_complete,
+                       LsrCsvRecord* record, LsrString* error);
+void lsr_csv_free(LsrCsv* csv);
 
 /* `plot_json`: {width, height, panels: [{title, x_label, y_label, curves: [{label, x, y, faint,
  * dashed}]}]}; null in x or y leaves a gap. */

@@ -3,6 +3,7 @@
 mod bars;
 mod budget;
 mod chat_template;
+mod csv;
 mod events;
 mod files;
 mod generation_blocks;

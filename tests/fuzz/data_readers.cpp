@@ -14,6 +14,7 @@
 #include "longspan/data/turns.h"
 #include "longspan/generation/prompt_file.h"
 #include "longspan/registers/stage.h"
+#include "longspan/text/shown.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace longspan {
@@ -23,7 +24,7 @@ using fuzz::choose;
 using fuzz::Folder;
 
 constexpr const char* kStages[] = {"sft", "pt", "dpo", "kto", "rm"};
-constexpr const char* kEndings[] = {"json", "jsonl", "txt"};
+constexpr const char* kEndings[] = {"json", "jsonl", "txt", "csv"};
 
 FUZZ_READER(dataset_info) {
   const std::string stage = kStages[choose(input, 5)];
@@ -36,7 +37,7 @@ FUZZ_READER(dataset_info) {
 }
 
 FUZZ_READER(row_files) {
-  const std::string ending = kEndings[choose(input, 3)];
+  const std::string ending = kEndings[choose(input, std::size(kEndings))];
   const bool unwraps_data = choose(input, 2) == 1;
   const Folder folder;
   const std::string path = folder.write("rows." + ending, input);
@@ -45,7 +46,8 @@ FUZZ_READER(row_files) {
                          row.dump();
                          return ++num_rows < 10'000;
                        },
-                       [](const std::string&) { return true; }};
+                       [](const std::string&) { return true; },
+                       [](const std::string& note) { shown(note); }};
   for_each_row(path, unwraps_data, taker);
 }
 
@@ -92,7 +94,7 @@ Config config_of(const Way& way, const Folder& folder, const std::string& ending
 
 FUZZ_READER(conversations) {
   const Way& way = kWays[choose(input, std::size(kWays))];
-  const std::string ending = kEndings[choose(input, 3)];
+  const std::string ending = kEndings[choose(input, std::size(kEndings))];
   const Folder folder;
   Config config = config_of(way, folder, ending, input);
   config.data.on_bad_row = "skip";
@@ -148,7 +150,7 @@ FUZZ_READER(function_calls) {
 }
 
 FUZZ_READER(prompt_files) {
-  const std::string ending = kEndings[choose(input, 3)];
+  const std::string ending = kEndings[choose(input, std::size(kEndings))];
   const Folder folder;
   for (const PromptRow& row : read_prompt_file(folder.write("prompts." + ending, input), 1000)) {
     const std::string line = answered_row(row, "an answer", "stop");

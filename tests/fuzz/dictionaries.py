@@ -32,9 +32,11 @@ MESSAGES = ["messages", "role", "content", "user", "assistant", "tool", "system"
             "function_call", "arguments", "name", "id", "type", "text", "tool_call_id", "reasoning_content", "thinking", "reasoning",
             "weight", "train", "tools", "parameters", '"{\\"a\\": 1}"', "<think>\n", "\n</think>\n\n"]
 
+CSV = [",", '"', '""', "\n", "\r\n", "\r", " ", "\t", "\ufeff", "NA", "None", "nan", "True", "false", "-1", "1e5", ".5", "inf", "\x00"]
+
 OF_READERS = {
-    "conversations": JSON + MESSAGES, "stops_at_bad_rows": JSON + MESSAGES, "examples": JSON + MESSAGES,
-    "prompt_files": JSON + MESSAGES,
+    "conversations": JSON + MESSAGES + CSV, "stops_at_bad_rows": JSON + MESSAGES, "examples": JSON + MESSAGES,
+    "prompt_files": JSON + MESSAGES + CSV, "row_files": JSON + CSV, "csv": CSV,
     "config": YAML + JSON, "run_rows": YAML, "overrides": YAML + ["=", "--"], "deepspeed": JSON, "yaml": YAML,
     "options": ["--", "=", ",", "\n"] + NUMBERS, "generation_arguments": ["--", "=", "\n", "true", "false"] + NUMBERS,
     "launcher_variables": ["=", "\n", "[", "]", "-", ",", "True"] + NUMBERS, "beats": ["\n%%\n", "\n"] + NUMBERS,

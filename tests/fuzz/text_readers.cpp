@@ -1,5 +1,5 @@
-// Readers of tokenizers, chat templates and rendered conversations, terminal text, TensorBoard's
-// files.
+// Readers of tokenizers, chat templates and rendered conversations, csv files, terminal text,
+// TensorBoard's files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
 #include "longspan/text/chat_template.h"
+#include "longspan/text/csv_reader.h"
 #include "longspan/text/decode_stream.h"
 #include "longspan/text/event_file.h"
 #include "longspan/text/shown.h"
@@ -63,6 +64,35 @@ void use(const Tokenizer& tokenizer, const std::string& text) {
   DecodeStream stream(tokenizer);
   for (const int32_t id : ids) stream.step(id);
   stream.finish();
+}
+
+std::vector<std::vector<std::string>> records_of(const std::string& path) {
+  std::vector<std::vector<std::string>> records;
+  CsvReader reader(InputFile(path, "file"));
+  int64_t last_line = 0;
+  for (CsvRecord record; reader.next(record); last_line = record.line) {
+    fuzz::require(record.line > last_line, "a record begins in a line of its own");
+    fuzz::require(!record.cells.empty(), "a record has cells");
+    records.emplace_back(record.cells.begin(), record.cells.end());
+  }
+  return records;
+}
+
+/// Records that are written with quotes around each cell are read as they were.
+FUZZ_READER(csv) {
+  const Folder folder;
+  const auto records = records_of(folder.write("rows.csv", input));
+  std::string written;
+  for (const std::vector<std::string>& record : records) {
+    for (const std::string& cell : record) {
+      written += written.empty() || written.back() == '\n' ? "\"" : ",\"";
+      for (const char c : cell) written += c == '"' ? "\"\"" : std::string(1, c);
+      written += '"';
+    }
+    written += '\n';
+  }
+  fuzz::require(records_of(folder.write("quoted.csv", written)) == records,
+                "quotes around a cell change nothing");
 }
 
 FUZZ_READER(json) {
