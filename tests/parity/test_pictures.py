@@ -12,7 +12,8 @@ import llamafactory_data
 import pytest
 import torch
 import transformers
-from picture_models import FAMILIES, GEMMA_COUNT, GEMMA_TEXT, PADS, GemmaProcessor, Processor, folder_of, write_folder
+from picture_models import (FAMILIES, GEMMA_COUNT, GEMMA_TEMPLATE, GEMMA_TEXT, PADS, GemmaProcessor, Processor, folder_of,
+                            write_folder)
 from PIL import Image
 from test_data import TAGS, encode
 from test_llamafactory_templates import encoder, split
@@ -296,50 +297,6 @@ def test_own_template(family, theirs, media, tmp_path):
         check_document(family, folder, document)
 
 
-# As Gemma 3's is published.
-OWN_GEMMA = """{{ bos_token }}
-{%- if messages[0]['role'] == 'system' -%}
-    {%- if messages[0]['content'] is string -%}
-        {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
-    {%- else -%}
-        {%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
-    {%- endif -%}
-    {%- set loop_messages = messages[1:] -%}
-{%- else -%}
-    {%- set first_user_prefix = "" -%}
-    {%- set loop_messages = messages -%}
-{%- endif -%}
-{%- for message in loop_messages -%}
-    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
-        {{ raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
-    {%- endif -%}
-    {%- if (message['role'] == 'assistant') -%}
-        {%- set role = "model" -%}
-    {%- else -%}
-        {%- set role = message['role'] -%}
-    {%- endif -%}
-    {{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else "") }}
-    {%- if message['content'] is string -%}
-        {{ message['content'] | trim }}
-    {%- elif message['content'] is iterable -%}
-        {%- for item in message['content'] -%}
-            {%- if item['type'] == 'image' -%}
-                {{ '<start_of_image>' }}
-            {%- elif item['type'] == 'text' -%}
-                {{ item['text'] | trim }}
-            {%- endif -%}
-        {%- endfor -%}
-    {%- else -%}
-        {{ raise_exception("Invalid content type") }}
-    {%- endif -%}
-    {{ '<end_of_turn>\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-    {{'<start_of_turn>model\n'}}
-{%- endif -%}
-"""
-
-
 def in_parts(content):
     """A message's content as transformers' templates take it."""
     parts = [dict(type="image") if part == "<image>" else dict(type="text", text=part)
@@ -353,7 +310,7 @@ def test_own_template_of_gemma(media, tmp_path):
     folder = tmp_path / "model"
     write_folder(folder, "gemma3")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = OWN_GEMMA
+    tokenizer.chat_template = GEMMA_TEMPLATE
     tokenizer.save_pretrained(folder)
     rows = conversations(media, with_videos=False)
     ours = encode(folder, tmp_path, rows, ENTRY, media_dir=str(place))
