@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "longspan/models/layer_keys.h"
+#include "longspan/spec/gemma3_vision.h"
 
 namespace longspan {
 namespace {
@@ -227,17 +228,7 @@ VisionSpec read_gemma3_vision(const VisionKeys& given) {
                 .has_gate = false,
                 .names = {"fc1", "fc2"}};
   vision.merger = VisionSpec::MeanMerger{"mm_soft_emb_norm", "mm_input_projection_weight"};
-  vision.names = {.patches = "vision_tower.embeddings.patch_embedding",
-                  .positions = "vision_tower.embeddings.position_embedding",
-                  .blocks = "vision_tower.encoder.layers",
-                  .attention_norm = "layer_norm1",
-                  .mlp_norm = "layer_norm2",
-                  .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                  .output = "self_attn.out_proj",
-                  .mlp = "mlp",
-                  .last_norm = "vision_tower.post_layernorm",
-                  .merger = "multi_modal_projector",
-                  .deepstack = {}};
+  vision.names = names_of_gemma3_vision();
   vision.two_way_pictures = true;
   if (vision.hidden_size % vision.num_heads != 0) {
     keys.fail(fmt::format("hidden_size {} is not divisible by num_attention_heads {}",

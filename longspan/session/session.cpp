@@ -126,7 +126,7 @@ Session::Session(const Config& config, const SessionParts& parts) {
     own->workers.guarded([&] {
       own->workers.meet();
       impl_ =
-          std::make_unique<Impl>(own->config, own->plan, own->workers, own->events, parts.model);
+          std::make_unique<Impl>(*own->config, own->plan, own->workers, own->events, parts.model);
       prepare();
       return RunEnd::kDone;
     });

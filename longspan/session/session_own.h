@@ -1,7 +1,8 @@
 // The parts that a session makes for itself, if no caller holds them.
 #pragma once
 
-#include "longspan/config/config.h"
+#include <memory>
+
 #include "longspan/liveness/run_control.h"
 #include "longspan/session/run_plan.h"
 #include "longspan/session/session.h"
@@ -9,16 +10,13 @@
 
 namespace longspan {
 
-struct SessionOwn {
-  SessionOwn(const Config& settings, const SessionParts& parts)
-      : config(settings),
-        plan(plan_run(config, parts.machine, parts.where,
-                      parts.model != nullptr ? &parts.model->config : nullptr)),
-        events(parts.where.rank, parts.events),
-        control(parts.control != nullptr ? *parts.control : plain_control),
-        workers(config.parallel, config.model, plan, control) {}
+struct Config;
 
-  Config config;
+struct SessionOwn {
+  SessionOwn(const Config& settings, const SessionParts& parts);
+  ~SessionOwn();
+
+  std::unique_ptr<const Config> config;
   RunPlan plan;
   Events events;
   PlainRunControl plain_control;

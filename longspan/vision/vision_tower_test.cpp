@@ -211,7 +211,8 @@ TEST_CASE("vision tower: chunks of the MLP, of patches of several frames, add up
       for (const auto& [name, gradient] : apart) {
         CAPTURE(name);
         // A bias of unrotated keys adds the same to all scores of a query: its gradient is 0.
-        const std::string scale = std::regex_replace(name, std::regex("k_proj.bias"), "q_proj.bias");
+        const std::string scale =
+            std::regex_replace(name, std::regex("k_proj.bias"), "q_proj.bias");
         CHECK((together.at(name) - gradient).norm().item<double>() <=
               1e-11 * apart.at(scale).norm().item<double>());
       }
