@@ -5,7 +5,6 @@ use csv_core::{ReadRecordResult, Reader};
 
 use crate::{guard, Owned, View};
 
-#[derive(Default)]
 pub struct Csv {
     core: Reader,
     /// The text of all cells, one behind the other, and the end of each cell.
@@ -26,6 +25,13 @@ pub struct Record {
 }
 
 impl Csv {
+    fn new() -> Self {
+        // Reader::default() has no tables.
+        let core = Reader::new();
+        let (cells, ends) = (Vec::new(), Vec::new());
+        Csv { core, cells, ends, num_bytes: 0, num_cells: 0, is_complete: false }
+    }
+
     /// Reads up to the end of a record. Returns the number of bytes that it has read.
     fn push(&mut self, bytes: &[u8]) -> usize {
         if self.is_complete {
@@ -69,7 +75,7 @@ fn double<T: Default + Clone>(buffer: &mut Vec<T>) {
 
 #[no_mangle]
 pub extern "C" fn lsr_csv_new() -> *mut Csv {
-    Box::into_raw(Box::default())
+    Box::into_raw(Box::new(Csv::new()))
 }
 
 #[no_mangle]
