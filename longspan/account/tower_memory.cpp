@@ -38,6 +38,13 @@ double chunk_rows(const MemoryFacts& facts) {
   return static_cast<double>(std::min(rows, facts.tower.num_patches));
 }
 
+/// True if the patch embedding saves the pixels for its backward.
+bool saves_pixels(const MemoryFacts& facts, const PatchSizes& of) {
+  return facts.tower.first_saving_block == 0 &&
+         static_cast<double>(facts.tower.num_patches) * of.pixels <=
+             static_cast<double>(kPixelPartBytes);
+}
+
 /// Returns the temporary bytes of the patch embedding, which reads the pixels in parts.
 double embedding_bytes(const MemoryFacts& facts, const PatchSizes& of) {
   const MemoryFacts::Tower& tower = facts.tower;
@@ -45,9 +52,11 @@ double embedding_bytes(const MemoryFacts& facts, const PatchSizes& of) {
       std::clamp(static_cast<double>(kPixelPartBytes) / of.pixels,
                  static_cast<double>(tower.largest_frame), static_cast<double>(tower.num_patches));
   const double positions = tower.spec.position_side > 0 ? 3 * of.exact : 0.0;
-  // The frames, the part, and with windows the part in another order.
-  const double pixels = (tower.spec.windows ? 3 : 2) * of.pixels;
+  // The part, unless it is a saved tensor; with windows the part in another order; and a frame.
+  const double pixels =
+      ((saves_pixels(facts, of) ? 0 : 1) + (tower.spec.windows ? 1 : 0)) * of.pixels;
   return part * (pixels + of.compute + of.residual + positions) +
+         static_cast<double>(tower.largest_frame) * of.pixels +
          static_cast<double>(tower.num_patches) * of.residual;
 }
 
@@ -77,10 +86,7 @@ TowerMemory tower_memory(const MemoryFacts& facts) {
   memory.saved =
       patches * (merger_inputs + (offloads ? 0.0 : saving_blocks * (of_block + kept_inner)));
   memory.saved_on_host = offloads && !facts.in_file ? patches * saving_blocks * of_block : 0.0;
-  if (tower.first_saving_block == 0) {
-    const double pixels = patches * of.pixels;
-    if (pixels <= static_cast<double>(kPixelPartBytes)) memory.saved += pixels;
-  }
+  if (saves_pixels(facts, of)) memory.saved += patches * of.pixels;
   const double feature = static_cast<double>(vision.feature_dim() * facts.compute_bytes);
   memory.features = 3 * num_features * feature;  // computed, sent, and received
 

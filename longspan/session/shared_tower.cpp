@@ -5,6 +5,14 @@
 #include <utility>
 
 namespace longspan {
+namespace {
+
+int64_t patches_in(const RowPictures& pictures, const PictureFrame& frame) {
+  const PictureGrid& grid = pictures.pictures[frame.picture].grid;
+  return grid.h * grid.w;
+}
+
+}  // namespace
 
 SharedTower::SharedTower(std::unique_ptr<VisionTower> tower, FramePatches patches, Group sharers,
                          at::Device device, bool every_row)
@@ -34,13 +42,18 @@ at::Tensor SharedTower::features(const std::shared_ptr<const RowPictures>& pictu
   }
   return tower_->features(
       [this, pictures, frames = std::move(frames)](size_t begin, size_t end) {
-        std::vector<at::Tensor> patches;
+        // One frame at a time, so that the pixels are not in memory twice.
+        int64_t num_patches = 0;
+        for (size_t i = begin; i < end; ++i) num_patches += patches_in(*pictures, frames[i]);
+        const at::Tensor patches_PX =
+            at::empty({num_patches, tower_->spec().patch_dim()}, at::kFloat);
+        int64_t first = 0;
         for (size_t i = begin; i < end; ++i) {
-          patches.push_back(patches_(pictures->pictures[frames[i].picture], frames[i].t));
+          const int64_t size = patches_in(*pictures, frames[i]);
+          patches_PX.narrow(0, first, size)
+              .copy_(patches_(pictures->pictures[frames[i].picture], frames[i].t));
+          first += size;
         }
-        const at::Tensor patches_PX = patches.empty()
-                                          ? at::empty({0, tower_->spec().patch_dim()}, at::kFloat)
-                                          : at::cat(patches);
         return patches_PX.to(device_);
       },
       std::move(grids));

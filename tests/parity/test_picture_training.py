@@ -10,7 +10,7 @@ import peft
 import pytest
 import torch
 import transformers
-from conftest import ADAM_EPSILON, PROGRAM, Running, add_dataset, run_to_end, settings_of, write_config
+from conftest import ADAM_EPSILON, PROGRAM, Running, add_dataset, run_processes, run_to_end, settings_of, write_config
 from picture_models import GEMMA_COUNT, GEMMA_SIDE, MODELS, write_model_with_pictures
 from video_files import needs_decoder, write_video
 from PIL import Image
@@ -217,10 +217,12 @@ def test_every_method(method, folder, tmp_path):
     dict(freeze_vision_tower=True, freeze_multi_modal_projector=True)],
     ids=["trained", "without checkpointing", "offloaded", "projector", "frozen"])
 def test_memory_is_what_the_account_says(keys, folder, tmp_path):
-    run = run_to_end(settings(folder, tmp_path / "run") | dict(max_steps=3) | keys)
+    # Rows of about the same size: the account takes the next row, whose pixels are read ahead, to be as large.
+    run = run_processes(settings(folder, tmp_path / "run") | dict(dataset="films") | keys)
     memory = json.loads((run.output_dir / "memory.json").read_text())
     measured, = memory["measured"]
-    assert 0.6 * memory["device"] <= measured["device"] <= 1.1 * memory["device"], memory
+    # The thread that reads ahead may be late, and hold less than the account says.
+    assert 0.9 < memory["device"] / measured["device"] < 1.5, memory
     assert measured["host"] <= 1.1 * memory["host"] + 2**20, memory
 
 
