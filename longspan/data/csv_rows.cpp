@@ -50,16 +50,18 @@ std::optional<bool> as_boolean(std::string_view cell) {
   return std::nullopt;
 }
 
-/// Returns the number in a cell that pandas reads as a number: decimal, or infinity, with a sign,
-/// between white space. A number beyond a double's range is infinity or 0.
+/// Returns the number in a cell that pandas reads as a number: decimal, also between white space,
+/// or infinity without white space. A number beyond a double's range is infinity or 0.
 std::optional<ordered_json> as_number(std::string_view cell) {
   constexpr std::string_view kSpaces = " \t\n\v\f\r";
   const size_t begin = cell.find_first_not_of(kSpaces);
   if (begin == std::string_view::npos) return std::nullopt;
+  const size_t size = cell.size();
   cell = cell.substr(begin, cell.find_last_not_of(kSpaces) + 1 - begin);
-  const bool is_negative = cell.starts_with('-');
+  const bool has_spaces = cell.size() < size, is_negative = cell.starts_with('-');
   if (is_negative || cell.starts_with('+')) cell.remove_prefix(1);
   if (equals_in_any_case(cell, "inf") || equals_in_any_case(cell, "infinity")) {
+    if (has_spaces) return std::nullopt;
     return is_negative ? -HUGE_VAL : HUGE_VAL;
   }
   if (cell.find_first_not_of("0123456789.eE+-") != std::string_view::npos) return std::nullopt;

@@ -71,11 +71,27 @@ TEST_CASE("csv rows: a column of numbers alone has numbers, of true and false bo
     CAPTURE(number);
     CHECK_FALSE(is_text(number));
   }
-  for (const char* text : {"--5", "+-5", "- 5", "1e", "1e+", "e5", "1_000", "0x10", "1,5", "1 2",
-                           "1e5.0", ".", "-", "infin", " True",
+  for (const char* text : {"--5",
+                           "+-5",
+                           "- 5",
+                           "1e",
+                           "1e+",
+                           "e5",
+                           "1_000",
+                           "0x10",
+                           "1,5",
+                           "1 2",
+                           "1e5.0",
+                           ".",
+                           "-",
+                           "infin",
+                           " True",
                            "\xc2\xa0"
                            "5",
-                           "NAN", "none", " NA"}) {
+                           "NAN",
+                           "none",
+                           " NA",
+                           " inf"}) {
     CAPTURE(text);
     CHECK(is_text(text));
   }

@@ -7,6 +7,7 @@ LLaMA-Factory refuses a file or drops a row, Longspan refuses the row.
 import importlib
 import json
 import random
+import re
 import types
 
 import datasets
@@ -121,7 +122,8 @@ def test_rows_of_random_files(tmp_path, converter):
             body = "".join(",".join(rng.choice(["a", "", "1", " b ", '"c\nd"', '"e,"', "nan", "True", '"""f"', "7.0"])
                                     for _ in range(rng.randrange(3, 5))) + rng.choice(["\n", "\r\n", "\n\n"])
                            for _ in range(rng.randrange(1, 6)))
-        compare(folder, "q,i,a,s\n" + body, converter)
+        if not re.search(r"[ \t\r\n]\r,", body):  # pandas drops this comma: docs/data.md
+            compare(folder, "q,i,a,s\n" + body, converter)
 
 
 def test_what_a_type_costs_is_said(tmp_path, converter):
