@@ -34,6 +34,7 @@ CASES = {
     "a number as prompt": "q,i,a,s\n1,y,v,z\n2,y,w,z\n",
     "booleans": "q,i,a,s\nx,y,True,z\nx,y,FALSE,z\n",
     "infinity": "q,i,a,s\nx,y,inf,z\nx,y,-Infinity,z\n",
+    "infinity between spaces": "q,i,a,s\nx,y, inf ,z\n",
     "other numbers": "id,m,n,q,i,a,s\n1,True,1e5,x,y,z,\n2,,.5,u,,v,\n",
     "other letters": "q,i,a,s\n日本語,é,🙂,\u00a0\n\u2028,\x0b5\x0c,\x1f,x\n",
     "too many cells": "q,i,a,s\nx,y,z,w\nx,y,z,w,v\n",
