@@ -186,7 +186,10 @@ bool obey(Chat& chat, const std::string& line) {
 }
 
 void converse(Chat& chat, const Assistant& assistant) {
-  put_faint(fmt::format("{}\n{}Ctrl-C stops an answer, Ctrl-D leaves.", assistant.description,
+  put_faint(fmt::format("{}\n{}{}Ctrl-C stops an answer, Ctrl-D leaves.", assistant.description,
+                        assistant.pictures && assistant.chat
+                            ? "<image:PATH> in a question shows the picture of that file.\n"
+                            : "",
                         assistant.chat
                             ? "/clear begins anew, /system TEXT sets the system message, "
                               "/exit leaves; "
