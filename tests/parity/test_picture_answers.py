@@ -64,18 +64,23 @@ def prompt_of_gemma(folder, model, text, numbers):
     return f"<bos><start_of_turn>user\n{text}<end_of_turn>\n<start_of_turn>model\n", given
 
 
-def answers_of_transformers(folder):
+def ids_of_prompt(folder, model, tokenizer, text, numbers):
+    """The tokens of a prompt, and what else transformers' generate() is given."""
+    gemma = folder.name == "gemma3"
+    prompt, given = (prompt_of_gemma if gemma else prompt_of_qwen)(folder, model, text, numbers)
+    ids = torch.tensor([tokenizer(prompt.removeprefix("<bos>"), add_special_tokens=False)["input_ids"]])
+    if gemma:
+        ids = torch.cat([torch.tensor([[tokenizer.bos_token_id]]), ids], 1)
+    stand = ids == (model.config.image_token_index if gemma else model.config.image_token_id)
+    given["token_type_ids" if gemma else "mm_token_type_ids"] = stand.int()
+    return ids, given
+
+
+def answers_of_transformers(folder, prompts):
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    for text, numbers in PROMPTS:
-        gemma = folder.name == "gemma3"
-        prompt, given = (prompt_of_gemma if gemma else prompt_of_qwen)(folder, model, text, numbers)
-        ids = torch.tensor([tokenizer(prompt.removeprefix("<bos>"), add_special_tokens=False)["input_ids"]])
-        if gemma:
-            ids = torch.cat([torch.tensor([[tokenizer.bos_token_id]]), ids], 1)
-            given["token_type_ids"] = (ids == model.config.image_token_index).int()
-        else:
-            given["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+    for text, numbers in prompts:
+        ids, given = ids_of_prompt(folder, model, tokenizer, text, numbers)
         out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False,
                              max_new_tokens=NEW_TOKENS, **given)
         answer = out[0, ids.shape[1]:].tolist()
@@ -83,9 +88,22 @@ def answers_of_transformers(folder):
         yield tokenizer.decode(answer[:-1] if answer[-1] in (ends if isinstance(ends, list) else [ends]) else answer)
 
 
-def prompts_file(folder, as_paths):
+def prompt_across(folder, chunk):
+    """A prompt whose picture begins before this token and ends behind it."""
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for count in range(0, chunk, 3):
+        prompt = ("Seed " * count + "<image>What?", [0])
+        ids, given = ids_of_prompt(folder, model, tokenizer, *prompt)
+        stand = next(value for key, value in given.items() if key.endswith("token_type_ids"))[0].nonzero().flatten()
+        if stand[0] < chunk - 2 and stand[-1] > chunk + 2:
+            return prompt
+    raise AssertionError("no such prompt")
+
+
+def prompts_file(folder, as_paths, prompts=PROMPTS):
     rows = []
-    for text, numbers in PROMPTS:
+    for text, numbers in prompts:
         row = dict(prompt=text)
         for number in numbers if as_paths else []:
             row["prompt"] = row["prompt"].replace("<image>", f"<image:{number}.png>", 1)
@@ -103,16 +121,22 @@ def answers(folder, file, *keys):
 
 def test_answers(folder):
     """Whether files are in the text or in a column, and whatever a sequence of the decoder held before."""
-    expected = list(answers_of_transformers(folder))
+    expected = list(answers_of_transformers(folder, PROMPTS))
     assert len(set(expected)) == len(PROMPTS)
     assert answers(folder, prompts_file(folder, as_paths=True), "batch_size=1") == expected
     assert answers(folder, prompts_file(folder, as_paths=False), "batch_size=3") == expected
 
 
+def test_a_picture_across_passes(folder):
+    """The decoder reads a prompt in passes of 512 tokens, and a picture whose tokens see each other in one pass."""
+    prompts = [prompt_across(folder, 512)]
+    assert answers(folder, prompts_file(folder, True, prompts)) == list(answers_of_transformers(folder, prompts))
+
+
 def test_chat(folder):
     ran = longspan("chat", folder, f"template={folder.name}", f"max_new_tokens={NEW_TOKENS}", "temperature=0",
                    "skip_special_tokens=false", stdin=f"Look: <image:{folder}/0.png>What is it?")
-    assert ran.stdout.rstrip("\n") == list(answers_of_transformers(folder))[1].rstrip("\n")
+    assert ran.stdout.rstrip("\n") == next(answers_of_transformers(folder, PROMPTS[1:2])).rstrip("\n")
 
 
 def test_refusals(folder, tmp_path):
