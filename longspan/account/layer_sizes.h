@@ -20,7 +20,7 @@ struct LayerSizes {
   double feed_forward_forward;        // peak of temporaries in the forward
   double feed_forward_own_saved;      // feed_forward_saved without hidden states
   double hidden;                      // a hidden state in the compute dtype
-  double behind;                      // D if the layer has norms after the sublayers
+  double behind;                      // equals D if the layer has norms after the sublayers, else 0
   double dropped;  // input gradient of the widest adapter, before and after the dropout's backward
   double queries_wide, kv_wide, output_wide;  // gradients of attention, in the accumulation dtype
   AttentionMemory shared;                     // memory added by sequence parallelism

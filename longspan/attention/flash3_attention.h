@@ -1,6 +1,6 @@
 // FlashAttention 3 (arXiv 2407.08608) for Hopper GPUs, from the Python package flash_attn_3, if the
 // user has installed the package. Loading the package's shared object registers its operators with
-// torch, without Python. docs/gpu.md lists the tested versions.
+// torch, without Python.
 #pragma once
 
 #include <filesystem>

@@ -46,7 +46,8 @@ struct PictureLimits {
   bool as_qwen2_vl = true;  // also: sides of at least 28, ratios of at most 200
 };
 
-/// Returns LLaMA-Factory's limits before a processor: those of Qwen's before Qwen's.
+/// Returns the limits that LLaMA-Factory applies before this processor. Processors of Qwen's models
+/// get as_qwen2_vl.
 PictureLimits limits_for(const PictureProcessor& processor, int64_t max_pixels, int64_t min_pixels);
 
 /// A step of LLaMA-Factory's resizing.

@@ -27,8 +27,10 @@ std::string fits_whole_heads(int num_ranks, const AttentionShape& heads);
 bool serves_any_heads(const Method& method);
 
 // Method::ulysses_degrees, Method::auto_degrees
-std::vector<int> all_exchange_heads(const PlanRequest& request, const Method& self);   // P
-std::vector<int> none_exchange_heads(const PlanRequest& request, const Method& self);  // 1
+/// Returns the number of ranks: all ranks exchange heads.
+std::vector<int> all_exchange_heads(const PlanRequest& request, const Method& self);
+/// Returns 1: no ranks exchange heads.
+std::vector<int> none_exchange_heads(const PlanRequest& request, const Method& self);
 /// Returns the divisors of the number of ranks that divide the number of query heads, or the degree
 /// in the request.
 std::vector<int> dividing_degrees(const PlanRequest& request, const Method& self);

@@ -1,5 +1,6 @@
-// Places of patches in their frames. P: patches of all frames, in merge blocks: rows of blocks,
-// blocks of a row, then the rows and patches of a block. F: features.
+// Places of patches in their frames. P: patches of all frames. A frame is divided into blocks of
+// merge_size^2 patches; the patches of a block follow each other, row by row, and the blocks follow
+// each other, row by row. F: features, one for each block.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +18,8 @@ namespace longspan {
 /// The order in which a tower computes patches: frame by frame and, with windows, window by window
 /// in a frame. Patches that attend to each other are behind each other.
 struct PatchLayout {
-  /// int64: the patches in this order, and the place of each feature (merged patch) of the frames
-  /// in this order. Undefined: the order of the frames.
+  /// int64. order_P: the index in the frames of each patch in the tower's order. places_F: the
+  /// index in the tower's order of each feature of the frames. Undefined: both orders are the same.
   at::Tensor order_P, places_F;
   at::Tensor rows_P, columns_P;        // int64: of each patch in its frame
   at::Tensor heights_P, widths_P;      // int64: of its frame, in patches
