@@ -81,6 +81,7 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
                                   std::optional<int64_t>& seed,
                                   std::optional<int64_t>& batch_size) {
   constexpr double kSmall = 1e-6, kMost = 1e6;
+  constexpr int64_t kMostFrames = 1'000'000;
   AssistantRequest& request = arguments.request;
   std::vector<ArgumentKey> keys = {
       words("model_name_or_path", "a folder", request.model_name_or_path,
@@ -128,6 +129,16 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
              "smaller pictures are made larger [1024]"),
       pixels("video_max_pixels", request.pictures.video_max_pixels,
              "larger frames of videos are made smaller [65536]"),
+      pixels("video_min_pixels", request.pictures.video_min_pixels,
+             "smaller frames of videos are made larger [256]"),
+      {"video_fps", "a number above 0", "frames taken of a second of a video [2]",
+       [&](const std::string& text) {
+         return to_number<double>(text, kSmall, kMost, request.pictures.video_fps);
+       }},
+      {"video_maxlen", "a whole number, at least 1", "frames taken of a video at most [128]",
+       [&](const std::string& text) {
+         return to_number<int64_t>(text, 1, kMostFrames, request.pictures.video_maxlen);
+       }},
       whole("seed", 0, seed,
             writes_file ? "of what is drawn [42]" : "of what is drawn [another one each time]")};
   if (writes_file) {

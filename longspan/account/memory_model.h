@@ -96,6 +96,8 @@ struct MemoryFacts {
   struct Tower {
     VisionSpec spec = {};
     int64_t num_patches = 0;    // 0: no pictures
+    int64_t rows_ahead = 1;     // rows whose pixels may wait: of this step and the next
+    int64_t most_features = 0;  // of the row, for a rank that holds all tokens of pictures
     int64_t largest_frame = 0;  // patches of the largest frame
     int64_t residual_bytes = 4;
     /// The lowest block that saves tensors for a backward; depth: only the merger does; above: no

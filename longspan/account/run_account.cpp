@@ -113,12 +113,14 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
 
 /// Returns the inputs for a model's tower, whose lowest trained unit says where tensors are saved.
 MemoryFacts::Tower tower_of(const ModelSpec& model, const RunParameters& parameters,
-                            const RowLengths& row, int64_t compute_bytes) {
+                            const RowLengths& row, int64_t compute_bytes, int64_t rows_of_step) {
   MemoryFacts::Tower tower;
   if (!model.vision || row.num_patches == 0) return tower;
   tower.spec = *model.vision;
   tower.num_patches = row.num_patches;
   tower.largest_frame = row.largest_frame;
+  tower.rows_ahead = 2 * rows_of_step - 1;  // besides the one that the tower computes
+  tower.most_features = row.row_patches / model.vision->merged_patches();
   tower.residual_bytes = compute_bytes;
   int64_t lowest = model.vision->merger_unit() + 1;
   for (const HeldParameter& parameter : parameters.used) {
@@ -251,7 +253,8 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
     }
   }
   facts.cuda = hardware.cuda;
-  facts.tower = tower_of(model, parameters, row, facts.compute_bytes);
+  facts.tower = tower_of(model, parameters, row, facts.compute_bytes,
+                         settings.optimization.gradient_accumulation_steps);
   for (const HeldParameter& parameter : parameters.used) {
     if (!parameter.spec.expert || parameter.spec.role != ParameterRole::kLoraA) continue;
     facts.expert_adapter_rank = parameter.spec.shape[0];

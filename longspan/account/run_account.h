@@ -21,6 +21,7 @@ struct RowLengths {
   /// Patches of the rank with the most patches, and of the largest frame. Both belong to the row
   /// with the most patches, which may differ from the longest row.
   int64_t num_patches = 0, largest_frame = 0;
+  int64_t row_patches = 0;  ///< of all ranks
 };
 
 /// The parameters of a run on one rank.

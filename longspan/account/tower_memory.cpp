@@ -88,7 +88,12 @@ TowerMemory tower_memory(const MemoryFacts& facts) {
   memory.saved_on_host = offloads && !facts.in_file ? patches * saving_blocks * of_block : 0.0;
   if (saves_pixels(facts, of)) memory.saved += patches * of.pixels;
   const double feature = static_cast<double>(vision.feature_dim() * facts.compute_bytes);
-  memory.features = 3 * num_features * feature;  // computed, sent, and received
+  // Computed, sent, received, and received in the order of the tokens. At most, one rank's tokens
+  // have all features.
+  const double tokens = static_cast<double>(facts.num_tokens) /
+                        static_cast<double>(std::max<int64_t>(1, facts.sequence_size));
+  const double received = std::min(static_cast<double>(tower.most_features), tokens);
+  memory.features = feature * (num_features + std::max(num_features + received, 2 * received));
 
   const double mlp_chunk = chunk_rows(facts) * (3 * of.inner + of.exact + of.compute);
   const double attention = of.residual + 4 * of.compute + of.log_sum_exp,
@@ -106,7 +111,8 @@ TowerMemory tower_memory(const MemoryFacts& facts) {
     memory.backward += patches * block;
     memory.backward = std::max(memory.backward, merger + patches * 3 * of.compute);
   }
-  memory.pixels = std::min(static_cast<double>(kPixelsAheadBytes), patches * of.pixels) +
+  memory.pixels = std::min(static_cast<double>(kPixelsAheadBytes),
+                           static_cast<double>(tower.rows_ahead) * patches * of.pixels) +
                   static_cast<double>(tower.largest_frame) * of.pixels;
   return memory;
 }

@@ -14,7 +14,7 @@ KeySection preference_keys() {
   Key value_head_dropout =
       noted(number("value_head_dropout", &S::value_head_dropout, kNamed, 0,
                    "rm: dropout before the value head, in training. TRL and LLaMA-Factory always "
-                   "drop 0.1. With 0 the logged loss is the loss of the saved head."),
+                   "drop 0.1. With 0, the logged loss is that of the saved head."),
             "It has no such key; the dropout is 0.1.");
   value_head_dropout.most = 1;
   value_head_dropout.below_most = true;

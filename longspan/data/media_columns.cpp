@@ -26,8 +26,9 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-/// Returns the path of a file that a row names.
-std::string media_path(std::string given, const std::string& media_dir, const std::string& place) {
+/// Returns the path of a file, or folder of a video's frames, that a row names.
+std::string media_path(std::string given, const std::string& media_dir, const std::string& place,
+                       bool may_be_folder) {
   constexpr std::string_view kLocal = "file://";
   if (given.starts_with(kLocal)) given.erase(0, kLocal.size());
   if (given.starts_with("data:")) {
@@ -42,9 +43,13 @@ std::string media_path(std::string given, const std::string& media_dir, const st
                     "its path.",
                     place, shortened(given, kShownPath)));
   }
+  const auto is_there = [&](const fs::path& path) {
+    std::error_code error;
+    return is_file(path) || (may_be_folder && fs::is_directory(path, error));
+  };
   const fs::path inside = fs::path(media_dir) / given;  // an absolute path stays
-  if (is_file(inside)) return inside.string();
-  if (!given.empty() && is_file(given)) return given;
+  if (!given.empty() && is_there(inside)) return inside.string();
+  if (!given.empty() && is_there(given)) return given;
   throw RowError(
       fmt::format("{}: there is no file {}. Paths begin at the folder of media_dir (default: "
                   "dataset_dir).",
@@ -62,6 +67,24 @@ std::vector<std::string> texts_in(const ordered_json& list, const std::string& p
     texts.push_back(item.get<std::string>());
   }
   return texts;
+}
+
+/// Returns a video that is a file, or the files of a folder in the order of their names.
+MessagePicture video_at(const std::string& path, const std::string& place) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    return {.is_video = true, .files = {path}, .in_one_file = true};
+  }
+  MessagePicture video{.is_video = true};
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    if (is_file(entry.path())) video.files.push_back(entry.path().string());
+  }
+  if (video.files.empty()) {
+    throw RowError(fmt::format("{}: the folder {} has no files; wanted are the frames of a video",
+                               place, shortened(path, kShownPath)));
+  }
+  std::ranges::sort(video.files);
+  return video;
 }
 
 MessagePicture video_of(const ordered_json& value, const std::string& place) {
@@ -131,7 +154,10 @@ class Placing {
         if (number < std::ssize(files)) picture = files[number];
         ++number;
       }
-      for (std::string& file : picture.files) file = media_path(file, entry_.media_dir, source_);
+      for (std::string& file : picture.files) {
+        file = media_path(file, entry_.media_dir, source_, /*may_be_folder=*/picture.in_one_file);
+      }
+      if (picture.in_one_file) picture = video_at(picture.files.front(), source_);
     }
   }
 

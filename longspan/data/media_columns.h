@@ -16,7 +16,7 @@ namespace longspan {
 /// LLaMA-Factory. Tags stay plain text if the entry lists no such column and no message has a part
 /// with a picture. Throws RowError with the conversation's source: different numbers of tags and
 /// files, a missing file, an address or data in place of a file, a video that is neither a file nor
-/// a list of frames.
+/// a folder or list of frames.
 void place_pictures(const DatasetEntry& entry, const nlohmann::ordered_json& row,
                     Conversation& conversation);
 

@@ -11,6 +11,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/files/checksum.h"
+#include "longspan/files/file_state.h"
 #include "longspan/input/input_file.h"
 #include "longspan/pictures/raster.h"
 #include "longspan/text/counted.h"
@@ -56,9 +57,10 @@ VideoForm video_form(const std::string& template_name, const PictureEncoding& pi
 }
 
 PictureRows::ReadFile PictureRows::read(const std::string& path, const std::string& source) const {
+  const std::string key = file_state(path);
   {
     const std::scoped_lock lock(mutex_);
-    if (const auto found = files_.find(path); found != files_.end()) return found->second;
+    if (const auto found = files_.find(key); found != files_.end()) return found->second;
   }
   try {
     const std::string bytes = InputFile(path, "picture").read_all(kMostFileBytes);
@@ -67,7 +69,7 @@ PictureRows::ReadFile PictureRows::read(const std::string& path, const std::stri
     // Decoded, so that a picture that is broken after its header is found before training.
     const ReadFile file{decode_picture(bytes, path).size, hash.value()};
     const std::scoped_lock lock(mutex_);
-    return files_.emplace(path, file).first->second;
+    return files_.emplace(key, file).first->second;
   } catch (const UserError& error) {
     throw RowError(fmt::format("{}: {}", source, error.what()));
   }
@@ -114,9 +116,10 @@ Picture PictureRows::look_at_frames(MessagePicture& video, const std::string& so
 
 PictureRows::ReadVideo PictureRows::read_video(const std::string& path,
                                                const std::string& source) const {
+  const std::string key = file_state(path);
   {
     const std::scoped_lock lock(mutex_);
-    if (const auto found = read_videos_.find(path); found != read_videos_.end()) {
+    if (const auto found = read_videos_.find(key); found != read_videos_.end()) {
       return found->second;
     }
   }
@@ -125,7 +128,7 @@ PictureRows::ReadVideo PictureRows::read_video(const std::string& path,
     video.sample = sample_video(path, encoding_.video_sampling);
     video.checksum = checksum_of_file(path).xxh64;
     const std::scoped_lock lock(mutex_);
-    return read_videos_.emplace(path, std::move(video)).first->second;
+    return read_videos_.emplace(key, std::move(video)).first->second;
   } catch (const NoVideoDecoder&) {
     throw;  // No fault of the row.
   } catch (const UserError& error) {
@@ -198,6 +201,7 @@ Conversation PictureRows::prepared(const Conversation& conversation, PlacedPictu
     require_no_own_tokens(message, source);
     if (message.role == Role::kSystem) continue;
     const std::vector<TagPlace> tags = tags_in(message.content);
+    if (plain_tags_ && message.pictures.empty()) continue;
     if (tags.size() != message.pictures.size()) {
       throw RowError(
           fmt::format("{}: a message has the tag {} or {}, and no file for it. List the files in "

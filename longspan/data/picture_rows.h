@@ -38,9 +38,11 @@ VideoForm video_form(const std::string& template_name, const PictureEncoding& pi
 class PictureRows {
  public:
   /// `writes_tags`: the template gets the pictures' texts in place of tags; otherwise the template
-  /// gets parts of messages, and prints the texts itself.
-  PictureRows(const PictureEncoding& encoding, VideoForm videos, bool writes_tags)
-      : encoding_(encoding), videos_(videos), writes_tags_(writes_tags) {}
+  /// gets parts of messages, and prints the texts itself. `plain_tags`: tags of a message without
+  /// files are plain text, as in an answer of a chat; otherwise such a message is an error.
+  PictureRows(const PictureEncoding& encoding, VideoForm videos, bool writes_tags,
+              bool plain_tags = false)
+      : encoding_(encoding), videos_(videos), writes_tags_(writes_tags), plain_tags_(plain_tags) {}
 
   /// Returns the conversation in the form that the template takes, and its pictures. Reads the
   /// files, to get checksums and sizes, and decodes pictures. Throws RowError: a tag without a
@@ -83,9 +85,9 @@ class PictureRows {
 
   const PictureEncoding& encoding_;
   VideoForm videos_;
-  bool writes_tags_;
+  bool writes_tags_, plain_tags_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, ReadFile> files_;  // files that have been read
+  mutable std::map<std::string, ReadFile> files_;  // by path, size and time
   mutable std::map<std::string, ReadVideo> read_videos_;
 };
 

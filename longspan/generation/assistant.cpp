@@ -13,6 +13,7 @@
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/generation/assistant_pictures.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
@@ -251,18 +252,6 @@ std::unique_ptr<TurnEncoder> chat_of(const AssistantRequest& request, const Toke
                              local_time_now());
 }
 
-/// Returns how the prompts' pictures become tokens by the template; null: it takes none.
-std::unique_ptr<PromptEncoding> pictures_of(const AssistantRequest& request,
-                                            const std::string& folder, const Tokenizer& tokenizer) {
-  std::optional<PictureEncoding> encoding =
-      picture_encoding_of(folder, tokenizer, request.pictures);
-  if (!encoding) return nullptr;
-  const VideoForm videos = video_form(request.template_name, *encoding);
-  if (videos == VideoForm::kNone) return nullptr;
-  return std::make_unique<PromptEncoding>(*std::move(encoding), videos,
-                                          /*writes_tags=*/!request.template_name.empty());
-}
-
 std::string described(int64_t num_parameters) {
   return num_parameters < 10'000'000      ? fmt::format("{:.2f} million", num_parameters * 1e-6)
          : num_parameters < 1'000'000'000 ? fmt::format("{:.0f} million", num_parameters * 1e-6)
@@ -291,12 +280,8 @@ const std::string& text_to_continue(const Conversation& conversation, const std:
 
 Sample Assistant::prompt(const Conversation& conversation) const {
   const std::string place = conversation.source.empty() ? "" : conversation.source + ": ";
-  if (has_pictures(conversation) && !(pictures && chat)) {
-    throw UserError(fmt::format(
-        "{}the prompt has pictures, and {}. Take them out, or choose a model that takes pictures.",
-        place,
-        pictures ? "the model has no chat template that places them"
-                 : fmt::format("the model ({}) takes none", config.architecture)));
+  if (has_pictures(conversation) && !pictures) {
+    throw UserError(fmt::format("{}the prompt has pictures, and {}", place, no_pictures));
   }
   Sample sample;
   // Text to continue gets the special tokens that transformers' tokenizers put before it (<s>).
@@ -334,10 +319,7 @@ Assistant load_assistant(const AssistantRequest& request) {
   assistant.tokenizer = Tokenizer::load(folders.tokenizer);
   const Tokenizer& tokenizer = assistant.tokenizer;
   assistant.chat = chat_of(request, tokenizer);
-  if (request.takes_pictures && takes_pictures(assistant.config)) {
-    assistant.config = with_pictures(assistant.config);
-    assistant.pictures = pictures_of(request, folders.model, tokenizer);
-  }
+  if (request.takes_pictures) take_pictures(assistant, request);
   // The tower's adapters are merged even if no prompt has pictures.
   assistant.config = with_adapted_tower(folders.adapters, assistant.config);
   assistant.skip_special_tokens = request.skip_special_tokens;

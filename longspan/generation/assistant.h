@@ -44,7 +44,7 @@ struct PromptEncoding {
   PictureRows rows;  // by `encoding`
 
   PromptEncoding(PictureEncoding of_model, VideoForm videos, bool writes_tags)
-      : encoding(std::move(of_model)), rows(encoding, videos, writes_tags) {}
+      : encoding(std::move(of_model)), rows(encoding, videos, writes_tags, /*plain_tags=*/true) {}
 };
 
 struct Assistant {
@@ -60,8 +60,9 @@ struct Assistant {
   std::string description;  // a line or two: model, dtype, template, settings
   std::string warning;      // parts of the folder's files without effect, one a line
 
-  /// How pictures become tokens; null: the assistant takes none.
+  /// How pictures become tokens; null: the assistant takes none, for the reason in `no_pictures`.
   std::unique_ptr<PromptEncoding> pictures;
+  std::string no_pictures;
 
   /// Returns a conversation that ends with a question, or a text to continue, as tokens with its
   /// pictures. Throws UserError: the template refuses the conversation; without a template, the

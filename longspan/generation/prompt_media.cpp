@@ -34,14 +34,17 @@ std::optional<PathTag> next_path_tag(const std::string& text, size_t from) {
     const size_t end = begin == std::string::npos ? begin : text.find('>', begin);
     if (end == std::string::npos || (first && first->begin < begin)) continue;
     const size_t path = begin + opening.size();
-    first = {begin, end + 1, is_video, text.substr(path, end - path)};
+    std::string file = text.substr(path, end - path);
+    // Not <image:loc>, a tag of XML.
+    if (!fs::path(file).has_extension() && file.find('/') == std::string::npos) continue;
+    first = {begin, end + 1, is_video, std::move(file)};
   }
   return first;
 }
 
 bool has_files(const nlohmann::ordered_json& row, const char* column) {
   const auto value = row.find(column);
-  return value != row.end() && !value->is_null() && !value->empty();
+  return value != row.end() && (value->is_string() || value->is_array()) && !value->empty();
 }
 
 void require_file(const std::string& path, const std::string& folder, const std::string& place) {
@@ -70,7 +73,8 @@ void take_paths(Message& message, const std::string& folder, const std::string& 
     take_plain(std::string_view(message.content).substr(from, tag->begin - from));
     require_file(tag->path, folder, place);
     text += tag->is_video ? kVideoTag : kImageTag;
-    pictures.push_back({.is_video = tag->is_video, .files = {tag->path}});
+    pictures.push_back(
+        {.is_video = tag->is_video, .files = {tag->path}, .in_one_file = tag->is_video});
     from = tag->end;
   }
   take_plain(std::string_view(message.content).substr(from));

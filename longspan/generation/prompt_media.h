@@ -9,7 +9,7 @@
 namespace longspan {
 
 /// Finds the files of the prompt's pictures and videos, in the order of their tags:
-///   <image:PATH>, <video:PATH>   in a text: the file itself
+///   <image:PATH>, <video:PATH>   in a text: the file itself; PATH has an ending or a slash
 ///   <image>, <video>             in a text: the next file of the row's columns images and videos
 ///   parts of messages            as in data sets (read_message_parts)
 /// A text keeps <image> and <video> as they are where the prompt has no file at all. Paths begin at

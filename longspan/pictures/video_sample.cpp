@@ -24,8 +24,12 @@ std::optional<double> product(int64_t number, int64_t num, int64_t den) {
   return static_cast<double>(number * num) / static_cast<double>(den);
 }
 
+/// Longer durations are wrong: positions in proportion to them would leave the numbers of tokens.
+constexpr double kMostSeconds = 1e7;
+
 std::optional<double> seconds_of(const VideoHeader& header) {
-  return product(header.ticks, header.tick_num, header.tick_den);
+  const std::optional<double> seconds = product(header.ticks, header.tick_num, header.tick_den);
+  return seconds && *seconds <= kMostSeconds ? seconds : std::nullopt;
 }
 
 /// Returns numpy.linspace(0, last, count).astype(int32).

@@ -67,6 +67,7 @@ void set_patches(RowLengths& lengths, const ExampleSet& examples, int64_t batch_
       lengths.largest_frame = std::max(lengths.largest_frame, patches_of(frame));
     }
     lengths.num_patches = std::max(lengths.num_patches, of_rank);
+    lengths.row_patches += of_rank;
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
+#include "longspan/files/checksum.h"
 #include "longspan/input/input_file.h"
 #include "longspan/pictures/frame_reader.h"
 #include "longspan/pictures/picture.h"
@@ -29,15 +30,17 @@ class PictureFiles {
     const PictureProcessor& processor = this->processor();
     if (picture.is_video) return patches_of_video(picture, t, processor);
     const std::string& path = picture.files.front();
-    PixelValues values =
-        pixel_values(read(path), path, processor, limits_for(processor, max_pixels_, min_pixels_));
-    if (values.grid != picture.grid) {
-      throw UserError(fmt::format(
-          "{}: the picture has {} x {} patches, and it had {} x {} when the run read its data "
-          "sets. Leave pictures as they are during a run.",
-          path, values.grid.h, values.grid.w, picture.grid.h, picture.grid.w));
+    const std::string bytes = read(path);
+    Xxh64 hash;
+    hash.add(bytes.data(), bytes.size());
+    if (hash.value() != picture.checksum) {
+      throw UserError(
+          fmt::format("{}: the picture has changed since it was first read. Leave pictures as they "
+                      "are during a run.",
+                      path));
     }
-    return values.patches_PX;
+    return pixel_values(bytes, path, processor, limits_for(processor, max_pixels_, min_pixels_))
+        .patches_PX;
   }
 
  private:

@@ -5,12 +5,14 @@ import os
 import random
 import subprocess
 
+import av
 import pytest
 import torch
 import transformers
 from conftest import PROGRAM, write_model
 from picture_models import GEMMA_SIDE, GEMMA_TEXT, MODELS, write_model_with_pictures
 from PIL import Image
+from video_files import needs_decoder, write_video
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -137,6 +139,35 @@ def test_chat(folder):
     ran = longspan("chat", folder, f"template={folder.name}", f"max_new_tokens={NEW_TOKENS}", "temperature=0",
                    "skip_special_tokens=false", stdin=f"Look: <image:{folder}/0.png>What is it?")
     assert ran.stdout.rstrip("\n") == next(answers_of_transformers(folder, PROMPTS[1:2])).rstrip("\n")
+
+
+@needs_decoder
+def test_video_files(folder):
+    """A file in the text, in the column, and a folder of its frames."""
+    side = 2 * MODELS[folder.name][1]
+    write_video(folder / "film.mp4", "mpeg4", num_frames=8, height=3 * side, width=4 * side, rate=4)
+    (folder / "frames").mkdir()
+    with av.open(str(folder / "film.mp4")) as container:
+        for i, frame in enumerate(container.decode(video=0)):
+            if i in (0, 2, 4, 7):  # those that LLaMA-Factory takes of two seconds
+                frame.to_image().save(folder / "frames" / f"{i}.png")
+    rows = [dict(prompt="<video:film.mp4>What happens?"), dict(prompt="<video>What happens?", videos=["film.mp4"]),
+            dict(prompt="<video:frames/>What happens?")]
+    file = folder / "films.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if folder.name == "gemma3":
+        assert "the model takes none" in longspan("generate", file, folder, "template=gemma3", status=1).stderr
+        return
+    one, other, frames = answers(folder, file)
+    assert one == other == frames
+
+
+def test_texts_that_look_like_tags(folder):
+    """Plain text stays what it is, where it names no file."""
+    rows = [dict(prompt="A sitemap has <image:loc> and <image>", images=3), dict(prompt="No <video> here")]
+    file = folder / "tags.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(answers(folder, file)) == 2
 
 
 def test_refusals(folder, tmp_path):
