@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT / "tests" / "parity"))
 
 from picture_models import write_folder  # noqa: E402
 
-PATCH, FPS = 16, 2
-HEIGHT, WIDTH = 448, 640  # of a frame: 280 tokens for two frames
+FPS = 2
+HEIGHT, WIDTH = 392, 560  # of a frame: 280 tokens for two frames
 
 
 def parse_arguments():
@@ -45,21 +45,15 @@ def write_video(path, num_frames):
 
 
 def write_model(folder):
-    """Recurrent layers only: a step on a million tokens takes minutes on a CPU."""
-    write_folder(folder, "qwen3_5")
+    """A small model with a sliding window: a step on a million tokens takes minutes on a CPU."""
+    write_folder(folder, "qwen2_vl")
     tokens = {key: value for key, value in json.loads((folder / "config.json").read_text()).items() if key.endswith("_id")}
-    processor = folder / "video_preprocessor_config.json"
-    keys = json.loads(processor.read_text())
-    keys["size"] = dict(shortest_edge=4096, longest_edge=1 << 40)
-    processor.write_text(json.dumps(keys))
     text = dict(vocab_size=len(transformers.AutoTokenizer.from_pretrained(folder)), hidden_size=32, intermediate_size=32,
-                num_hidden_layers=2, layer_types=["linear_attention"] * 2, num_attention_heads=2, num_key_value_heads=1,
-                head_dim=16, linear_num_key_heads=1, linear_num_value_heads=1, linear_key_head_dim=16,
-                linear_value_head_dim=16, max_position_embeddings=1 << 21,
-                rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[1, 1, 0], partial_rotary_factor=0.25))
-    vision = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=1, out_hidden_size=32, patch_size=PATCH,
-                  num_position_embeddings=256)
-    config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, **tokens)
+                num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=1 << 21,
+                use_sliding_window=True, sliding_window=1024, max_window_layers=0,
+                rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 3, 3]))
+    vision = dict(depth=1, embed_dim=16, hidden_size=32, mlp_ratio=2, num_heads=1, patch_size=14)
+    config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **tokens)
     torch.manual_seed(0)
     transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).save_pretrained(folder)
 
@@ -82,13 +76,15 @@ def main():
     (options.out / "dataset_info.json").write_text(json.dumps(dict(film=dict(
         file_name="rows.json", formatting="sharegpt", columns=dict(messages="messages", videos="videos"), tags=tags))))
     output = options.out / "output"
-    keys = dict(model_name_or_path=folder, stage="sft", finetuning_type="full", dataset="film", dataset_dir=options.out,
-                template="qwen3_5_nothink", cutoff_len=1 << 21, video_fps=FPS, video_maxlen=num_frames,
-                video_max_pixels=HEIGHT * WIDTH, output_dir=output, overwrite_output_dir="true", max_steps=1,
+    keys = dict(model_name_or_path=str(folder), stage="sft", finetuning_type="full", dataset="film",
+                dataset_dir=str(options.out),
+                template="qwen2_vl", cutoff_len=1 << 21, video_fps=FPS, video_maxlen=num_frames,
+                video_max_pixels=HEIGHT * WIDTH, output_dir=str(output), overwrite_output_dir=True, max_steps=1,
                 per_device_train_batch_size=1, gradient_accumulation_steps=1, logging_steps=1, save_strategy="no",
-                nproc_per_node=options.ranks, sequence_parallel_size=options.ranks, do_train="true")
+                nproc_per_node=options.ranks, sequence_parallel_size=options.ranks, do_train=True)
     begin = time.monotonic()
-    subprocess.run([options.program, "train", *(f"{key}={value}" for key, value in keys.items())], check=True)
+    (options.out / "config.yaml").write_text(json.dumps(keys))  # JSON is YAML
+    subprocess.run([options.program, "train", options.out / "config.yaml"], check=True)
     seconds = time.monotonic() - begin
     memory = json.loads((output / "memory.json").read_text())
     tokens = memory["facts"]["num_tokens"]

@@ -262,9 +262,9 @@ const std::string& help_of_chat() {
 MODEL is a Hugging Face folder, or the folder of a LoRA adapter, whose base model it knows. At a
 terminal each line is a question (pasted text may have several lines), and the model is shown the
 whole conversation. A model that takes pictures is shown those that a question names as
-<image:PATH> or <video:PATH>. /clear begins anew, /system TEXT begins anew with a system message, /exit or
-Ctrl-D leaves, Ctrl-C stops an answer and clears a line. Without a terminal all of stdin is one
-question, and nothing but the answer is printed. On CPU.
+<image:PATH> or <video:PATH>. /clear begins anew, /system TEXT begins anew with a system message,
+/exit or Ctrl-D leaves, Ctrl-C stops an answer and clears a line. Without a terminal all of stdin
+is one question, and nothing but the answer is printed. On CPU.
 
 )") + generation_keys_help(/*writes_file=*/false);
   return text;

@@ -35,7 +35,7 @@ def test_env_says_which_loops_run():
 
     *loops, products = lines(None)
     assert loops == [widest(), widest()]
-    assert products in ("oneDNN", "MKL", "torch's")
+    assert products in ("oneDNN", "MKL", "torch's", "own AVX2 tiles")
     for name in NAMES[: NAMES.index(widest())]:
         *loops, products = lines(name)
         assert loops == [f"{name} ({VARIABLE}; the processor runs {widest()})"] * 2

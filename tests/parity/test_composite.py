@@ -189,7 +189,7 @@ def test_what_is_refused(places, data, tmp_path):
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     refused = Running(settings_of(folder, data, tmp_path / "out")).wait()
     assert refused.status == 1 and "no tensors of its vision part" in refused.text, refused.text
-    made = subprocess.run([PROGRAM, "init", "--config", places["gemma3"] / "whole", "--output", tmp_path / "made"],
+    made = subprocess.run([PROGRAM, "init", "--config", places["mistral"] / "whole", "--output", tmp_path / "made"],
                           capture_output=True, text=True)
     assert made.returncode == 1 and "only its language model can be made" in made.stderr, made.stderr
 
