@@ -159,7 +159,9 @@ def test_video_files(folder):
         assert "the model takes none" in longspan("generate", file, folder, "template=gemma3", status=1).stderr
         return
     one, other, frames = answers(folder, file)
-    assert one == other == frames
+    assert one == other
+    if folder.name == "qwen2_vl":  # Qwen3-VL also reads the times of frames, which a folder does not have
+        assert one == frames
 
 
 def test_texts_that_look_like_tags(folder):
