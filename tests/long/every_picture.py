@@ -48,7 +48,9 @@ ALONE = {}  # losses of one process
 
 
 def is_served(run):
-    return run.get("method") not in ("usp", "loongtrain") or run.get("num_ranks") in (None, 4)
+    """Four heads of 16 numbers divide into 2 and 4; a degree of 2 and a ring take 4 ranks."""
+    num_ranks = {"usp": (4,), "loongtrain": (4,), "ulysses": (2, 4), "async-ulysses": (2, 4), "xtuner-ulysses": (2, 4)}
+    return run["num_ranks"] in num_ranks.get(run["method"], AXES["num_ranks"])
 
 
 def runs():
