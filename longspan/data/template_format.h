@@ -78,8 +78,8 @@ struct Format {
   std::string_view mistaken_for = {}, mistake = {};
   std::string_view without_thoughts = {};
   VideoForm videos = VideoForm::kNone;
-  /// What the saved Jinja template prints for a picture and for a video; a processor writes the
-  /// rest.
+  /// Texts that the saved Jinja template prints for a picture and for a video; a processor writes
+  /// the rest.
   std::string_view printed_picture = {}, printed_video = {};
 };
 

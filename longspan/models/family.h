@@ -26,8 +26,8 @@ struct PictureTokenKeys {
   const char* end = "vision_end_token_id";
 };
 
-/// What a tower is read from: vision_config, all of config.json, and the language model's hidden
-/// size.
+/// The sources of a tower's spec: vision_config, all of config.json, and the language model's
+/// hidden size.
 struct VisionKeys {
   const JsonObject& tower;
   const JsonObject& whole;

@@ -16,14 +16,14 @@ struct Picture {
   /// fill a temporal patch.
   std::vector<std::string> files;
   bool is_video = false;
-  /// Of a video file: the numbers of the chosen frames, with the last one repeated as above.
-  /// Otherwise empty.
+  /// Numbers of the chosen frames of a video file, with the last one repeated as above; empty for
+  /// other pictures.
   std::vector<int64_t> frames = {};
   uint64_t version = 0;   // of a video file: changes if the file is written (pictures/video_file.h)
   PictureGrid grid = {};  // of the patches
   int64_t num_features = 0;  // rows of the vision tower's output; one per token of the picture
-  /// XXH64 of the file, or of the checksums of a video's frames. Of a video file: of the file's
-  /// checksum and the frames' numbers.
+  /// XXH64 of a picture's file, of the checksums of a video's frames, or of a video file's checksum
+  /// and the frames' numbers.
   uint64_t checksum = 0;
   bool is_two_way = false;  // the picture's tokens in a row see each other (TwoWaySpan)
   bool operator==(const Picture&) const = default;

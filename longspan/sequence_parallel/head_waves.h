@@ -7,9 +7,8 @@
 
 namespace longspan {
 
-/// Does the same as attend_exchanged(), in the waves of the split. Of the exchanged tensors, only
-/// the attention's output and log-sum-exp are saved for the backward. The backward exchanges
-/// queries, keys and values again.
+/// Does the same as attend_exchanged(), in the waves of the split. The backward finds the
+/// attention's output and log-sum-exp saved, and exchanges queries, keys and values again.
 at::Tensor attend_in_waves(const AttentionInputs& inputs, const HeadSplit& split,
                            const Group& group, const AttendPiece& attend,
                            AttentionCheckpoint checkpoint);

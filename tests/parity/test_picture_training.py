@@ -80,7 +80,7 @@ def rows_of(folder, tmp_path, **keys):
 
 
 def given_to_gemma(config, document):
-    """What transformers' Gemma 3 is given for a document."""
+    """The arguments of transformers' Gemma 3 for a document."""
     tokens = torch.tensor([document["input_ids"]])
     given = dict(input_ids=tokens, labels=torch.tensor([document["labels"]]),
                  token_type_ids=(tokens == config.image_token_index).int())

@@ -62,7 +62,7 @@ OLD = {"qwen2_vl", "qwen2_5_vl"}
 
 
 def is_of_tower(key):
-    """Of a parameter of transformers."""
+    """Whether a parameter of transformers belongs to the tower."""
     return any(part in key for part in (".visual.", ".vision_tower.", ".multi_modal_projector."))
 
 
