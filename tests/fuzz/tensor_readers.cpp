@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
@@ -57,6 +59,14 @@ const std::string& small_model_folder() {
   return folder;
 }
 
+/// Returns the content of a file of small_model_folder(). std::filesystem's copy functions fail when
+/// the fuzzer's timer interrupts them (EINTR); streams try again.
+std::string small_model_file(const std::string& name) {
+  std::ifstream file(small_model_folder() + "/" + name, std::ios::binary);
+  fuzz::require(file.is_open(), "the small model has the file");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 /// Reads every element, so that a too short mapping is noticed.
 void add_up(const at::Tensor& tensor) {
   fuzz::require(tensor.numel() < 1'000'000, "a small file has few numbers");
@@ -79,8 +89,7 @@ FUZZ_READER(weights) {
 /// model.safetensors.index.json next to the file that it should name.
 FUZZ_READER(weights_index) {
   const Folder folder;
-  fs::copy_file(small_model_folder() + "/model.safetensors",
-                folder.path() + "/model-00001-of-00001.safetensors");
+  folder.write("model-00001-of-00001.safetensors", small_model_file("model.safetensors"));
   folder.write("model.safetensors.index.json", input);
   check_model_folder(folder.path(), small_model());
   load_parameters(folder.path(), small_model(), at::kFloat);
@@ -89,7 +98,7 @@ FUZZ_READER(weights_index) {
 /// config.json of another model next to the weights, with sizes that the weights do not have.
 FUZZ_READER(config_beside_weights) {
   const Folder folder;
-  fs::copy_file(small_model_folder() + "/model.safetensors", folder.path() + "/model.safetensors");
+  folder.write("model.safetensors", small_model_file("model.safetensors"));
   folder.write("config.json", input);
   const ModelConfig config = load_folder_config(folder.path());
   load_parameters(folder.path(), config, at::kFloat);
@@ -230,7 +239,10 @@ FUZZ_READER(assistant) {
                                     "config.json"};
   const char* name = kNames[choose(input, 5)];
   const Folder folder;
-  fs::copy(small_model_folder(), folder.path());
+  for (const fs::directory_entry& file : fs::directory_iterator(small_model_folder())) {
+    const std::string file_name = file.path().filename().string();
+    folder.write(file_name, small_model_file(file_name));
+  }
   folder.write(name, input);
   load(folder.path());
 }
