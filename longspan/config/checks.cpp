@@ -156,6 +156,12 @@ void check_rows_of_caller(const Config& config, const Demand& demand) {
 void check_required(const Config& config, TrainingRows rows, const Demand& demand) {
   if (rows == TrainingRows::kOfCaller) {
     check_rows_of_caller(config, demand);
+  } else if (stage_of(config.method).rows == RowKind::kRollout) {
+    demand(config.data.dataset.empty(),
+           fmt::format("dataset: stage {} trains on rollouts; remove dataset",
+                       config.method.stage));
+    demand(config.optimization.max_steps > 0,
+           "max_steps is missing: the number of rollouts is not known in advance; give max_steps");
   } else {
     demand(!config.data.dataset.empty(), "dataset is missing: give names from dataset_info.json");
   }
@@ -222,6 +228,9 @@ void check_evaluation(const Config& config, const Demand& demand) {
       !evaluates || splits || !config.data.eval_dataset.empty(),
       "do_eval or eval_strategy is given, and there is nothing to evaluate on; give eval_dataset, "
       "or val_size for a validation split of dataset");
+  demand(!evaluates || stage_of(config.method).rows != RowKind::kRollout,
+         fmt::format("do_eval and eval_strategy: stage {} has no evaluation; remove them",
+                     config.method.stage));
   demand(evaluates || (!splits && config.data.eval_dataset.empty()),
          "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
          "eval_strategy: steps (or epoch), or do_eval: true for once at the end");

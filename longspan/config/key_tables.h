@@ -48,6 +48,7 @@ inline constexpr std::string_view kShare =
 KeySection model_keys();
 KeySection method_keys();
 KeySection preference_keys();
+KeySection policy_keys();
 KeySection data_keys();
 KeySection output_keys();
 KeySection optimization_keys();

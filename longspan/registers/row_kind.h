@@ -10,6 +10,7 @@ enum class RowKind {
   kAnswer,              // a conversation that ends with an answer
   kPair,                // a conversation that ends with a question; a chosen and a rejected answer
   kUnpairedPreference,  // a conversation that ends with an answer, and whether it is desirable
+  kRollout,             // no data set's row: an answer of a policy, with its reward
 };
 
 /// Whether each document of an example gets its own row. An unpaired preference's second document
@@ -33,6 +34,8 @@ constexpr RowParts parts_of(RowKind kind) {
       return {.pair = true};
     case RowKind::kUnpairedPreference:
       return {.answer = true, .desirability = true};
+    case RowKind::kRollout:
+      throw std::logic_error("rollouts are not rows of a data set");
   }
   throw std::logic_error("rows of no kind");
 }

@@ -10,10 +10,14 @@ namespace longspan {
 
 /// pt: one document. sft: one document, or with neat_packing several documents, which do not see
 /// each other. dpo, rm: the chosen document, then the rejected document, with the same prompt. kto:
-/// the document, then the same prompt with another example's answer, for an estimate of KL.
+/// the document, then the same prompt with another example's answer, for an estimate of KL. grpo:
+/// the rollouts of a group.
 struct Example {
   std::vector<Sample> documents;
   bool desirable = true;  // kto: true if the answer is desirable
+  /// grpo: the reward of each document; empty: the documents have advantages as a column.
+  std::vector<double> rewards = {};
+  int64_t num_truncated = 0;  // grpo: documents that ended by their length limit
   /// sft with packing and without neat_packing: indices of the samples' first tokens in the single
   /// document, ascending, without 0. As in LLaMA-Factory, positions restart at 0 at these tokens,
   /// but each sample sees the earlier samples.

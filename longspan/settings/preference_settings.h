@@ -1,7 +1,9 @@
-// Preference losses and the reference model. No torch.
+// Losses of preferences and rollouts, and the reference model. No torch.
 #pragma once
 
 #include <string>
+
+#include "longspan/settings/policy_settings.h"
 
 namespace longspan {
 
@@ -14,6 +16,7 @@ struct PreferenceSettings {
   bool precompute_ref_log_probs = false;
   bool pref_share_prompt = false;
   double value_head_dropout = 0.0;  // stage rm
+  PolicySettings policy;            // stage grpo
 };
 
 }  // namespace longspan

@@ -3,10 +3,23 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
+#include <stdexcept>
+
 #include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
+
+at::Tensor logprobs_of(Decoder& model, const Row& row, double temperature) {
+  return model.token_scores(row.local, {.temperature = temperature}).logprobs_L;
+}
+
+/// The base model of a model with adapters, while in scope.
+struct WithoutAdapters {
+  Decoder& model;
+  explicit WithoutAdapters(Decoder& m) : model(m) { model.use_adapters(false); }
+  ~WithoutAdapters() { model.use_adapters(true); }
+};
 
 class Model : public Reference {
  public:
@@ -17,6 +30,10 @@ class Model : public Reference {
   at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) override {
     const at::NoGradGuard no_grad;
     return longspan::document_logprobs(*model_, row.local, row.num_documents(), sum_over);
+  }
+  at::Tensor token_logprobs(const Row& row, double temperature) override {
+    const at::NoGradGuard no_grad;
+    return logprobs_of(*model_, row, temperature);
   }
   ShardedParameters::HeldBytes held_bytes() const override {
     if (sharded_) return sharded_->held_bytes();
@@ -39,12 +56,13 @@ class BaseModel : public Reference {
 
   at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) override {
     const at::NoGradGuard no_grad;
-    struct WithoutAdapters {
-      Decoder& model;
-      explicit WithoutAdapters(Decoder& m) : model(m) { model.use_adapters(false); }
-      ~WithoutAdapters() { model.use_adapters(true); }
-    } const scope(model_);
+    const WithoutAdapters scope(model_);
     return longspan::document_logprobs(model_, row.local, row.num_documents(), sum_over);
+  }
+  at::Tensor token_logprobs(const Row& row, double temperature) override {
+    const at::NoGradGuard no_grad;
+    const WithoutAdapters scope(model_);
+    return logprobs_of(model_, row, temperature);
   }
 
  private:
@@ -61,6 +79,9 @@ class Table : public Reference {
       values.push_back(table_.at(document.example->number).at(document.number));
     }
     return sent_to(at::tensor(values, at::kDouble), row.local.tokens_T.device());
+  }
+  at::Tensor token_logprobs(const Row&, double) override {
+    throw std::logic_error("a table has log-probabilities of documents only");
   }
 
  private:

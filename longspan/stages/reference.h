@@ -22,6 +22,10 @@ class Reference {
   /// Like document_logprobs for the row's documents, without gradients. Collective over the row's
   /// sequence group.
   virtual at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) = 0;
+  /// Returns log p of the row's labels on this rank, [L] fp64, without gradients. `temperature`:
+  /// divides the logits. Collective as document_logprobs(). Throws std::logic_error for a table,
+  /// which has only sums.
+  virtual at::Tensor token_logprobs(const Row& row, double temperature) = 0;
   /// Returns the bytes of parameters that only the reference holds.
   virtual ShardedParameters::HeldBytes held_bytes() const { return {}; }
 };

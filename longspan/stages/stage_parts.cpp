@@ -11,7 +11,8 @@ namespace {
 constexpr std::string_view kPacking[] = {"packing"}, kPreference[] = {"pref_beta", "pref_ftx"},
                            kReference[] = {"ref_model", "ref_model_adapters",
                                            "precompute_ref_log_probs"},
-                           kSharedPrompt[] = {"pref_share_prompt"};
+                           kSharedPrompt[] = {"pref_share_prompt"},
+                           kRollouts[] = {"rollouts", "rollout_temperature", "max_staleness"};
 
 }  // namespace
 
@@ -19,6 +20,7 @@ extern const StageKeys kPackingKeys{.keys = kPacking};
 extern const StageKeys kPreferenceKeys{.keys = kPreference};
 extern const StageKeys kReferenceKeys{.keys = kReference};
 extern const StageKeys kSharedPromptKeys{.keys = kSharedPrompt, .use = "pairs of answers"};
+extern const StageKeys kRolloutKeys{.keys = kRollouts, .use = "rollouts"};
 
 std::vector<std::string> no_problems(const PreferenceSettings&, const MethodSettings&) {
   return {};

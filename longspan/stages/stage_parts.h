@@ -15,6 +15,7 @@ extern const StageKeys kPackingKeys;       // rows that hold several documents
 extern const StageKeys kPreferenceKeys;    // strength of a preference
 extern const StageKeys kReferenceKeys;     // which reference model, and when it is computed
 extern const StageKeys kSharedPromptKeys;  // two answers to one prompt
+extern const StageKeys kRolloutKeys;       // the source of rollouts
 
 /// Name of the mean: the share of pairs whose chosen answer has the higher reward.
 inline constexpr const char* kRewardAccuracies = "rewards/accuracies";

@@ -3,10 +3,11 @@
 
 namespace longspan {
 
-extern const Stage kPretraining, kSft, kRewardModel, kDpo, kKto;
+extern const Stage kPretraining, kSft, kRewardModel, kDpo, kKto, kGrpo;
 
 std::span<const Stage* const> all_stages() {
-  static constexpr const Stage* kStages[] = {&kPretraining, &kSft, &kRewardModel, &kDpo, &kKto};
+  static constexpr const Stage* kStages[] = {&kPretraining, &kSft, &kRewardModel, &kDpo, &kKto,
+                                            &kGrpo};
   return kStages;
 }
 

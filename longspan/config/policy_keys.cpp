@@ -1,0 +1,80 @@
+// Keys: training on rollouts. The names are those of TRL's GRPOConfig, where it has the key.
+#include "longspan/config/config.h"
+#include "longspan/config/key_tables.h"
+#include "longspan/registers/policy_loss.h"
+
+namespace longspan::key_tables {
+namespace {
+
+constexpr std::string_view kOfRollouts = "It has no training on rollouts.";
+
+template <size_t N>
+std::vector<std::string_view> words(const std::string_view (&names)[N]) {
+  return {std::begin(names), std::end(names)};
+}
+
+}  // namespace
+
+KeySection policy_keys() {
+  using S = PolicySettings;
+  using enum OnResume;
+  Key delta = number("delta", &S::delta, kNamed, 0,
+                     "Upper bound of the ratio where the advantage is negative (two-sided "
+                     "clipping). Left out: none.");
+  delta.above_least = true;
+  Key temperature = number("rollout_temperature", &S::rollout_temperature, kNamed, 0,
+                           "Temperature of the sampler. Log-probabilities are those of the logits "
+                           "divided by it.");
+  temperature.above_least = true;
+  Key quantile = number("top_entropy_quantile", &S::top_entropy_quantile, kNamed, 0,
+                        "Share of the tokens, those with the highest entropy, that have a loss.",
+                        /*most=*/1);
+  quantile.above_least = true;
+  KeySection section{
+      "Reinforcement learning",
+      {plain("rollouts", &S::rollouts, kFree,
+             "File of rollouts: JSON lines with token_ids, mask, logprobs, reward and group."),
+       choice("loss_type", &S::loss_type, kNamed, names_of_policy_losses(),
+              "Loss of a rollout's tokens; its denominator is of the whole global batch."),
+       choice("advantage_estimator", &S::advantage_estimator, kNamed, words(kAdvantageNames),
+              "How rewards become advantages. Left out: by loss_type."),
+       choice("scale_rewards", &S::scale_rewards, kNamed, {"group", "batch", "none"},
+              "The standard deviation that divides advantages of grpo."),
+       number("num_generations", &S::num_generations, kNamed, 1, "Rollouts of a group.", kMostRows),
+       number("num_iterations", &S::num_iterations, kRefused, 1, "Updates on the same rollouts.",
+              kMostRows),
+       choice("importance_sampling_level", &S::importance_sampling_level, kNamed,
+              {"token", "sequence"},
+              "Ratio of each token, or of a whole rollout (GSPO). Left out: by loss_type."),
+       number("epsilon", &S::epsilon, kNamed, 0, "Lower clip of the ratio: 1 - epsilon."),
+       number("epsilon_high", &S::epsilon_high, kNamed, 0,
+              "Upper clip: 1 + epsilon_high; cispo: the clip itself. Left out: epsilon."),
+       delta,
+       number("beta", &S::beta, kNamed, 0,
+              "Weight of KL to the reference model. 0: no reference model."),
+       choice("kl_estimator", &S::kl_estimator, kNamed, words(kKlEstimatorNames),
+              "Estimator of KL from one token. Left out: by loss_type."),
+       plain("kl_in_reward", &S::kl_in_reward, kNamed,
+             "Subtract KL from the reward, not from the loss. Left out: by loss_type."),
+       plain("use_bias_correction_kl", &S::use_bias_correction_kl, kNamed,
+             "Multiply KL in the loss by the ratio."),
+       temperature, quantile,
+       number("max_completion_length", &S::max_completion_length, kNamed, 1,
+              "dr_grpo: the denominator of a rollout.", kMostTokens),
+       plain("mask_truncated_completions", &S::mask_truncated_completions, kNamed,
+             "Leave out rollouts that ended by their length limit."),
+       choice("importance_sampling_correction", &S::importance_sampling_correction, kNamed,
+              words(kCorrectionNames),
+              "Correct the sampler's log-probabilities, where rollouts have them."),
+       number("importance_sampling_clip_max", &S::importance_sampling_clip_max, kNamed, 0,
+              "Highest factor of that correction."),
+       number("importance_sampling_clip_min", &S::importance_sampling_clip_min, kNamed, 0,
+              "Lowest factor of that correction. Left out: none."),
+       number("max_staleness", &S::max_staleness, kNamed, 0,
+              "Leave out rollouts of a policy that is older by more updates. Left out: none.",
+              kMostSteps)}};
+  for (Key& key : section.keys) key.differs = kOfRollouts;
+  return section;
+}
+
+}  // namespace longspan::key_tables

@@ -1,0 +1,36 @@
+// Training on rollouts (stage grpo). No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace longspan {
+
+/// The names and defaults are those of TRL's GRPOConfig, where it has the setting.
+struct PolicySettings {
+  std::string rollouts;  // a file of JSON lines
+  std::string loss_type = "dapo";
+  std::optional<std::string> advantage_estimator;  // default: by loss_type
+  std::string scale_rewards = "group";             // group | batch | none
+  int64_t num_generations = 8;                     // rollouts of a group
+  int64_t num_iterations = 1;                      // updates on the same rollouts
+  std::optional<std::string> importance_sampling_level;  // token | sequence; default: by loss_type
+  double epsilon = 0.2;
+  std::optional<double> epsilon_high, delta;
+  double beta = 0.0;  // weight of KL to the reference; 0: no reference
+  std::optional<std::string> kl_estimator;  // k1 | k2 | k3; default: by loss_type
+  std::optional<bool> kl_in_reward;         // default: by loss_type
+  bool use_bias_correction_kl = true;
+  double rollout_temperature = 1.0;  // of the sampler; log-probabilities are those of logits / temperature
+  double top_entropy_quantile = 1.0;
+  int64_t max_completion_length = 512;  // the denominator of dr_grpo
+  bool mask_truncated_completions = false;
+  /// none | token_truncate | token_mask | sequence_truncate | sequence_mask
+  std::string importance_sampling_correction = "sequence_mask";
+  double importance_sampling_clip_max = 3.0;
+  std::optional<double> importance_sampling_clip_min;
+  std::optional<int64_t> max_staleness;  // in updates; nullopt: any
+};
+
+}  // namespace longspan

@@ -1,0 +1,134 @@
+// grpo: rollouts of a policy, with rewards.
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "longspan/data/stage_encoders.h"
+#include "longspan/registers/policy_loss.h"
+#include "longspan/settings/preference_settings.h"
+#include "longspan/stages/policy_objective.h"
+#include "longspan/stages/stage_parts.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::string_view kLoss[] = {"loss_type",
+                                      "advantage_estimator",
+                                      "scale_rewards",
+                                      "num_generations",
+                                      "num_iterations",
+                                      "importance_sampling_level",
+                                      "epsilon",
+                                      "epsilon_high",
+                                      "delta",
+                                      "beta",
+                                      "kl_estimator",
+                                      "kl_in_reward",
+                                      "use_bias_correction_kl",
+                                      "top_entropy_quantile",
+                                      "max_completion_length",
+                                      "mask_truncated_completions",
+                                      "importance_sampling_correction",
+                                      "importance_sampling_clip_max",
+                                      "importance_sampling_clip_min"};
+constexpr StageKeys kLossKeys{.keys = kLoss, .use = "rewarded rollouts"};
+constexpr const StageKeys* kKeys[] = {&kRolloutKeys, &kLossKeys, &kReferenceKeys};
+
+std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings&) {
+  std::vector<std::string> problems;
+  const auto demand = [&](bool holds, std::string_view problem) {
+    if (!holds) problems.emplace_back(problem);
+  };
+  const PolicySettings& policy = config.policy;
+  const PolicyLoss loss = policy_loss_of(policy);
+  demand(!policy.rollouts.empty(), "rollouts is missing: give a file of rollouts (JSON lines)");
+  demand(policy.num_generations > 1,
+         "num_generations: 1 has no other rollout to compare with; give 2 or more");
+  demand(policy.epsilon < 1 || loss.kind.use == RatioUse::kWeight,
+         "epsilon: the lower clip is 1 - epsilon; give less than 1");
+  demand(!policy.delta || loss.kind.use == RatioUse::kClipped,
+         fmt::format("delta is for losses that clip the ratio, and loss_type: {} weights by it; "
+                     "remove delta",
+                     loss.kind.name));
+  demand(!policy.delta || *policy.delta > 1 + policy.epsilon_high.value_or(policy.epsilon),
+         "delta must be above 1 + epsilon_high, the upper clip; give more");
+  demand(loss.kind.use != RatioUse::kWeight || policy.epsilon_high,
+         "loss_type: cispo clips the ratio at epsilon_high itself (for example 5); give it");
+  demand(loss.kind.mean != PolicyMean::kOfSums || !policy.importance_sampling_level,
+         fmt::format("importance_sampling_level: loss_type: {} has the ratio of whole rollouts; "
+                     "remove the key",
+                     loss.kind.name));
+  demand(loss.kind.use == RatioUse::kClipped || loss.level == RatioLevel::kToken,
+         fmt::format("importance_sampling_level: sequence is for losses that clip the ratio, and "
+                     "loss_type: {} weights tokens by it; remove the key",
+                     loss.kind.name));
+  demand(policy.beta > 0 || (config.ref_model.empty() && config.ref_model_adapters.empty()),
+         "ref_model is given without a use for it, because beta is 0; give beta, or remove "
+         "ref_model");
+  demand(policy.beta > 0 || (!policy.kl_estimator && !policy.kl_in_reward),
+         "kl_estimator and kl_in_reward are for beta above 0; give beta, or remove the keys");
+  demand(!config.precompute_ref_log_probs,
+         "precompute_ref_log_probs computes a table for the rows of a data set, and rollouts are "
+         "not known in advance; remove the key");
+  demand(!policy.importance_sampling_clip_min ||
+             *policy.importance_sampling_clip_min <= policy.importance_sampling_clip_max,
+         "importance_sampling_clip_min is above importance_sampling_clip_max; lower it");
+  demand(loss.advantages == AdvantageKind::kGroup || policy.scale_rewards == "group",
+         "scale_rewards is for advantage_estimator: grpo; remove the key");
+  return problems;
+}
+
+EncodedExamples encode(const Encoding&, const std::vector<Conversation>&) {
+  throw std::logic_error("rollouts are not encoded from a data set");
+}
+
+std::string document_name(const Example& example, size_t i) {
+  return fmt::format("rollout {} of {}", i + 1, example.documents.size());
+}
+
+std::string summary(const PreferenceSettings& config) {
+  const PolicySettings& policy = config.policy;
+  std::string text = fmt::format("grpo, loss_type {}, {} rollouts of a group, each token computed "
+                                 "once",
+                                 policy.loss_type, policy.num_generations);
+  if (policy.num_iterations > 1) text += fmt::format("; {} updates each", policy.num_iterations);
+  if (policy.beta > 0) text += fmt::format("; KL with beta {}", policy.beta);
+  return text;
+}
+
+bool compares(const PreferenceSettings& config) { return config.policy.beta > 0; }
+
+std::unique_ptr<Objective> make(const ObjectiveContext& context) {
+  return make_policy_objective(context);
+}
+
+constexpr DrawnMean kDrawn[] = {
+    {.name = "reward", .log_name = "reward", .title = "Reward", .y_label = "mean"},
+    {.name = "entropy", .log_name = "entropy", .title = "Entropy of tokens", .y_label = "nats"},
+    {.name = "completions/mean_length",
+     .log_name = "mean_length",
+     .title = "Length of rollouts",
+     .y_label = "trained tokens"}};
+
+}  // namespace
+
+extern const Stage kGrpo{
+    .name = "grpo",
+    .title = "reinforcement learning",
+    .help = "rollouts of a policy, with rewards: GRPO, DAPO, GSPO, CISPO, RLOO and others",
+    .keys = kKeys,
+    .rows = RowKind::kRollout,
+    .packs = false,
+    .trains_all_answers = false,
+    .uses_lm_head = true,
+    .has_value_head = false,
+    .drawn = kDrawn,
+    .problems = problems,
+    .encode = encode,
+    .document_name = document_name,
+    .summary = summary,
+    .has_reference = compares,
+    .make = make,
+};
+
+}  // namespace longspan

@@ -1,0 +1,254 @@
+#include "longspan/stages/policy_objective.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "longspan/comm/differentiable.h"
+#include "longspan/memory/transfer.h"
+#include "longspan/objectives/policy.h"
+#include "longspan/rollouts/advantages.h"
+#include "longspan/rollouts/rollout_examples.h"
+#include "longspan/settings/preference_settings.h"
+#include "longspan/stages/step_values.h"
+
+namespace longspan {
+namespace {
+
+PolicyOptions options_of(const PolicySettings& settings) {
+  return {.loss = policy_loss_of(settings),
+          .epsilon_low = settings.epsilon,
+          .epsilon_high = settings.epsilon_high.value_or(settings.epsilon),
+          .delta = settings.delta,
+          .beta = settings.beta,
+          .corrects_kl = settings.use_bias_correction_kl,
+          .max_ratio = settings.importance_sampling_clip_max,
+          .min_ratio = settings.importance_sampling_clip_min,
+          .fixed_length = settings.max_completion_length};
+}
+
+/// Returns the values of a column at the tokens that predict the row's labels; undefined: the row
+/// has no such column.
+at::Tensor column_L(const Row& row, const char* name) {
+  const auto column = row.local.columns.find(name);
+  if (column == row.local.columns.end()) return {};
+  return column->second.values.index_select(0, label_rows(row.local)).to(at::kDouble);
+}
+
+class PolicyObjective : public Objective {
+ public:
+  explicit PolicyObjective(const ObjectiveContext& context)
+      : context_(context),
+        settings_(context.preferences.policy),
+        options_(options_of(settings_)),
+        estimator_(advantage_options(settings_)) {}
+
+  Documents documents() const override { return Documents::kShared; }
+  double weight(const Row& row) const override {
+    return policy_weight(options_.loss.kind.mean, row.num_documents(), count_labels(row.whole));
+  }
+  bool replicated() const override { return true; }
+
+  bool precomputes() const override {
+    return context_.reference != nullptr || keeps_old() || chooses() || estimator_.of_batch();
+  }
+
+  void begin() override {
+    references_.clear();
+    rewards_.clear();
+    entropies_.clear();
+  }
+
+  void precompute(const Row& row) override {
+    const c10::NoGradGuard no_grad;
+    at::Tensor policy_L;
+    if (keeps_old() || chooses() || takes_kl_from_reward()) {
+      const TokenScores scores = scores_of(row, chooses());
+      policy_L = scores.logprobs_L;
+      if (chooses()) entropies_.push_back(scores.entropies_L);
+    }
+    if (keeps_old() && !row.examples.empty()) {
+      // Before the first update on a batch, all rollouts of earlier batches are forgotten.
+      const int64_t key = row.examples.front()->number;
+      if (!old_.contains(key)) {
+        if (old_is_used_) old_.clear();
+        old_is_used_ = false;
+        old_[key] = policy_L;
+      }
+    }
+    if (context_.reference != nullptr) {
+      references_.push_back(
+          context_.reference->token_logprobs(row, settings_.rollout_temperature));
+    }
+    rewards_.push_back(rewards_of(row, policy_L));
+  }
+
+  void end_precompute() override {
+    old_is_used_ = true;
+    if (chooses()) threshold_ = entropy_threshold();
+    if (!estimator_.of_batch()) return;
+    std::vector<double> own;
+    for (const RowRewards& rewards : rewards_) {
+      const std::vector<double> some = estimator_.for_batch(rewards.values, rewards.group_sizes);
+      own.insert(own.end(), some.begin(), some.end());
+    }
+    batch_ = batch_statistics(values_of(context_.mesh.data, own, context_.device));
+  }
+
+  at::Tensor loss(const Row& row, size_t row_number, double total_weight,
+                  Averages& averages) override {
+    const int64_t D = row.num_documents();
+    const TokenScores scores = scores_of(row, /*entropies=*/true);
+    const at::Tensor rows_L = label_rows(row.local);
+    const RowRewards rewards =
+        precomputes() ? rewards_[row_number] : rewards_of(row, at::Tensor());
+    const std::vector<double> advantages =
+        estimator_.advantages(rewards.values, rewards.group_sizes, batch_);
+    PolicyRow terms_of{
+        .logprobs_L = scores.logprobs_L,
+        .advantages_L = {},
+        .documents_L = row.local.documents_T.index_select(0, rows_L),
+        .labels_D = sent_to(document_label_counts(row.whole, D), context_.device)};
+    terms_of.advantages_L = column_L(row, kAdvantage);
+    if (!terms_of.advantages_L.defined()) {
+      terms_of.advantages_L =
+          sent_to(at::tensor(advantages, at::kDouble), context_.device)
+              .index_select(0, terms_of.documents_L);
+    }
+    if (keeps_old() && !row.examples.empty()) {
+      terms_of.old_L = old_.at(row.examples.front()->number);
+    }
+    if (context_.reference != nullptr) terms_of.reference_L = references_[row_number];
+    if (options_.loss.correction.corrects) terms_of.sampler_L = column_L(row, kSamplerLogprobs);
+    if (chooses()) terms_of.chosen_L = scores.entropies_L.ge(threshold_).to(at::kDouble);
+    const PolicyTerms terms = policy_terms(terms_of, options_, over_row());
+    log(row, rewards, advantages, scores, terms, averages);
+    return terms.loss / total_weight;
+  }
+
+  std::vector<std::string> averages() const override {
+    std::vector<std::string> names{"reward", "reward_std", "frac_reward_zero_std"};
+    if (context_.reference != nullptr) names.emplace_back("kl");
+    names.insert(names.end(),
+                 {"entropy", "clip_ratio/low_mean", "clip_ratio/high_mean",
+                  "completions/mean_length", "completions/clipped_ratio"});
+    if (options_.loss.correction.corrects) {
+      names.insert(names.end(), {"sampling/logp_difference", "sampling/importance_ratio"});
+    }
+    return names;
+  }
+
+ private:
+  /// The rewards of a row's documents, with the subtracted KL.
+  struct RowRewards {
+    std::vector<double> values;        // empty: the row has a column of advantages
+    std::vector<int64_t> group_sizes;  // of the row's examples
+  };
+
+  bool keeps_old() const { return settings_.num_iterations > 1; }
+  bool chooses() const { return settings_.top_entropy_quantile < 1; }
+  bool takes_kl_from_reward() const {
+    return context_.reference != nullptr && options_.loss.kl_in_reward;
+  }
+  SumOver over_row() const {
+    return [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); };
+  }
+  TokenScores scores_of(const Row& row, bool entropies) const {
+    return context_.model.token_scores(
+        row.local, {.temperature = settings_.rollout_temperature, .entropies = entropies});
+  }
+
+  RowRewards rewards_of(const Row& row, const at::Tensor& policy_L) const {
+    RowRewards rewards;
+    for (const ExamplePointer& example : row.examples) {
+      rewards.values.insert(rewards.values.end(), example->rewards.begin(),
+                            example->rewards.end());
+      rewards.group_sizes.push_back(std::ssize(example->documents));
+    }
+    if (!takes_kl_from_reward() || rewards.values.empty()) return rewards;
+    const at::Tensor old_L =
+        keeps_old() ? old_.at(row.examples.front()->number) : policy_L;
+    const at::Tensor kl_L = kl_estimate(old_L, references_.back(), options_.loss.kl);
+    const at::Tensor kl_D =
+        sum_over(at::zeros({row.num_documents()}, kl_L.options())
+                     .index_add(0, row.local.documents_T.index_select(0, label_rows(row.local)),
+                                kl_L),
+                 context_.mesh.sequence)
+            .cpu();
+    for (size_t i = 0; i < rewards.values.size(); ++i) {
+      rewards.values[i] -= options_.beta * kl_D.const_data_ptr<double>()[i];
+    }
+    return rewards;
+  }
+
+  /// Returns the quantile of the entropies of all labels of the step.
+  double entropy_threshold() const {
+    std::vector<double> own;
+    for (const at::Tensor& entropies_L : entropies_) {
+      const at::Tensor here = entropies_L.cpu().contiguous();
+      own.insert(own.end(), here.const_data_ptr<double>(),
+                 here.const_data_ptr<double>() + here.numel());
+    }
+    std::vector<double> all = values_of(context_.mesh.world, own, context_.device);
+    return quantile(std::move(all), 1 - settings_.top_entropy_quantile);
+  }
+
+  void log(const Row& row, const RowRewards& rewards, const std::vector<double>& advantages,
+           const TokenScores& scores, const PolicyTerms& terms, Averages& averages) const {
+    if (row.examples.empty()) return;
+    const double num_labels = static_cast<double>(count_labels(row.whole));
+    std::vector<std::pair<std::string, at::Tensor>> sums{
+        {"entropy", sum_over(scores.entropies_L.sum(), context_.mesh.sequence)},
+        {"clip_ratio/low_mean", terms.clipped_low},
+        {"clip_ratio/high_mean", terms.clipped_high}};
+    if (terms.kl.defined()) sums.emplace_back("kl", terms.kl);
+    if (terms.mismatch.defined()) {
+      sums.emplace_back("sampling/logp_difference", terms.mismatch);
+      sums.emplace_back("sampling/importance_ratio", terms.correction);
+    }
+    averages.add(sums, num_labels);
+    const double D = static_cast<double>(row.num_documents());
+    averages.add("completions/mean_length", num_labels, D);
+    double num_truncated = 0;
+    for (const ExamplePointer& example : row.examples) {
+      num_truncated += static_cast<double>(example->num_truncated);
+    }
+    averages.add("completions/clipped_ratio", num_truncated, D);
+    size_t begin = 0;
+    for (const ExamplePointer& example : row.examples) {
+      if (example->rewards.empty()) continue;
+      const GroupSpread spread = spread_of(example->rewards);
+      averages.add("reward", spread.sum, static_cast<double>(example->rewards.size()));
+      averages.add("reward_std", spread.std, 1);
+      averages.add("frac_reward_zero_std", spread.is_zero ? 1 : 0, 1);
+    }
+  }
+
+  ObjectiveContext context_;
+  const PolicySettings& settings_;
+  PolicyOptions options_;
+  AdvantageEstimator estimator_;
+  std::vector<at::Tensor> references_;  // per row of the step, [L]
+  std::vector<RowRewards> rewards_;     // per row of the step
+  std::vector<at::Tensor> entropies_;   // per row of the step, [L]
+  double threshold_ = 0;                // of entropies
+  BatchStatistics batch_;
+  /// Log-probabilities before the first update on the batch, by the number of a row's first
+  /// example.
+  std::map<int64_t, at::Tensor> old_;
+  bool old_is_used_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Objective> make_policy_objective(const ObjectiveContext& context) {
+  return std::make_unique<PolicyObjective>(context);
+}
+
+}  // namespace longspan
