@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,14 @@ struct Place {
   Sampler sampler;
   Answer answer = {};
 };
+
+/// Returns log softmax(logits / temperature)[token].
+double logprob_of(std::span<const float> logits, int32_t token, double temperature) {
+  const double most = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp((logit - most) / temperature);
+  return (logits[token] - most) / temperature - std::log(sum);
+}
 
 class Generation {
  public:
@@ -69,8 +78,18 @@ class Generation {
 
   void take_next(int64_t sequence, std::span<float> logits) {
     std::optional<Place>& place = places_[sequence];
+    // pick() changes the logits.
+    std::vector<float> as_computed;
+    if (options_.logprobs) as_computed.assign(logits.begin(), logits.end());
     const int32_t token = place->sampler.pick(logits, decoder_.tokens(sequence));
-    if (options_.end_tokens.contains(token)) return finish(place, FinishReason::kStop);
+    if (options_.logprobs) {
+      place->answer.logprobs.push_back(
+          logprob_of(as_computed, token, options_.sampling.temperature));
+    }
+    if (options_.end_tokens.contains(token)) {
+      place->answer.end_token = token;
+      return finish(place, FinishReason::kStop);
+    }
     place->answer.tokens.push_back(token);
     if (listener_.token) listener_.token(place->prompt, token);
     if (std::ssize(place->answer.tokens) >= options_.max_new_tokens) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct GenerationOptions {
   int64_t max_new_tokens = 1024;
   std::set<int32_t> end_tokens;
   uint64_t seed = 42;
+  bool logprobs = false;  // computes Answer::logprobs
 };
 
 enum class FinishReason {
@@ -28,6 +30,10 @@ enum class FinishReason {
 struct Answer {
   std::vector<int32_t> tokens;  // without the end token
   FinishReason reason;
+  std::optional<int32_t> end_token = {};  // of an answer with FinishReason::kStop
+  /// log p of each token and of the end token, of the logits divided by the temperature, before
+  /// top_k, top_p and repetition_penalty. Empty unless asked for.
+  std::vector<double> logprobs = {};
 };
 
 /// Callbacks, with the prompt's number. Each may be empty.

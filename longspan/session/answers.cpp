@@ -71,11 +71,13 @@ void check_prompts(const ModelConfig& model, const std::vector<std::vector<int32
   }
 }
 
-/// One answer a line: reason, then tokens.
+/// One answer a line: reason, end token or -1, number of tokens, tokens, log-probabilities.
 std::string text_of(const std::vector<Answer>& answers) {
   std::string text;
   for (const Answer& answer : answers) {
-    text += fmt::format("{} {}\n", static_cast<int>(answer.reason), fmt::join(answer.tokens, " "));
+    text += fmt::format("{} {} {} {} {}\n", static_cast<int>(answer.reason),
+                        answer.end_token.value_or(-1), answer.tokens.size(),
+                        fmt::join(answer.tokens, " "), fmt::join(answer.logprobs, " "));
   }
   return text;
 }
@@ -86,10 +88,15 @@ std::vector<Answer> answers_from(const std::string& text) {
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     int reason = 0;
-    words >> reason;
+    int32_t end_token = -1;
+    size_t num_tokens = 0;
+    words >> reason >> end_token >> num_tokens;
     Answer& answer = answers.emplace_back();
     answer.reason = static_cast<FinishReason>(reason);
-    for (int32_t token = 0; words >> token;) answer.tokens.push_back(token);
+    if (end_token >= 0) answer.end_token = end_token;
+    answer.tokens.resize(num_tokens);
+    for (int32_t& token : answer.tokens) words >> token;
+    for (double logprob = 0; words >> logprob;) answer.logprobs.push_back(logprob);
   }
   return answers;
 }
