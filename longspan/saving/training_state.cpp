@@ -190,6 +190,7 @@ void write_training_state(const std::string& folder, const TrainingState& state)
                {"totals", json_of(state.totals)},
                {"averages", averages}};
   if (!state.source.empty()) json["source"] = state.source;
+  if (!state.objective.empty()) json["objective"] = state.objective;
   write_file_atomically(folder + "/" + kTrainingStateFile,
                         json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -214,7 +215,8 @@ TrainingState read_training_state(const std::string& folder) {
         .identity = identity_from(json.at("run")),
         .totals = totals_from(json.at("totals")),
         .averages = {},
-        .source = json.value("source", "")};
+        .source = json.value("source", ""),
+        .objective = json.value("objective", "")};
     for (const Json& rank : json.at("averages")) state.averages.push_back(averages_from(rank));
     return state;
   } catch (const std::exception& error) {  // from JSON, or for invalid text or counts

@@ -63,6 +63,7 @@ struct TrainingState {
   RunTotals totals;
   std::vector<RankAverages> averages;  // by rank, since the last log line
   std::string source;                  // ExampleSource::state
+  std::string objective = {};          // Objective::state
 };
 
 inline constexpr const char* kTrainingStateFile = "training_state.json";

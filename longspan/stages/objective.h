@@ -60,6 +60,11 @@ class Objective {
   /// precompute() calls. Collective over the row's sequence group.
   virtual at::Tensor loss(const Row& row, size_t row_number, double total_weight,
                           Averages& averages) = 0;
+  /// Returns the values that later steps read, for a checkpoint; the same on every rank. Empty:
+  /// steps do not depend on earlier steps. Collective.
+  virtual std::string state() const { return ""; }
+  /// Continues from a checkpoint's state, unless the state is empty. Throws UserError.
+  virtual void resume(const std::string& state) { (void)state; }
   /// Returns the names that loss() adds to `averages`, in the order of a log line.
   virtual std::vector<std::string> averages() const { return {}; }
   /// Returns the means and values derived from them.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "longspan/rollouts/advantages.h"
 #include "longspan/rollouts/rollout_examples.h"
 #include "longspan/settings/preference_settings.h"
+#include "longspan/stages/kept_logprobs.h"
 #include "longspan/stages/step_values.h"
 
 namespace longspan {
@@ -73,14 +73,11 @@ class PolicyObjective : public Objective {
       policy_L = scores.logprobs_L;
       if (chooses()) entropies_.push_back(scores.entropies_L);
     }
-    if (keeps_old() && !row.examples.empty()) {
-      // Before the first update on a batch, all rollouts of earlier batches are forgotten.
-      const int64_t key = row.examples.front()->number;
-      if (!old_.contains(key)) {
-        if (old_is_used_) old_.clear();
-        old_is_used_ = false;
-        old_[key] = policy_L;
-      }
+    if (keeps_old() && !old_.has(row)) {
+      // The first update on a batch forgets the rollouts of earlier batches.
+      if (old_is_used_) old_.clear();
+      old_is_used_ = false;
+      old_.keep(row, policy_L, context_.attention, context_.mesh.sequence);
     }
     if (context_.reference != nullptr) {
       references_.push_back(
@@ -121,15 +118,21 @@ class PolicyObjective : public Objective {
           sent_to(at::tensor(advantages, at::kDouble), context_.device)
               .index_select(0, terms_of.documents_L);
     }
-    if (keeps_old() && !row.examples.empty()) {
-      terms_of.old_L = old_.at(row.examples.front()->number);
-    }
+    if (keeps_old()) terms_of.old_L = old_.of(row, context_.attention);
     if (context_.reference != nullptr) terms_of.reference_L = references_[row_number];
     if (options_.loss.correction.corrects) terms_of.sampler_L = column_L(row, kSamplerLogprobs);
     if (chooses()) terms_of.chosen_L = scores.entropies_L.ge(threshold_).to(at::kDouble);
     const PolicyTerms terms = policy_terms(terms_of, options_, over_row());
     log(row, rewards, advantages, scores, terms, averages);
     return terms.loss / total_weight;
+  }
+
+  std::string state() const override {
+    return keeps_old() ? old_.text(context_.mesh) : std::string();
+  }
+  void resume(const std::string& state) override {
+    old_.load(state);
+    old_is_used_ = true;
   }
 
   std::vector<std::string> averages() const override {
@@ -173,7 +176,7 @@ class PolicyObjective : public Objective {
     }
     if (!takes_kl_from_reward() || rewards.values.empty()) return rewards;
     const at::Tensor old_L =
-        keeps_old() ? old_.at(row.examples.front()->number) : policy_L;
+        keeps_old() ? old_.of(row, context_.attention) : policy_L;
     const at::Tensor kl_L = kl_estimate(old_L, references_.back(), options_.loss.kl);
     const at::Tensor kl_D =
         sum_over(at::zeros({row.num_documents()}, kl_L.options())
@@ -239,9 +242,7 @@ class PolicyObjective : public Objective {
   std::vector<at::Tensor> entropies_;   // per row of the step, [L]
   double threshold_ = 0;                // of entropies
   BatchStatistics batch_;
-  /// Log-probabilities before the first update on the batch, by the number of a row's first
-  /// example.
-  std::map<int64_t, at::Tensor> old_;
+  KeptLogprobs old_;  // before the first update on the batch
   bool old_is_used_ = false;
 };
 

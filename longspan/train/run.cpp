@@ -192,7 +192,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
     RunSaving saving({config.model, config.optimization, config.output, workers, session, data,
                       start, schedule, control});
     RunState state(workers.mesh(), start, saving.saver, session.updating(), *source,
-                   session.averages());
+                   session.objective(), session.averages());
     RunCheckpoints checkpoints(config.output, workers, session, saving, state, reports);
     RunResults results(config.output, workers, session, saving, reports);
     Trainer trainer({.workers = workers,

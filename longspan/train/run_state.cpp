@@ -7,12 +7,14 @@
 namespace longspan {
 
 RunState::RunState(const Mesh& mesh, const RunStart& start, const ModelSaver& saver,
-                   ModelUpdate& update, ExampleSource& source, Averages& averages)
+                   ModelUpdate& update, ExampleSource& source, Objective& objective,
+                   Averages& averages)
     : mesh_(mesh),
       start_(start),
       saver_(saver),
       update_(update),
       source_(source),
+      objective_(objective),
       averages_(averages) {}
 
 TrainingState RunState::collect(const RunTotals& totals) {
@@ -23,7 +25,8 @@ TrainingState RunState::collect(const RunTotals& totals) {
                       .identity = start_.identity,
                       .totals = totals,
                       .averages = {},
-                      .source = source_.state()};
+                      .source = source_.state(),
+                      .objective = objective_.state()};
   for (const std::string& text : mesh_.world.gather_text(text_of(averages_.sums()))) {
     state.averages.push_back(averages_from(text));
   }
@@ -33,6 +36,7 @@ TrainingState RunState::collect(const RunTotals& totals) {
 void RunState::restore(const ResumePoint& from) {
   load_state(from.folder, saver_, update_);
   source_.resume(from.state.source);
+  if (!from.state.objective.empty()) objective_.resume(from.state.objective);
   averages_.set(averages_for(from.state, mesh_.world.rank(), mesh_.world.size()));
 }
 

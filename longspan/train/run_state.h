@@ -12,6 +12,7 @@
 #include "longspan/saving/training_state.h"
 #include "longspan/session/model_update.h"
 #include "longspan/session/saved_state.h"
+#include "longspan/stages/objective.h"
 #include "longspan/train/run_start.h"
 
 namespace longspan {
@@ -20,7 +21,7 @@ class RunState {
  public:
   /// All arguments must outlive this object.
   RunState(const Mesh& mesh, const RunStart& start, const ModelSaver& saver, ModelUpdate& update,
-           ExampleSource& source, Averages& averages);
+           ExampleSource& source, Objective& objective, Averages& averages);
 
   /// Returns the optimizer's state on this rank, with the masters of weights that `saver` rounds.
   std::vector<StateSource> optimizer_state() const {
@@ -40,6 +41,7 @@ class RunState {
   const ModelSaver& saver_;
   ModelUpdate& update_;
   ExampleSource& source_;
+  Objective& objective_;
   Averages& averages_;
 };
 
