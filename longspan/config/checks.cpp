@@ -160,6 +160,8 @@ void check_required(const Config& config, TrainingRows rows, const Demand& deman
     demand(config.data.dataset.empty(),
            fmt::format("dataset: stage {} trains on rollouts; remove dataset",
                        config.method.stage));
+    demand(!config.preferences.policy.rollouts.empty(),
+           "rollouts is missing: give a file of rollouts (JSON lines)");
     demand(config.optimization.max_steps > 0,
            "max_steps is missing: the number of rollouts is not known in advance; give max_steps");
   } else {

@@ -19,6 +19,12 @@ class ExampleSource {
   /// Returns the number of micro-batches of an epoch, over all groups. nullopt: unknown; max_steps
   /// ends the run.
   virtual std::optional<int64_t> num_batches() const = 0;
+  /// Makes the examples of optimizer step `step` (0-based), before the step's calls of next().
+  /// Returns false if the run was asked to stop meanwhile. Throws UserError. Collective.
+  virtual bool prepare(int64_t step) {
+    (void)step;
+    return true;
+  }
   /// Returns the group's examples of micro-batch `batch` of `epoch`; the last micro-batch of an
   /// epoch may have no examples for the group. The run calls next() once for each micro-batch, in
   /// ascending order. All ranks of a sequence group get the same examples.

@@ -41,7 +41,6 @@ std::vector<std::string> problems(const PreferenceSettings& config, const Method
   };
   const PolicySettings& policy = config.policy;
   const PolicyLoss loss = policy_loss_of(policy);
-  demand(!policy.rollouts.empty(), "rollouts is missing: give a file of rollouts (JSON lines)");
   demand(policy.num_generations > 1,
          "num_generations: 1 has no other rollout to compare with; give 2 or more");
   demand(policy.epsilon < 1 || loss.kind.use == RatioUse::kWeight,

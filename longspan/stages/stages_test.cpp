@@ -36,7 +36,7 @@ TEST_CASE("stages: names are found, are one stage's each, and nothing else is a 
 
 TEST_CASE("stages: a stage that nobody knows falls through to none of the others") {
   Config config;
-  config.method.stage = "grpo";
+  config.method.stage = "ppo";
   CHECK_THROWS_AS(stage_of(config.method), UserError);
   CHECK_THROWS_AS(check_config(config, TrainingRows::kOfDataSet), UserError);
 }

@@ -28,6 +28,7 @@ TrainingStep::TrainingStep(const OptimizationSettings& config, const StepSchedul
 
 StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   session_.begin_step(step);
+  if (!source_.prepare(step)) return {.interrupted = true};
   const std::vector<Row> rows = take_rows(step);  // same on all SP members
   // The loss is a mean over the whole global batch. Its only denominator is known before any
   // computation.
