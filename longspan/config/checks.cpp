@@ -153,17 +153,31 @@ void check_rows_of_caller(const Config& config, const Demand& demand) {
          "missing; remove the key");
 }
 
+/// The source of rollouts is a file, or the answers to the questions of a data set.
+void check_rollouts(const Config& config, const Demand& demand) {
+  const PolicySettings& policy = config.preferences.policy;
+  if (policy.rollout == "file") {
+    demand(!policy.rollouts.empty(), "rollouts is missing: give a file of rollouts (JSON lines)");
+    demand(config.data.dataset.empty(),
+           "dataset: rollout: file trains on the file in rollouts; remove dataset");
+    demand(policy.rewards.empty(),
+           "rewards: the rollouts of a file have their rewards; remove the key");
+  } else {
+    demand(policy.rollouts.empty(), "rollouts is for rollout: file; remove the key");
+    demand(!config.data.dataset.empty(),
+           "dataset is missing: give the questions to answer, by names from dataset_info.json");
+    demand(!policy.rewards.empty(), "rewards is missing: give the names of reward functions");
+  }
+  demand(config.optimization.max_steps > 0,
+         "max_steps is missing: the number of rollouts is not known in advance; give max_steps");
+  demand(config.data.val_size == 0, "val_size: stage grpo has no evaluation; remove the key");
+}
+
 void check_required(const Config& config, TrainingRows rows, const Demand& demand) {
   if (rows == TrainingRows::kOfCaller) {
     check_rows_of_caller(config, demand);
-  } else if (stage_of(config.method).rows == RowKind::kRollout) {
-    demand(config.data.dataset.empty(),
-           fmt::format("dataset: stage {} trains on rollouts; remove dataset",
-                       config.method.stage));
-    demand(!config.preferences.policy.rollouts.empty(),
-           "rollouts is missing: give a file of rollouts (JSON lines)");
-    demand(config.optimization.max_steps > 0,
-           "max_steps is missing: the number of rollouts is not known in advance; give max_steps");
+  } else if (stage_of(config.method).rows == RowKind::kQuestion) {
+    check_rollouts(config, demand);
   } else {
     demand(!config.data.dataset.empty(), "dataset is missing: give names from dataset_info.json");
   }
@@ -230,9 +244,8 @@ void check_evaluation(const Config& config, const Demand& demand) {
       !evaluates || splits || !config.data.eval_dataset.empty(),
       "do_eval or eval_strategy is given, and there is nothing to evaluate on; give eval_dataset, "
       "or val_size for a validation split of dataset");
-  demand(!evaluates || stage_of(config.method).rows != RowKind::kRollout,
-         fmt::format("do_eval and eval_strategy: stage {} has no evaluation; remove them",
-                     config.method.stage));
+  demand(!evaluates || stage_of(config.method).rows != RowKind::kQuestion,
+         "do_eval and eval_strategy: stage grpo has no evaluation; remove them");
   demand(evaluates || (!splits && config.data.eval_dataset.empty()),
          "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
          "eval_strategy: steps (or epoch), or do_eval: true for once at the end");

@@ -32,8 +32,14 @@ KeySection policy_keys() {
   quantile.above_least = true;
   KeySection section{
       "Reinforcement learning",
-      {plain("rollouts", &S::rollouts, kFree,
+      {choice("rollout", &S::rollout, kNamed, {"file", "self"},
+              "Source of rollouts. file: the file in rollouts. self: the model in training answers "
+              "the questions of dataset."),
+       plain("rollouts", &S::rollouts, kFree,
              "File of rollouts: JSON lines with token_ids, mask, logprobs, reward and group."),
+       number("rollout_timeout", &S::rollout_timeout, kFree, 0,
+              "Seconds to wait for more rollouts in the file. 0: do not wait.", kMostSeconds),
+       plain("rewards", &S::rewards, kNamed, "Reward functions of rollouts, as a list."),
        choice("loss_type", &S::loss_type, kNamed, names_of_policy_losses(),
               "Loss of a rollout's tokens; its denominator is of the whole global batch."),
        choice("advantage_estimator", &S::advantage_estimator, kNamed, words(kAdvantageNames),

@@ -130,6 +130,7 @@ Sample unpack_sample(UnpackedBytes& from) {
 void pack(const Example& example, PackedBytes& to) {
   to.add(static_cast<int8_t>(example.desirable));
   to.add_list(example.position_restarts);
+  to.add_text(example.solution);
   to.add(std::ssize(example.documents));
   for (const Sample& document : example.documents) pack(document, to);
 }
@@ -139,6 +140,7 @@ Example unpack_example(std::string_view bytes) {
   Example example;
   example.desirable = from.next<int8_t>() != 0;
   example.position_restarts = from.next_list<int64_t>();
+  example.solution = std::string(from.next_text());
   for (int64_t left = from.next<int64_t>(); left > 0; --left) {
     example.documents.push_back(unpack_sample(from));
   }

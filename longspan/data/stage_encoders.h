@@ -60,6 +60,8 @@ EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Convers
 EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows);
 EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Conversation>& rows);
 EncodedExamples encode_unpaired(const Encoding& encoding, const std::vector<Conversation>& rows);
+/// Each example has one document, a question, and its solution.
+EncodedExamples encode_prompts(const Encoding& encoding, const std::vector<Conversation>& rows);
 
 /// Packs samples of 1 to `row_length` tokens into rows: each row takes the longest sample that
 /// still fits, until no sample fits. Returns the samples' indices by row. Rows and their order are

@@ -10,7 +10,7 @@ enum class RowKind {
   kAnswer,              // a conversation that ends with an answer
   kPair,                // a conversation that ends with a question; a chosen and a rejected answer
   kUnpairedPreference,  // a conversation that ends with an answer, and whether it is desirable
-  kRollout,             // no data set's row: an answer of a policy, with its reward
+  kQuestion,            // a conversation that ends with a question, and the question's solution
 };
 
 /// Whether each document of an example gets its own row. An unpaired preference's second document
@@ -34,8 +34,8 @@ constexpr RowParts parts_of(RowKind kind) {
       return {.pair = true};
     case RowKind::kUnpairedPreference:
       return {.answer = true, .desirability = true};
-    case RowKind::kRollout:
-      throw std::logic_error("rollouts are not rows of a data set");
+    case RowKind::kQuestion:
+      return {.answer = true};
   }
   throw std::logic_error("rows of no kind");
 }

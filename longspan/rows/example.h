@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "longspan/rows/batch.h"
@@ -18,6 +19,7 @@ struct Example {
   /// grpo: the reward of each document; empty: the documents have advantages as a column.
   std::vector<double> rewards = {};
   int64_t num_truncated = 0;  // grpo: documents that ended by their length limit
+  std::string solution = {};  // grpo, of a question in a data set: the row's answer
   /// sft with packing and without neat_packing: indices of the samples' first tokens in the single
   /// document, ascending, without 0. As in LLaMA-Factory, positions restart at 0 at these tokens,
   /// but each sample sees the earlier samples.

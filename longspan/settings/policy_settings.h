@@ -9,7 +9,10 @@ namespace longspan {
 
 /// The names and defaults are those of TRL's GRPOConfig, where it has the setting.
 struct PolicySettings {
-  std::string rollouts;  // a file of JSON lines
+  std::string rollout = "file";  // file | self
+  std::string rollouts;          // rollout: file: JSON lines
+  int64_t rollout_timeout = 600;  // seconds without new rollouts
+  std::string rewards;            // names of reward functions
   std::string loss_type = "dapo";
   std::optional<std::string> advantage_estimator;  // default: by loss_type
   std::string scale_rewards = "group";             // group | batch | none

@@ -1,8 +1,6 @@
 // grpo: rollouts of a policy, with rewards.
 #include <fmt/format.h>
 
-#include <stdexcept>
-
 #include "longspan/data/stage_encoders.h"
 #include "longspan/registers/policy_loss.h"
 #include "longspan/settings/preference_settings.h"
@@ -77,10 +75,6 @@ std::vector<std::string> problems(const PreferenceSettings& config, const Method
   return problems;
 }
 
-EncodedExamples encode(const Encoding&, const std::vector<Conversation>&) {
-  throw std::logic_error("rollouts are not encoded from a data set");
-}
-
 std::string document_name(const Example& example, size_t i) {
   return fmt::format("rollout {} of {}", i + 1, example.documents.size());
 }
@@ -116,14 +110,14 @@ extern const Stage kGrpo{
     .title = "reinforcement learning",
     .help = "rollouts of a policy, with rewards: GRPO, DAPO, GSPO, CISPO, RLOO and others",
     .keys = kKeys,
-    .rows = RowKind::kRollout,
+    .rows = RowKind::kQuestion,
     .packs = false,
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
     .drawn = kDrawn,
     .problems = problems,
-    .encode = encode,
+    .encode = encode_prompts,
     .document_name = document_name,
     .summary = summary,
     .has_reference = compares,

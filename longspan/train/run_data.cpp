@@ -168,6 +168,7 @@ std::string fingerprint_of(const ExampleSet& examples) {
     const std::vector<int64_t>& restarts = example.position_restarts;
     mix({restarts.begin(), restarts.end()});
     mix({static_cast<int32_t>(example.documents.size()), example.desirable});
+    for (const unsigned char byte : example.solution) hash.add(byte);
   }
   return fmt::format("{:016x}", hash.value());
 }
