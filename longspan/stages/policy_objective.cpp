@@ -47,7 +47,7 @@ class PolicyObjective : public Objective {
       : context_(context),
         settings_(context.preferences.policy),
         options_(options_of(settings_)),
-        estimator_(advantage_options(settings_)) {}
+        estimator_(settings_) {}
 
   Documents documents() const override { return Documents::kShared; }
   double weight(const Row& row) const override {
