@@ -27,6 +27,7 @@
 #include "longspan/train/run_messages.h"
 #include "longspan/train/run_reports.h"
 #include "longspan/train/run_results.h"
+#include "longspan/train/run_rollouts.h"
 #include "longspan/train/run_saving.h"
 #include "longspan/train/run_start.h"
 #include "longspan/train/run_state.h"
@@ -53,7 +54,7 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
 
 /// For a configuration that was not loaded for this kind of run.
 void require_rows(const Config& config, const RunParts& parts) {
-  if (!config.data.dataset.empty()) return;
+  if (!config.data.dataset.empty() || stage_of(config.method).rows == RowKind::kQuestion) return;
   if (!parts.make_source) {
     throw UserError("dataset is missing: give names from dataset_info.json, or a source of rows");
   }
@@ -76,8 +77,11 @@ RunData read_same_data(const Config& config, const RunPlan& plan, const LocalTim
 }
 
 std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& parts,
-                                         const ExampleSet& train, const Mesh& mesh) {
+                                         const RolloutParts& rollouts) {
+  const ExampleSet& train = *rollouts.data.train;
+  const Mesh& mesh = rollouts.session.mesh();
   if (parts.make_source) return parts.make_source(train, mesh);
+  if (stage_of(config.method).rows == RowKind::kQuestion) return rollout_source(config, rollouts);
   return std::make_unique<Epochs>(
       train, Loader(train.size(), config.optimization.per_device_train_batch_size, mesh.data.rank(),
                     mesh.data.size(), !config.method.disable_shuffling, config.optimization.seed));
@@ -185,7 +189,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
     RunReports reports(config.method, config.optimization, config.output, memory, parts.meter,
                        events);
     const std::unique_ptr<ExampleSource> source =
-        source_of(config, parts, *data.train, workers.mesh());
+        source_of(config, parts, {session, workers, data, run.template_time, control, events});
     const StepSchedule schedule(config.method, config.optimization, config.output,
                                 source->num_batches());
     TrainingStep step(config.optimization, schedule, session, *source, control);

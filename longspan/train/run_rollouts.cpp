@@ -1,0 +1,63 @@
+#include "longspan/train/run_rollouts.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "longspan/config/config.h"
+#include "longspan/data/turns.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/registers/stage.h"
+#include "longspan/train/file_rollouts.h"
+#include "longspan/train/rollout_source.h"
+
+namespace longspan {
+namespace {
+
+/// A maker with the objects that it refers to.
+class FromFile final : public RolloutMaker {
+ public:
+  FromFile(const Config& config, const RolloutParts& parts, const RolloutRun& run)
+      : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
+        turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
+                                 parts.template_time)),
+        rollouts_(run, {.vocab_size = parts.session.model().spec.vocab_size,
+                        .tokenizer = &tokenizer_,
+                        .turns = turns_.get()}) {}
+
+  std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
+                                           int64_t policy_version) override {
+    return rollouts_.make(batch, num_groups, policy_version);
+  }
+
+ private:
+  Tokenizer tokenizer_;
+  std::unique_ptr<TurnEncoder> turns_;
+  FileRollouts rollouts_;
+};
+
+std::unique_ptr<RolloutMaker> maker_of(const Config& config, const RolloutParts& parts,
+                                       const RolloutRun& run) {
+  const std::string& rollout = config.preferences.policy.rollout;
+  if (rollout == "file") return std::make_unique<FromFile>(config, parts, run);
+  throw std::logic_error("rollouts of no kind");
+}
+
+}  // namespace
+
+std::unique_ptr<ExampleSource> rollout_source(const Config& config, const RolloutParts& parts) {
+  const PolicySettings& policy = config.preferences.policy;
+  const RolloutRun run{.policy = policy,
+                       .on_bad_row = on_bad_row_of(config.data),
+                       .world = parts.workers.world(),
+                       .notices = parts.workers.notices(),
+                       .events = parts.events,
+                       .stops = [&control = parts.control] {
+                         return control.requested() || control.told_to_stop();
+                       }};
+  std::unique_ptr<RolloutMaker> maker;
+  all_or_none(parts.workers.world(), [&] { maker = maker_of(config, parts, run); });
+  return std::make_unique<RolloutSource>(policy, config.optimization, parts.session.mesh(),
+                                         std::move(maker));
+}
+
+}  // namespace longspan
