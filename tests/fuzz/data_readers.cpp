@@ -14,6 +14,9 @@
 #include "longspan/data/turns.h"
 #include "longspan/generation/prompt_file.h"
 #include "longspan/registers/stage.h"
+#include "longspan/rollouts/group.h"
+#include "longspan/rollouts/rollout_examples.h"
+#include "longspan/rollouts/rollout_file.h"
 #include "longspan/text/shown.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -156,6 +159,60 @@ FUZZ_READER(prompt_files) {
     const std::string line = answered_row(row, "an answer", "stop");
     fuzz::require(line.find('\n') == std::string::npos, "an answered row is one line");
     fuzz::require(nlohmann::json::accept(line), "an answered row is JSON");
+  }
+}
+
+/// Returns the rollouts that a file which grows by half its bytes gives.
+std::vector<Rollout> followed(const Folder& folder, std::string_view bytes,
+                              const RolloutRules& rules) {
+  const std::string path = folder.write("grows.jsonl", bytes.substr(0, bytes.size() / 2));
+  RolloutFollower follower(path, rules);
+  BadRows bad;
+  std::vector<Rollout> rollouts = follower.next(1000, bad);
+  folder.write("grows.jsonl", bytes);
+  RolloutFollower resumed(path, rules, follower.position());
+  for (Rollout& rollout : resumed.next(1000, bad)) rollouts.push_back(std::move(rollout));
+  return rollouts;
+}
+
+/// From a file to groups and samples, and back to lines.
+FUZZ_READER(rollouts) {
+  const int how = choose(input, 4);
+  const Tokenizer& tokenizer = fuzz::small_tokenizer();
+  static const std::unique_ptr<TurnEncoder> turns =
+      make_named_template("chatml", tokenizer, std::nullopt, {});
+  RolloutRules rules{.vocab_size = tokenizer.vocab_size(), .needs_reward = how != 1};
+  if (how != 2) {
+    rules.tokenizer = &tokenizer;
+    rules.turns = turns.get();
+  }
+  const Folder folder;
+  std::vector<std::string> notes;
+  std::vector<Rollout> rollouts;
+  if (how == 3) {
+    rollouts = followed(folder, input, rules);
+  } else {
+    rollouts = read_rollouts(folder.write("rollouts.jsonl", input), rules, OnBadRow::kSkip, notes);
+  }
+  GroupCollector collector({.num_generations = how == 1 ? std::optional<int64_t>(2) : std::nullopt,
+                            .max_staleness = how == 2 ? std::optional<int64_t>(1) : std::nullopt});
+  for (Rollout& rollout : rollouts) {
+    Rollout again = parse_rollout(write_rollout(rollout), "again", 1, {.needs_reward = false});
+    again.source = rollout.source;
+    fuzz::require(again == rollout, "a written rollout is read unchanged");
+    collector.add(std::move(rollout));
+  }
+  collector.finish();
+  const std::vector<RolloutGroup> groups = collector.take(collector.num_complete(), 2, notes);
+  const RolloutEncoding encoding{
+      .cutoff_len = 64, .columns = columns_of(groups), .masks_truncated = how == 0};
+  BadRows bad;
+  for (const RolloutGroup& group : groups) {
+    const RolloutExample encoded = encode_rollouts(group, encoding, bad);
+    for (const Sample& sample : encoded.example.documents) {
+      fuzz::require(sample.input_ids.size() == sample.labels.size(), "each token has a label");
+      fuzz::require(std::ssize(sample.input_ids) <= 64, "no rollout is longer than cutoff_len");
+    }
   }
 }
 

@@ -1,0 +1,145 @@
+#include "longspan/rollouts/group.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_map>
+#include <utility>
+
+#include "longspan/data/bad_rows.h"
+#include "longspan/rollouts/rollout_check.h"
+#include "longspan/text/counted.h"
+#include "longspan/text/shown.h"
+
+namespace longspan {
+namespace {
+
+constexpr size_t kMostGroupsNamed = 5;
+
+/// Throws where two groups of a batch have a rollout of the same id.
+void require_own_ids(std::deque<RolloutGroup>::const_iterator begin,
+                     std::deque<RolloutGroup>::const_iterator end) {
+  std::unordered_map<std::string_view, const Rollout*> seen;
+  for (auto group = begin; group != end; ++group) {
+    for (const Rollout& rollout : group->rollouts) {
+      if (rollout.id.empty()) continue;
+      const auto [first, is_new] = seen.emplace(rollout.id, &rollout);
+      if (is_new) continue;
+      throw RowError(fmt::format("{}: the id \"{}\" is also that of {}; ids of a batch must differ",
+                                 place_of(rollout), shortened(rollout.id, 80),
+                                 place_of(*first->second)));
+    }
+  }
+}
+
+}  // namespace
+
+void GroupCollector::add(Rollout rollout) {
+  const auto [place, is_new] = places_.try_emplace(rollout.group, num_opened_);
+  if (is_new) open_[num_opened_++].name = rollout.group;
+  RolloutGroup& group = open_.at(place->second);
+  group.rollouts.push_back(std::move(rollout));
+  if (!rules_.num_generations || std::ssize(group.rollouts) < *rules_.num_generations) return;
+  RolloutGroup whole = std::move(group);
+  open_.erase(place->second);
+  places_.erase(place);
+  complete(std::move(whole));
+}
+
+void GroupCollector::complete(RolloutGroup group) {
+  check_links(group.rollouts);
+  complete_.push_back(std::move(group));
+}
+
+void GroupCollector::finish() {
+  if (rules_.num_generations && !open_.empty()) {
+    throw UserError(fmt::format(
+        "{}. The file has no further rollouts: add the missing ones, remove the group's rollouts, "
+        "or set num_generations.",
+        incomplete()));
+  }
+  std::map<size_t, RolloutGroup> rest = std::move(open_);
+  open_.clear();
+  places_.clear();
+  for (auto& [order, group] : rest) complete(std::move(group));
+}
+
+std::string GroupCollector::incomplete() const {
+  if (open_.empty()) return "";
+  std::vector<std::string> named;
+  for (const auto& [order, group] : open_) {
+    if (named.size() == kMostGroupsNamed) {
+      named.push_back(fmt::format("and {} more", open_.size() - kMostGroupsNamed));
+      break;
+    }
+    const auto size = std::ssize(group.rollouts);
+    named.push_back(
+        rules_.num_generations
+            ? fmt::format("\"{}\" has {} of {} rollouts", shortened(group.name, 80), size,
+                          *rules_.num_generations)
+            : fmt::format("\"{}\" has {}", shortened(group.name, 80), counted(size, "rollout")));
+  }
+  const auto num_open = static_cast<int64_t>(open_.size());
+  return fmt::format("{} {} incomplete: {}", counted(num_open, "group"),
+                     num_open == 1 ? "is" : "are", fmt::join(named, ", "));
+}
+
+bool GroupCollector::is_stale(const RolloutGroup& group, int64_t version) const {
+  bool is_stale = false;
+  for (const Rollout& rollout : group.rollouts) {
+    if (!rollout.policy_version) {
+      if (!rules_.max_staleness) continue;
+      throw RowError(fmt::format(
+          "{}: policy_version is missing, and max_staleness bounds the age of rollouts. Add "
+          "policy_version, or remove max_staleness.",
+          place_of(rollout)));
+    }
+    const int64_t sampled = *rollout.policy_version;
+    if (sampled > version) {
+      throw RowError(fmt::format(
+          "{}: policy_version is {}, and the policy has had only {}. Rollouts of another run need "
+          "other versions, or none.",
+          place_of(rollout), sampled, counted(version, "update")));
+    }
+    if (rules_.max_staleness && version - sampled > *rules_.max_staleness) is_stale = true;
+  }
+  return is_stale;
+}
+
+void GroupCollector::drop_stale(int64_t version, std::vector<std::string>& notes) {
+  std::vector<bool> stale;  // all groups are checked before one is dropped
+  for (const RolloutGroup& group : complete_) stale.push_back(is_stale(group, version));
+  int64_t num_groups = 0, num_rollouts = 0;
+  std::deque<RolloutGroup> fresh;
+  for (size_t i = 0; i < stale.size(); ++i) {
+    if (stale[i]) {
+      ++num_groups;
+      num_rollouts += std::ssize(complete_[i].rollouts);
+    } else {
+      fresh.push_back(std::move(complete_[i]));
+    }
+  }
+  complete_ = std::move(fresh);
+  num_dropped_ += num_groups;
+  if (num_groups == 0) return;
+  notes.push_back(fmt::format(
+      "Dropped {} ({}): a policy_version is below {}, which is {} less max_staleness {}",
+      counted(num_groups, "group"), counted(num_rollouts, "rollout"),
+      version - *rules_.max_staleness, counted(version, "update"), *rules_.max_staleness));
+}
+
+std::vector<RolloutGroup> GroupCollector::take(int64_t num_groups, std::optional<int64_t> version,
+                                               std::vector<std::string>& notes) {
+  if (version) drop_stale(*version, notes);
+  if (num_complete() < num_groups) return {};
+  const auto end = complete_.begin() + num_groups;
+  require_own_ids(complete_.begin(), end);
+  std::vector<RolloutGroup> groups(std::make_move_iterator(complete_.begin()),
+                                   std::make_move_iterator(end));
+  complete_.erase(complete_.begin(), end);
+  return groups;
+}
+
+}  // namespace longspan
