@@ -35,8 +35,8 @@ Block trimmed(const Block& block);
 
 bool have_lower_ends(const std::vector<Block>& blocks);
 
-/// Returns one causal block for each document without a fork, and several blocks for a document
-/// with a fork (masked_rectangles.h). Ignores two-way spans: causal_blocks() of sliding_window.h
+/// Returns one causal block for each document without branches, and several blocks for a document
+/// with branches (masked_rectangles.h). Ignores two-way spans: causal_blocks() of sliding_window.h
 /// has all pairs of a layer.
 std::vector<Block> causal_blocks(const Packing& packing);
 

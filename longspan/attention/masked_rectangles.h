@@ -1,4 +1,5 @@
-// Masked rectangles: the pairs of queries and keys that forks (rows/packing.h) hide from attention.
+// Masked rectangles: the pairs of queries and keys that branches (rows/packing.h) hide from
+// attention.
 // No torch.
 #pragma once
 
@@ -22,18 +23,27 @@ struct MaskedRectangle {
 /// the row to the selection.
 using TokensBefore = std::function<int64_t(int64_t token)>;
 
-/// Returns one masked rectangle for each fork, in the order of the row. Queries and keys are
-/// selections of the row's tokens. The bounds of the rectangles are indices in these selections.
-/// Empty rectangles are omitted.
-std::vector<MaskedRectangle> masked_rectangles_of(const Packing& packing,
-                                                  const TokensBefore& queries_before,
-                                                  const TokensBefore& keys_before);
+/// The masked rectangles of a row.
+struct MaskedRectangles {
+  /// By the depth of the branches, without the root. At one depth, rectangles are sorted by queries,
+  /// and no query is in two rectangles.
+  std::vector<std::vector<MaskedRectangle>> levels;
+  /// Whether queries of several branches that see the same keys share a block. False if every tree
+  /// is a pair, whose branches share no such keys.
+  bool joins = false;
+};
+
+/// Returns a masked rectangle for each branch that is not the first of its parent: the tokens of the
+/// branch and of its descendants do not see the earlier branches. Queries and keys are selections of
+/// the row's tokens. The bounds of the rectangles are indices in these selections. Empty rectangles
+/// are omitted.
+MaskedRectangles masked_rectangles_of(const Packing& packing, const TokensBefore& queries_before,
+                                      const TokensBefore& keys_before);
 
 /// Returns the blocks without the masked pairs. If a masked rectangle cuts a block, the rectangle's
 /// queries get two blocks: a block of the keys before the rectangle, and a block of the keys after
-/// the rectangle. A query may therefore be in two blocks. The rectangles must be sorted by queries,
-/// and no query may be in two rectangles.
+/// the rectangle. A query of depth d may therefore be in d + 1 blocks.
 std::vector<Block> without_masked_pairs(const std::vector<Block>& blocks,
-                                        const std::vector<MaskedRectangle>& masked);
+                                        const MaskedRectangles& masked);
 
 }  // namespace longspan

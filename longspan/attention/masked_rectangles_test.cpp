@@ -60,7 +60,7 @@ TEST_CASE("masked rectangles: what is left of random blocks is each pair outside
              j < std::min(kKeys, rectangle.k_end); ++j)
           expected[i][j] = 0;
     }
-    const std::vector<Block> left = without_masked_pairs(blocks, masked);
+    const std::vector<Block> left = without_masked_pairs(blocks, {{masked}});
     for (const Block& block : left) REQUIRE(block.offset >= 0);
     REQUIRE(counts_of(left, kQueries, kKeys) == expected);
 
@@ -82,8 +82,9 @@ TEST_CASE("masked rectangles: what is left of random blocks is each pair outside
 TEST_CASE("masked rectangles: a forked document is three blocks") {
   const Packing packing = Packing::from_documents({{4}, {10, Fork{3, 6}}, {2}});
   const auto token = [](int64_t token) { return token; };
-  CHECK(masked_rectangles_of(packing, token, token) ==
-        std::vector<MaskedRectangle>{{10, 14, 7, 10}});
+  const MaskedRectangles masked = masked_rectangles_of(packing, token, token);
+  CHECK(masked.levels == std::vector<std::vector<MaskedRectangle>>{{{10, 14, 7, 10}}});
+  CHECK_FALSE(masked.joins);
   const std::vector<Block> blocks = causal_blocks(packing);
   REQUIRE(blocks.size() == 5);
   const auto text = [](const Block& b) {
@@ -93,6 +94,34 @@ TEST_CASE("masked rectangles: a forked document is three blocks") {
   CHECK(text(blocks[1]) == "4+6 4+6 true 0");    // the prompt and branch A
   CHECK(text(blocks[2]) == "10+4 4+3 false 0");  // branch B over the prompt
   CHECK(text(blocks[3]) == "10+4 10+4 true 0");  // and over itself
+}
+
+TEST_CASE("masked rectangles: a tree hides earlier branches at each depth, and a prompt is one block") {
+  // 0-3, of it 3-5 and 5-12; of the latter 7-9 and 9-12; of the first 12-14
+  const Packing packing = Packing::from_documents(
+      {{14, {{0, kNoParent}, {3, 0}, {5, 0}, {7, 2}, {9, 2}, {12, 0}}}});
+  const auto token = [](int64_t token) { return token; };
+  const MaskedRectangles masked = masked_rectangles_of(packing, token, token);
+  CHECK(masked.levels == std::vector<std::vector<MaskedRectangle>>{
+                             {{5, 12, 3, 5}, {12, 14, 3, 12}}, {{9, 12, 7, 9}}});
+  const std::vector<Block> blocks = causal_blocks(packing);
+  std::vector<std::vector<int>> expected(14, std::vector<int>(14, 0));
+  const std::vector<TreeSegment>& tree = packing.tree(0);
+  for (const TreeSegment& segment : tree) {
+    for (int64_t query = segment.begin; query < segment.end; ++query) {
+      for (const TreeSegment* seen = &segment;; seen = &tree[seen->parent]) {
+        for (int64_t key = seen->begin; key < std::min(seen->end, query + 1); ++key) {
+          expected[query][key] = 1;
+        }
+        if (seen->parent == kNoParent) break;
+      }
+    }
+  }
+  CHECK(counts_of(blocks, 14, 14) == expected);
+  // Later branches see the prompt by one block.
+  CHECK(std::ranges::count_if(blocks, [](const Block& block) {
+          return !block.causal && block.k_begin == 0 && block.q_begin == 5 && block.q_length == 9;
+        }) == 1);
 }
 
 }  // namespace longspan

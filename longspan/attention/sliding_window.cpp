@@ -58,6 +58,21 @@ int64_t document_of(const Packing& packing, int64_t token) {
   return std::upper_bound(ends.begin(), ends.end(), token) - ends.begin() - 1;
 }
 
+/// Consecutive tokens of a document whose positions are consecutive too.
+struct PositionRange {
+  int64_t end;    // in the row
+  int64_t shift;  // place minus position
+};
+PositionRange run_of_positions(const Packing& packing, int64_t document, int64_t place) {
+  const std::vector<TreeSegment>& tree = packing.tree(document);
+  if (tree.empty()) return {packing.end(document), 0};
+  const int64_t begin = packing.begin(document);
+  auto segment = std::ranges::upper_bound(tree, place - begin, {}, &TreeSegment::begin) - 1;
+  const int64_t shift = segment->shift;
+  while (segment + 1 != tree.end() && (segment + 1)->shift == shift) ++segment;
+  return {begin + segment->end, shift};
+}
+
 }  // namespace
 
 void add_run(Positions& positions, const PositionRun& run) {
@@ -80,17 +95,11 @@ Positions window_positions(const Positions& places, const Packing& packing) {
   if (!packing.has_forks()) return places;
   Positions positions;
   for (const PositionRun& run : places) {
-    // Cuts runs where documents and second branches begin.
+    // Cuts runs where positions do not continue.
     for (int64_t i = 0; i < run.length;) {
       const int64_t place = run.position + i * run.step;
       const int64_t document = document_of(packing, place);
-      const std::optional<Fork> fork = packing.fork(document);
-      int64_t end = packing.end(document), shift = 0;
-      if (fork && place >= packing.begin(document) + fork->second) {
-        shift = fork->second - fork->first;
-      } else if (fork) {
-        end = packing.begin(document) + fork->second;
-      }
+      const auto [end, shift] = run_of_positions(packing, document, place);
       const int64_t count = std::min(run.length - i, (end - place + run.step - 1) / run.step);
       positions.push_back({run.begin + i, count, place - shift, run.step});
       i += count;
@@ -150,23 +159,19 @@ int64_t first_key_seen(int64_t begin, int64_t end, const Packing& packing,
   if (begin >= end) return begin;
   const int64_t document = document_of(packing, begin), first = packing.begin(document);
   if (!window) return first;
-  // The first key that a query at `position` of the document sees, for keys of the prompt, whose
-  // positions are their places.
-  const auto seen_at = [&](int64_t position) {
-    return first + std::max<int64_t>(0, position - *window + 1);
-  };
-  const int64_t place = begin - first;
-  const std::optional<Fork> fork = packing.fork(document);
-  if (!fork) return seen_at(place);
-  if (place >= fork->second) {
-    const int64_t position = place - (fork->second - fork->first);
-    const int64_t seen = seen_at(position);
-    // Where the window lies inside the second branch, places are behind positions by the length of
-    // the first branch.
-    return seen - first >= fork->first ? seen + (fork->second - fork->first) : seen;
+  const std::vector<TreeSegment>& tree = packing.tree(document);
+  if (tree.empty()) return first + std::max<int64_t>(0, begin - first - *window + 1);
+  int64_t seen = begin;
+  for (const TreeSegment& segment : tree) {
+    const int64_t place = std::max(begin - first, segment.begin);
+    if (place >= segment.end || first + place >= end) continue;
+    // The first query of a segment sees the segment's first key, on the path to the root.
+    const int64_t position = std::max<int64_t>(0, place - segment.shift - *window + 1);
+    const TreeSegment* on_path = &segment;
+    while (position < on_path->begin - on_path->shift) on_path = &tree[on_path->parent];
+    seen = std::min(seen, first + position + on_path->shift);
   }
-  const bool second_too = end > first + fork->second;
-  return second_too ? std::min(seen_at(place), seen_at(fork->first)) : seen_at(place);
+  return seen;
 }
 
 }  // namespace longspan

@@ -85,7 +85,7 @@ at::Tensor plain_softmax_attention(const at::Tensor& q_TNK, const at::Tensor& k_
   };
   at::Tensor hidden_TT = at::ones({T, T}, at::kBool);
   for (int64_t d = 0; d < packing.num_documents(); ++d) {
-    TORCH_CHECK(!packing.fork(d), "plain attention has no forks");
+    TORCH_CHECK(packing.tree(d).empty(), "plain attention has no branches");
     const int64_t begin = packing.begin(d), size = packing.length(d);
     const at::Tensor own = hidden_TT.narrow(0, begin, size).narrow(1, begin, size);
     own.triu_(1);

@@ -39,15 +39,19 @@ at::Tensor over_stretches(const std::vector<at::Tensor>& inputs_T, const Packing
     begin = end;
   };
   for (int64_t d = 0; d < packing.num_documents(); ++d) {
-    const std::optional<Fork> fork = packing.fork(d);
-    if (!fork) {
+    const std::vector<TreeSegment>& tree = packing.tree(d);
+    if (tree.empty()) {
       plain.push_back(packing.length(d));
       continue;
     }
     run_plain(packing.begin(d));
-    const CarriedStates shared = run(begin, {fork->first}, {});
-    run(begin + fork->first, {fork->second - fork->first}, shared);
-    run(begin + fork->second, {packing.length(d) - fork->second}, shared);
+    std::vector<CarriedStates> after(tree.size());  // of each segment
+    for (size_t i = 0; i < tree.size(); ++i) {
+      const TreeSegment& segment = tree[i];
+      after[i] = run(begin + segment.begin, {segment.end - segment.begin},
+                     segment.parent == kNoParent ? CarriedStates() : after[segment.parent]);
+      if (segment.subtree_end == segment.end) after[i] = {};  // nothing continues from a leaf
+    }
     begin = packing.end(d);
   }
   run_plain(packing.num_tokens());

@@ -1,4 +1,4 @@
-// Cuts a row at its forks, where a recurrence does not continue from the token before. T: tokens of
+// Cuts a row at its branches, where a recurrence does not continue from the token before. T: tokens of
 // the row, S: tokens of a stretch, P: tokens of a convolution's window, J: channels, N, K, V: as in
 // kernels/gated_delta_rule.h.
 #pragma once
@@ -24,8 +24,8 @@ struct StretchResult {
 using Stretch = std::function<StretchResult(const std::vector<at::Tensor>& parts_S,
                                             const Packing& packing, const CarriedStates& before)>;
 
-/// Returns the stretches' outputs, in the row's order. A row without forks is one stretch. Both
-/// branches of a forked document continue the end of its prompt. Differentiable where `stretch` is.
+/// Returns the stretches' outputs, in the row's order. A row without branches is one stretch. Each
+/// branch continues the end of its parent. Differentiable where `stretch` is.
 at::Tensor over_stretches(const std::vector<at::Tensor>& inputs_T, const Packing& packing,
                           const Stretch& stretch);
 

@@ -25,7 +25,17 @@ const Packing kRows[] = {
     Packing::from_lengths({3}),
     Packing::from_documents({{31, Fork{8, 21}}}),
     Packing::from_documents({{11, Fork{5, 9}}, {6}, {3, Fork{1, 2}}, {14, Fork{9, 10}}}),
-    Packing::from_documents({{13, Fork{5, 9}, {{1, 5}, {6, 8}, {9, 13}}}, {25, {}, {{3, 23}}}})};
+    Packing::from_documents({{13, Fork{5, 9}, {{1, 5}, {6, 8}, {9, 13}}}, {25, {}, {{3, 23}}}}),
+    Packing::from_documents({{5},
+                             {29,
+                              {{0, kNoParent},
+                               {6, 0},
+                               {9, 0},
+                               {13, 2},
+                               {14, 2},
+                               {20, 4},
+                               {22, 4},
+                               {25, 0}}}})};
 
 /// True if the row's mask lets the query see the key. Both are places in the padded row.
 bool is_allowed(const Packing& padded, int64_t query, int64_t key) {
@@ -39,10 +49,15 @@ bool is_allowed(const Packing& padded, int64_t query, int64_t key) {
   });
   if (in_one_span) return true;
   if (key > query || document_of(key) != document) return false;
-  const std::optional<Fork> fork = padded.fork(document);
-  const int64_t begin = padded.begin(document);
-  return !fork || query < begin + fork->second || key < begin + fork->first ||
-         key >= begin + fork->second;
+  const std::vector<TreeSegment>& tree = padded.tree(document);
+  if (tree.empty()) return true;
+  const auto segment_of = [&](int64_t token) {
+    return std::ranges::upper_bound(tree, token - padded.begin(document), {}, &TreeSegment::begin) -
+           tree.begin() - 1;
+  };
+  int64_t segment = segment_of(query);
+  while (segment != kNoParent && segment != segment_of(key)) segment = tree[segment].parent;
+  return segment != kNoParent;
 }
 
 /// A padded row needs no further padding, so a token's index in it is its place.
@@ -174,15 +189,15 @@ TEST_CASE("geometry: every pair that the row's mask allows is attended once, wit
   }
 }
 
-/// Returns positions for the window, by place: a second branch continues from its prompt.
+/// Returns positions for the window, by place: a branch continues from its parent.
 std::vector<int64_t> positions_of(const Packing& padded) {
   std::vector<int64_t> positions(padded.num_tokens());
   std::iota(positions.begin(), positions.end(), 0);
   for (int64_t d = 0; d < padded.num_documents(); ++d) {
-    const std::optional<Fork> fork = padded.fork(d);
-    if (!fork) continue;
-    for (int64_t place = padded.begin(d) + fork->second; place < padded.end(d); ++place) {
-      positions[place] -= fork->second - fork->first;
+    for (const TreeSegment& segment : padded.tree(d)) {
+      for (int64_t t = segment.begin; t < segment.end; ++t) {
+        positions[padded.begin(d) + t] -= segment.shift;
+      }
     }
   }
   return positions;
@@ -191,7 +206,7 @@ std::vector<int64_t> positions_of(const Packing& padded) {
 TEST_CASE("geometry: a sliding window keeps what is inside, once, and needs no other keys") {
   for (const testing::MethodPlan& each : testing::plans_of_every_method(4)) {
     const ParallelPlan& plan = each.plan;
-    for (const Packing& row : {kRows[0], kRows[1], kRows[2], kRows[4], kRows[5]}) {
+    for (const Packing& row : {kRows[0], kRows[1], kRows[2], kRows[4], kRows[5], kRows[7]}) {
       const Packing padded = plan.method->padded_row(plan, row);
       const Places places = places_of(plan, padded);
       const std::vector<int64_t> positions = positions_of(padded);

@@ -175,27 +175,37 @@ class CostLine {
   }
 
  private:
-  /// Cost of the first `length` queries of a document. Those of a second branch do not see the
-  /// first branch.
+  /// Cost of the first `length` queries of a document.
   double cost_of_first(int64_t length, int64_t document) const {
-    const std::optional<Fork> fork = packing_.fork(document);
-    if (window_) {
-      if (!fork || length <= fork->second) return in_window(length);
-      return in_window(fork->second) + in_window(fork->first + length - fork->second) -
-             in_window(fork->first);
+    const std::vector<TreeSegment>& tree = packing_.tree(document);
+    if (tree.empty()) return of_positions(0, length);
+    double cost = 0;
+    for (const TreeSegment& segment : tree) {
+      if (segment.begin >= length) break;
+      cost += of_positions(segment.begin - segment.shift,
+                           std::min(segment.end, length) - segment.shift);
     }
-    if (!fork || length <= fork->second) return triangle(length);
-    return triangle(length) - static_cast<double>(length - fork->second) * unseen(*fork);
+    return cost;
+  }
+
+  /// Pairs of the queries at positions [begin, end).
+  double of_positions(int64_t begin, int64_t end) const {
+    return window_ ? in_window(end) - in_window(begin) : triangle(end) - triangle(begin);
   }
 
   /// Returns the x for which cost_of_first(x) = cost.
   double queries_of(double cost, int64_t document) const {
-    const std::optional<Fork> fork = packing_.fork(document);
-    if (!fork || cost <= triangle(fork->second)) return (std::sqrt(8.0 * cost + 1.0) - 1.0) / 2.0;
-    // x (x + 1) / 2 - (x - second) unseen = cost
-    const double half = unseen(*fork) - 0.5;
-    const double constant = static_cast<double>(fork->second) * unseen(*fork) - cost;
-    return half + std::sqrt(std::max(0.0, half * half - 2.0 * constant));
+    const auto positions_of = [](double pairs) { return (std::sqrt(8.0 * pairs + 1.0) - 1.0) / 2.0; };
+    const std::vector<TreeSegment>& tree = packing_.tree(document);
+    for (const TreeSegment& segment : tree) {
+      const int64_t first = segment.begin - segment.shift;
+      const double own = of_positions(first, segment.end - segment.shift);
+      if (cost <= own || &segment == &tree.back()) {
+        return positions_of(triangle(first) + cost) + static_cast<double>(segment.shift);
+      }
+      cost -= own;
+    }
+    return positions_of(cost);
   }
 
   /// Pairs of the first `length` positions in a window.
@@ -218,8 +228,6 @@ class CostLine {
     }
     return low;
   }
-
-  static double unseen(const Fork& fork) { return static_cast<double>(fork.second - fork.first); }
 
   const Packing& packing_;
   std::optional<int64_t> window_;

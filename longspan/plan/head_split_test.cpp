@@ -129,13 +129,15 @@ TEST_CASE("head split: by cost, branches of forked documents weigh what they see
   for (const Packing& packing :
        {Packing::from_documents({{4096, Fork{1024, 2560}}}),
         Packing::from_documents({{4096, Fork{1, 4000}}}),
-        Packing::from_documents({{1000, Fork{700, 900}}, {30}, {2500, Fork{500, 1500}}, {566}})}) {
+        Packing::from_documents({{1000, Fork{700, 900}}, {30}, {2500, Fork{500, 1500}}, {566}}),
+        Packing::from_documents(
+            {{4096, {{0, kNoParent}, {700, 0}, {900, 0}, {1500, 2}, {2100, 2}, {2101, 0}}}})}) {
     std::vector<double> seen;  // number of keys that each token sees
     for (int64_t d = 0; d < packing.num_documents(); ++d) {
-      const std::optional<Fork> fork = packing.fork(d);
+      const std::vector<TreeSegment>& tree = packing.tree(d);
       for (int64_t i = 0; i < packing.length(d); ++i) {
-        const bool second = fork && i >= fork->second;
-        seen.push_back(static_cast<double>(i + 1 - (second ? fork->second - fork->first : 0)));
+        const auto behind = std::ranges::upper_bound(tree, i, {}, &TreeSegment::begin);
+        seen.push_back(static_cast<double>(i + 1 - (tree.empty() ? 0 : (behind - 1)->shift)));
       }
     }
     for (const auto& [N, M] : {Shape{28, 4}, {14, 2}, {2, 1}}) {

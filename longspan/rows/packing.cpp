@@ -1,7 +1,5 @@
 #include "longspan/rows/packing.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <stdexcept>
 
@@ -38,6 +36,27 @@ bool are_in_order(const Document& document) {
   return true;
 }
 
+std::vector<TreeSegment> tree_of(const std::vector<Segment>& segments, int64_t length) {
+  std::vector<TreeSegment> tree;
+  tree.reserve(segments.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const auto& [begin, parent] = segments[i];
+    const int64_t end = i + 1 < segments.size() ? segments[i + 1].begin : length;
+    const bool is_root = parent == kNoParent;
+    tree.push_back({.begin = begin,
+                    .end = end,
+                    .subtree_end = end,
+                    .parent = parent,
+                    .depth = is_root ? 0 : tree[parent].depth + 1,
+                    .shift = is_root ? 0 : begin - tree[parent].end + tree[parent].shift});
+  }
+  for (size_t i = tree.size(); i-- > 1;) {
+    TreeSegment& parent = tree[tree[i].parent];
+    parent.subtree_end = std::max(parent.subtree_end, tree[i].subtree_end);
+  }
+  return tree;
+}
+
 }  // namespace
 
 Packing Packing::single(int64_t num_tokens) { return from_lengths({num_tokens}); }
@@ -53,6 +72,7 @@ Packing Packing::from_documents(const std::vector<Document>& documents) {
   Packing packing;
   packing.boundaries_.reserve(documents.size() + 1);
   packing.segments_.reserve(documents.size());
+  packing.trees_.reserve(documents.size());
   for (const Document& document : documents) {
     const auto& [length, segments, two_way] = document;
     if (!segments.empty() && !is_tree(segments, length)) {
@@ -66,22 +86,10 @@ Packing Packing::from_documents(const std::vector<Document>& documents) {
     }
     packing.boundaries_.push_back(packing.boundaries_.back() + length);
     packing.segments_.push_back(segments);
+    packing.trees_.push_back(tree_of(segments, length));
     packing.has_forks_ = packing.has_forks_ || !segments.empty();
   }
   return packing;
-}
-
-std::optional<Fork> Packing::fork(int64_t document) const {
-  const std::vector<Segment>& tree = segments_[document];
-  if (tree.empty()) return std::nullopt;
-  constexpr size_t kSegmentsOfPair = 3;
-  if (tree.size() != kSegmentsOfPair) {
-    throw std::logic_error(fmt::format(
-        "document {} of a row is a tree of {} segments; only pairs, which have a prompt and two "
-        "branches, can be computed",
-        document, tree.size()));
-  }
-  return Fork{tree[1].begin, tree[2].begin};
 }
 
 std::vector<Document> Packing::documents() const {

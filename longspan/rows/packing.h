@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace longspan {
@@ -16,12 +15,24 @@ struct Segment {
 };
 inline constexpr int64_t kNoParent = -1;
 
-/// A fork: a document `prompt | branch A | branch B`, by the tokens at which the branches begin
-/// (`first`: A, `second`: B). B does not see A. 0 < first < second < length.
+/// The tree of two branches: a document `prompt | branch A | branch B`, by the tokens at which the
+/// branches begin (`first`: A, `second`: B). B does not see A. 0 < first < second < length.
 struct Fork {
   int64_t first, second;
   bool operator==(const Fork&) const = default;
   operator std::vector<Segment>() const { return {{0, kNoParent}, {first, 0}, {second, 0}}; }
+};
+
+/// A segment with the numbers that follow from its document's tree. Counted from the document's
+/// first token.
+struct TreeSegment {
+  int64_t begin, end;   // the segment's own tokens
+  int64_t subtree_end;  // end of the segment's last descendant
+  int64_t parent;       // kNoParent: the root
+  int64_t depth;        // 0: the root
+  /// Index of a token minus its position: positions continue those of the parent.
+  int64_t shift;
+  bool operator==(const TreeSegment&) const = default;
 };
 
 /// Consecutive tokens that see each other, later ones too: those of a picture in some models (Gemma
@@ -63,11 +74,9 @@ class Packing {
   int64_t length(int64_t document) const { return end(document) - begin(document); }
   /// Returns the tree of a document; empty: the document has no branches.
   const std::vector<Segment>& segments(int64_t document) const { return segments_[document]; }
-  /// Returns the document's branches as a fork; nullopt: the document has no branches. Every
-  /// algorithm reads branches through this function. Throws std::logic_error for other trees, which
-  /// no algorithm supports yet.
-  std::optional<Fork> fork(int64_t document) const;
-  /// True if any document has branches (forks or other trees).
+  /// The same, with derived numbers.
+  const std::vector<TreeSegment>& tree(int64_t document) const { return trees_[document]; }
+  /// True if any document has branches.
   bool has_forks() const { return has_forks_; }
   /// Two-way spans of all documents, counted from the row's first token; ascending.
   const std::vector<TwoWaySpan>& two_way() const { return two_way_; }
@@ -80,6 +89,7 @@ class Packing {
  private:
   std::vector<int64_t> boundaries_{0};
   std::vector<std::vector<Segment>> segments_;  // of each document
+  std::vector<std::vector<TreeSegment>> trees_;
   std::vector<TwoWaySpan> two_way_;
   bool has_forks_ = false;
 };

@@ -30,9 +30,26 @@ TEST_CASE("packing: pairs belong to a document and lie inside of it") {
   const Packing packing = Packing::from_documents({{3}, {7, Fork{2, 5}}, {1}});
   CHECK(packing.boundaries() == std::vector<int64_t>{0, 3, 10, 11});
   CHECK(packing.has_forks());
-  CHECK_FALSE(packing.fork(0).has_value());
-  CHECK((packing.fork(1) == Fork{2, 5}));
   CHECK(packing.segments(0).empty());
+  CHECK(packing.tree(0).empty());
+  CHECK(packing.tree(1) == std::vector<TreeSegment>{{.begin = 0,
+                                                     .end = 2,
+                                                     .subtree_end = 7,
+                                                     .parent = kNoParent,
+                                                     .depth = 0,
+                                                     .shift = 0},
+                                                    {.begin = 2,
+                                                     .end = 5,
+                                                     .subtree_end = 5,
+                                                     .parent = 0,
+                                                     .depth = 1,
+                                                     .shift = 0},
+                                                    {.begin = 5,
+                                                     .end = 7,
+                                                     .subtree_end = 7,
+                                                     .parent = 0,
+                                                     .depth = 1,
+                                                     .shift = 3}});
   CHECK(Packing::from_documents(packing.documents()) == packing);
   CHECK_FALSE(packing == Packing::from_lengths({3, 7, 1}));
   CHECK_FALSE(packing == Packing::from_documents({{3}, {7, Fork{2, 4}}, {1}}));

@@ -3,17 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 
 namespace longspan {
 namespace {
-
-// The number of equal tokens at the beginning, among the first `count`.
-int64_t num_equal(const at::Tensor& a, const at::Tensor& b, int64_t dim, int64_t count) {
-  if (count == 0) return 0;
-  const at::Tensor differ = a.narrow(dim, 0, count).ne(b.narrow(dim, 0, count));
-  const at::Tensor tokens = differ.movedim(dim, 0).reshape({count, -1}).any(1).nonzero();
-  return tokens.size(0) == 0 ? count : tokens[0][0].item<int64_t>();
-}
 
 // The number of tokens, among the first `count`, before the first feature of a picture that the
 // samples do not share.
@@ -29,64 +23,211 @@ int64_t num_before_other_pictures(const Sample& a, const Sample& b, int64_t coun
   return own.size(0) == 0 ? count : own[0][0].item<int64_t>();
 }
 
-// The number of tokens at the beginning that are the same in both, with all their data, and that
-// predict no label.
-int64_t num_shared(const Sample& a, const Sample& b) {
-  const int64_t shorter = std::min(std::ssize(a.input_ids), std::ssize(b.input_ids));
-  int64_t common = 0;
-  while (common < shorter && a.input_ids[common] == b.input_ids[common] &&
-         (common == 0 || (a.labels[common] == kIgnoreLabel && b.labels[common] == kIgnoreLabel))) {
-    ++common;
+/// The rows of a tensor [tokens, ...] as bytes.
+struct ByteRows {
+  at::Tensor values;
+  int64_t row_bytes;
+  std::vector<char> padding = {};  // a row of a column's padding
+
+  ByteRows(const at::Tensor& x, int64_t num_tokens)
+      : values(x.contiguous()),
+        row_bytes(num_tokens == 0 ? 0 : static_cast<int64_t>(values.nbytes()) / num_tokens) {}
+  const char* at(int64_t t) const {
+    return static_cast<const char*>(values.const_data_ptr()) + t * row_bytes;
   }
-  for (const auto& [name, column] : a.columns) {
-    common = num_equal(column.values, b.columns.at(name).values, 0, common);
-  }
-  common = num_before_other_pictures(a, b, common);
-  if (a.positions_AT.defined() && b.positions_AT.defined()) {
-    common = num_equal(a.positions_AT, b.positions_AT, 1, common);
-  } else if (a.positions_AT.defined() || b.positions_AT.defined()) {
-    common = 0;
-  }
-  int64_t shared = std::max<int64_t>(0, common - 1);
-  // A two-way span is shared whole, or is in each branch.
-  for (const Sample* sample : {&a, &b}) {
-    for (const auto& [begin, end] : two_way_spans(*sample)) {
-      if (begin < shared && shared < end) shared = begin;
+};
+
+/// A document with its data for comparisons.
+class ComparedDocument {
+ public:
+  ComparedDocument(const Sample& sample, int64_t first_token)
+      : sample(&sample), begin(first_token), spans(two_way_spans(sample)) {
+    for (const auto& [name, column] : sample.columns) {
+      ByteRows& rows = columns_.emplace_back(column.values, length());
+      const at::Tensor padding =
+          at::full_like(column.values.narrow(0, 0, std::min<int64_t>(1, length())), column.padding);
+      rows.padding.resize(padding.nbytes());
+      std::memcpy(rows.padding.data(), padding.const_data_ptr(), padding.nbytes());
+    }
+    if (sample.positions_AT.defined()) {
+      positions_.emplace_back(sample.positions_AT.transpose(0, 1), length());
     }
   }
-  return shared;
+
+  int64_t length() const { return std::ssize(sample->input_ids); }
+  bool predicts_at(int64_t t) const { return sample->labels[t + 1] != kIgnoreLabel; }
+  bool has_padding_at(int64_t t) const {
+    return std::ranges::all_of(columns_, [&](const ByteRows& rows) {
+      return std::memcmp(rows.at(t), rows.padding.data(), rows.row_bytes) == 0;
+    });
+  }
+  bool equal_columns_at(const ComparedDocument& other, int64_t t) const {
+    return equal_at(columns_, other.columns_, t);
+  }
+  bool equal_positions_at(const ComparedDocument& other, int64_t t) const {
+    return positions_.size() == other.positions_.size() &&
+           equal_at(positions_, other.positions_, t);
+  }
+  /// Returns the end of the two-way span that begins at t, else t + 1.
+  int64_t end_of_span_at(int64_t t) const {
+    const auto span = std::ranges::find(spans, t, &TwoWaySpan::begin);
+    return span == spans.end() ? t + 1 : span->end;
+  }
+
+  const Sample* sample;
+  int64_t begin;  // of the document, in the concatenation of all documents
+  std::vector<TwoWaySpan> spans;
+
+ private:
+  static bool equal_at(const std::vector<ByteRows>& a, const std::vector<ByteRows>& b, int64_t t) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (std::memcmp(a[i].at(t), b[i].at(t), a[i].row_bytes) != 0) return false;
+    }
+    return true;
+  }
+
+  std::vector<ByteRows> columns_, positions_;
+};
+
+using Documents = std::vector<const ComparedDocument*>;
+
+/// True if the documents can share token t. They have all of the token's data in common, also the
+/// next token, and at most one of them predicts a label from it. That document's columns count;
+/// where others differ, they have padding.
+bool share_token(const Documents& documents, int64_t t) {
+  const ComparedDocument& first = *documents.front();
+  const ComparedDocument* predicts = nullptr;
+  for (const ComparedDocument* document : documents) {
+    if (t + 1 >= document->length()) return false;
+    const std::vector<int32_t>& ids = document->sample->input_ids;
+    if (ids[t] != first.sample->input_ids[t] || ids[t + 1] != first.sample->input_ids[t + 1] ||
+        !document->equal_positions_at(first, t)) {
+      return false;
+    }
+    if (!document->predicts_at(t)) continue;
+    if (predicts != nullptr) return false;
+    predicts = document;
+  }
+  const ComparedDocument& counts = predicts == nullptr ? first : *predicts;
+  return std::ranges::all_of(documents, [&](const ComparedDocument* document) {
+    return document->equal_columns_at(counts, t) ||
+           (predicts != nullptr && document->has_padding_at(t));
+  });
 }
+
+/// Returns the end of the tokens from t on that the documents share because of token t: t, t + 1, or
+/// the end of a two-way span, which is shared whole.
+int64_t shared_from(const Documents& documents, int64_t t) {
+  int64_t end = t + 1;
+  for (const ComparedDocument* document : documents) {
+    end = std::max(end, document->end_of_span_at(t));
+  }
+  for (int64_t i = t; i < end; ++i) {
+    if (!share_token(documents, i)) return t;
+  }
+  return end;
+}
+
+/// Builds a row of trees from the documents of an example.
+class TreeRow {
+ public:
+  std::vector<Document> documents;
+  std::vector<int64_t> index;  // into the concatenation of all documents
+
+  void add(const Documents& all) {
+    for (const Documents& some : classes_at(all, 0)) {
+      document_ = {};
+      first_ = std::ssize(index);
+      add_segment(some, 0, kNoParent);
+      document_.length = std::ssize(index) - first_;
+      if (document_.segments.size() == 1) document_.segments.clear();
+      documents.push_back(document_);
+    }
+  }
+
+ private:
+  /// Divides documents into classes that share token t, in the order of their first members.
+  std::vector<Documents> classes_at(const Documents& all, int64_t t) const {
+    std::vector<Documents> classes;
+    for (const ComparedDocument* document : all) {
+      const auto fits = [&](Documents some) {
+        if (t >= num_comparable(*some.front(), *document)) return false;
+        some.push_back(document);
+        return shared_from(some, t) > t;
+      };
+      const auto found = std::ranges::find_if(classes, fits);
+      if (found == classes.end()) {
+        classes.push_back({document});
+      } else {
+        found->push_back(document);
+      }
+    }
+    return classes;
+  }
+
+  static int64_t num_comparable(const ComparedDocument& a, const ComparedDocument& b) {
+    return num_before_other_pictures(*a.sample, *b.sample, std::min(a.length(), b.length()));
+  }
+
+  void add_segment(const Documents& some, int64_t begin, int64_t parent) {
+    const int64_t number = std::ssize(document_.segments);
+    const int64_t place = std::ssize(index) - first_;
+    document_.segments.push_back({place, parent});
+    int64_t end = begin;
+    if (some.size() == 1) {
+      end = some.front()->length();
+    } else {
+      int64_t most = INT64_MAX;
+      for (const ComparedDocument* document : some) {
+        most = std::min(most, num_comparable(*some.front(), *document));
+      }
+      for (int64_t next = begin; next < most; end = next) {
+        next = shared_from(some, end);
+        if (next == end) break;
+      }
+    }
+    for (int64_t t = begin; t < end; ++t) index.push_back(owner(some, t)->begin + t);
+    for (const TwoWaySpan& span : some.front()->spans) {
+      if (span.begin < begin || span.end > end) continue;
+      document_.two_way.push_back({span.begin - begin + place, span.end - begin + place});
+    }
+    if (some.size() == 1) return;
+    for (const Documents& branch : classes_at(some, end)) add_segment(branch, end, number);
+  }
+
+  /// The document whose data a shared token has.
+  static const ComparedDocument* owner(const Documents& some, int64_t t) {
+    if (some.size() == 1) return some.front();
+    const auto predicts = std::ranges::find_if(
+        some, [t](const ComparedDocument* document) { return document->predicts_at(t); });
+    return predicts == some.end() ? some.front() : *predicts;
+  }
+
+  Document document_ = {};
+  int64_t first_ = 0;  // token of document_ in the row
+};
 
 }  // namespace
 
-Batch collate_shared(const std::vector<const Example*>& pairs) {
-  std::vector<Document> documents;
+Batch collate_shared(const std::vector<const Example*>& examples) {
+  TreeRow row;
   std::vector<const Sample*> samples;
-  std::vector<int64_t> index;  // into the concatenation of all documents
-  int64_t begin = 0;           // of a sample in it
-  for (const Example* pair : pairs) {
-    TORCH_CHECK(pair->documents.size() == 2, "a pair has two documents, this one ",
-                pair->documents.size());
-    const Sample &chosen = pair->documents[0], &rejected = pair->documents[1];
-    check_alike({&chosen, &rejected});
-    const int64_t shared = num_shared(chosen, rejected);
-    const int64_t length = std::ssize(chosen.input_ids), rest = std::ssize(rejected.input_ids);
-    std::vector<TwoWaySpan> first = two_way_spans(chosen), second = two_way_spans(rejected);
-    if (shared > 0) {
-      for (const auto& [begin, end] : second) {
-        if (begin >= shared) first.push_back({begin + length - shared, end + length - shared});
-      }
-      documents.push_back({length + rest - shared, Fork{shared, length}, first});
-    } else {
-      documents.insert(documents.end(), {{length, {}, first}, {rest, {}, second}});
+  int64_t begin = 0;  // of a document in the concatenation
+  for (const Example* example : examples) {
+    std::vector<ComparedDocument> compared;
+    compared.reserve(example->documents.size());
+    std::vector<const Sample*> own;
+    for (const Sample& document : example->documents) own.push_back(&document);
+    check_alike(own);
+    Documents all;
+    for (const Sample* document : own) {
+      all.push_back(&compared.emplace_back(*document, begin));
+      begin += std::ssize(document->input_ids);
+      samples.push_back(document);
     }
-    for (int64_t i = 0; i < length; ++i) index.push_back(begin + i);
-    begin += length;
-    for (int64_t i = shared; i < rest; ++i) index.push_back(begin + i);
-    begin += rest;
-    samples.insert(samples.end(), {&chosen, &rejected});
+    row.add(all);
   }
-  return take(collate(samples), index, Packing::from_documents(documents));
+  return take(collate(samples), row.index, Packing::from_documents(row.documents));
 }
 
 }  // namespace longspan

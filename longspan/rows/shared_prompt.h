@@ -1,4 +1,4 @@
-// Rows in which two answers share one computed prompt.
+// Rows in which documents share their common beginnings.
 #pragma once
 
 #include <vector>
@@ -8,16 +8,21 @@
 
 namespace longspan {
 
-/// Collates pairs (Example::documents[0] chosen, [1] rejected) into one row. The labels equal the
-/// labels of collate() on all chosen and rejected documents in turn, and are predicted from the
-/// same tokens at the same positions. A pair becomes one forked document (rows/packing.h): the
-/// common beginning, the rest of the chosen document, the rest of the rejected document. The
-/// prompt's last token predicts the first token of each answer, so each branch has its own copy of
-/// the prompt's last token. Tokens with different columns or different given positions are not
-/// shared. Pairs without a common beginning stay two documents.
+/// Collates examples into one row in which the documents of an example form a tree
+/// (rows/packing.h): tokens at the beginning that several documents have in common are computed
+/// once. The labels equal the labels of collate() on all documents in turn, and are predicted from
+/// the same tokens at the same positions, but a label that several documents have is predicted by
+/// one of them only if the others ignore it.
 ///
-/// documents_T is 2 i for the chosen document of pair i and for the shared tokens, and 2 i + 1 for
-/// the rejected document, as in collate(). T = sum of the lengths, less the shared tokens.
-Batch collate_shared(const std::vector<const Example*>& pairs);
+/// Documents share a token if they have all of its data in common, and the next token, and at most
+/// one of them predicts a label from it. The prompt's last token predicts the first token of each
+/// answer, so each branch has its own copy of the prompt's last token. Each document has a last
+/// token of its own. A two-way span is shared whole or not at all. A document without a common
+/// beginning stays a document of its own.
+///
+/// documents_T is the index of the document among the documents of all examples, as in collate();
+/// of a shared token, the index of the document that predicts from it, else of the first document.
+/// T = sum of the lengths, less the shared tokens.
+Batch collate_shared(const std::vector<const Example*>& examples);
 
 }  // namespace longspan

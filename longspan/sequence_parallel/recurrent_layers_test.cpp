@@ -17,6 +17,7 @@
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/tolerance.h"
+#include "longspan/testing/tree_paths.h"
 
 namespace longspan {
 namespace {
@@ -69,32 +70,16 @@ struct Case {
   }
 
  private:
-  /// Each branch of a fork becomes a document that begins with a copy of the shared tokens.
+  /// Each path to a leaf becomes a document.
   void solve_plainly() {
     const TensorsByName leaves = this->leaves();
     const at::Tensor h = h_TD.clone().requires_grad_(true);
-    std::vector<int64_t> lengths, places, kept;
-    const auto add = [&](int64_t begin, int64_t end, bool keeps) {
-      for (int64_t t = begin; t < end; ++t) {
-        if (keeps) kept.push_back(static_cast<int64_t>(places.size()));
-        places.push_back(t);
-      }
-    };
-    for (int64_t d = 0; d < row.num_documents(); ++d) {
-      const int64_t begin = row.begin(d), end = row.end(d);
-      const std::optional<Fork> fork = row.fork(d);
-      add(begin, fork ? begin + fork->second : end, true);
-      lengths.push_back(fork ? fork->second : end - begin);
-      if (!fork) continue;
-      add(begin, begin + fork->first, false);
-      add(begin + fork->second, end, true);
-      lengths.push_back(fork->first + row.length(d) - fork->second);
-    }
-    const RowContext context{nullptr, Packing::from_lengths(lengths), {}, at::kDouble};
+    const testing::TreePaths paths = testing::paths_of(row);
+    const RowContext context{nullptr, Packing::from_lengths(paths.lengths), {}, at::kDouble};
     const Layer layer = make_layer(model, 0, leaves, /*lora_scale=*/0);
     const at::Tensor out =
-        run_plainly(h.index_select(0, at::tensor(places, at::kLong)), layer, context, {})
-            .index_select(0, at::tensor(kept, at::kLong));
+        run_plainly(h.index_select(0, at::tensor(paths.places, at::kLong)), layer, context, {})
+            .index_select(0, at::tensor(paths.first_copies, at::kLong));
     torch::autograd::backward({(out * dout_TD).sum()}, {});
     expected["output"] = out.detach();
     expected["h"] = h.grad();
@@ -211,6 +196,11 @@ void check_way(RecurrentWay way, const std::vector<Document>& ragged) {
 
 TEST_CASE("recurrent layers: heads exchanged give output, gradients and bytes") {
   check_way(RecurrentWay::kHeads, {{37}, {1}, {90, Fork{20, 51}}, {6}});
+  // Branches of branches, shorter and longer than the convolution's window.
+  check_way(RecurrentWay::kHeads,
+            {{3},
+             {70,
+              {{0, kNoParent}, {11, 0}, {13, 0}, {14, 2}, {31, 2}, {32, 4}, {40, 4}, {57, 0}}}});
 }
 
 TEST_CASE("recurrent layers: states passed on give output, gradients and bytes") {

@@ -1,82 +1,158 @@
-// Trees of branches that are no pairs: every method refuses them, in its plan and in its attention.
+// Trees of branches: under every method, and against each path to a leaf as a document of its own.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <optional>
-#include <stdexcept>
-#include <string>
+#include <random>
 #include <vector>
 
-#include "longspan/attention/block_kernel.h"
-#include "longspan/layers/recurrent_row.h"
-#include "longspan/plan/geometry.h"
-#include "longspan/registers/method.h"
-#include "longspan/sequence_parallel/sequence_parallel.h"
-#include "longspan/testing/method_plans.h"
-#include "longspan/testing/ranks.h"
+#include "longspan/testing/conformance.h"
+#include "longspan/testing/tree_paths.h"
 
 namespace longspan {
 namespace {
 
-const std::vector<Document> kTrees[] = {
-    {{5}, {20, {{0, kNoParent}, {6, 0}, {9, 0}, {16, 0}}}},           // three branches
-    {{24, {{0, kNoParent}, {3, 0}, {8, 1}, {13, 1}, {17, 0}}}, {1}},  // branches of a branch
-};
+using testing::AttentionCase;
+using testing::AttentionSolution;
+using testing::Conformance;
+using testing::Heads;
+using testing::Problem;
+using testing::random_case;
+using testing::relative_error;
+using testing::request_of;
+using testing::solve_plainly;
+using testing::spec_of;
 
-/// Returns the message of the std::logic_error that `call` throws.
-template <typename Call>
-std::string refusal_of(const Call& call) {
-  try {
-    call();
-  } catch (const std::logic_error& error) {
-    return error.what();
+/// Returns a tree of `num_branches` branches after a prompt, each of 1 to `most` tokens.
+Document star(int64_t prompt, int64_t num_branches, int64_t most, unsigned seed) {
+  std::mt19937 random(seed);
+  Document document{prompt, {{0, kNoParent}}};
+  for (int64_t i = 0; i < num_branches; ++i) {
+    document.segments.push_back({document.length, 0});
+    document.length += 1 + static_cast<int64_t>(random() % most);
   }
-  return "";
+  return document;
 }
 
-bool names_tree(const std::string& refusal) {
-  return refusal.find("is a tree of ") != std::string::npos &&
-         refusal.find("only pairs") != std::string::npos;
+const Document kDeepTree{40,  // depth 4; branches of one token
+                     {{0, kNoParent},
+                      {3, 0},
+                      {9, 1},
+                      {10, 1},
+                      {14, 3},
+                      {17, 4},
+                      {18, 4},
+                      {22, 3},
+                      {25, 0},
+                      {26, 0},
+                      {30, 9},
+                      {33, 9}}};
+const Document kSpanTree{30,
+                      {{0, kNoParent}, {12, 0}, {17, 0}, {18, 0}, {22, 3}, {26, 3}},
+                      {{2, 9}, {13, 16}, {19, 22}, {23, 25}}};
+
+const std::pair<const char*, std::vector<Document>> kTreeRows[] = {
+    {"a star", {star(17, 6, 9, 1)}},
+    {"16 branches and a document", {{5}, star(8, 16, 4, 2), {3}}},
+    {"branches of branches", {kDeepTree}},
+    {"two trees and a pair", {kDeepTree, {9, Fork{2, 5}}, star(1, 3, 5, 3)}},
+    {"two-way spans", {kSpanTree, {4}}},
+    {"a prompt of one token", {star(1, 2, 1, 4), star(30, 3, 12, 5)}}};
+
+std::vector<AttentionSpec> tree_specs(Heads heads) {
+  std::vector<AttentionSpec> specs(4, spec_of(heads));
+  specs[1].window = 6;
+  specs[1].has_sinks = true;
+  specs[2].window = 1;
+  specs[2].softcap = 1.5;
+  specs[3].has_sinks = true;
+  specs[3].value_dim = 12;
+  return specs;
 }
 
-TEST_CASE("trees: every method refuses all but pairs") {
-  for (const testing::MethodPlan& each : testing::plans_of_every_method(3)) {
-    for (const std::vector<Document>& documents : kTrees) {
-      for (const std::optional<int64_t> window : {std::optional<int64_t>(), {4}}) {
-        AttentionSpec spec = each.spec;
-        spec.window = window;
-        const ParallelPlan& plan = each.plan;
-        CAPTURE(fmt::format("{} P={}, window {}", describe_method(plan), plan.sequence_size,
-                            window.value_or(0)));
-        const Packing padded = plan.method->padded_row(plan, Packing::from_documents(documents));
-        CHECK(names_tree(
-            refusal_of([&] { plan.method->geometry(plan, AttentionShape(spec), padded, 0); })));
-        CHECK(names_tree(refusal_of([&] {
-          testing::run_ranks(plan, [&](const Mesh& mesh) {
-            const auto attention = make_attention(plan, mesh, cpu_block_kernel());
-            const TokenOrder order = attention->token_order(padded);
-            const auto heads = [&](int64_t count) {
-              return at::zeros({std::ssize(order.index), count, spec.key_dim});
-            };
-            attention->attend(
-                {heads(spec.num_heads), heads(spec.num_kv_heads), heads(spec.num_kv_heads)}, spec,
-                order.packing);
-          });
-        })));
+TEST_CASE("trees: the reference equals each path to a leaf as a document of its own") {
+  for (const auto& [name, documents] : kTreeRows) {
+    for (const AttentionSpec& spec : tree_specs({6, 2})) {
+      CAPTURE(fmt::format("{}, window {}", name, spec.window.value_or(0)));
+      const AttentionCase tree = random_case(Packing::from_documents(documents), spec, 7);
+      if (!tree.packing.two_way().empty()) continue;  // paths have no spans
+      const testing::TreePaths paths = testing::paths_of(tree.packing);
+      const at::Tensor places = at::tensor(paths.places, at::kLong),
+                       first = at::tensor(paths.first_copies, at::kLong);
+      AttentionCase apart = tree;
+      apart.packing = Packing::from_lengths(paths.lengths);
+      for (at::Tensor* x : {&apart.q_TNH, &apart.k_TMH, &apart.v_TMH}) {
+        *x = x->index_select(0, places);
       }
+      // The output of a shared token counts once.
+      apart.dout_TNH = at::zeros({places.numel(), tree.dout_TNH.size(1), tree.dout_TNH.size(2)},
+                                 tree.dout_TNH.options())
+                           .index_copy(0, first, tree.dout_TNH);
+      const AttentionSolution one = solve_plainly(tree), other = solve_plainly(apart);
+      const auto summed = [&](const at::Tensor& x, const at::Tensor& like) {
+        return at::zeros_like(like).index_add(0, places, x);
+      };
+      CHECK(relative_error(other.out_TNH.index_select(0, first), one.out_TNH) < 1e-11);
+      CHECK(relative_error(summed(other.dq_TNH, one.dq_TNH), one.dq_TNH) < 1e-11);
+      CHECK(relative_error(summed(other.dk_TMH, one.dk_TMH), one.dk_TMH) < 1e-11);
+      CHECK(relative_error(summed(other.dv_TMH, one.dv_TMH), one.dv_TMH) < 1e-11);
     }
   }
 }
 
-TEST_CASE("trees: a recurrence refuses all but pairs") {
-  for (const std::vector<Document>& documents : kTrees) {
-    const Packing packing = Packing::from_documents(documents);
-    const Stretch stretch = [](const std::vector<at::Tensor>& inputs, const Packing&,
-                               const CarriedStates&) { return StretchResult{inputs[0], {}}; };
-    CHECK(names_tree(refusal_of(
-        [&] { over_stretches({at::zeros({packing.num_tokens(), 1, 1})}, packing, stretch); })));
+TEST_CASE("trees: every method equals the reference, with the bytes of its formula") {
+  std::vector<Problem> problems;
+  for (const Heads heads : {Heads{8, 2}, {14, 2}}) {
+    const std::vector<AttentionSpec> specs = tree_specs(heads);
+    for (size_t i = 0; i < std::size(kTreeRows); ++i) {
+      // Each row meets two of the specs with each of the heads.
+      for (const size_t number : {i, i + 1 + problems.size() % 2}) {
+        const AttentionSpec& spec = specs[number % specs.size()];
+        AttentionCase problem = random_case(Packing::from_documents(kTreeRows[i].second), spec, 23);
+        AttentionSolution expected = solve_plainly(problem);
+        problems.push_back({fmt::format("heads {}/{}, window {}, sinks {}, {}", heads.num,
+                                        heads.num_kv, spec.window.value_or(0), spec.has_sinks,
+                                        kTreeRows[i].first),
+                            heads, std::move(problem), std::move(expected)});
+      }
+    }
   }
+  Conformance conformance;
+  bool replayed = false;
+  for (const Problem& problem : problems) {
+    for (const Method* method : all_methods()) {
+      for (const int P : {1, 2, 3, 5}) {
+        if (P > 1 && !can_split(*method, P, problem.problem.spec)) continue;
+        replayed = !replayed;
+        conformance.add(make_parallel_plan(request_of(method, P, problem.problem.spec)), problem,
+                        replayed, replayed);
+      }
+    }
+  }
+  conformance.check();
+}
+
+TEST_CASE("trees: latent attention under every method") {
+  AttentionSpec spec = spec_of({6, 6});
+  spec.latent_dim = 10;
+  std::vector<Problem> problems;
+  for (const size_t row : {size_t{0}, size_t{3}}) {
+    AttentionCase problem = random_case(Packing::from_documents(kTreeRows[row].second), spec, 29);
+    AttentionSolution expected = solve_plainly(problem);
+    problems.push_back({kTreeRows[row].first, {6, 6}, std::move(problem), std::move(expected)});
+  }
+  Conformance conformance;
+  for (const Problem& problem : problems) {
+    for (const Method* method : all_methods()) {
+      for (const int P : {2, 3}) {
+        if (!can_split(*method, P, problem.problem.spec)) continue;
+        PlanRequest request = request_of(method, P, problem.problem.spec);
+        request.layers = {{problem.problem.spec, 1}};
+        conformance.add(make_parallel_plan(request), problem, true, true);
+      }
+    }
+  }
+  conformance.check();
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class PairObjective : public Objective {
         kind_(kind_of(options_.loss)) {}
 
   Documents documents() const override {
-    return context_.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
+    return context_.preferences.pref_share_prompt ? Documents::kShared : Documents::kAll;
   }
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }

@@ -9,7 +9,7 @@ namespace {
 bool takes(Documents which, int number) {
   switch (which) {
     case Documents::kAll:
-    case Documents::kPairs:
+    case Documents::kShared:
       return true;
     case Documents::kFirst:
       return number == 0;
@@ -25,7 +25,7 @@ Batch collated(Documents which, const std::vector<const Example*>& examples,
   switch (which) {
     case Documents::kAll:
       return collate_examples(examples);
-    case Documents::kPairs:
+    case Documents::kShared:
       return collate_shared(examples);
     case Documents::kFirst:
     case Documents::kSecond:

@@ -35,7 +35,7 @@ struct Row : DrawnExamples {
 /// Selects the documents of an example for a row.
 enum class Documents {
   kAll,
-  kPairs,  // all; both answers share the prompt
+  kShared,  // all; documents of an example share their common beginning
   kFirst,
   kSecond,
 };

@@ -129,11 +129,12 @@ AttentionSolution solve_plainly(const AttentionCase& problem) {
       unseen.narrow(0, first, end - first).narrow(1, first, end - first).fill_(false);
     }
     at::Tensor positions = at::arange(length, at::kLong);
-    if (const std::optional<Fork> fork = problem.packing.fork(d)) {
-      positions.narrow(0, fork->second, length - fork->second).sub_(fork->second - fork->first);
-      unseen.narrow(0, fork->second, length - fork->second)
-          .narrow(1, fork->first, fork->second - fork->first)
-          .fill_(true);
+    for (const auto& [begin, end, subtree_end, parent, depth, shift] : problem.packing.tree(d)) {
+      positions.narrow(0, begin, end - begin).sub_(shift);
+      if (parent == kNoParent) continue;
+      // A branch and its descendants see the tokens before the first branch, and their own.
+      const int64_t first = problem.packing.tree(d)[parent].end;
+      unseen.narrow(0, begin, subtree_end - begin).narrow(1, first, begin - first).fill_(true);
     }
     if (problem.spec.window) {
       unseen = unseen.logical_or(positions.unsqueeze(1) - positions >= *problem.spec.window);

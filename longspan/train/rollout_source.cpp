@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/bad_rows.h"
 #include "longspan/rollouts/rollout_examples.h"
 #include "longspan/rollouts/rollout_line.h"
 #include "longspan/settings/optimization_settings.h"
@@ -23,16 +24,19 @@ std::string text_of(const std::optional<std::vector<Rollout>>& rollouts) {
   return text;
 }
 
-/// Returns the rollouts of rank 0's text, group by group.
-std::vector<std::vector<Rollout>> groups_from(const std::string& text) {
+/// Returns the groups of rank 0's text. A group's rollouts follow each other.
+std::vector<RolloutGroup> groups_from(const std::string& text, int64_t num_generations) {
   std::istringstream lines(text);
-  std::vector<std::vector<Rollout>> groups;
+  std::vector<RolloutGroup> groups;
   std::string line;
   std::getline(lines, line);
   for (int64_t number = 1; std::getline(lines, line); ++number) {
     Rollout rollout = parse_rollout(line, "the rollouts of rank 0", number, {});
-    if (groups.empty() || groups.back().front().group != rollout.group) groups.emplace_back();
-    groups.back().push_back(std::move(rollout));
+    if (groups.empty() || groups.back().name != rollout.group ||
+        std::ssize(groups.back().rollouts) == num_generations) {
+      groups.push_back({rollout.group, {}});
+    }
+    groups.back().rollouts.push_back(std::move(rollout));
   }
   return groups;
 }
@@ -40,9 +44,11 @@ std::vector<std::vector<Rollout>> groups_from(const std::string& text) {
 }  // namespace
 
 RolloutSource::RolloutSource(const PolicySettings& policy, const OptimizationSettings& optimization,
-                             const Mesh& mesh, std::unique_ptr<RolloutMaker> maker)
+                             int64_t cutoff_len, const Mesh& mesh,
+                             std::unique_ptr<RolloutMaker> maker)
     : policy_(policy),
       optimization_(optimization),
+      cutoff_len_(cutoff_len),
       mesh_(mesh),
       maker_(std::move(maker)),
       groups_of_row_(optimization.per_device_train_batch_size),
@@ -58,12 +64,21 @@ bool RolloutSource::prepare(int64_t step) {
       mesh_.world.gather_text(mesh_.world.rank() == 0 ? own : std::string())[0];
   if (text.empty()) return false;
   groups_.clear();
-  for (const std::vector<Rollout>& group : groups_from(text)) {
-    Example example = example_of_group(
-        group, {.mask_truncated = policy_.mask_truncated_completions});
+  const std::vector<RolloutGroup> groups = groups_from(text, policy_.num_generations);
+  const RolloutEncoding encoding{.cutoff_len = cutoff_len_,
+                                 .columns = columns_of(groups),
+                                 .masks_truncated = policy_.mask_truncated_completions};
+  BadRows bad;
+  for (const RolloutGroup& group : groups) {
+    RolloutExample encoded = encode_rollouts(group, encoding, bad);
+    Example& example = encoded.example;
+    example.rewards = std::move(encoded.rewards);
+    example.num_truncated = encoded.num_truncated;
     example.number = number * groups_of_step_ + std::ssize(groups_);
     groups_.push_back(std::make_shared<const Example>(std::move(example)));
   }
+  bad.settle(OnBadRow::kStop, "the rollouts of a step",
+             groups_of_step_ * policy_.num_generations);
   if (std::ssize(groups_) != groups_of_step_) throw std::logic_error("a batch of other groups");
   number_ = number;
   return true;

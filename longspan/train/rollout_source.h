@@ -33,9 +33,9 @@ class RolloutMaker {
 /// is used by `num_iterations` steps in turn.
 class RolloutSource final : public ExampleSource {
  public:
-  /// All arguments must outlive this object.
+  /// `cutoff_len`: most tokens of a rollout with its prompt. All arguments must outlive this object.
   RolloutSource(const PolicySettings& policy, const OptimizationSettings& optimization,
-                const Mesh& mesh, std::unique_ptr<RolloutMaker> maker);
+                int64_t cutoff_len, const Mesh& mesh, std::unique_ptr<RolloutMaker> maker);
 
   std::optional<int64_t> num_batches() const override { return std::nullopt; }
   bool prepare(int64_t step) override;
@@ -46,6 +46,7 @@ class RolloutSource final : public ExampleSource {
  private:
   const PolicySettings& policy_;
   const OptimizationSettings& optimization_;
+  int64_t cutoff_len_;
   const Mesh& mesh_;
   std::unique_ptr<RolloutMaker> maker_;
   int64_t groups_of_row_, groups_of_step_;

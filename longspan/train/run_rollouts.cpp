@@ -56,8 +56,8 @@ std::unique_ptr<ExampleSource> rollout_source(const Config& config, const Rollou
                        }};
   std::unique_ptr<RolloutMaker> maker;
   all_or_none(parts.workers.world(), [&] { maker = maker_of(config, parts, run); });
-  return std::make_unique<RolloutSource>(policy, config.optimization, parts.session.mesh(),
-                                         std::move(maker));
+  return std::make_unique<RolloutSource>(policy, config.optimization, config.data.cutoff_len,
+                                         parts.session.mesh(), std::move(maker));
 }
 
 }  // namespace longspan
