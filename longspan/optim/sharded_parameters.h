@@ -21,8 +21,8 @@
 namespace longspan {
 
 struct ShardingOptions {
-  /// 0: nothing is sharded (offloading only). 1: optimizer states. 2: gradients too. 3: parameters
-  /// too.
+  /// The sharded data. 0: none (offloading only). 1: optimizer states. 2: optimizer states and
+  /// gradients. 3: optimizer states, gradients and parameters.
   int stage = 0;
   Group shard;     // the ranks that together hold one copy
   Group replicas;  // the ranks that hold the same share
@@ -68,9 +68,9 @@ class ShardedParameters : public ParameterHooks {
   /// gradients between finish_gradients() and drop_gradients().
   std::vector<ParameterShard> shards() const;
 
-  /// Runs `work` on the trained parameters for which `is_wanted` is true, made whole one unit at a
-  /// time. WholeWork names a shard by its index in shards(). Collective over the ranks that
-  /// together hold one copy.
+  /// Runs `work` on the trained parameters for which `is_wanted` is true. Gathers whole parameters,
+  /// one unit at a time. WholeWork names a shard by its index in shards(). Collective over the
+  /// ranks that together hold one copy.
   void over_wholes(const std::function<bool(const ParameterSpec&)>& is_wanted,
                    const WholeWork& work);
 
