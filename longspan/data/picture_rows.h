@@ -75,7 +75,7 @@ class PictureRows {
   Picture look_at(MessagePicture& picture, const std::string& source) const;
   Picture look_at_frames(MessagePicture& video, const std::string& source) const;
   Picture look_at_video(MessagePicture& video, const std::string& source, double& fps) const;
-  /// Sets the grid and the features of a video, and the text for it. `times`: of its frames.
+  /// Sets the grid, the features and the text of a video. `times`: the times of the video's frames.
   void measure(Picture& picture, PictureSize size, const std::vector<double>& times,
                MessagePicture& video) const;
   void require_no_own_tokens(const Message& message, const std::string& source) const;
