@@ -33,8 +33,8 @@ struct ShardingOptions {
   bool offload_optimizer = false;
   bool offload_params = false;  // stage 3
   at::Device device = at::kCPU;
-  /// dtype in which layers' matrices are gathered. Layers cast matrices to this dtype anyway, so
-  /// the gather adds no rounding.
+  /// dtype in which layers' matrices are gathered. Layers cast matrices to this dtype, so the
+  /// gather adds no further rounding.
   at::ScalarType compute_dtype = at::kFloat;
   /// Larger gradient buffers are reduced in chunks of this size.
   int64_t chunk_bytes = int64_t{64} << 20;
