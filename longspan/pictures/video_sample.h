@@ -20,7 +20,7 @@ struct VideoSampling {
 /// The frames that a model sees of a video file.
 struct VideoSample {
   PictureSize size;  // of a frame, in pixels
-  /// Numbers of the file's frames, ascending, at least one.
+  /// Numbers of the chosen frames in the file, ascending; at least one number.
   std::vector<int64_t> frames;
   /// Time of each frame, in seconds. Times of sampled frames that the file does not have may
   /// follow.
