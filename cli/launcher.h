@@ -29,9 +29,10 @@ bool is_launched();
 /// several nodes without MASTER_ADDR.
 LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& device);
 
-/// Checks MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError if MASTER_ADDR
-/// has no address, or is no address of this machine although the run has no other machine; if this
-/// machine cannot listen at the port; or if something other than torchrun listens there on node 0.
+/// Checks MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError in these cases:
+/// - MASTER_ADDR cannot be resolved, or names another machine although the run has one node.
+/// - On node 0: this machine cannot listen at the port.
+/// - The port of node 0 is taken by a program other than torchrun.
 void check_meeting_place(const LaunchPlan& plan);
 
 /// Returns the torchrun of the Python environment whose torch is in use: $TORCHRUN, the torchrun
@@ -39,12 +40,13 @@ void check_meeting_place(const LaunchPlan& plan);
 std::optional<std::string> find_torchrun();
 
 /// Replaces this process by torchrun with `longspan <words>` as its workers. Returns only by
-/// throwing UserError (no torchrun, or a too low limit of open files). Call check_meeting_place
-/// first; the check can take a minute, in which the caller handles signals.
+/// throwing UserError (no torchrun, or a too low limit of open files). Call check_meeting_place()
+/// before launch(). The check can take a minute, and the caller must handle signals during the
+/// check.
 [[noreturn]] void launch(const LaunchPlan& plan, const Arguments& words);
 
-/// From here on SIGTERM and SIGUSR1 are blocked, also in processes that this process starts or
-/// becomes.
+/// Blocks SIGTERM and SIGUSR1 in this process from now on. Child processes, and a program that
+/// replaces this process by exec, inherit the block.
 void hold_stop_signals();
 
 }  // namespace longspan

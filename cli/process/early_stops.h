@@ -8,7 +8,7 @@ namespace longspan {
 
 /// For the lifetime of this object, SIGTERM and SIGUSR1 end the process at once with status 0,
 /// since nothing has been trained yet. The calling thread must block both signals. After the
-/// object's destruction both are blocked as before and no signal is lost: each has either ended the
+/// lifetime, both signals are blocked as before. No signal is lost: a signal has either ended the
 /// process or is still pending. A signal that the process was started to ignore (nohup) stays
 /// ignored. If the system has no descriptors left, both signals stay blocked.
 class EarlyStops {

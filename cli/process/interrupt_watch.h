@@ -17,24 +17,25 @@ inline constexpr int kInterruptedStatus = 130;
 
 /// From construction to the end of the process, a thread of this object receives SIGINT, SIGTERM,
 /// SIGUSR1 and SIGHUP, so that no signal kills the process at an arbitrary point. Before the
-/// training loop, each signal ends the process at once. SIGTERM and SIGUSR1 end the process with
-/// status 0, after the other processes have been told (before_early_stop; a later signal does not
-/// wait for this): there is nothing to save, and a launcher that restarts failed workers must not
-/// restart this worker. The other signals end the process with 128 + number. In the training loop:
-/// - The first SIGINT (Ctrl-C) sets a flag for the loop. The second, or a loop that has not ended
-///   in kPatience, ends the process at once with status 130.
+/// training loop, each signal ends the process at once. SIGTERM and SIGUSR1 give status 0, because
+/// there is nothing to save and a launcher that restarts failed workers must not restart this
+/// worker. Before this end, the process tells the other processes (before_early_stop). A later
+/// signal ends the process without this wait. SIGINT and SIGHUP give status 128 + number. In the
+/// training loop:
+/// - The first SIGINT (Ctrl-C) sets a flag for the loop. A second SIGINT ends the process at once
+///   with status 130, and so does a loop that is still running kPatience after the first SIGINT.
 /// - The first SIGTERM or SIGUSR1 (pre-emption) sets another flag: the loop finishes its step,
 ///   saves and ends with status 0, however long that takes. Repeats within kTogether count as the
 ///   same request: a cluster often signals launcher and workers, and the launcher forwards its
 ///   signals. A later signal ends the process at once.
 /// - SIGHUP ends the process at once.
 ///
-/// Once the run has ended (run_ended), no signal changes the status of the process. A signal 5 s or
-/// more after the run's end (kTogether) ends the process at once with that status, since something
-/// in its exit hangs. Ending at once waits for short writes in progress and removes temporary
-/// folders. A signal that the process was started to ignore (nohup) stays ignored. Construct an
-/// InterruptWatch before other threads start, since threads inherit the signal mask. The object is
-/// never destroyed, so it still works while static destructors run.
+/// Once the run has ended (run_ended), no signal changes the status of the process. A signal that
+/// arrives kTogether (5 s) or more after the run's end ends the process at once with the run's
+/// status, because the exit hangs. Before each end at once, the process completes short writes and
+/// removes temporary folders. A signal that the process was started to ignore (nohup) stays
+/// ignored. Construct an InterruptWatch before other threads start, since threads inherit the
+/// signal mask. The object is never destroyed, so it still works while static destructors run.
 class InterruptWatch final : public RunControl {
  public:
   /// `speaks`: prints events to stderr (rank 0).
@@ -68,7 +69,7 @@ class InterruptWatch final : public RunControl {
   /// Prints the error and ends the process.
   void lost_others(const std::string& message) override;
 
-  /// Time for an interrupted loop to end, out of ten seconds for the whole run.
+  /// Time limit for an interrupted loop to end. The end of the whole run may take ten seconds.
   static constexpr std::chrono::seconds kPatience{5};
   /// Stop signals within this time count as one.
   static constexpr std::chrono::seconds kTogether{5};

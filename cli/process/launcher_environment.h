@@ -7,12 +7,12 @@
 namespace longspan {
 
 /// Returns this process's rendezvous from the variables of its launcher: torchrun (RANK,
-/// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI, PMI or Slurm; and
-/// GLOO_SOCKET_IFNAME. world_size is 1 without a launcher. Throws UserError if some of the
-/// variables are missing.
+/// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI, PMI or Slurm. GLOO_SOCKET_IFNAME
+/// gives the network interfaces. world_size is 1 without a launcher. Throws UserError if some of
+/// the variables are missing.
 Rendezvous rendezvous_from_environment();
 
-/// Reads TENSORBOARD_LOGGING_DIR, as transformers does, and Slurm's job.
+/// Reads TENSORBOARD_LOGGING_DIR, as transformers does, and the variables of the Slurm job.
 OutputSurroundings surroundings_of_output();
 
 }  // namespace longspan

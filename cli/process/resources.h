@@ -14,19 +14,19 @@ int num_cores();
 void choose_threads();
 
 /// Limits the number of compiled gemms in memory. Call before the first gemm. oneDNN caches one
-/// gemm for each shape, some hundred kilobytes each, and so does the layer between oneDNN and torch
-/// in each thread. Rows of one length have some 25 shapes. With rows of many lengths, the default
-/// of both caches, 1024 gemms, takes 0.5 GB. The environment (ONEDNN_PRIMITIVE_CACHE_CAPACITY,
-/// LRU_CACHE_CAPACITY) takes precedence.
+/// gemm of some hundred kilobytes for each shape. The layer between oneDNN and torch has a second
+/// such cache in each thread. Rows of one length have some 25 shapes. With rows of many lengths,
+/// the default of both caches, 1024 gemms, takes 0.5 GB. The environment
+/// (ONEDNN_PRIMITIVE_CACHE_CAPACITY, LRU_CACHE_CAPACITY) takes precedence.
 void bound_compiled_gemms();
 
 /// Allocates all CPU tensors in the pool from here on (memory/tensor_pool.h). Call before making
 /// tensors.
 void use_tensor_pool();
 
-/// Silences c10d, unless the environment has TORCH_CPP_LOG_LEVEL: c10d prints a stack trace for
-/// every lost connection, which CommunicationError explains anyway. Child processes get the
-/// original environment.
+/// Silences c10d, unless the environment has TORCH_CPP_LOG_LEVEL. Without this call, c10d prints a
+/// stack trace for every lost connection; CommunicationError already names the connection's loss.
+/// Child processes get the original environment.
 void quiet_c10d();
 
 /// Configures torch's allocation of GPU memory and of pinned memory. Call before the first use of a

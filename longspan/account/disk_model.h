@@ -15,14 +15,14 @@ struct DiskFacts {
   int64_t saved_bytes = 4;     // bytes per saved element
   int64_t other_bytes = 0;     // tokenizer files and the like, per save
   int64_t num_trained = 0;     // elements with optimizer state
-  double state_bytes = 8;      // mean state bytes in a file per trained element
+  double state_bytes = 8;      // mean bytes of optimizer state on disk per trained element
   bool only_model = false;     // save_only_model
   bool rounded = false;        // bf16 weights are saved with fp32 masters
   int64_t num_processes = 1;   // processes that write optimizer states, one file each
   bool sharded = false;        // these processes also write the model in parts
   int64_t num_saves = 0;       // checkpoints still to be written
   int64_t num_found = 0;       // checkpoints already in output_dir
-  int64_t limit = 0;           // save_total_limit; 0: none
+  int64_t limit = 0;           // save_total_limit; 0: no limit
 };
 
 /// Estimated bytes on disk. Sharding the states (zero_stage) does not change the bytes: each shard
@@ -52,8 +52,8 @@ struct Room {
 
 /// Returns one line with the bytes that the run will write and the free bytes, and a warning with
 /// the remedy if the free bytes are too few; empty if the free space of output_dir is unknown.
-/// Throws UserError if the model alone fits neither into output_dir nor into the run's folder in
-/// fallback_output_dir. `fallback`: this folder; nullopt: none.
+/// Throws UserError if the model alone fits neither into output_dir nor into `fallback`.
+/// `fallback`: the run's folder in fallback_output_dir; nullopt: the run has no such folder.
 std::string disk_account(const DiskFacts& facts, const Room& output_dir,
                          const std::optional<Room>& fallback);
 

@@ -1,5 +1,5 @@
-// Memory of one rank, by formula. No torch. A row is one sequence, or several packed sequences,
-// that ranks may share.
+// Memory of one rank, by formula. No torch. A row is one sequence or several packed sequences.
+// Several ranks may share a row.
 //
 // Memory is either device memory (for computation) or host memory (for offloading). The formulas
 // count the tensors that exist at the peak of a step, not the overhead of allocators.
@@ -51,7 +51,7 @@ struct MemoryFacts {
   bool accumulates = true;
   int64_t update_bytes = 0;        // temporary bytes of the gradient reduction and the update
   int64_t largest_unit_bytes = 0;  // parameters of the largest unit
-  int64_t largest_unit_gradient_bytes = 0;                 // largest gradients of a unit
+  int64_t largest_unit_gradient_bytes = 0;  // bytes of the largest gradients of a unit
   int64_t reference_on_device = 0, reference_on_host = 0;  // the reference model on one rank
   // Distribution of states
   int64_t zero_stage = 0, shard_size = 1;  // ranks that hold one sharded copy
@@ -64,8 +64,8 @@ struct MemoryFacts {
   bool offload_optimizer = false, offload_params = false;
   /// Parameter bytes per rank between uses; -1: derive from zero_stage.
   int64_t held_on_device = -1, held_on_host = 0;
-  double optimizer_bytes = 8;  // mean per trained element: two fp32 moments
-  int64_t master_bytes = 0;    // per trained element: a copy in higher precision
+  double optimizer_bytes = 8;  // mean bytes per trained element; 8: two fp32 moments
+  int64_t master_bytes = 0;    // bytes per trained element of a copy in higher precision
   // The row
   int64_t num_tokens = 0;     // tokens of the longest row
   int64_t num_labels = 0;     // labels of that row
@@ -96,12 +96,12 @@ struct MemoryFacts {
   struct Tower {
     VisionSpec spec = {};
     int64_t num_patches = 0;    // 0: no pictures
-    int64_t rows_ahead = 1;     // rows whose pixels may wait: of this step and the next
-    int64_t most_features = 0;  // of the row, for a rank that holds all tokens of pictures
+    int64_t rows_ahead = 1;     // rows of this and the next step whose pixels may be in memory
+    int64_t most_features = 0;  // features of the row, on a rank that holds all picture tokens
     int64_t largest_frame = 0;  // patches of the largest frame
     int64_t residual_bytes = 4;
-    /// The lowest block that saves tensors for a backward; depth: only the merger does; above: no
-    /// backward.
+    /// The lowest block that saves tensors for the backward. spec.depth: only the merger saves
+    /// tensors. A larger number: the tower has no backward.
     int64_t first_saving_block = 0;
   } tower;
 };
@@ -121,7 +121,7 @@ struct MemoryAccount {
 
 MemoryAccount account_of(const MemoryFacts& facts);
 
-/// Device bytes per token: `saved` by all layers, and temporary at the peak (`working`).
+/// Device bytes per token. `saved`: saved by all layers. `working`: temporary bytes at the peak.
 struct TokenBytes {
   double saved = 0, working = 0;
   double kept = 0;     // tensors of kept layers; not in `saved`

@@ -17,11 +17,11 @@ namespace longspan {
 struct RowLengths {
   int64_t num_tokens = 0, num_labels = 0;
   bool keeps_places = false;            // positions restart in documents; places are stored too
-  std::vector<int64_t> documents = {};  // document lengths; empty: possibly one document
+  std::vector<int64_t> documents = {};  // document lengths; empty: the row counts as one document
   /// Patches of the rank with the most patches, and of the largest frame. Both belong to the row
   /// with the most patches, which may differ from the longest row.
   int64_t num_patches = 0, largest_frame = 0;
-  int64_t row_patches = 0;  ///< of all ranks
+  int64_t row_patches = 0;  ///< patches of all ranks together
 };
 
 /// The parameters of a run on one rank.

@@ -18,9 +18,9 @@ struct GradientSums {
 };
 
 /// Returns the bytes of gradients that exist in addition to their sums during a unit's backward.
-/// `unit`: gradient bytes of the unit. `before`, `before_that`: gradient bytes of the unit whose
-/// backward ran just before, and of the unit before that one. The reduction of these two may not
-/// have ended.
+/// `unit`: gradient bytes of the unit. `before`: gradient bytes of the previous unit of the
+/// backward. `before_that`: gradient bytes of the unit before the previous unit. The reductions of
+/// these two units may still be running.
 int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, int64_t before,
                             int64_t before_that);
 

@@ -7,8 +7,8 @@ namespace longspan {
 
 /// Bytes of a tower. The tower's forward comes before the decoder's, its backward after it.
 struct TowerMemory {
-  double saved = 0, saved_on_host = 0;  ///< from the forward to the backward
-  double features = 0;                  ///< from the tower's forward to the decoder's
+  double saved = 0, saved_on_host = 0;  ///< held from the tower's forward to its backward
+  double features = 0;                  ///< held from the tower's forward to the decoder's forward
   double forward = 0, backward = 0;     ///< temporary, besides the saved tensors
   double pixels = 0;                    ///< held at all times: pixels that are read ahead
 };

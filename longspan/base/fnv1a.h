@@ -1,5 +1,5 @@
-// FNV-1a, a 64-bit hash. Seeds random values by a name, so that they do not depend on the order of
-// parameters. Also used for checksums and file names.
+// FNV-1a, a 64-bit hash. The hash of a parameter's name seeds its random values, so the values do
+// not depend on the order of parameters. Checksums and file names also use the hash.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ struct AttentionBenchOptions {
   ProblemShape shape;
   std::vector<int64_t> document_lengths{8192};
   std::vector<const Method*> methods;  // empty: all methods that can split the heads
-  std::vector<int> head_waves;         // one row for each, for methods with waves; empty: default
+  std::vector<int> head_waves;  // numbers of waves: one row of the table each; empty: default
   std::optional<int> ulysses_size, ring_size, window_size;
   bool undistributed = true;
   int repeats = 5, warmup = 1;
@@ -53,8 +53,8 @@ struct MethodMeasurement {
   int64_t num_padded_tokens = 0;
   std::vector<double> forward_seconds, backward_seconds;
   std::vector<KernelWork> kernel;  // forward plus backward; median over the repeats
-  /// Peak memory of a forward and a backward in addition to the inputs, in bytes; and this peak
-  /// without the output and the gradients, which every method returns.
+  /// peak_bytes: peak memory in bytes of a forward and a backward, in addition to the inputs.
+  /// buffer_bytes: this peak without the output and the gradients, which every method returns.
   std::vector<int64_t> peak_bytes, buffer_bytes;
   /// Bytes that all ranks together sent to other ranks, counted and by formula.
   AttentionVolume sent, formula;
@@ -78,8 +78,8 @@ struct AttentionBenchResult {
   AttentionBenchOptions options;
   int num_ranks = 1, threads = 1;
   std::string device;  // display name
-  /// The row on which errors are measured: the benchmark's own row, or a shorter row where the
-  /// former takes too long in fp64.
+  /// The row on which errors are measured: the benchmark's own row, or a shorter row if the
+  /// benchmark's row takes too long in fp64.
   std::vector<int64_t> checked_lengths;
   std::vector<MethodMeasurement> methods;
 };
@@ -96,8 +96,8 @@ std::string row_name(const ParallelPlan& plan);
 
 /// Runs the benchmark. Methods take turns: A B C, C B A, ... Collective. The result is complete on
 /// rank 0 and empty elsewhere. On GPUs the host waits for its GPU before it reads the clock. On a
-/// CPU each rank computes with as many threads as this process; undistributed attention gets the
-/// threads of all ranks of a node by `use_threads`. `say` gets lines of progress on rank 0.
+/// CPU each rank computes with this process's number of threads. `use_threads` gives undistributed
+/// attention the threads of all ranks of a node. `say` gets lines of progress on rank 0.
 AttentionBenchResult run_attention_bench(const AttentionBenchOptions& options,
                                          const Rendezvous& where, const BenchDevice& on,
                                          UseThreads use_threads,

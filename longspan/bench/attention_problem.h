@@ -24,8 +24,8 @@ struct ProblemShape {
   at::ScalarType dtype = at::kFloat;       // of all tensors
   at::Device device{at::kCPU};             // of all tensors
   at::ScalarType rounded_to = at::kFloat;  // rounding of random values before their cast to dtype
-  /// As under gradient checkpointing: attention first runs without autograd, and the backward
-  /// replays its results.
+  /// True: attention runs as under gradient checkpointing, first without autograd; the backward
+  /// replays the results.
   bool checkpointing = false;
 
   AttentionSpec attention() const { return plain_attention(num_heads, num_kv_heads, head_dim); }
@@ -49,8 +49,8 @@ struct ProblemGradients {
 
 class AttentionProblem {
  public:
-  /// `row` is the unpadded row of which `order` takes a share. Parameters are the same on all
-  /// ranks.
+  /// `row`: the whole row, unpadded. `order`: this rank's share of the row. Parameters are the same
+  /// on all ranks.
   AttentionProblem(const ProblemShape& shape, const Packing& row, const TokenOrder& order,
                    ProblemInputs inputs);
 

@@ -19,8 +19,8 @@ class CheckAgainstFp64 {
 
   const std::vector<int64_t>& document_lengths() const { return document_lengths_; }
 
-  /// Computes the same row by `attention`, on all ranks or on rank 0 `alone`. Sets the errors in
-  /// `measured` on rank 0. Collective.
+  /// Computes the same row by `attention`, on all ranks or, with `alone`, on rank 0 only. Sets the
+  /// errors in `measured` on rank 0. Collective.
   void compare(SequenceParallel& attention, bool alone, MethodMeasurement& measured) const;
 
  private:

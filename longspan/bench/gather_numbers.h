@@ -10,7 +10,7 @@
 namespace longspan {
 
 /// Returns the numbers of all ranks, in rank order. All ranks give the same number of values.
-/// `device` is the group's. Collective.
+/// `device`: the device of the group's tensors. Collective.
 std::vector<std::vector<double>> gather_numbers(const Group& group,
                                                 const std::vector<double>& numbers,
                                                 at::Device device);

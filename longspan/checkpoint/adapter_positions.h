@@ -14,8 +14,9 @@ namespace longspan {
 void save_positions(const std::string& folder, const ModelConfig& trained,
                     const std::string& base_model);
 
-/// Returns `base` with the positions of the last adapter that has positions of its own, since later
-/// adapters are trained on top of earlier ones. Throws UserError for a broken file.
+/// Returns `base` with the positions of the last adapter that has positions of its own. Later
+/// adapters are trained on top of earlier adapters, so the last positions count. Throws UserError
+/// for a broken file.
 ModelConfig with_positions_of(const std::vector<std::string>& adapters, const ModelConfig& base);
 
 /// Whether both configurations have the same positions.

@@ -19,9 +19,9 @@ namespace longspan {
 std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelConfig& config,
                                          at::ScalarType dtype);
 
-/// Returns the parameters of load_parameters() as untrained sources. Each parameter is read from
-/// its file when it is made, so no process holds all parameters. Throws UserError as above, for
-/// problems that headers show.
+/// Returns sources of the parameters of load_parameters(), marked as untrained. A source reads its
+/// parameter from the file on demand, so no process holds all parameters. Throws UserError as
+/// above, for problems that headers show.
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype);
 
@@ -52,9 +52,9 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
                       const std::string& source_folder,
                       const std::vector<std::pair<ParameterShape, std::string>>& files);
 
-/// The number of weight files beside the language model's: 1 for a vision-language model
-/// (models/composite.h), else 0. save_model_files copies this file from source_folder. Nothing is
-/// copied if source_folder does not exist any more.
+/// Returns the number of weight files in addition to the language model's weight files: 1 for a
+/// vision-language model (models/composite.h), else 0. save_model_files copies this file from
+/// source_folder. Nothing is copied if source_folder does not exist any more.
 int num_copied_files(const ModelConfig& config);
 /// Bytes of the copied file, as far as the folder can be read.
 int64_t num_copied_bytes(const std::string& folder, const ModelConfig& config);

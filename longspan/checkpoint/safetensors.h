@@ -64,13 +64,13 @@ class SafetensorsWriter {
   AtomicFile file_;
   std::vector<Planned> planned_;
   size_t next_ = 0;
-  int64_t num_written_ = 0;  // numbers of the next tensor
+  int64_t num_written_ = 0;  // elements of the next tensor that are already written
 };
 
 /// Writes tensors from any device to a temporary name in the same folder, fsyncs and renames.
 /// Converts the tensors to `dtype`, one at a time, where `dtype` is given. metadata: {"format":
-/// "pt"}. Throws UserError where the disk is full or the folder read-only; an error leaves no
-/// partial file, and an existing file unchanged.
+/// "pt"}. Throws UserError where the disk is full or the folder read-only; after an error, an
+/// existing file is unchanged, and no partial file is left.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        std::optional<at::ScalarType> dtype = std::nullopt);
 

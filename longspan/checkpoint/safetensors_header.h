@@ -1,5 +1,5 @@
-// Parser of safetensors headers. The tensors' descriptions bound the parser's memory, whatever else
-// a header holds.
+// Parser of safetensors headers. The parser's memory grows only with the descriptions of tensors,
+// not with other content of a header.
 #pragma once
 
 #include <c10/core/ScalarType.h>

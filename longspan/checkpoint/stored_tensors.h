@@ -25,7 +25,7 @@ struct StoredParameter {
   int64_t begin = 0;     ///< the parameter's first number in `numbers`; unused for MXFP4
   StoredTensor scales;   ///< of MXFP4 or fp8; else empty
   StoredNumbers stored;  ///< format of `numbers` and `scales`
-  bool turned = false;   ///< each of StoredPart::num_matrices is stored as its transpose
+  bool turned = false;   ///< the file holds the transpose of each matrix (StoredPart::num_matrices)
 
   /// Reads the parameter to a tensor of its own on the CPU. Throws UserError as
   /// SafetensorsFile::read does.

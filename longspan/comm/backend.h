@@ -20,8 +20,8 @@ namespace longspan {
 struct GroupPlace;
 struct LinkTraits;
 
-/// Returns a group over a c10d backend. `name` appears in messages ("sequence"). `num_started`
-/// counts the group's collectives, where given.
+/// Returns a group over a c10d backend. `name` appears in messages ("sequence"). `num_started`:
+/// counter to which the group adds each started collective; null: none.
 Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
                  const LinkTraits& link, CollectiveCounts::Counter num_started = nullptr);
 
@@ -32,8 +32,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
                                                     const std::string& host,
                                                     const std::string& interfaces = "");
 
-/// Makes all groups of one rank of a plan. `world`: the rank among all ranks, which share the
-/// store.
+/// Makes all groups of one rank of a plan. `world`: this rank's number among all ranks of the run,
+/// and the store that all ranks share.
 Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link);
 
 }  // namespace longspan

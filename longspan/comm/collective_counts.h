@@ -19,8 +19,9 @@ class CollectiveCounts {
  public:
   using Counter = std::shared_ptr<std::atomic<int64_t>>;
 
-  /// Returns the counter of a group, which starts at 0 and to which the group adds. `group`: a name
-  /// without spaces that is unique in the run and the same on all ranks of the group.
+  /// Returns the counter of a group. The counter starts at 0, and the group adds 1 for each
+  /// collective. `group`: a name without spaces that is unique in the run and the same on all ranks
+  /// of the group.
   Counter of(const std::string& group) {
     const std::lock_guard lock(mutex_);
     return counters_.emplace(group, std::make_shared<std::atomic<int64_t>>(0)).first->second;

@@ -11,9 +11,9 @@
 
 namespace longspan {
 
-/// A collective in flight. wait() returns the result; call wait() once. Until then the inputs are
-/// held and must not be written to. Throws CommunicationError (communication_error.h) where a peer
-/// is gone.
+/// A collective in flight. wait() returns the result; call wait() once. Before wait() returns, the
+/// object holds the inputs, and no code may write to the inputs. wait() throws CommunicationError
+/// (communication_error.h) where a peer is gone.
 class Pending {
  public:
   explicit Pending(std::function<std::vector<at::Tensor>()> finish) : finish_(std::move(finish)) {}

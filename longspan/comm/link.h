@@ -19,7 +19,7 @@ class Store;
 
 namespace longspan {
 
-/// Where a rank meets the other ranks of a group.
+/// The rendezvous of a rank with the other ranks of a group.
 struct GroupPlace {
   c10::intrusive_ptr<c10d::Store> store;  // shared by the group's ranks only
   int rank, size;
@@ -32,9 +32,9 @@ struct LinkTraits {
   c10::DeviceType (&device)();  // the device of the backend's tensors
   bool copies;                  // a group's tensors are on another device, and are copied
   bool coalesces;               // the backend starts the messages of one exchange together
-  bool ends_with_peers;         // the backend's destructor waits for its peers, even dead ones
-  bool waits_for_none;          // hosts do not block on peers, so an error is the rank's own
-  bool lets_go_late;            // tensors are held a moment after a collective is reported done
+  bool ends_with_peers;         // the backend's destructor waits for its peers, even for dead peers
+  bool waits_for_none;          // no collective blocks the host, so an error is this rank's own
+  bool lets_go_late;  // the backend holds tensors for a moment after a collective has ended
   std::chrono::seconds time_to_meet;  // extra time to connect, after all ranks have arrived
   std::string (&reason_of)(const std::exception& error);  // the useful part of a message
   /// Called on the run's thread. Returns a function that another thread calls before it makes a

@@ -1,5 +1,5 @@
-// The ranks of a run as data parallel x sequence parallel, and as groups that shard states and
-// experts.
+// The process groups of a run: for data parallelism, for sequence parallelism, and for the sharding
+// of states and experts.
 #pragma once
 
 #include <memory>
@@ -27,9 +27,9 @@ struct Mesh {
   Group windows;          // ranks at the same place of each window of a ring
   Group shard;            // ZeRO: shard_size neighbours that shard the model's states
   Group replicas;         // ranks at the same place of each shard
-  Group slices;           // num_head_slices neighbours with the slices of the same heads
+  Group slices;           // num_head_slices neighbours, each with a slice of the same heads
   Group experts;          // expert_parallel_size neighbours that divide each layer's experts
-  Group expert_shard;     // ranks of a shard with the same experts, whose states they shard
+  Group expert_shard;     // ranks of `shard` that divide the states of the same experts
   Group expert_replicas;  // ranks at the same place of each expert_shard
   /// Counters of all these groups. Null where there is one rank.
   std::shared_ptr<const CollectiveCounts> collectives;
@@ -45,7 +45,8 @@ Traffic sequence_traffic(const Mesh& mesh);
 /// Connects the ranks (Gloo on CPUs, NCCL on GPUs) and makes the groups. Gloo listens on the
 /// interfaces of `where`, else on the interface towards the master address. timeout_seconds (key
 /// ddp_timeout) limits every collective. Throws CommunicationError where the ranks do not meet
-/// within that time (300 s at most) and 10 s, and UserError where the ranks' plans differ.
+/// within timeout_seconds (at most 300 s) plus 10 s. Throws UserError where the ranks' plans
+/// differ.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, Link link,
                int64_t timeout_seconds);
 

@@ -1,5 +1,5 @@
 // Interface between the fp32 gemm driver (kernels/tiled_gemm.h: torch, threads) and its tile code.
-// Plain C++ on purpose, as attention/flash/flash_tasks.h. No torch.
+// The file is plain C++, like attention/flash/flash_tasks.h. No torch.
 #pragma once
 
 #include <stdint.h>

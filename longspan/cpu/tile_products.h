@@ -1,8 +1,9 @@
 // Matrix products of the tile code. The left matrix is read one number at a time and may have any
 // strides. The right matrix lies in panels of kPanel columns, each contiguous, so that a product
-// reads a panel from front to back: a column of cache lines a power of two apart would fall into
-// few sets of the first-level cache. This file is included once for each instruction set, by
-// attention/flash/tiles_impl.h and by gemm_tiles_avx2.cpp.
+// reads a panel from front to back. Without panels, the rows would often be a power of two of bytes
+// apart, and the rows' cache lines would share few sets of the first-level cache. This file is
+// included once for each instruction set, by attention/flash/tiles_impl.h and by
+// gemm_tiles_avx2.cpp.
 #pragma once
 
 #include "longspan/cpu/tile_vectors.h"
@@ -78,8 +79,8 @@ inline void panel(int64_t width, int64_t rows, int64_t depth, const float* a, in
     micro_tile<1, P>(depth, a + i * a_row, a_row, a_depth, b, c + i * ldc, ldc, into.from_row(i));
 }
 
-/// c[rows x columns] = or += a[rows x depth] times the first columns of b, panels of b_depth rows;
-/// columns: b's width, or a multiple of kPanel below b's width.
+/// c[rows x columns] = or += a[rows x depth] times the first `columns` columns of b. b lies in
+/// panels of b_depth rows. `columns` is b's width, or a smaller multiple of kPanel.
 template <typename Into>
 inline void multiply(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_row,
                      int64_t a_depth, const float* b, int64_t b_depth, float* c, int64_t ldc,
@@ -89,7 +90,8 @@ inline void multiply(int64_t rows, int64_t columns, int64_t depth, const float* 
                  c + j, ldc, into);
 }
 
-/// rows x columns at `stride` -> contiguous, times factor.
+/// Copies a matrix [rows x columns], with `stride` numbers from row to row, to contiguous memory.
+/// Multiplies by `factor`.
 inline void pack(const float* from, int64_t stride, int64_t rows, int64_t columns, float factor,
                  float* to) {
   for (int64_t i = 0; i < rows; ++i)
@@ -97,7 +99,7 @@ inline void pack(const float* from, int64_t stride, int64_t rows, int64_t column
       store(to + i * columns + j, load(from + i * stride + j) * factor);
 }
 
-/// rows x columns at `stride` -> panels of `depth` rows, times factor.
+/// Copies the same kind of matrix to panels of `depth` rows. Multiplies by `factor`.
 inline void pack_panels(const float* from, int64_t stride, int64_t rows, int64_t columns,
                         float factor, float* to, int64_t depth) {
   for (int64_t j = 0; j < columns; j += kPanel) {
@@ -106,8 +108,8 @@ inline void pack_panels(const float* from, int64_t stride, int64_t rows, int64_t
   }
 }
 
-/// rows x columns at `stride` -> its transpose, in panels of `columns` rows; zero past the last row
-/// up to a whole vector.
+/// Copies the transpose of the same kind of matrix to panels of `columns` rows. Pads the columns of
+/// the result with zeros to whole vectors.
 inline void pack_transposed(const float* from, int64_t stride, int64_t rows, int64_t columns,
                             float* to) {
   const int64_t padded = round_up(rows, LANES);

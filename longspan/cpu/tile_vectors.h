@@ -22,11 +22,13 @@ constexpr float kMinusInfinity = -__builtin_inff();
 
 inline Vector load(const float* p) { return *reinterpret_cast<const LooseVector*>(p); }
 inline void store(float* p, Vector x) { *reinterpret_cast<LooseVector*>(p) = x; }
-/// x - 0 is x for every x, so that the compiler leaves the subtraction out and a number in memory
-/// is broadcast by its load. 0 + x differs from x for -0, and costs an addition and a shuffle.
+/// Returns a vector of LANES times x. x - 0 equals x for every x, so the compiler removes the
+/// subtraction, and loads a number in memory by one broadcast. 0 + x differs from x for x = -0, so
+/// the compiler would keep an addition and a shuffle.
 inline Vector splat(float x) { return x - Vector{}; }
-/// Returns the larger number of each lane; y where x or y is NaN. From the plain form the compiler
-/// may make a comparison and a selection. (With 16 lanes g++ 12 warns of the plain form.)
+/// Returns the larger number of each lane; y where x or y is NaN. The intrinsics are one
+/// instruction; for a conditional expression, the compiler may emit a comparison and a selection.
+/// (g++ 12 warns of _mm512_max_ps without a mask.)
 inline Vector larger_of(Vector x, Vector y) {
 #if LANES == 16
   return _mm512_maskz_max_ps(0xFFFF, x, y);
@@ -47,7 +49,7 @@ inline int64_t round_up(int64_t x, int64_t multiple) {
 /// error.
 inline Vector exp2_of(Vector x) {
   const Vector magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
-  // The bits of 2^0, minus 127 in the exponent, are 0.
+  // At x = -127 the result is 0: the exponent bits of 2^0 are 127, and 127 - 127 = 0.
   x = larger_of(splat(-127.0f), x);
   const Vector shifted = x + magic;
   const Vector f = x - (shifted - magic);
@@ -76,13 +78,13 @@ inline Vector tanh_of(Vector x) {
   return size < splat(0.625f) ? p : (negative ? -far : far);
 }
 
-/// Lane indices for a shuffle, constants made from the template's arguments. If a loop filled them
-/// lane by lane, the compiler would repeat the loop's work at every use.
+/// Lane indices for a shuffle, as compile-time constants. If a loop filled the indices lane by
+/// lane, the compiler would repeat the loop at every use.
 template <typename Lanes>
 struct Places;
 template <int... lane>
 struct Places<std::integer_sequence<int, lane...>> {
-  /// Each lane comes from the lane `step` above.
+  /// Lane i of the result is lane (i + step) % LANES.
   template <int step>
   static constexpr IntVector rotated{(lane + step) % LANES...};
   /// For two rows of a matrix, `step` apart: exchanges the lanes of the off-diagonal squares.

@@ -40,7 +40,7 @@ struct Kernels {
   void (*to_bf16)(uint16_t* y, const float* x, int64_t n);
 };
 
-/// The last two return null on processors other than x86-64.
+/// avx2_kernels() and avx512_kernels() return null on processors other than x86-64.
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();

@@ -22,9 +22,9 @@ LONGSPAN_INLINE double exp_of_negative(double x) { return __builtin_exp(x); }
 /// (relative remainder below 1e-8); 2^n by the exponent bits. From -87.3 down to -inf the result is
 /// about 1e-38 instead of a denormal or 0. NaN of either sign stays NaN.
 LONGSPAN_INLINE float exp_of_negative(float x) {
-  // max(x, -87.3): among negative floats the larger magnitude has the larger bits. (A comparison of
-  // floats would become a branch.) x86 makes NaNs with their sign bit set, whose bits are above
-  // those of -inf, so their bits are restored.
+  // max(x, -87.3): of two negative floats, the float of larger magnitude has larger bits. (A
+  // comparison of floats would become a branch.) x86 sets the sign bit of a NaN that it computes.
+  // The bits of such a NaN are above the bits of -inf, so the code restores the NaN.
   const uint32_t lowest = bits(-87.3F), given = bits(x);
   const int32_t magnitude = static_cast<int32_t>(given & 0x7FFFFFFF);
   const uint32_t if_nan = -static_cast<uint32_t>(magnitude > 0x7F800000);  // all ones or zeros

@@ -8,7 +8,7 @@
 
 namespace longspan::cuda {
 
-/// Why kernels cannot be compiled, as one clause.
+/// The reason why kernels cannot be compiled, as one clause.
 class CompileError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -21,8 +21,8 @@ struct Compiled {
 
 class Compiler {
  public:
-  /// Returns libnvrtc, already in the process or beside torch. Loads the library at the first call.
-  /// Throws CompileError where no usable libnvrtc is found.
+  /// Returns libnvrtc: the copy that the process has loaded, otherwise the copy beside torch. Loads
+  /// the library at the first call. Throws CompileError where no usable libnvrtc is found.
   static const Compiler& get();
 
   /// Version, as in "13.2".

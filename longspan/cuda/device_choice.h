@@ -40,8 +40,8 @@ struct DeviceChoice {
 /// without a GPU, and, unless device: cpu is set, for a GPU that this build or driver cannot use.
 DeviceChoice choose_device(const ModelSettings& config, const std::function<Gpus()>& find);
 
-/// Throws UserError if `num_processes` on this machine exceed the machine's GPUs, on CUDA, unless
-/// GPUs are shared.
+/// Throws UserError if the choice is CUDA without shared GPUs, and this machine has fewer GPUs than
+/// processes (`num_processes`).
 void require_gpus(const DeviceChoice& choice, int num_processes);
 
 }  // namespace longspan

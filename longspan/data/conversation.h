@@ -37,10 +37,10 @@ inline constexpr std::string_view kImageTag = "<image>", kVideoTag = "<video>";
 struct MessagePicture {
   bool is_video = false;
   std::vector<std::string> files = {};  // one picture, one video, or a video's frames in order
-  bool in_one_file = false;             // a video that is no list of frames
-  /// The text that stands for the picture in a row, and the text that the model's own template
-  /// prints in its place (which may be the same); empty until the files are read
-  /// (data/picture_rows.h).
+  bool in_one_file = false;             // true: a video that is not given as a list of frames
+  /// text: the text that stands for the picture in a row. printed: the text that the model's own
+  /// template prints for the picture, which may equal `text`. Both are empty until the files are
+  /// read (data/picture_rows.h).
   std::string text = {}, printed = {};
 };
 

@@ -13,8 +13,8 @@ namespace longspan {
 /// datasets.load_dataset("csv"):
 ///   - An empty cell, one of pandas' texts for no value (NA, None, nan, ...) and a missing cell at
 ///     the end of a row are null. A note counts the texts.
-///   - A column of 10,000 rows in which each cell with a value is a number has numbers; if each is
-///     true or false in any case, it has booleans. All other columns have texts.
+///   - Each 10,000 rows of a column have one type: numbers if every cell that is not null is a
+///     number, booleans if every such cell is true or false in any case, otherwise texts.
 /// Rows with more cells than columns, with bytes that are not UTF-8 or with NUL are unusable.
 /// Throws UserError: a column name that occurs twice, too many columns, a quote that is not closed.
 bool for_each_csv_row(const std::string& path, const RowTaker& taker);

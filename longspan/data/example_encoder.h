@@ -67,9 +67,11 @@ struct EncodedExamples {
 /// pictures. Example i is row i unless rows were packed, skipped by on_bad_row: skip, or empty
 /// (pt).
 ///
-/// Throws UserError: a token id of at least `vocab_size`; kto with one row; unless on_bad_row is
-/// skip, rows without a trained token and rows that the template refuses; rows with pictures if the
-/// model or the template takes no pictures.
+/// Throws UserError in these cases:
+/// - A token id is `vocab_size` or larger.
+/// - Stage kto has only one row.
+/// - A row has no trained token, or the template refuses a row, unless on_bad_row is skip.
+/// - A row has pictures, and the model or the template takes no pictures.
 EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
                                 const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
                                 const LocalTime& template_time, int64_t vocab_size = INT64_MAX,

@@ -33,8 +33,8 @@ class LocatedChat {
   /// Spans marked by {% generation %}.
   const std::vector<GenerationSpan>& generation() const { return plain_.generation; }
 
-  /// Bytes of text() with the texts of a message. nullopt: the message has no text, or only
-  /// thoughts that are not printed.
+  /// The range of bytes of text() that contains the texts of a message. nullopt: the message has no
+  /// text, or only thoughts that are not printed.
   struct Place {
     size_t begin, end;
   };
@@ -52,8 +52,8 @@ class LocatedChat {
   /// True if the message has thoughts that the rendering does not have.
   bool lost_thoughts(size_t message) const { return lost_thoughts_[message]; }
 
-  /// Returns the first byte of an answer: the byte after the generation prompt's text, up to the
-  /// first difference between the prompt and the rendering. Throws RowError if the prompt and the
+  /// Returns the first byte of an answer: the end of the common beginning of the rendering and the
+  /// prompt (the earlier messages with a generation prompt). Throws RowError if the prompt and the
   /// rendering already differ within the earlier messages.
   size_t begin_of_answer(size_t message) const;
   /// Returns the text that the template prints after the answer in a chat that ends with this

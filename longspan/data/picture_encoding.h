@@ -43,7 +43,7 @@ struct PictureFamily {
   const PictureTokenNames& tokens;
   /// Tokens of a picture see each other (TwoWaySpan).
   bool two_way = false;
-  /// The models' own templates print `begin` for a picture, in place of all of its text.
+  /// The models' own templates print only `begin` for a picture, not the picture's whole text.
   bool prints_begin = false;
 };
 /// Returns nullptr for a model_type that takes no pictures.

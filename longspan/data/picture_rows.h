@@ -26,12 +26,12 @@ struct PlacedPictures {
     int64_t num_tokens;
   };
   std::vector<Picture> pictures;
-  std::vector<double> fps;  // of each: frames per second of a video; of a picture 0
+  std::vector<double> fps;  // for each picture: frames per second of a video, or 0
   std::vector<Run> runs;    // in the order of the text
 };
 
-/// Returns how a named template writes videos. `template_name` is empty for the model's own
-/// chat_template, which writes them as its family takes them.
+/// Returns how a named template writes videos. `template_name`: empty for the model's own
+/// chat_template, which writes videos in the form that the model's family takes.
 VideoForm video_form(const std::string& template_name, const PictureEncoding& pictures);
 
 /// Reads and places the pictures of rows. Thread-safe.
@@ -75,7 +75,7 @@ class PictureRows {
   Picture look_at(MessagePicture& picture, const std::string& source) const;
   Picture look_at_frames(MessagePicture& video, const std::string& source) const;
   Picture look_at_video(MessagePicture& video, const std::string& source, double& fps) const;
-  /// Sets the grid and the features of a video, and the text for it. `times`: of its frames.
+  /// Sets the grid, the features and the text of a video. `times`: the times of the video's frames.
   void measure(Picture& picture, PictureSize size, const std::vector<double>& times,
                MessagePicture& video) const;
   void require_no_own_tokens(const Message& message, const std::string& source) const;

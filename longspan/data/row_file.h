@@ -14,8 +14,8 @@ struct RowTaker {
   /// Receives the place of an unusable row (broken JSON, not an object, not UTF-8), with the
   /// reason.
   std::function<bool(const std::string&)> refuse;
-  /// Receives a sentence, after the rows, about values that are read otherwise than they are
-  /// written.
+  /// Receives a sentence, after the rows, about values whose meaning differs from their text
+  /// (csv_rows.h).
   std::function<void(const std::string&)> note;
 };
 

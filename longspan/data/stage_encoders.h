@@ -49,9 +49,9 @@ struct Encoding {
   void report(const TurnEncoder& turns, const std::vector<Turn>& parts) const;
   /// Throws UserError with the row's name if the model has no embedding for a token.
   void require_known(const std::vector<int32_t>& ids, const std::string& source) const;
-  /// Does the same for a sample. Also throws RowError, with the row's name and `what` ("the row",
-  /// "the chosen answer"), if no token is trained. The first token's label does not count, because
-  /// no token predicts the first token.
+  /// Checks the tokens of a sample in the same way. Also throws RowError, with the row's name and
+  /// `what` ("the row", "the chosen answer"), if no token is trained. The first token's label does
+  /// not count, because no token predicts the first token.
   void require_trained(const Sample& sample, const std::string& source,
                        std::string_view what) const;
 };

@@ -16,8 +16,8 @@ inline constexpr std::string_view kThoughtsBegin = "<think>\n", kThoughtsClose =
 /// The form of an answer's function calls: texts before, between and after each call's name and
 /// arguments.
 struct CallFormat {
-  /// Brackets around the list of calls: never; around several calls; always; or the list may have
-  /// only one call.
+  /// Brackets around the list of calls. kNone: never; kOfSeveral: around two or more calls; kAll:
+  /// always; kOneCall: never, and an answer may have only one call.
   enum class Brackets { kNone, kOfSeveral, kAll, kOneCall };
 
   std::string_view before_name, before_arguments, after;
@@ -28,8 +28,8 @@ struct CallFormat {
   std::string_view before_key = {}, before_value = {}, after_value = {};
 };
 
-/// The text that describes the tools to the model, after the system text: these texts around the
-/// JSON of each tool.
+/// The description of the tools, which follows the system text: the JSON of each tool, with these
+/// texts before, between and after the tools.
 struct ToolFormat {
   std::string_view before, before_each, between, after;
   bool empty() const { return before.empty(); }

@@ -27,11 +27,11 @@ std::span<const CallShape> call_shapes();
 nlohmann::ordered_json template_message(const Message& message, const CallShape& shape,
                                         const std::string& place);
 
-/// Returns the pictures and videos of a conversation whose text is not what templates print
-/// (MessagePicture::printed), in order.
+/// Returns, in order, the pictures and videos of a conversation for which templates print another
+/// text (MessagePicture::printed) than MessagePicture::text.
 std::vector<MessagePicture> printed_otherwise(const Conversation& conversation);
 
-/// Replaces what templates print for each picture by the picture's text (MessagePicture::text), in
+/// Replaces the printed text of each picture (MessagePicture::printed) by MessagePicture::text, in
 /// order.
 RenderedChat with_picture_texts(RenderedChat chat, const std::vector<MessagePicture>& pictures);
 

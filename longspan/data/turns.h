@@ -66,7 +66,7 @@ std::optional<int32_t> leading_special(const Tokenizer& tokenizer, const std::ve
 /// The treatment of thoughts in templates of thinking models (qwen3). A trained answer without
 /// thoughts gets empty thoughts.
 struct Thinking {
-  bool enabled = true;            // false: removes thoughts; empty thoughts end the question
+  bool enabled = true;  // false: answers lose their thoughts, and questions end with empty thoughts
   bool last_answer_only = false;  // earlier answers lose their thoughts
 };
 
@@ -107,8 +107,8 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage);
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
                                     const Tokenizer& tokenizer, const LocalTime& template_time);
 
-/// Returns the chat settings of `to` that differ from those of `from`, with token ids of `from`.
-/// Omits tokens that `from` lacks.
+/// Returns the chat settings of `to` that differ from the chat settings of `from`. The result has
+/// token ids of `from`. Omits tokens that `from` lacks.
 SavedChat chat_that_differs(const Tokenizer& from, const Tokenizer& to);
 
 /// Renders a conversation that ends with a question, like transformers'

@@ -17,7 +17,7 @@ struct VideoProcessor {
   bool limits_all_frames = false;
 };
 
-/// Reads video_preprocessor_config.json, or preprocessor_config.json if the former is missing.
+/// Reads video_preprocessor_config.json, or preprocessor_config.json if there is no such file.
 /// Throws UserError.
 VideoProcessor load_video_processor(const std::string& folder, bool limits_all_frames);
 

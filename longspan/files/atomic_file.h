@@ -53,8 +53,8 @@ void sync_folder(const std::string& path);
 
 /// Renames the folder `from` to `to`, and an existing `to` to `replaced`. Removes an older
 /// `replaced` first. Exchanges `from` and `to` atomically where the file system can (renameat2), so
-/// that `to` exists at each moment. Throws UserError, also where remove_own_folder() refuses the
-/// older `replaced`.
+/// that `to` exists at each moment. Throws UserError for errors of the disk, and where
+/// remove_own_folder() refuses the older `replaced`.
 void put_in_place(const std::string& from, const std::string& to, const std::string& replaced);
 
 /// Returns one sentence on what the user can do after this errno of a write.

@@ -21,11 +21,11 @@ ChecksumTable checksums_of(const std::string& folder, const ChecksumTable& known
 /// Writes the table. The table must be the last file written to the folder.
 void write_checksum_file(const std::string& folder, const ChecksumTable& table);
 
-/// Returns the folder's fault in a few words; "" where the table and each file that it names are
-/// unchanged, and where the folder has no other weights or states. Divides the files into
-/// `num_parts` parts of about equal bytes, and checks the part number `part`. A table of an older
-/// version has no checksum of its own and is accepted, unless training_state.json says that the
-/// table had a checksum (kCoversItself).
+/// Returns "" if the folder is whole: the table and all listed files are unchanged, and the folder
+/// has no unlisted weights or states. Otherwise returns the fault in a few words. Divides the files
+/// into `num_parts` parts of about equal bytes, and checks the part number `part`. A table of an
+/// older version has no checksum of its own and is accepted, unless training_state.json says that
+/// the table had a checksum (kCoversItself).
 std::string broken_file(const std::string& folder, int part = 0, int num_parts = 1,
                         ReadFrom from = ReadFrom::kAnywhere);
 

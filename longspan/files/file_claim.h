@@ -7,9 +7,9 @@
 
 namespace longspan {
 
-/// While the object lives, this process reads the file, or is about to remove the file with the
-/// folder that the file represents. A reader's claim keeps other processes from removing the file,
-/// where the disk supports locks (flock). Has no effect where the file cannot be opened.
+/// The claim says that, while the object lives, this process reads the file, or is about to remove
+/// the file's folder. A reader's claim keeps other processes from removing the file, where the disk
+/// supports locks (flock). Has no effect where the file cannot be opened.
 class FileClaim {
  public:
   enum class Kind { kRead, kRemove };

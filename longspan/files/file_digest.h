@@ -26,8 +26,8 @@ int64_t num_digest_blocks(int64_t size);
 /// XXH64 of one block, counted from 0. The last block may be shorter. Throws UserError.
 uint64_t digest_of_block(const std::string& path, int64_t block);
 
-/// Returns the file's digest from the digests of its blocks: for one block the block's XXH64, which
-/// is also the file's; for more blocks the XXH64 of their digests in order.
+/// Returns the file's digest from the digests of its blocks: for one block, the block's XXH64,
+/// which equals the file's XXH64; for several blocks, the XXH64 of the blocks' digests in order.
 uint64_t digest_from_blocks(const std::vector<uint64_t>& blocks);
 
 }  // namespace longspan

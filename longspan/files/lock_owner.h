@@ -13,7 +13,7 @@ struct LockOwner {
   std::string since;  // "2026-01-31 12:00:00 UTC"
 };
 
-/// Returns this process, as owner from now on.
+/// Returns this process as the owner of a lock, with the present time as the start.
 LockOwner new_lock_owner();
 
 /// Convert an owner to the file's text and back; nullopt for text that names no owner.

@@ -1,5 +1,5 @@
-// The destinations of a chunk's rows in a mixture of experts. C: rows, R: C K, one for each expert
-// of each row, K: experts of a row, E: experts.
+// The destinations of a chunk's rows in a mixture of experts. C: rows, K: experts of a row, R: C K,
+// the pairs of a row and one of its experts, E: experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,7 +57,8 @@ class ExpertDispatch {
 
   at::Tensor places_R_, rows_R_;
   std::unique_ptr<ExpertRoutes> routes_;
-  // Without an exchange: rows for each expert, on their way or known.
+  // The number of rows for each expert, only without an exchange. The copy to the host may be
+  // running.
   std::optional<ToHost> counts_E_;
   std::vector<int64_t> known_E_;
   at::Tensor device_counts_E_;

@@ -1,6 +1,6 @@
 // Exchange of rows with experts on other processes. A layer sends rows to these experts, gets the
 // outputs back, and computes arriving rows for the experts of this process. E: experts of a layer,
-// R: leaving rows, one for each expert of each row, S: arriving rows.
+// R: leaving rows, one for each pair of a row and one of its experts, S: arriving rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// The routers' choices for the tokens of a step, and the auxiliary loss's gradient for their
-// scores. L: layers of the model, E: experts of a layer, C: rows.
+// The routers' choices for the tokens of a step, and the gradient of the auxiliary loss with
+// respect to the routers' scores. L: layers of the model, E: experts of a layer, C: rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@ class ExpertLoad {
   /// `device`: where the layers compute. Additions do not block the host.
   ExpertLoad(int64_t num_layers, int64_t num_experts, at::Device device = at::kCPU);
 
-  /// Adds the choices of layer number `layer`: counts_E of the layer's real rows by expert and,
-  /// where defined, the sums of these rows' scores, fp64.
+  /// Adds the choices of layer number `layer`. counts_E: number of real rows (rows without padding)
+  /// for each expert. scores_E: sums of these rows' scores, fp64; may be undefined.
   void add(int64_t layer, const at::Tensor& counts_E, const at::Tensor& scores_E);
 
   /// Rows for each expert; zeros for layers without experts. fp64, [L, E].

@@ -1,5 +1,5 @@
-// One expert of a mixture (mixture_of_experts.h): a gated MLP of its rows. R: rows, D: model dim,
-// I: intermediate dim.
+// One expert of a mixture (mixture_of_experts.h): a gated MLP for the rows of the expert. R: rows,
+// D: model dim, I: intermediate dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,9 @@ struct ExpertMlp {
   /// The linear layers that have weights.
   std::vector<Linear*> linears();
   std::vector<const Linear*> linears() const;
-  /// Returns the expert for some rows, with parameters in `dtype`. Adds gradients to this expert's
-  /// parameters. `rows_L` may be undefined where no adapter has dropout.
+  /// Returns a copy of the expert for some rows, with parameters in `dtype`. The backward of the
+  /// copy adds gradients to this expert's parameters. `rows_L` may be undefined where no adapter
+  /// has dropout.
   ExpertMlp cast_for_uses(at::ScalarType dtype, const at::Tensor& rows_L) const;
 
   /// Writes gate x and up x. `both_R2I`: memory for the interleaved outputs; undefined where there
@@ -34,7 +35,7 @@ struct ExpertMlp {
                                   const at::Tensor& x_RD, at::Tensor both_R2I) const;
 };
 
-/// Return the gates, and the ups, of interleaved rows.
+/// gates_of() returns the gates of interleaved outputs, ups_of() the ups.
 at::Tensor gates_of(const at::Tensor& both_R2I);
 at::Tensor ups_of(const at::Tensor& both_R2I);
 

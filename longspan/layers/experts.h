@@ -20,13 +20,14 @@ struct RoutedRows {
   ExpertDispatch sorted;
 };
 
-/// Computes all experts at once in bf16 on a GPU with kernels for experts (grouped_experts.h). Else
-/// computes one expert after the other: gathers its rows, runs its MLP, and adds the outputs to
-/// their places. So no row is padded, and no tensor of expert width has C K rows.
+/// Computes all experts at once in bf16 on a GPU with kernels for experts (grouped_experts.h).
+/// Otherwise computes one expert after the other: gathers the expert's rows, runs the expert's MLP,
+/// and adds the outputs to the rows' places. Therefore no row is padded, and no tensor of expert
+/// width has C K rows.
 class Experts {
  public:
-  /// `weights`: of all experts; with an exchange, of this process's experts. `exchange` (null: this
-  /// process has all experts) must outlive this object.
+  /// `weights`: the weights of all experts or, with an exchange, of this process's experts.
+  /// `exchange` (null: this process has all experts) must outlive this object.
   Experts(const MixtureOfExpertsSpec& spec, std::vector<ExpertMlp> weights,
           ExpertExchange* exchange);
 

@@ -1,6 +1,6 @@
 // A layer's feed-forward sublayer, h + feed_forward(norm(h)), for any FeedForward, in chunks of
-// rows. So no tensor of feed-forward width has all T rows. T: tokens, C: rows of a chunk, D: model
-// dim.
+// rows. Because of the chunks, no tensor of feed-forward width has all T rows. T: tokens, C: rows
+// of a chunk, D: model dim.
 #pragma once
 
 #include <utility>

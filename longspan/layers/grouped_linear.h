@@ -13,15 +13,15 @@
 namespace longspan {
 
 /// Computes Linear for each row by the layer of its expert. Reads parameters in their dtype, and
-/// rounds fp32 parameters to bf16 at the reading.
+/// rounds fp32 parameters to bf16 when it reads them.
 class GroupedLinear {
  public:
   /// True if the kernels can read all these layers: they have one shape and dtype, and no adapter
   /// has dropout.
   static bool can_group(const std::vector<const Linear*>& experts);
 
-  /// Registers the parameters with `table`; with `trains` also their gradients, of which missing
-  /// ones are created with zeros. Send the table before use.
+  /// Registers the parameters with `table`. With `trains`, also registers the gradients, and
+  /// creates missing gradients as zeros. The caller must send the table before use.
   GroupedLinear(const std::vector<const Linear*>& experts, GroupTable& table, bool trains);
 
   bool has_bias() const { return bias_.has_value(); }

@@ -1,6 +1,7 @@
 // Multi-head latent attention (spec/latent_attention_spec.h). T: tokens, C: some tokens, D: model
-// dim, N: heads, K: numbers in a query's and a key's head, V: in a value's and an output's head, Q:
-// in a query's latent, L: in the latent of keys and values, R: rotated numbers of a head, J: L + R.
+// dim, N: heads, K: elements of a head of queries or keys, V: elements of a head of values or
+// outputs, Q: elements of the queries' latent, L: elements of the latent of keys and values, R:
+// rotated elements of a head, J: L + R.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,8 @@
 namespace longspan {
 
 /// The mixer's inputs are queries, [T, N, K], and latents, [T, J]: the latent of keys and values
-/// after its norm, and the key's rotated numbers. The mixing makes keys and values, so that an
-/// attention may exchange latents instead (Attention::attend_latent).
+/// after its norm, and the key's rotated numbers. The mixing makes keys and values from latents, so
+/// that an attention may exchange latents in place of keys and values (Attention::attend_latent).
 class LatentAttention : public ProjectedMixer {
  public:
   struct Weights {

@@ -32,7 +32,7 @@ struct RowContext {
   /// For mixers that go over whole rows. Null: this process holds all tokens, in order.
   std::shared_ptr<const WholeRow> whole_row = nullptr;
   RecurrentMemory* memory = nullptr;  // Attention::memory()
-  ExpertLoad* expert_load = nullptr;  // where mixtures of experts count; null: nowhere
+  ExpertLoad* expert_load = nullptr;  // counts of mixtures of experts; null: not counted
   at::Tensor is_real_T = {};  // bool: rows of the feed-forward that are no padding; undefined: all
   bool on_gpu = false;        // whether a GPU's sizes apply (spec/device_sizes.h)
   AttentionCheckpoint checkpoint = {};  // saves or replays the results of attention
@@ -54,17 +54,18 @@ struct InputRows {
 using SavedStep = std::vector<at::Tensor>;
 
 /// A feed-forward's choice for some rows, such as the experts of each row. The recomputation of
-/// these rows reuses the choice, so it computes the same experts, and the host does not wait a
-/// second time. Only the feed-forward knows the choice's contents.
+/// these rows reuses the choice. Therefore the recomputation uses the same experts, and the host
+/// does not wait for the choice again. Only the feed-forward knows the choice's contents.
 class RowChoice {
  public:
   virtual ~RowChoice() = default;
 };
 using SharedChoice = std::shared_ptr<const RowChoice>;
 
-/// Mixes the tokens of a row, given x = norm(h). Its steps before and after the mixing compute each
-/// token by itself. These steps are outside autograd: their backward is a separate function, which
-/// adds gradients of parameters to .grad, and works on any range of the row's tokens.
+/// Mixes the tokens of a row, given x = norm(h). The mixer's steps before and after the mixing
+/// compute each token by itself. These steps are outside autograd. The backward of a step is a
+/// separate function, which adds gradients of parameters to .grad, and works on any range of the
+/// row's tokens.
 class TokenMixer {
  public:
   virtual ~TokenMixer() = default;
@@ -86,8 +87,9 @@ class TokenMixer {
   /// Returns memory for input i of `num_rows` rows.
   virtual at::Tensor empty_input(int i, int64_t num_rows,
                                  const at::TensorOptions& options) const = 0;
-  /// Computes input i of these rows into `room`. Returns `room`; or possibly another tensor where
-  /// `saved` gets the tensors that input_backward() would recompute.
+  /// Computes input i of these rows into `room`, and returns `room`. If `saved` is not null, stores
+  /// there the tensors that input_backward() would recompute; the result may then be another tensor
+  /// than `room`.
   virtual at::Tensor input(int i, at::Tensor room, const InputRows& x, SavedStep* saved) const = 0;
   /// Takes d loss / d input i of these rows. Adds d loss / d x to dx_CD (null: not computed;
   /// undefined: created). `saved`: from input(), or null.
@@ -109,15 +111,15 @@ class TokenMixer {
   virtual void output_backward(const at::Tensor& dsum_CD, const at::Tensor& mixed_C,
                                const RowRange& rows, at::Tensor dmixed_C) const = 0;
 
-  /// For an attention that overlaps projections with exchanges, some heads at a time
-  /// (Attention::project_and_attend). The mixer's inputs must be queries, keys and values, and
-  /// `linear` its whole last step.
+  /// The data for an attention that overlaps projections with exchanges, some heads at a time
+  /// (Attention::project_and_attend). The mixer's inputs must be queries, keys and values. `linear`
+  /// must be the mixer's whole last step.
   struct Overlap {
     AttentionSpec attention;
     const Linear* linear;
     at::Tensor sinks_N;  // a parameter; undefined: none
   };
-  /// Returns nullopt where the mixer computes something else.
+  /// Returns nullopt for a mixer without this form.
   virtual std::optional<Overlap> overlap() const { return std::nullopt; }
 
   /// Returns the mixer's output before it is added to h, [T, D], by a few ATen operations with
@@ -183,7 +185,8 @@ struct Layer {
   std::shared_ptr<const FeedForward> feed_forward;
   /// Weights of the norms after the mixer and the feed-forward; undefined: none.
   at::Tensor mixer_output_norm_D = {}, feed_forward_output_norm_D = {};
-  /// Checkpointing keeps the tensors that the feed-forward saves, and does not recompute them.
+  /// True: checkpointing keeps the tensors that the feed-forward saves, in place of recomputing
+  /// these tensors.
   bool keeps_feed_forward = false;
 
   /// The factors of the norms.

@@ -18,8 +18,9 @@ using TensorsByName = std::map<std::string, at::Tensor, std::less<>>;
 
 class LayerWeights {
  public:
-  /// `parameters`: of the whole model, except experts on other processes (`exchange`; null: no such
-  /// experts); must outlive this object. `specs`: of the layer.
+  /// `parameters`: the parameters of the whole model, except experts on other processes; must
+  /// outlive this object. `specs`: the specs of the layer's parameters. `exchange`: null if no
+  /// experts are on other processes.
   LayerWeights(const TensorsByName& parameters, const std::vector<ParameterSpec>& specs,
                int64_t layer, double lora_scale, ExpertExchange* exchange)
       : parameters_(parameters),

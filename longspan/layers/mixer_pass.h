@@ -29,8 +29,9 @@ void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::T
                            at::Tensor dh_TD, bool wants_input, const Layer& layer,
                            const RowContext& row);
 
-/// Returns the layer's mixer with a last step for the rows `rows_L` only, where `rows_L` is
-/// defined, and with matrices cast to `dtype` once, where `dtype` is given.
+/// Returns the layer's mixer, or a copy with another last step. If `rows_L` is defined, the copy's
+/// last step computes the rows `rows_L` only. If `dtype` is given, the matrices of the copy's last
+/// step are cast to `dtype` once.
 std::shared_ptr<const TokenMixer> with_output_of(const Layer& layer, const at::Tensor& rows_L,
                                                  std::optional<at::ScalarType> dtype = {});
 /// Returns the last step of `mixer` on the mixed rows, in the dtype of h, without h. Outside

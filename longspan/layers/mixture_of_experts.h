@@ -1,6 +1,7 @@
 // A mixture of experts (spec/mixture_of_experts_spec.h): each token goes through the gated MLPs of
-// the experts that its router chooses, weighted, and through a shared expert. T: tokens, C: some
-// tokens, D: model dim, E: experts, K: experts of a token.
+// the experts that the router chooses, and through a shared expert. The router also weights the
+// outputs of the chosen experts. T: tokens, C: some tokens, D: model dim, E: experts, K: experts of
+// a token.
 #pragma once
 
 #include <memory>

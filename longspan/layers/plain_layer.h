@@ -3,10 +3,11 @@
 // checkpointing, chunks and all other features before it has faster steps and a backward by hand.
 // T: tokens, C: some tokens, D: model dim.
 //
-// A kind derives from one of the classes below and writes clone(), its linear layers, its other
-// parameters, and plain(). plain() applies linear layers by plain_linear() (plain_steps.h), and
-// reads other parameters by as_input() (kernels/linear.h), anew in each call. So gradients are
-// summed in the run's dtype, wherever the parameters are between calls.
+// A new kind derives from one of the classes below, and implements clone(), the lists of linear
+// layers and of other parameters, and plain(). plain() applies linear layers by plain_linear()
+// (plain_steps.h), and reads other parameters by as_input() (kernels/linear.h), anew in each call.
+// Gradients are therefore summed in the run's dtype, and parameters may be sharded or offloaded
+// between calls.
 #pragma once
 
 #include <memory>

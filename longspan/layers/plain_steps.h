@@ -1,7 +1,8 @@
 // Steps of plain versions of layers (TokenMixer::plain) in ATen operations, with autograd's
 // gradients. Each step takes parameters in their dtype, reads them by as_input()
 // (kernels/linear.h), and returns the dtype of x. T: tokens, I: input dim, O: output dim, N: heads,
-// M: kv heads, H: numbers of a head, K: of a query's and a key's head, V: of a value's head.
+// M: kv heads, H: elements of a head, K: elements of a head of queries or keys, V: elements of a
+// head of values.
 #pragma once
 
 #include <ATen/core/Tensor.h>

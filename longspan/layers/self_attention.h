@@ -1,6 +1,6 @@
 // Softmax attention over heads of queries, keys and values (spec/self_attention_spec.h). T: tokens,
-// C: some tokens, D: model dim, N: query heads, M: kv heads, K: numbers in a query's and a key's
-// head, V: in a value's, an output's and its gate's head, J: in a head of input 0.
+// C: some tokens, D: model dim, N: query heads, M: kv heads, K: elements of a head of queries or
+// keys, V: elements of a head of values, outputs or gates, J: elements of a head of input 0.
 #pragma once
 
 #include <memory>

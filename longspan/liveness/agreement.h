@@ -54,8 +54,8 @@ std::vector<bool> gather_answers(const Group& world, bool mine);
 
 /// Runs `phase` before the ranks can communicate. Most user errors occur on all ranks, so after a
 /// UserError the ranks other than 0 wait two seconds: rank 0 prints the message, and the launcher
-/// usually ends the others before they print the message again. The message of another rank names
-/// its rank.
+/// usually ends the others before they print the message again. The message of a rank other than 0
+/// names the rank.
 void rank_0_first(int rank, const std::function<void()>& phase);
 
 }  // namespace longspan

@@ -16,9 +16,9 @@ namespace longspan {
 /// Only members that say so are thread-safe.
 class Heartbeat {
  public:
-  /// Ends this process at once, with the message as its error. The thread calls this function in
-  /// the following cases, unless the rest of the process has noticed the case itself some seconds
-  /// later:
+  /// Ends this process at once, with the message as its error. In the following cases the thread
+  /// waits some seconds, so that the rest of the process can notice the case itself, and then calls
+  /// this function:
   ///   - another rank has been silent for timeout_seconds;
   ///   - another rank is known to have ended (also rank 0, if it serves the store and the store's
   ///     port refuses connections);
@@ -32,8 +32,9 @@ class Heartbeat {
   using OnStopNotice = std::function<void(const std::string& why)>;
 
   /// Called repeatedly by the thread after the launcher, which served the store, has ended: the
-  /// store's port refuses connections. Returns whether the run now saves and ends by itself, for
-  /// which the run has timeout_seconds. If not, the thread calls EndProcess some seconds later.
+  /// store's port refuses connections. Returns true if the run now saves and ends by itself; the
+  /// run then has timeout_seconds to do so. If the result is false, the thread calls EndProcess
+  /// some seconds later.
   using OnLauncherGone = std::function<bool()>;
 
   Heartbeat(const Rendezvous& where, int64_t timeout_seconds, EndProcess end_process,

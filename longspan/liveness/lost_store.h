@@ -1,4 +1,4 @@
-// The error message if the key-value store is lost, and with it the heartbeats that name lost
+// The error message for a lost key-value store. Without the store, no heartbeats can name lost
 // ranks.
 #pragma once
 

@@ -38,8 +38,8 @@ class Notices {
   ///     cause;
   ///   - if the store is gone, or silent for long (StoreClient). The living ranks then meet in the
   ///     next collective, which needs no store, and wait there no longer than its timeout.
-  /// A rank that leaves a silent store has a notice written once the store answers again, so that
-  /// ranks that still wait leave as well.
+  /// If a rank stops waiting because the store is silent, the rank's notice is written to the store
+  /// once the store answers again. The notice makes ranks that still wait stop as well.
   void wait_for_all();
 
   /// From now on every rank has a heartbeat, or is about to have one. Thread-safe.

@@ -18,9 +18,10 @@ namespace longspan {
 /// The key of the diagnosis that all ranks print.
 inline constexpr const char* kDiagnosis = "diagnosis";
 
-/// How long the rank that serves the store lets others read from it before it ends.
+/// Time that the rank that serves the store gives the other ranks to read from the store, before
+/// the serving rank ends.
 inline constexpr std::chrono::duration<double> kLingers{4};
-/// The lower limit of this lingering time, and of the time between two beats.
+/// Lower limit of a wait in linger(), and of the time between two beats.
 inline constexpr std::chrono::duration<double> kLeastGap{0.2};
 
 /// Returns the key of a rank's beat.

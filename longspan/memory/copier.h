@@ -46,7 +46,7 @@ class Worker {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Who keeps the device memory of a copy from being reused before the copy has ended.
+/// The code that prevents reuse of a copy's device memory before the copy has ended.
 enum class Keeper {
   kAllocator,  // torch's caching allocator (record_stream)
   kCaller,     // the caller: it holds the tensor until Copy::wait() on the tensor's own stream

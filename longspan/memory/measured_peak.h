@@ -5,7 +5,8 @@
 
 namespace longspan {
 
-/// Measured peaks of one rank, in bytes.
+/// Measured peaks of one rank, in bytes. Tensors have one of two roles, also on a CPU: device (for
+/// computation) or host (offloaded).
 struct MeasuredPeak {
   int64_t device = 0;    // tensors in the device role
   int64_t host = 0;      // tensors in the host role

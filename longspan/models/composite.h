@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// True if `config` belongs to a composite model. All fields but json and the names then describe
-/// the language model.
+/// True if `config` belongs to a composite model. In such a config, all fields except `json` and
+/// the names describe the language model.
 bool is_composite(const ModelConfig& config);
 
 /// Returns the keys of the language model in a whole config.json: text_config for a composite

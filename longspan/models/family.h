@@ -14,11 +14,11 @@
 
 namespace longspan {
 
-/// Tokens of config.json that stand for pictures; video: -1 in models that take none.
+/// Tokens of config.json that stand for pictures. video: -1 in models that take no videos.
 struct PictureTokens {
   int64_t image, video, start, end;
 };
-/// Their keys; null: no such token.
+/// The keys of these tokens in config.json; null: the family has no such token.
 struct PictureTokenKeys {
   const char* image = "image_token_id";
   const char* video = "video_token_id";
@@ -48,7 +48,7 @@ struct CompositeKind {
   const char* model_type;
   const char* architecture;
   const CompositeNames& names;
-  /// Reads the vision tower; null: it is not supported, so rows have no pictures.
+  /// Reads the vision tower; null: the tower is not supported, so rows have no pictures.
   VisionSpec (*read_vision)(const VisionKeys& keys) = nullptr;
   PictureTokens default_tokens = {};
   /// The language model's keys may stand in config.json itself, beside vision_config.
@@ -65,9 +65,9 @@ struct Family {
   bool default_tie_word_embeddings;
   double default_rms_norm_eps;
   int64_t default_max_position_embeddings;
-  /// Reads the layer keys into config.spec.pattern, with the family's own defaults. The caller has
-  /// read before: vocabulary size, hidden size, number of layers, eps of norms, padding token,
-  /// max_position_embeddings. Helpers: models/layer_keys.h, models/rotary_keys.h,
+  /// Reads the layer keys into config.spec.pattern, with the family's own defaults. Before the
+  /// call, the caller has read the vocabulary size, hidden size, number of layers, eps of norms,
+  /// padding token and max_position_embeddings. Helpers: models/layer_keys.h, models/rotary_keys.h,
   /// models/expert_keys.h.
   void (&read_layers)(const JsonObject& keys, ModelConfig& config);
   /// Default of vocab_size; nullopt: the key is required.

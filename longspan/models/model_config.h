@@ -33,8 +33,8 @@ struct ModelConfig {
   /// The rotation that rope_scaling stretches (models/rope_scaling.h). If layers with a window have
   /// their own rotation, `rotary` is the rotation of the other layers.
   RotarySpec rotary;
-  /// True if rope_parameters has an object for each kind of layer; `rotary` is then
-  /// full_attention's.
+  /// True if rope_parameters has an object for each kind of layer. `rotary` is then the rotation of
+  /// the full_attention layers.
   bool has_rotary_by_kind = false;
   /// router_aux_loss_coef if output_router_logits turns the auxiliary loss on.
   std::optional<double> router_aux_loss_coef;

@@ -10,8 +10,9 @@ namespace longspan {
 /// Elements that share a scale.
 inline constexpr int64_t kQuantizationBlock = 256;
 
-/// Returns the 256 values of the dynamic data type, ascending, at most 1: seven decimal exponents,
-/// the largest with the most fractions. Signed values lie in (-1, 1], unsigned values in [0, 1].
+/// Returns the 256 values of the dynamic data type, ascending, at most 1: the values have seven
+/// decimal exponents, and larger exponents have more fractions. Signed values lie in (-1, 1],
+/// unsigned values in [0, 1].
 const std::array<float, 256>& dynamic_values(bool is_signed);
 
 /// Sets scale to the element of largest magnitude, with its sign, so that this element is stored

@@ -42,7 +42,8 @@ struct FlatOptions {
 /// All ranks of the group must call the collective members in the same order.
 class FlatParameters {
  public:
-  /// Makes the parameters one at a time. Keeps this rank's share, or the whole buffer if it stays.
+  /// Makes the parameters one at a time. Keeps this rank's share, or the whole buffer if the buffer
+  /// is not gathered for each use.
   FlatParameters(const std::vector<const ParameterSource*>& sources, const FlatOptions& options);
 
   const FlatOptions& options() const { return options_; }
@@ -55,8 +56,8 @@ class FlatParameters {
   std::vector<ParameterShard>& shards() { return shards_; }
 
   /// Gathers the outputs of work.make() for the ranks' shards to whole matrices, and passes them to
-  /// work.use(). Takes the parameters for which `is_wanted(index of the source)` is true, the same
-  /// on all ranks. Collective.
+  /// work.use(). `is_wanted(index of the source)` selects the parameters, and must give the same
+  /// results on all ranks. Collective.
   void over_wholes(const std::function<bool(size_t source)>& is_wanted, const WholeWork& work);
 
   /// Starts the all-gather of the whole buffer, unless the whole buffer is there or the all-gather

@@ -21,8 +21,8 @@
 namespace longspan {
 
 struct ShardingOptions {
-  /// 0: nothing is sharded (offloading only). 1: optimizer states. 2: gradients too. 3: parameters
-  /// too.
+  /// The sharded data. 0: none (offloading only). 1: optimizer states. 2: optimizer states and
+  /// gradients. 3: optimizer states, gradients and parameters.
   int stage = 0;
   Group shard;     // the ranks that together hold one copy
   Group replicas;  // the ranks that hold the same share
@@ -33,8 +33,8 @@ struct ShardingOptions {
   bool offload_optimizer = false;
   bool offload_params = false;  // stage 3
   at::Device device = at::kCPU;
-  /// dtype in which layers' matrices are gathered. Layers cast matrices to this dtype anyway, so
-  /// the gather adds no rounding.
+  /// dtype in which layers' matrices are gathered. Layers cast matrices to this dtype, so the
+  /// gather adds no further rounding.
   at::ScalarType compute_dtype = at::kFloat;
   /// Larger gradient buffers are reduced in chunks of this size.
   int64_t chunk_bytes = int64_t{64} << 20;
@@ -68,9 +68,9 @@ class ShardedParameters : public ParameterHooks {
   /// gradients between finish_gradients() and drop_gradients().
   std::vector<ParameterShard> shards() const;
 
-  /// Runs `work` on the trained parameters for which `is_wanted` is true, made whole one unit at a
-  /// time. WholeWork names a shard by its index in shards(). Collective over the ranks that
-  /// together hold one copy.
+  /// Runs `work` on the trained parameters for which `is_wanted` is true. Gathers whole parameters,
+  /// one unit at a time. WholeWork names a shard by its index in shards(). Collective over the
+  /// ranks that together hold one copy.
   void over_wholes(const std::function<bool(const ParameterSpec&)>& is_wanted,
                    const WholeWork& work);
 

@@ -1,4 +1,4 @@
-// Frames of video files, for a reader who wants them in order. No torch.
+// Reads frames of video files; fast if the caller asks for frames in order. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace longspan {
 
-/// Decodes frames of video files. The last two files stay open at their next frame, so frames that
-/// are asked for in order are decoded in one pass. Only frames that are asked for are converted.
-/// Thread-safe.
+/// Decodes frames of video files. The two most recently used files stay open, each at its next
+/// frame. Therefore calls that ask for frames in order decode a file in one pass. Only requested
+/// frames are converted to RGB. Thread-safe.
 class FrameReader {
  public:
-  /// Returns frames of a file. `frames`: their numbers, ascending; equal ones are decoded once.
-  /// `version`: of the file when the frames were chosen. Throws UserError: as VideoFile, a file
-  /// that has changed, a file without one of these frames.
+  /// Returns frames of a file. `frames`: the numbers of the frames, ascending. A number that occurs
+  /// several times is decoded once. `version`: VideoFile::version() when the frames were chosen.
+  /// Throws UserError as VideoFile does, if the file has changed, and if the file has fewer frames.
   std::vector<Raster> read(const std::string& path, uint64_t version,
                            const std::vector<int64_t>& frames);
 
@@ -27,7 +27,7 @@ class FrameReader {
   void give_back(std::unique_ptr<VideoFile> video);
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<VideoFile>> idle_;  // the last one used is the last
+  std::vector<std::unique_ptr<VideoFile>> idle_;  // open files, the most recently used file last
 };
 
 }  // namespace longspan

@@ -22,7 +22,8 @@ struct PixelValues {
 };
 
 /// Decodes a picture file and computes its pixel values on the CPU. With `limits`, LLaMA-Factory's
-/// resizing comes first. Throws UserError, with `place` first, as decode_picture() and grid_of().
+/// resizing comes first. Throws UserError as decode_picture() and grid_of() do; the message begins
+/// with `place`.
 PixelValues pixel_values(std::string_view bytes, const std::string& place,
                          const PictureProcessor& processor,
                          const std::optional<PictureLimits>& limits,
@@ -36,8 +37,8 @@ Raster limited_picture(std::string_view bytes, const std::string& place,
 /// Returns a decoded picture or frame in RGB, after LLaMA-Factory's limits. Throws UserError.
 Raster limited(Raster raster, const PictureLimits& limits, const std::string& place);
 
-/// Returns the patches of a temporal patch of a video, fp32 [h * w, X]. `frames`: its frames in
-/// RGB, temporal_patch_size of them. `grid`: of the video.
+/// Returns the patches of a temporal patch of a video, fp32 [h * w, X]. `frames`: the
+/// temporal_patch_size frames of the patch, in RGB. `grid`: the grid of the video.
 at::Tensor frame_patches(const std::vector<Raster>& frames, const PictureProcessor& processor,
                          const PictureGrid& grid);
 

@@ -32,7 +32,7 @@ struct PictureProcessor {
   double rescale_factor = 1 / 255.0;
   bool whitens_transparent_colour = true;  // do_convert_rgb: see Raster::key
 
-  /// Both sides of a resized picture are multiples of it.
+  /// Both sides of a resized picture are multiples of this number.
   int64_t factor() const { return patch_size * merge_size; }
 };
 
@@ -73,7 +73,8 @@ PictureSize processed_size(PictureSize size, const PictureProcessor& processor,
 PictureGrid grid_of(PictureSize size, const PictureProcessor& processor,
                     const std::string& place = "A picture");
 
-/// Returns the tokens of a picture in a row. Throws UserError where the files do not say it.
+/// Returns the tokens of a picture in a row. Throws UserError where the model's files do not give
+/// the number.
 int64_t num_features(const PictureGrid& grid, const PictureProcessor& processor);
 
 }  // namespace longspan

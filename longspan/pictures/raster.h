@@ -50,7 +50,7 @@ struct Raster {
 PictureSize picture_size(std::string_view bytes, const std::string& place,
                          int64_t most_pixels = kMostPixels);
 
-/// Decodes a picture file, of an animated one the first frame, and applies EXIF's orientation.
+/// Decodes a picture file, and applies EXIF's orientation. Decodes the first frame of an animation.
 /// Throws UserError as picture_size(), and for broken or truncated data.
 Raster decode_picture(std::string_view bytes, const std::string& place,
                       int64_t most_pixels = kMostPixels);
@@ -61,8 +61,8 @@ Raster oriented(Raster raster, int orientation);
 /// Returns the picture as Pillow's convert("RGB"): alpha is dropped, 16 bits are clipped to 255.
 Raster to_rgb(Raster raster);
 
-/// Makes the pixels of the transparent colour white, as transformers' processors do in a picture in
-/// RGB.
+/// Makes the pixels of the transparent colour white, as transformers' processors do for RGB
+/// pictures.
 void whiten_key(Raster& rgb);
 
 }  // namespace longspan

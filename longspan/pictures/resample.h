@@ -5,9 +5,10 @@
 
 namespace longspan {
 
-/// Resizes a picture in its own mode, to the bit as Pillow: bicubic, with the filter widened where
-/// the picture shrinks; colours are multiplied by alpha meanwhile; the nearest pixel in bilevel and
-/// palette modes. Both sides of `size` must be at least 1.
+/// Resizes a picture in its own mode. The result equals Pillow's bit for bit. Bilevel and palette
+/// modes take the nearest pixel. Other modes use the bicubic filter, which is wider where the
+/// picture shrinks, with colours multiplied by alpha during the resize. Both sides of `size` must
+/// be at least 1.
 Raster resized(const Raster& raster, PictureSize size);
 
 }  // namespace longspan

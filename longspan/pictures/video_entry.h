@@ -9,7 +9,7 @@ namespace longspan {
 /// Facts about a file's first video stream, from the file's header and its first packets.
 struct VideoHeader {
   int64_t width = 0, height = 0;  // pixels, without the rotation that the file may ask for
-  int64_t num_frames = 0;         // 0: the file does not say it
+  int64_t num_frames = 0;         // 0: the header does not give the number
   // Duration of the stream: ticks * tick_num / tick_den seconds. tick_num 0: unknown.
   int64_t ticks = 0, tick_num = 0, tick_den = 1;
   // Mean frames per second. rate_num 0: unknown.
@@ -35,12 +35,13 @@ struct VideoEntry {
   OpenVideo* (*open)(int descriptor, int64_t most_pixels, VideoHeader* header,
                      VideoTrouble* trouble);
   void (*close)(OpenVideo* video);
-  /// Counts the packets of frames up to the end of the file, without decoding. -1: `trouble`. No
-  /// other function may follow but `close`.
+  /// Counts the packets of frames up to the end of the file, without decoding. Returns -1 and fills
+  /// `trouble` on an error. Afterwards, only `close` may be called.
   int64_t (*count_packets)(OpenVideo* video, VideoTrouble* trouble);
   /// Decodes the next frame.
   VideoStep (*next)(OpenVideo* video, VideoTrouble* trouble);
-  /// Writes the decoded frame as RGB, 3 bytes a pixel without padding. false: `trouble`.
+  /// Writes the decoded frame as RGB, 3 bytes a pixel without padding. Returns false and fills
+  /// `trouble` on an error.
   bool (*rgb)(OpenVideo* video, uint8_t* to, VideoTrouble* trouble);
 };
 

@@ -12,11 +12,10 @@
 
 namespace longspan {
 
-/// Most pixels of a frame: a little more than those of 8192 x 4320. A decoder may hold some 17
-/// frames.
+/// Most pixels of a frame: a little more than 8192 x 4320. A decoder may hold some 17 frames.
 inline constexpr int64_t kMostFramePixels = 36'000'000;
 
-/// This build or this machine cannot decode any video file.
+/// Thrown if this build or this machine cannot decode any video file.
 class NoVideoDecoder : public UserError {
  public:
   using UserError::UserError;
@@ -38,11 +37,12 @@ class VideoFile {
 
   const std::string& path() const { return file_.path(); }
   const VideoHeader& header() const { return header_; }
-  /// A number that differs, by size and time, if the file is written.
+  /// Returns a number made from the file's size and time of the last write, which changes when the
+  /// file is written.
   uint64_t version() const;
 
-  /// Counts the packets of frames by reading the file to its end, without decoding. The object is
-  /// of no further use. Throws UserError.
+  /// Counts the packets of frames by reading the file to its end, without decoding. Afterwards, the
+  /// object must not be used. Throws UserError.
   int64_t count_packets();
   /// The number of the frame that decode() decodes next.
   int64_t next() const { return next_; }

@@ -20,22 +20,23 @@ struct VideoSampling {
 /// The frames that a model sees of a video file.
 struct VideoSample {
   PictureSize size;  // of a frame, in pixels
-  /// Numbers of the file's frames, ascending, at least one.
+  /// Numbers of the chosen frames in the file, ascending; at least one number.
   std::vector<int64_t> frames;
-  /// Time of each frame, in seconds, and of further frames where the header does not say how many
-  /// frames there are.
+  /// Time of each frame, in seconds. Times of sampled frames that the file does not have may
+  /// follow.
   std::vector<double> times;
-  double fps = 0;  // of the chosen frames: frames per second
+  double fps = 0;  // frames per second of the chosen frames
 };
 
-/// Reads a file's header and packets, and chooses frames. Only a file whose header does not say how
-/// many frames it has is decoded, up to most_frames. Throws as VideoFile; UserError: a header
-/// without duration or frame rate, a video with fewer frames than its header says.
+/// Reads a file's header and packets, and chooses frames. Decodes the file, up to most_frames
+/// frames, only if the header does not give the number of frames. Throws as VideoFile does. Also
+/// throws UserError for a header without duration or frame rate, and for a video with fewer frames
+/// than the header gives.
 VideoSample sample_video(const std::string& path, const VideoSampling& sampling,
                          int64_t most_pixels = kMostFramePixels);
 
-/// Chooses frames by a header that says how many frames there are. Throws UserError, which begins
-/// with `place`, for a header without duration and for impossible values.
+/// Chooses frames by a header that gives the number of frames. Throws UserError, which begins with
+/// `place`, for a header without duration and for impossible values.
 std::vector<int64_t> sampled_frames(const VideoHeader& header, const VideoSampling& sampling,
                                     const std::string& place);
 

@@ -6,10 +6,11 @@
 
 namespace longspan {
 
-/// Thrown where another rank has ended, has lost its connection, or has not answered in time. The
-/// message names this rank and the collective. This rank is not the cause: the rank that ended
-/// first reports the cause. Exception: with `of_library`, a library with asynchronous errors (NCCL)
-/// reports an error of this rank or of its connection to others.
+/// Thrown on a rank whose collective fails because another rank has ended, has lost its connection,
+/// or has not answered in time. The message names the throwing rank and the collective. The
+/// throwing rank is not the cause; the rank that ended first reports the cause. With `of_library`,
+/// the throwing rank may be the cause: a library with asynchronous errors (NCCL) reports an error
+/// of this rank or of this rank's connections.
 class CommunicationError : public std::runtime_error {
  public:
   explicit CommunicationError(const std::string& what, bool from_library = false)
@@ -17,8 +18,8 @@ class CommunicationError : public std::runtime_error {
   bool of_library;
 };
 
-/// Returns the message of a rank that has lost the GPUs of others, with NCCL's reason; or that has
-/// lost its own GPU, whose error torch's watchdog met at a collective (cuda/gpu_error.h).
+/// Returns the message for `reason`: an error of NCCL, or an error of this rank's own GPU that
+/// torch's watchdog found at a collective (cuda/gpu_error.h).
 std::string lost_gpus_message(const std::string& reason);
 /// Advice on how to learn more about an error of NCCL, as one sentence.
 inline constexpr const char* kNcclSaysMore =

@@ -15,11 +15,11 @@ namespace longspan {
 /// A connection to the store of a running run, made at first use. Not thread-safe. Answers are
 /// nullopt or false where the store does not answer:
 ///   - Once the store's port refuses connections, the store is gone for good. Every later request
-///   fails at
-///     once.
+///     fails at once.
 ///   - After `patience` without an answer, the client ends the connection and its waiting thread.
-///     Requests fail at once for another `patience`, and until that thread has ended, so a client
-///     never has two requests in flight. The next request has a patience of 2 seconds.
+///     Requests then fail at once for another `patience`, and at least until that thread has ended.
+///     A client therefore never has two requests in flight. The next request has a patience of 2
+///     seconds.
 ///   - If a connection breaks while the store lives, the client connects again and repeats the
 ///     request. The store may then have received the request twice.
 class StoreClient {

@@ -41,8 +41,8 @@ struct CheckpointSaved {
 struct ModelSaved {
   std::string model_folder, record_folder;
 };
-/// Peak memory of training in bytes, by rank: after the last step, before anything is saved. Only
-/// of a run that measures memory (RunParts::meter).
+/// Peak memory of training in bytes, by rank: after the last step, before anything is saved. Sent
+/// only by a run that measures memory (RunParts::meter).
 struct MemoryMeasured {
   std::vector<MeasuredPeak> peaks;
 };

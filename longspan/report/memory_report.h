@@ -14,9 +14,9 @@
 
 namespace longspan {
 
-/// Returns the sizes of the largest micro-batch that the examples can form. If an example's
-/// documents are in separate rows, the sizes of the longer rows. `sequence_size`: ranks that share
-/// a row, and its pictures.
+/// Returns the sizes of the largest micro-batch that the examples can form. If the documents of an
+/// example are in separate rows, returns the sizes of the longest row. `sequence_size`: ranks that
+/// share a row, and its pictures.
 RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind kind,
                        int sequence_size = 1);
 

@@ -1,4 +1,5 @@
-// Identifies this start of the program among the starts by its launcher and in its cluster job.
+// Identifies a launch: the first start of a run's processes, with all later starts of the same run
+// by torchrun or by a requeued cluster job.
 #pragma once
 
 #include <string>

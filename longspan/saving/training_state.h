@@ -27,8 +27,8 @@ struct RunIdentity {
   int64_t seed = 0;
   bool shuffled = true;
   // The time that strftime_now put into the rows (text/local_time.h), which a resumed run uses
-  // again. Not compared itself; another time is refused only if it changes the rows. Empty:
-  // unknown.
+  // again. The time itself is not compared: another time is refused only if it changes the rows.
+  // Empty: unknown.
   std::string template_time;
   // "none", or how rotary positions are stretched; empty: unknown.
   std::string rope_scaling;

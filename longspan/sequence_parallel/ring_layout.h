@@ -28,8 +28,8 @@ struct RingLayout {
   Positions (*places)(const Packing& padded, int rank, int num_ranks);
 };
 
-/// Returns the layout's blocks without the pairs that forks mask or that are outside the layer's
-/// window, and those of two-way spans.
+/// Returns the layout's blocks, without the pairs that forks mask and the pairs outside the layer's
+/// window. Adds the blocks of two-way spans.
 std::vector<Block> blocks_of(const RingLayout& layout, const Packing& padded, int rank, int owner,
                              int num_ranks, std::optional<int64_t> window);
 

@@ -21,8 +21,9 @@ namespace longspan {
 
 /// Returns the heads that a rank processes. Counts differ by at most one.
 HeadRange heads_of_rank(int rank, int num_ranks, int64_t num_heads);
-/// Returns the range of `num_others` heads (e.g. key heads) that belong to `heads` (e.g. value
-/// heads). Each of the `num_others` heads belongs to num_heads / num_others consecutive heads.
+/// Returns the heads, among `num_others` heads of another kind (e.g. key heads), that belong to
+/// `heads` (e.g. value heads). Each of the `num_others` heads belongs to num_heads / num_others
+/// consecutive heads.
 HeadRange heads_that_go_with(const HeadRange& heads, int64_t num_heads, int64_t num_others);
 
 /// Exchanges the tokens of one row between two distributions: some tokens of all heads on each

@@ -11,13 +11,13 @@ namespace longspan {
 
 struct Config;
 
-/// Returns the model of `folder` in the form that the configuration trains: with rope_scaling for
-/// rows of cutoff_len tokens, or, without the key, with the positions with which the model's
-/// adapters were trained; with the vision tower if a data set has pictures. First checks the sizes
-/// against the folder's weights, so that a wrong config.json cannot cause large allocations. Throws
-/// UserError.
+/// Returns the model of `folder` in the form that the configuration trains. With the key
+/// rope_scaling, positions are scaled for rows of cutoff_len tokens; otherwise positions are as in
+/// the training of the model's adapters. The result has the vision tower if a data set has
+/// pictures. First checks the sizes against the folder's weights, so that a wrong config.json
+/// cannot cause large allocations. Throws UserError.
 ModelConfig model_config_for(const Config& config, const std::string& folder);
-/// Does the same for a model in memory, which replaces model_name_or_path.
+/// Returns `own`, a model in memory that replaces model_name_or_path, in the same form.
 ModelConfig model_config_for(const Config& config, const ModelConfig& own);
 
 /// Returns the spec of the model for the plan, the memory estimate and the traffic formula. The

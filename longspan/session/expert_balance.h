@@ -15,9 +15,9 @@
 
 namespace longspan {
 
-/// Returns the coefficient of a run's auxiliary loss: moe_aux_loss_coef, otherwise that of the
-/// model's config. nullopt: no auxiliary loss. Throws UserError if the key is set and the model's
-/// routers do not support an auxiliary loss.
+/// Returns the coefficient of a run's auxiliary loss: moe_aux_loss_coef, otherwise the coefficient
+/// in the model's config. nullopt: no auxiliary loss. Throws UserError if the key is set and the
+/// model's routers do not support an auxiliary loss.
 std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& config,
                                                  const ModelConfig& model);
 

@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// Inputs of a loss for one row, on one rank of its sequence group. Labels are in row order; a rank
-/// may have none.
+/// Inputs of a loss for one row, on one rank of its sequence group. Labels are in row order. A rank
+/// may have no labels.
 struct LossInput {
   const Row& row;
   /// [L] int64: indices of the labels in row.local. The value of a column at the tokens that

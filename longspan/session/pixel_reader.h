@@ -28,16 +28,17 @@ class PixelReader {
   /// while the pixels that wait for their use have `most_bytes` or more, so the reader holds at
   /// most `most_bytes` and one frame.
   explicit PixelReader(FramePatches patches, int64_t most_bytes = kPixelsAheadBytes);
-  /// Waits until the frame that is being read has ended.
+  /// Waits until the thread has ended the frame that it reads at present.
   ~PixelReader();
 
-  /// Queues frames of a row behind the frames announced before. Frames are taken in this order.
-  /// Not for several threads at once.
+  /// Queues frames of a row behind the frames announced before. The caller must take frames in this
+  /// order. Not thread-safe.
   void announce(const std::shared_ptr<const RowPictures>& row,
                 const std::vector<PictureFrame>& frames);
-  /// Returns the patches of temporal patch `t`, as FramePatches. `picture`: a picture of an
-  /// announced row, by its address; another one is read here and now. Frames announced before this
-  /// one are dropped. Rethrows the error of the reading.
+  /// Returns the patches of temporal patch `t`, as FramePatches. `picture`: a picture in an
+  /// announced row, found by its address. A frame that was not announced is read in the calling
+  /// thread. Drops the frames that were announced before this frame. Rethrows the exception of the
+  /// reading.
   at::Tensor take(const Picture& picture, int64_t t);
 
  private:
@@ -55,7 +56,7 @@ class PixelReader {
 
   /// Starts the thread's work if there is any. Called with the lock held.
   void work_on();
-  /// The thread's work: reads frames until none is left or the pixels are too many.
+  /// The thread's work: reads frames until no frame is left, or until pixels of `most_bytes` wait.
   void read_frames();
   std::shared_ptr<Frame> next_frame() const;
   void drop(Frame& frame);
@@ -67,7 +68,7 @@ class PixelReader {
   std::deque<std::shared_ptr<Frame>> frames_;  // announced, not taken
   int64_t bytes_ = 0;                          // of pixels read and not taken
   bool works_ = false, ends_ = false;
-  std::optional<Worker> worker_;  // last: ends before the others
+  std::optional<Worker> worker_;  // declared last, so that the thread ends before the other members
 };
 
 }  // namespace longspan

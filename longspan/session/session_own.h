@@ -1,4 +1,4 @@
-// The parts that a session makes for itself, if no caller holds them.
+// The parts that a session makes and owns, if its caller does not pass such parts.
 #pragma once
 
 #include <memory>

@@ -16,13 +16,14 @@ namespace longspan {
 
 class SharedTower : public PictureFeatures {
  public:
-  /// `sharers`: the ranks that share a row. `every_row`: runs the tower also for rows without
-  /// pictures, which collectives of sharded or trained parameters need.
+  /// `sharers`: the ranks that share a row. `every_row`: runs the tower for rows without pictures
+  /// too. Collectives of sharded or trained parameters need this run on every rank.
   SharedTower(std::unique_ptr<VisionTower> tower, FramePatches patches, Group sharers,
               at::Device device, bool every_row);
 
   at::Tensor of(const Batch& row) override;
-  /// Returns the frames of which this rank reads the pixels for of(row), in this order.
+  /// Returns this rank's frames of the row. of(row) reads the pixels of these frames, in the order
+  /// of the result.
   std::vector<PictureFrame> own_frames(const Batch& row) const;
   void use_adapters(bool on) override { tower_->use_adapters(on); }
 

@@ -8,9 +8,9 @@
 
 namespace longspan {
 
-/// Rows per chunk of the head, whose logits exist at a time: as many rows as fit into `bytes`, at
-/// least `least`, at most `most`. Every chunk reads the whole weight and adds to the whole
-/// gradient, so fewer rows are slower. More rows than `most` are not faster.
+/// Rows per chunk of the head: as many rows as have logits of `bytes` bytes, at least `least`, at
+/// most `most`. Only the logits of one chunk exist at a time. Every chunk reads the whole weight
+/// and adds to the whole gradient, so fewer rows are slower. More rows than `most` are not faster.
 struct HeadChunk {
   int64_t bytes, least, most;
 
@@ -68,11 +68,11 @@ inline constexpr DeviceSizes kCpuSizes{
     .context_bytes = 0,
     .workspace_bytes = 0,
     .group_bytes = 0};
-/// In each chunk of the head, a GPU reads the weight and adds to the weight's gradient. This time
-/// is noticeable in chunks of up to thousands of rows. The launch of a gemm takes the host tens of
-/// microseconds, in which the GPU multiplies thousands of rows. cli/process/resources sets cuBLAS's
-/// workspace to 8 times 4 MiB. NCCL has a buffer of 4 MiB (NCCL_BUFFSIZE) for each direction of up
-/// to 32 channels.
+/// In each chunk of the head, a GPU reads the weight and adds to the weight's gradient. The time of
+/// these memory accesses is noticeable in chunks of up to thousands of rows. The launch of a gemm
+/// takes the host tens of microseconds, in which the GPU multiplies thousands of rows.
+/// cli/process/resources sets cuBLAS's workspace to 8 times 4 MiB. NCCL has a buffer of 4 MiB
+/// (NCCL_BUFFSIZE) for each direction of up to 32 channels.
 inline constexpr DeviceSizes kCudaSizes{
     .feed_forward_bytes = int64_t{256} << 20,
     .mixer_bytes = int64_t{64} << 20,

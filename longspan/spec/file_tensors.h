@@ -14,19 +14,22 @@ namespace longspan {
 /// Prefixes of tensor names in the files of a vision-language model, for its language model and for
 /// its other parts. The files of a language model alone have the prefixes `model.` and `lm_head.`.
 struct CompositeNames {
-  /// A prefix of parameters' names here, and the prefix in its place in files.
+  /// `own`: a prefix of parameter names in the program. `stored`: the prefix that replaces `own` in
+  /// files.
   struct Prefix {
     std::string_view own, stored;
   };
   std::string_view model, head;  // prefixes that replace model. and lm_head.
-  /// Prefixes of the other parts' names.
+  /// Prefixes of the names of the other parts' tensors.
   std::span<const std::string_view> pictures;
-  /// Prefixes of the vision tower's parameters (own: kVisionPrefix and what follows it). Of several
-  /// for the same parameters saving takes the first, and reading any; a prefix of another one is
-  /// behind it. Empty: the tower is not supported.
+  /// Prefixes of the vision tower's parameters. `own` begins with kVisionPrefix. Several entries
+  /// may have the same `own`: saving uses the first of these entries, and reading accepts all of
+  /// them. An entry whose `stored` is a prefix of another entry's `stored` comes after that entry.
+  /// Empty: the tower is not supported.
   std::span<const Prefix> tower = {};
-  /// Prefixes of modules' names in transformers, for the language model and in place of
-  /// kVisionPrefix. Adapters' files have these prefixes, and models' files may have them.
+  /// Prefixes of module names in transformers: module_model for the language model, module_vision
+  /// in place of kVisionPrefix. Files of adapters have these prefixes, and files of models may have
+  /// these prefixes.
   std::string_view module_model = {}, module_vision = {};
 };
 /// Names of Qwen's models since Qwen3-VL; of Qwen2-VL and Qwen2.5-VL; of Gemma 3; of other models

@@ -85,8 +85,8 @@ struct MixtureOfExpertsSpec {
   /// gate_up_proj is gate and up in one matrix, interleaved.
   bool stacked = false;
   /// The files have the experts' matrices only in the two tensors of
-  /// ParameterSpec::stored_in_stack. Excludes `stacked`, with which gate and up are one matrix in
-  /// the program too.
+  /// ParameterSpec::stored_in_stack. Must not be combined with `stacked`, for which gate and up are
+  /// one matrix in the program too.
   bool stored_in_stacks = false;
   MlpAdapters adapters = MlpAdapters::kExperts;
 

@@ -22,7 +22,7 @@ enum class ParameterRole {
   kConvolution,    ///< [channels, 1, tokens], a depthwise convolution
   kPatches,        ///< [hidden, channels, time, height, width], from pixels to hidden states
   kPositions,      ///< [positions, hidden], added to hidden states
-  kFeatures,       ///< [in, out], from patches' hidden states to those of the language model
+  kFeatures,       ///< [in, out], from patches' hidden states to the language model's hidden states
   kLogDecay,       ///< logarithms of the decay rates of a recurrence's states
   kRouter,         ///< [experts, hidden], scores each expert
   kBuffer,         ///< read by the model, never trained, saved unchanged

@@ -25,7 +25,7 @@ struct RopeScaling {
   double low_freq_factor = 1.0, high_freq_factor = 4.0;      // llama3
   int64_t original_max_position_embeddings = 0;              // llama3, yarn, longrope
   double beta_fast = 32.0, beta_slow = 1.0;                  // yarn
-  std::optional<double> attention_factor = {}, mscale = {};  // yarn; longrope uses the first
+  std::optional<double> attention_factor = {}, mscale = {};  // yarn; longrope: no mscale
   std::optional<double> mscale_all_dim = {};                 // yarn with latent attention
   bool truncate = true;                                      // yarn
   /// longrope: divisors of the frequencies, for rows of at most original_max_position_embeddings

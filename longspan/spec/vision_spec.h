@@ -53,12 +53,13 @@ struct VisionSpec {
 
     bool operator==(const MeanMerger&) const = default;
   };
-  /// Names of parameters after kVisionPrefix; of a block's, after <blocks>.<number>.
+  /// Names of parameters without kVisionPrefix. Names of a block's parameters are without
+  /// <blocks>.<number> too.
   struct Names {
     std::string_view patches, positions, blocks, attention_norm, mlp_norm;
-    std::vector<std::string_view> qkv;  ///< one linear layer, or those of query, key and value
-    std::string_view output, mlp;       ///< mlp: before each of Mlp::names
-    std::string_view last_norm;         ///< of the norm after the blocks; empty: none
+    std::vector<std::string_view> qkv;  ///< one linear layer, or three: query, key, value
+    std::string_view output, mlp;       ///< mlp: prefix of each of Mlp::names
+    std::string_view last_norm;         ///< the norm after the blocks; empty: no such norm
     std::string_view merger, deepstack;
 
     bool operator==(const Names&) const = default;
@@ -67,7 +68,7 @@ struct VisionSpec {
   static Names names_of_qwen();
 
   int64_t num_channels = 3, patch_size = 0;
-  int64_t temporal_patch_size = 0;  ///< frames of a patch; 0: one, and weights without that dim
+  int64_t temporal_patch_size = 0;  ///< frames of a patch; 0: one frame, no dim in the weights
   int64_t merge_size = 0;
   int64_t depth = 0, hidden_size = 0, num_heads = 0;
   int64_t output_size = 0;  ///< hidden size of the language model

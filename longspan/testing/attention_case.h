@@ -25,7 +25,8 @@ struct AttentionCase {
   Packing packing;
 };
 
-/// Random with a seed; fp64. The overloads with heads make plain attention.
+/// Returns a problem with seeded random tensors in fp64. The overloads with numbers of heads make
+/// plain attention.
 AttentionCase random_case(const Packing& packing, const AttentionSpec& spec, uint64_t seed);
 AttentionCase random_case(const Packing& packing, int64_t num_heads, int64_t num_kv_heads,
                           int64_t head_dim, uint64_t seed);
@@ -47,7 +48,7 @@ struct AttentionSolution {
 AttentionSolution solve_plainly(const AttentionCase& problem);
 
 struct DistributedSolution : AttentionSolution {
-  /// Of all ranks together, for one forward and one backward.
+  /// Bytes that all ranks together send for one forward and one backward.
   Traffic traffic;
   Packing padded;  // the row as attention saw it
 };

@@ -28,11 +28,11 @@ class DatasetFolder {
   std::string write(const std::string& name, const std::string& text) const {
     return folder_.write(name, text);
   }
-  /// dataset_info.json with one entry, d.
+  /// Writes dataset_info.json with one entry, d.
   void info(const std::string& entry) const {
     write("dataset_info.json", "{\"d\": " + entry + "}");
   }
-  /// For the stage, with dataset d.
+  /// Returns a configuration of the stage, with dataset d.
   const Config& config() const { return config_; }
   std::vector<Conversation> rows() const {
     return read_conversations(config_.data, stage_of(config_.method), config_.optimization.seed,

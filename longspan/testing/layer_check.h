@@ -20,8 +20,9 @@ struct LayerCase {
 /// Compares a layer in fp64 to its plain version by autograd: the output, d loss / d h and the
 /// gradients of all parameters. Runs the layer with checkpointing, with its tensors in a store,
 /// with the feed-forward's tensors kept, and without checkpointing. Also checks that the output is
-/// the same without gradients, and that frozen parameters get no gradients and the others the same
-/// gradients as before. Repeats this for a layer made of plain parts (plain_parts.h).
+/// the same without gradients. Also checks with some frozen parameters: frozen parameters get no
+/// gradients, and the gradients of the other parameters are unchanged. Repeats all checks for a
+/// layer made of plain parts (plain_parts.h).
 void check_layer(const LayerCase& problem);
 
 }  // namespace longspan::testing

@@ -10,7 +10,7 @@
 
 namespace longspan::testing {
 
-/// One sequence group of ring * ulysses ranks.
+/// Returns the plan of one sequence group of ring * ulysses ranks.
 ParallelPlan plan_of(const Method* method, int ring, int ulysses = 1, int window = 1);
 
 /// Returns the bytes that a method should send for one forward and one backward, over all ranks,
@@ -19,9 +19,9 @@ ParallelPlan plan_of(const Method* method, int ring, int ulysses = 1, int window
 using TrafficFormula = std::function<Traffic(int64_t T, int64_t num_heads, int64_t num_kv_heads,
                                              int64_t head_dim, int64_t bytes, int64_t grad_bytes)>;
 
-/// Checks in fp64 that output and gradients equal those of solve_plainly to 1e-11, and that the
-/// bytes equal those of the formula. Cases: one document, ragged documents, rows shorter than the
-/// ranks; MHA, GQA and MQA with head counts that ulysses_size divides.
+/// Checks in fp64 that output and gradients equal the results of solve_plainly to 1e-11, and that
+/// the sent bytes equal the formula's bytes. Cases: one document, ragged documents, rows shorter
+/// than the ranks; MHA, GQA and MQA with head counts that ulysses_size divides.
 void check_solves(const ParallelPlan& plan, const TrafficFormula& formula);
 
 /// Checks in fp64, fp32 and bf16 that replayed attention gives the same bits as computed attention,

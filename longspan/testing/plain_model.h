@@ -1,5 +1,5 @@
 // A plain decoder of ATen operators in fp64 with autograd's gradients, for layers of self-attention
-// and gated MLPs or mixtures of these: the reference for decoders.
+// and gated MLPs or mixtures of experts. The plain decoder is the reference for tests of decoders.
 #pragma once
 
 #include <ATen/core/Tensor.h>

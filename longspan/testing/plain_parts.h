@@ -1,13 +1,13 @@
-// Layers whose parts are the plain versions of other layers' parts, run by layers/plain_layer.h:
-// in the same layer code, autograd computes the gradients that the original parts compute by their
-// own backwards.
+// Replaces the parts of layers by plain versions (layers/plain_layer.h). The layer code stays the
+// same. Autograd computes the gradients of plain versions, while the original parts have backwards
+// of their own.
 #pragma once
 
 #include "longspan/layers/layer.h"
 
 namespace longspan::testing {
 
-/// The result shares the parameters.
+/// Return the layer with a plain mixer or feed-forward. The result shares the layer's parameters.
 Layer with_plain_mixer(Layer layer);
 Layer with_plain_feed_forward(Layer layer);
 inline Layer with_plain_parts(const Layer& layer) {

@@ -10,7 +10,7 @@ namespace longspan::testing {
 /// Listens on loopback for its lifetime: the system accepts connections, and nothing is ever sent.
 class SilentServer {
  public:
-  /// At 127.0.0.NUMBER; port 0: a free port.
+  /// Listens at 127.0.0.`number`. Port 0 stands for a free port.
   explicit SilentServer(uint32_t number = 1, int port = 0)
       : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};

@@ -23,10 +23,10 @@ struct RenderedChat {
 /// JSON object with the template's variables: messages, tools, add_generation_prompt, bos_token,
 /// eos_token, enable_thinking, ... Defaults as in transformers: tools and documents are none,
 /// add_generation_prompt is false. The variable strftime_now is the time (text/local_time.h) that
-/// the function of this name formats; without this variable the function is an error. Two known
-/// differences to Python: a loop over none is an empty loop, and a float below 1e-4 inside a
-/// printed list or after ~ is printed without exponent. Throws UserError with the template's own
-/// message for raise_exception and for syntax errors.
+/// the template's function strftime_now formats. A call of the function without the variable is an
+/// error. Two known differences to Python: a loop over none is an empty loop, and a float below
+/// 1e-4 inside a printed list or after ~ is printed without exponent. Throws UserError with the
+/// template's own message for raise_exception and for syntax errors.
 RenderedChat render_chat_template(std::string_view chat_template, std::string_view variables_json);
 
 }  // namespace longspan

@@ -9,7 +9,7 @@ namespace longspan {
 struct Curve {
   std::string label{};
   std::vector<double> x{}, y{};  // NaN and infinity leave a gap
-  bool faint = false;   // drawn thin and pale behind the others, in the colour of the next curve
+  bool faint = false;   // drawn thin and pale behind other curves, in the colour of the next curve
                         // (the raw points of a smoothed curve)
   bool dashed = false;  // keeps overlapping curves visible
 };

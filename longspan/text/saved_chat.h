@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-/// Differences from the folder that training started from.
+/// The chat settings that differ from the settings in the folder that training started from.
 struct SavedChat {
   struct Token {
     std::string text;

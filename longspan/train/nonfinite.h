@@ -29,8 +29,8 @@ class NonfiniteSteps {
   /// `mesh`, `update` and `events` must outlive this object.
   NonfiniteSteps(OnNonfinite rule, const Mesh& mesh, const ModelUpdate& update, Events& events);
 
-  /// Prints the source of the NaN or infinity. Then stops the run (throws as all_or_none), or with
-  /// on_nonfinite: skip returns, so that the step has no update. `num_skipped`: earlier steps
+  /// Prints the source of the NaN or infinity. Then stops the run (throws as all_or_none). With
+  /// on_nonfinite: skip, returns instead, and the step has no update. `num_skipped`: earlier steps
   /// without an update. Must be called while the gradients exist. Collective.
   void leave_out(const NonfiniteStep& step, int64_t num_skipped);
   /// Must be called after each finite step.

@@ -19,7 +19,7 @@ namespace longspan {
 struct RunRecord {
   Progress progress;
   TrainingResult training;
-  std::optional<EvaluationResult> evaluation;  // the last, if the run ends with an evaluation
+  std::optional<EvaluationResult> evaluation;  // evaluation at the end of the run; nullopt: none
   SentBytes sent;
 };
 

@@ -37,8 +37,8 @@ class TrainingStep {
   StepResult run(int64_t step, int64_t num_skipped);
 
  private:
-  /// Returns the rows of a step. If they have pictures, makes the rows of the next step too, whose
-  /// pixels are read beside the computation of this one.
+  /// Returns the rows of a step. If these rows have pictures, also makes the rows of the next step,
+  /// whose pixels are read during the computation of this step.
   std::vector<Row> take_rows(int64_t step);
   std::vector<Row> rows_of(const StepPlace& place);
   /// Returns the loss of each row of this data-parallel group, a mean over the row's own labels
@@ -56,7 +56,7 @@ class TrainingStep {
     int64_t step;
     std::vector<Row> rows;
   };
-  std::optional<RowsOfStep> next_;  // made ahead
+  std::optional<RowsOfStep> next_;  // rows that were made ahead, for the next step
 };
 
 }  // namespace longspan

@@ -55,9 +55,9 @@ class Trainer {
   bool evaluates_at_end() const;
   /// True if an evaluation remains between the last step and the end.
   bool ends_with_evaluation() const;
-  /// Logs, evaluates and saves a checkpoint, as far as each is due. Skips the evaluation if the run
-  /// is told to stop, since saving needs the time; the resumed run then evaluates. Returns true to
-  /// stop now.
+  /// Logs, evaluates and saves a checkpoint, each only if it is due. Skips the evaluation if the
+  /// run is told to stop, since saving needs the time; the resumed run then evaluates. Returns true
+  /// to stop now.
   bool after_step(int64_t step, const StepResult& result);
   void count(int64_t step, const StepResult& result);
   void log_step(const StepResult& result);

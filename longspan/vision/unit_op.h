@@ -26,16 +26,17 @@ class UnitOp {
   virtual at::Tensor backward(const at::Tensor& dy, bool wants_input) = 0;
 };
 
-/// Returns y of x and of the parameters' values, in the order in which they were given, by
-/// differentiable ATen operations. Undefined parameters stay undefined.
+/// Computes y from x and from the values of the parameters, by differentiable ATen operations. The
+/// values have the order of the parameters that recomputed() got. Undefined parameters stay
+/// undefined.
 using UnitFunction =
     std::function<at::Tensor(const at::Tensor& x, const std::vector<at::Tensor>& values)>;
 
-/// Returns the operation that saves x, and computes the function in the forward and again in the
-/// backward.
+/// Returns an operation that computes the function in the forward, saves x, and computes the
+/// function again in the backward.
 std::unique_ptr<UnitOp> recomputed(UnitFunction function, std::vector<at::Tensor> parameters);
 
-/// An input that is read part by part. It needs no gradient.
+/// An input that is read part by part, and that needs no gradient.
 struct InputParts {
   int64_t num_parts = 1;
   int64_t num_rows = 0;  // of y, over all parts
@@ -43,21 +44,21 @@ struct InputParts {
   std::function<at::Tensor(int64_t part)> read;
 };
 
-/// Returns y of a part of the input, as UnitFunction.
+/// Computes y from a part of the input, as UnitFunction does.
 using PartFunction = std::function<at::Tensor(int64_t part, const at::Tensor& x,
                                               const std::vector<at::Tensor>& values)>;
 
-/// The same for an input in parts; y has the rows of all parts. The operation ignores the x that it
-/// is given, and saves the input if it has one part. Otherwise one part exists at a time, and the
+/// As recomputed(), for an input in parts. y has the rows of all parts. The operation ignores its
+/// argument x. An input of one part is saved. Of several parts, one part exists at a time, and the
 /// backward reads the parts again.
 std::unique_ptr<UnitOp> recomputed_by_parts(InputParts input, PartFunction function,
                                             std::vector<at::Tensor> parameters);
 
-/// The uses of a unit's parameters, as ParameterHooks wants them.
+/// The unit of the operation, and the neighbouring units, as ParameterHooks needs them.
 struct UnitUse {
   ParameterHooks* hooks;  // null: parameters are always there
   int unit;
-  int next, below;  // units used after it in the forward and in the backward; -1: none
+  int next, below;  // units used after this unit in the forward and in the backward; -1: none
 };
 
 /// Returns y in the autograd graph. Nothing is saved where neither x nor a parameter needs a

@@ -23,7 +23,7 @@ struct VisionNorm {
   double eps = 0;
   at::Tensor weight_D, bias_D;
 
-  /// Returns the norm in `dtype`, computed in fp32 or fp64.
+  /// Returns the normed rows in `dtype`. Computes in fp32 or fp64.
   at::Tensor forward(const at::Tensor& h_PD, at::ScalarType dtype) const;
   /// Returns the norm's part of d loss / d h plus `residual_PD`, in the dtype of h. Adds gradients
   /// of trained parameters.
@@ -47,8 +47,8 @@ struct VisionPass {
   PatchLayout layout;
   RotaryTable rotary;  // undefined tensors: queries and keys are not rotated
   const BlockKernel& kernel;
-  /// Saves the inner activations of each block (q, k, v and the MLP's, in place of computing the
-  /// inner activations again in the backward).
+  /// True: saves the inner activations of each block (q, k, v, and the activations of the MLP).
+  /// False: the backward computes the inner activations again.
   bool keeps_inner;
   ActivationStore* store;  // of h, out and lse, unless keeps_inner; null: on the device
 };

@@ -30,12 +30,12 @@ struct VisionOptions {
   ParameterHooks* parameter_hooks = nullptr;
   int first_unit = 0;       // ModelSpec::vision_unit()
   double lora_scale = 0.0;  // for LoRA adapters among the parameters (models/lora.h)
-  /// Bytes of pixels that exist at a time, or those of one picture.
+  /// Most bytes of pixels that exist at a time. A picture with more bytes exists alone.
   int64_t part_bytes = kPixelPartBytes;
 };
 
-/// Reads the patches of the pictures [begin, end) of a pass behind each other, [P, X] in fp32, on
-/// the parameters' device.
+/// Reads the concatenated patches of the pictures [begin, end) of a pass, [P, X] in fp32, on the
+/// parameters' device.
 using PatchSource = std::function<at::Tensor(size_t begin, size_t end)>;
 
 class VisionTower {
@@ -45,20 +45,21 @@ class VisionTower {
               const VisionOptions& options);
   ~VisionTower();
 
-  /// Returns the features of pictures, [F, E]: the merger's outputs, then those of each merger of
-  /// deepstack along dim 1. The pictures are read in order, in parts of VisionOptions::part_bytes.
-  /// If the patch embedding trains and there are several parts, the backward reads the pictures
-  /// again. Without pictures, parameters are used (and get gradients of zeros) in the same order.
-  /// Differentiable; adds to the parameters' .grad.
+  /// Returns the features of pictures, [F, E]: along dim 1, the merger's outputs, then the outputs
+  /// of each deepstack merger. The pictures are read in order, in parts of
+  /// VisionOptions::part_bytes. If the patch embedding trains and there are several parts, the
+  /// backward reads the pictures again. Without pictures, parameters are used (and get gradients of
+  /// zeros) in the same order. Differentiable; adds to the parameters' .grad.
   at::Tensor features(const PatchSource& patches, std::vector<PictureGrid> grids);
-  /// The same with all patches at hand. patches_PX: fp32, of the pictures behind each other.
+  /// The overload for patches in memory. patches_PX: the concatenated patches of the pictures,
+  /// fp32.
   at::Tensor features(const at::Tensor& patches_PX, const std::vector<PictureGrid>& grids);
 
   /// Turns the adapters on or off.
   void use_adapters(bool on);
 
   const VisionSpec& spec() const;
-  /// Whether any of its parameters trains.
+  /// Whether any parameter of the tower trains.
   bool trains() const;
 
  private:

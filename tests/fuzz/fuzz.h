@@ -22,15 +22,15 @@ struct Registration {
   static const ::longspan::fuzz::Registration registration_of_##name(#name, reader_of_##name); \
   static void reader_of_##name([[maybe_unused]] std::string_view input)
 
-/// Removes the input's first byte and returns the choice, one of `count`, that it encodes; '0' is
-/// the first.
+/// Removes the input's first byte. Returns the number from 0 to count - 1 that the byte encodes;
+/// '0' encodes 0.
 int choose(std::string_view& input, int count);
 
-/// Returns the `count` pieces between lines "%%". Missing ones are empty; the last one may contain
-/// such lines.
+/// Splits the input at lines "%%" into `count` pieces. Missing pieces are empty. The last piece may
+/// contain such lines.
 std::vector<std::string> pieces(std::string_view input, size_t count);
 
-/// Without their ends; the last one may be empty.
+/// Returns the input's lines without line ends. The last line may be empty.
 std::vector<std::string> lines(std::string_view input);
 
 /// Ends the process unless `holds`; `what` names the property that every input must have.

@@ -11,8 +11,8 @@
 //                         to the host: COUNT (int64), TIMES times, then zeros
 //   NULL_CUDA_REPORT      a folder in which each process keeps a JSON file with its counters
 //   NULL_NCCL_FAIL        RANK:NUMBER, a rank's collective that NCCL refuses
-//   NULL_NCCL_BREAK       RANK:NUMBER, the same, but the error comes later, from the network
-//   NULL_NCCL_HANG        RANK:NUMBER, the same, but the GPU hangs in it without an error
+//   NULL_NCCL_BREAK       RANK:NUMBER, the same, but the network reports the error later
+//   NULL_NCCL_HANG        RANK:NUMBER, the same, but the GPU hangs without an error
 // RANK -1 means all ranks.
 #pragma once
 
@@ -48,32 +48,32 @@ enum class Counted {
 };
 
 void count(Counted what, std::string_view name, int64_t amount = 1);
-/// Counts a wait of the host. The report has the launches before each.
+/// Counts a wait of the host. The report has the number of launches before each wait.
 void count_wait(std::string_view name);
 
 /// From here on no GPU work ends: events never complete, and waits never return.
 void hang();
 bool hangs();
 
-/// Writes the counters. Each wait does so too, since a process may end abruptly.
+/// Writes the counters. Each wait also writes the counters, because a process may end abruptly.
 void report();
 
 /// Prints a line on stderr about an invalid call.
 void complain(const std::string& text);
 
-// Devices. The current one is per thread.
+// Devices. Each thread has a current device.
 int current_device();
 bool choose_device(int device);
 
-// Memory. Sizes are in bytes, addresses numbers.
+// Memory. Sizes are numbers of bytes. Addresses are integers.
 
-/// Memory with an address; 0 if the GPU has not enough left.
+/// Returns the address of new memory; 0 if the GPU has too little free memory.
 uintptr_t allocate(int device, size_t size);
 bool free_memory(uintptr_t address);
-/// Addresses without memory.
+/// Returns the first of `size` addresses without memory.
 uintptr_t reserve_addresses(size_t size, size_t alignment);
 bool free_addresses(uintptr_t address, size_t size);
-/// Memory without an address, by its number; 0 if the GPU has not enough left.
+/// Returns the number of new memory without an address; 0 if the GPU has too little free memory.
 uint64_t create_memory(int device, size_t size);
 bool release_memory(uint64_t memory);
 bool retain_memory(uintptr_t address, uint64_t* memory);

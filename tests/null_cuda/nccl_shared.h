@@ -34,7 +34,7 @@ struct Parts {
   unsigned char bytes[kMostRanks][kMostSent];
 };
 
-/// In memory shared by all ranks.
+/// The data in the memory that all ranks share.
 struct Shared {
   pthread_mutex_t mutex;
   int joined;
@@ -43,16 +43,16 @@ struct Shared {
   Parts parts[kParts];
 };
 
-/// Creates the file for it; a unique id holds its name.
+/// Creates the file of the shared memory. NCCL's unique id contains the file's name.
 bool create_shared(const std::string& name);
-/// Returns null if there is none.
+/// Returns null if there is no such file.
 Shared* open_shared(const std::string& name);
 void close_shared(Shared* shared);
-/// Waits for all ranks; the last removes the file. Returns false after a minute.
+/// Waits for all ranks. The last rank removes the file. Returns false after a minute.
 bool join(Shared* shared, const std::string& name, int num_ranks);
 
-/// Tells the others of a message. Returns the difference if another rank has told another kind,
-/// type, root or count for the same message; otherwise empty.
+/// Announces a message to the other ranks. Returns the difference if another rank has announced the
+/// same message with another kind, type, root or count; otherwise empty.
 std::string tell(Shared* shared, Channel& channel, const Message& message);
 
 /// Stores a rank's part of the collective with this number.

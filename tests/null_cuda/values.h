@@ -21,8 +21,8 @@ void forget(uintptr_t address, size_t size);
 void fetch(uintptr_t address, void* bytes, size_t size);
 /// Writes all known values.
 void fetch_for_collective(uintptr_t address, void* bytes, size_t size);
-/// Registers the result of a collective at these addresses; it becomes known when it is first
-/// fetched: `finish` writes it.
+/// Registers the result of a collective at these addresses. `finish` writes the result when the
+/// result is first fetched.
 void keep_result(uintptr_t address, size_t size, std::function<void(unsigned char*)> finish);
 
 }  // namespace null_cuda

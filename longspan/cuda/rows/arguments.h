@@ -1,5 +1,6 @@
-// Arguments of the kernels over rows, for the program and for NVRTC alike: no includes, and sizes
-// in types that both have. Pointers are to device memory.
+// Arguments of the kernels over rows. The program's compiler and NVRTC both compile this file, so
+// the file has no includes, and its types have the same size for both compilers. Pointers are to
+// device memory.
 #pragma once
 
 namespace longspan::cuda {
@@ -8,8 +9,8 @@ namespace longspan::cuda {
 inline constexpr int kFp32Vector = 4, kBf16Vector = 8;
 /// Threads of a block that takes several rows, or only part of a row.
 inline constexpr int kBlockThreads = 256;
-/// Norms: vectors that each thread holds in registers, and most threads of a block, for vectors of
-/// one number (V == 1) and of more.
+/// Limits of the kernels of norms, which read vectors of V numbers: vectors that each thread holds
+/// in registers, and threads of a block.
 template <int V>
 inline constexpr int kVectorsOfThread = V == 1 ? 8 : 4;
 template <int V>
@@ -87,7 +88,7 @@ struct Rotate {
   float sign;
 };
 
-/// Pairs of vectors that each thread holds of a head that is normed and rotated.
+/// Pairs of vectors that each thread holds in the kernel that norms and rotates heads.
 inline constexpr int kPairsOfThread = 2;
 
 struct NormRotate {
@@ -123,7 +124,7 @@ struct NormRotateBackward {
 struct Gated {
   void* gate;
   void* up;
-  void* act;  // in: d loss / d act, out: act; or only the output, which may be gate or up
+  void* act;  // backward: d loss / d act, overwritten by act; forward: output, may be gate or up
   long long size;
   float slope, limit;  // for the clamped SwiGLU
 };
@@ -155,9 +156,9 @@ struct CrossEntropyGradient {
   int size;
 };
 
-/// Rows sorted by group. Rows [begins[group], begins[group + 1]) belong to a group. The group has
-/// tiles of kTileRows rows, of which the last may have fewer. Numbers of its tiles begin at
-/// first_tiles[group].
+/// Rows sorted by group. Rows [begins[group], begins[group + 1]) belong to a group. A group is
+/// divided into tiles of kTileRows rows; the group's last tile may have fewer rows. The group's
+/// first tile has the number first_tiles[group].
 struct RowGroups {
   const long long* begins;       // [num_groups + 1]
   const long long* first_tiles;  // [num_groups]

@@ -45,15 +45,15 @@ class AccessHistory {
   /// Returns an access that conflicts with `next`: to the same bytes, by another stream, not
   /// ordered before `next` at this clock, and at least one of the two writes.
   std::optional<Access> conflict_of(const Access& next, const Clock& clock) const;
-  /// Sets the first access: the allocation. The memory may have belonged to other allocations
-  /// before, up to this point of its stream.
+  /// Records the allocation as the first access. Earlier allocations may have used the same memory
+  /// up to this point of the allocation's stream.
   void begin(const Access& allocation) { accesses_ = {allocation}; }
-  /// Adds an access, and forgets accesses that the new access makes redundant: anything after the
-  /// new access is also after them.
+  /// Adds an access, and forgets each earlier access that the new access makes redundant, because
+  /// everything after the new access is also after the earlier access.
   void add(const Access& access);
-  /// Returns an access by a stream other than these that has not ended at this clock.
+  /// Returns an access that has not ended at this clock, by a stream that is not in `apart_from`.
   std::optional<Access> unfinished(const Clock& clock, const std::vector<int>& apart_from) const;
-  /// True if any of these bytes was written.
+  /// True if any of the bytes [begin, end) was written.
   bool was_written(size_t begin, size_t end) const;
 
  private:

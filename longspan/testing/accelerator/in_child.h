@@ -11,8 +11,8 @@ struct ChildEnd {
   std::string errors;  // its output on stderr
 };
 
-/// Runs `body` in a fork of this process, which has only this thread. So `body` must not compute on
-/// tensors.
+/// Runs `body` in a forked child of this process. The child has only the calling thread, so `body`
+/// must not compute on tensors.
 ChildEnd in_child(const std::function<void()>& body);
 
 }  // namespace longspan::testing::accelerator

@@ -87,7 +87,7 @@ class Machine {
   Clock behind(int stream) const;
   /// Makes all later work of the stream wait for the clock.
   void put_after(int stream, const Clock& clock);
-  /// The host waits; counted under `why`.
+  /// Makes the host wait for all work before the clock. Counts the wait under `why`.
   void wait_on_host(const Clock& clock, std::string_view why);
   /// The host sees, without waiting, that the work before the clock has ended.
   void host_sees(const Clock& clock);
@@ -157,8 +157,8 @@ class Machine {
   Clock host_;
   std::vector<Held> held_;
   std::vector<std::shared_ptr<GoesOn>> going_on_;
-  /// Allocations that were freed while another stream used them; copies, since the memory may soon
-  /// be reused.
+  /// Copies of allocations that were freed while another stream used them. The map holds copies
+  /// because the memory may soon be reused.
   std::map<std::pair<int, int>, std::vector<Allocation>> freed_in_use_;
   Counters counters_;
   std::function<void(const Counters&)> after_host_syncs_;

@@ -47,7 +47,7 @@ class Memory {
   /// Fills the memory with 0xff, so that floating-point values are NaN and integers -1. `device`
   /// may be kPinned.
   Allocation& allocate(size_t size, int device, int stream);
-  /// Fills the memory with 0xff, which stale addresses then read.
+  /// Fills the memory with 0xff, so that a read through a stale address gives 0xff.
   void free(Allocation& block);
   /// Returns the present or last allocation at this front address; null if there was none.
   Allocation* find(const void* front) const;

@@ -11,8 +11,9 @@ class OperatorHandle;
 
 namespace longspan::testing::accelerator {
 
-/// Registers a kernel for every ATen operator without a kernel for the device, and operators that
-/// the CPU's cannot replace: memory, copies, numbers for the host.
+/// Registers a kernel for every ATen operator that has no kernel for the device. Also registers the
+/// operators for which the CPU's kernels are no replacement: memory, copies, and numbers for the
+/// host.
 void register_operators();
 
 /// Runs any operator by the CPU's kernel on the device's memory, as one launch. Throws FaultError.

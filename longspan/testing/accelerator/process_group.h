@@ -19,9 +19,10 @@ namespace longspan::testing::accelerator {
 ///   endCoalescing returns null. Messages have no tags: two ranks match them in order.
 /// - Tensors live until the work has ended.
 ///
-/// All ranks must start the same collectives in the same order. The store is used to check this
-/// rule: the second rank throws FaultError, where NCCL would hang or mix up data. Errors of Gloo
-/// are thrown by the waits for the work. `carrier`: this rank's group, over the same store.
+/// All ranks must start the same collectives in the same order. Each rank compares its n-th
+/// collective to the n-th collective of the rank that came first, through the store. A rank with
+/// another collective throws FaultError; NCCL would hang or mix up data. A wait for the work throws
+/// the errors of Gloo. `carrier`: this rank's group, over the same store.
 c10::intrusive_ptr<c10d::Backend> make_group(c10::intrusive_ptr<c10d::Backend> carrier,
                                              c10::intrusive_ptr<c10d::Store> store);
 

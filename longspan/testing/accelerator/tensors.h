@@ -12,7 +12,8 @@ namespace longspan::testing::accelerator {
 /// Returns the bytes from a tensor's first element to its last.
 Use use_of(const at::Tensor& x, bool writes);
 
-/// Makes CPU tensors over the memory of device tensors, which must outlive them, and maps back.
+/// Makes CPU tensors over the memory of device tensors, and maps CPU tensors back to device
+/// tensors. The device tensors must outlive the CPU tensors.
 class KernelSide {
  public:
   /// Returns undefined tensors and unpinned CPU tensors unchanged.
