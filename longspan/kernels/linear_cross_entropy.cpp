@@ -3,61 +3,35 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/fused_rows.h"
-#include "longspan/kernels/gemm.h"
 #include "longspan/kernels/linear.h"
 #include "longspan/kernels/storage_type.h"
-#include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
 
-int64_t chunk_rows(const at::Tensor& hidden_LD, int64_t V, ChunkBytes chunk_bytes) {
-  HeadChunk chunk = device_sizes(!hidden_LD.is_cpu()).head;
-  chunk.bytes = chunk_bytes.value_or(chunk.bytes);
-  return chunk.rows(
-      V, static_cast<int64_t>(c10::elementSize(arithmetic_dtype(hidden_LD.scalar_type()))));
-}
-
-int64_t num_chunks(const at::Tensor& hidden_LD, int64_t V, ChunkBytes chunk_bytes) {
-  const int64_t rows = chunk_rows(hidden_LD, V, chunk_bytes);
-  return (hidden_LD.size(0) + rows - 1) / rows;
-}
-
-/// Calls body(begin, size, logits_CV) for chunks of rows. Logits are fp32 or fp64, and the body may
-/// overwrite them.
-template <typename Body>
-void for_chunks(const at::Tensor& hidden_LD, const at::Tensor& weight_VD, ChunkBytes chunk_bytes,
-                Body&& body) {
-  const int64_t L = hidden_LD.size(0), V = weight_VD.size(0);
-  const auto dtype = arithmetic_dtype(hidden_LD.scalar_type());
-  const int64_t chunk = chunk_rows(hidden_LD, V, chunk_bytes);
-  const auto buffer = at::empty({std::min(chunk, L), V}, hidden_LD.options().dtype(dtype));
-  for (int64_t begin = 0; begin < L; begin += chunk) {
-    const int64_t size = std::min(chunk, L - begin);
-    auto logits_CV = buffer.narrow(0, 0, size);
-    const auto hidden_CD = hidden_LD.narrow(0, begin, size);
-    gemm_out(logits_CV, hidden_CD, weight_VD.t());
-    body(begin, size, logits_CV);
-  }
-}
-
-/// For one chunk: turns logits into d loss / d logits; from these computes dhidden and adds
-/// dweight_scale times the product to dweight (where defined). In bf16 the scale must come after
-/// the product: gradients at labels are all near -1, and scaled ones would round alike.
+/// For one chunk: turns logits into d loss / d logits, and calls add_head_gradients(). In bf16 the
+/// scale must come after the product: gradients at labels are all near -1, and scaled ones would
+/// round alike.
 void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::Tensor& lse_C,
                    const at::Tensor& scale_C, const at::Tensor& hidden_CD,
                    const at::Tensor& weight_VD, at::Tensor dhidden_CD, const at::Tensor& dweight_VD,
                    double dweight_scale = 1.0) {
   const auto dlogits_CV =
       cross_entropy_gradient(logits_CV, labels_C, lse_C, scale_C, hidden_CD.scalar_type());
-  if (dhidden_CD.defined()) gemm_out(dhidden_CD, dlogits_CV, weight_VD);
-  if (dweight_VD.defined()) add_gemm_(dweight_VD, dlogits_CV.t(), hidden_CD, dweight_scale);
+  add_head_gradients(dlogits_CV, hidden_CD, weight_VD, dhidden_CD, dweight_VD, dweight_scale);
+}
+
+/// Returns the entropies of rows of logits, [C] fp64.
+at::Tensor entropy_rows(const at::Tensor& logits_CV, const at::Tensor& lse_C) {
+  const at::Tensor logprobs_CV = logits_CV.to(at::kDouble) - lse_C.unsqueeze(1);
+  return logprobs_CV.exp().mul_(logprobs_CV).sum(1).neg();
 }
 
 /// The gradient of the head's weight: summed over a row's chunks in the forward pass, scaled in the
@@ -128,44 +102,59 @@ class WeightGradient {
 
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                  const at::Tensor& labels_L, ChunkBytes chunk_bytes) {
+  return linear_token_scores(hidden_LD, weight_VD, labels_L, {}, chunk_bytes).logprobs_L;
+}
+
+TokenScores linear_token_scores(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
+                                const at::Tensor& labels_L, const TokenScoreOptions& options,
+                                ChunkBytes chunk_bytes) {
   const int64_t L = hidden_LD.size(0);
-  const auto options = hidden_LD.options().dtype(at::kDouble);
-  at::Tensor lse_L, logprobs_L;
+  const auto fp64 = hidden_LD.options().dtype(at::kDouble);
+  at::Tensor lse_L;
+  TokenScores scores;
   {
     c10::NoGradGuard no_grad;
-    lse_L = at::empty({L}, options);
-    auto picked_L = at::empty({L}, options);
-    for_chunks(hidden_LD, weight_VD.to(hidden_LD.scalar_type()), chunk_bytes,
-               [&](int64_t begin, int64_t size, at::Tensor& logits_CV) {
-                 log_sum_exp_rows(logits_CV, labels_L.narrow(0, begin, size),
-                                  lse_L.narrow(0, begin, size), picked_L.narrow(0, begin, size));
-               });
-    logprobs_L = picked_L - lse_L;
+    lse_L = at::empty({L}, fp64);
+    auto picked_L = at::empty({L}, fp64);
+    if (options.entropies) scores.entropies_L = at::empty({L}, fp64);
+    const HeadChunks chunks({{hidden_LD, weight_VD, options.temperature}}, chunk_bytes);
+    chunks.for_each([&](int64_t begin, int64_t size, std::vector<at::Tensor>& logits) {
+      const at::Tensor& logits_CV = logits[0];
+      const auto lse_C = lse_L.narrow(0, begin, size);
+      log_sum_exp_rows(logits_CV, labels_L.narrow(0, begin, size), lse_C,
+                       picked_L.narrow(0, begin, size));
+      if (!options.entropies) return;
+      chunks.for_parts(size, [&](int64_t first, int64_t count) {
+        scores.entropies_L.narrow(0, begin + first, count)
+            .copy_(entropy_rows(logits_CV.narrow(0, first, count), lse_C.narrow(0, first, count)));
+      });
+    });
+    scores.logprobs_L = picked_L - lse_L;
   }
-  if (!needs_backward({hidden_LD}, {weight_VD})) return logprobs_L;
-  return attach_backward(
-      {logprobs_L}, {hidden_LD}, {weight_VD},
-      [hidden_LD = hidden_LD.detach(), weight_VD, labels_L, lse_L,
-       chunk_bytes](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
+  if (!needs_backward({hidden_LD}, {weight_VD})) return scores;
+  scores.logprobs_L = attach_backward(
+      {scores.logprobs_L}, {hidden_LD}, {weight_VD},
+      [hidden_LD = hidden_LD.detach(), weight_VD, labels_L, lse_L, chunk_bytes,
+       temperature =
+           options.temperature](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
         c10::NoGradGuard no_grad;
         // d(picked - lse) / d logits is onehot - softmax.
-        const auto dtype = arithmetic_dtype(hidden_LD.scalar_type());
-        const auto scale_L = gradients[0].neg().to(dtype).contiguous();
+        auto scale_L =
+            gradients[0].neg().to(arithmetic_dtype(hidden_LD.scalar_type())).contiguous();
+        if (temperature != 1.0) scale_L.div_(temperature);
         auto dhidden_LD = at::empty_like(hidden_LD);
-        const auto weight = weight_VD.detach().to(hidden_LD.scalar_type());
-        PreciseSums sums({weight_VD}, num_chunks(hidden_LD, weight_VD.size(0), chunk_bytes));
+        const HeadChunks chunks({{hidden_LD, weight_VD, temperature}}, chunk_bytes);
+        PreciseSums sums({weight_VD}, chunks.num_chunks());
         const auto dweight_VD = weight_VD.requires_grad() ? gradient_of(weight_VD) : at::Tensor();
-        for_chunks(hidden_LD, weight, chunk_bytes,
-                   [&](int64_t begin, int64_t size, at::Tensor& logits_CV) {
-                     const auto part = [&](const at::Tensor& x) {
-                       return x.narrow(0, begin, size);
-                     };
-                     head_backward(logits_CV, part(labels_L), part(lse_L), part(scale_L),
-                                   part(hidden_LD), weight, part(dhidden_LD), dweight_VD);
-                   });
+        chunks.for_each([&](int64_t begin, int64_t size, std::vector<at::Tensor>& logits) {
+          const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, size); };
+          head_backward(logits[0], part(labels_L), part(lse_L), part(scale_L), part(hidden_LD),
+                        chunks.head().weight_VD, part(dhidden_LD), dweight_VD);
+        });
         sums.finish();
         return {dhidden_LD};
       })[0];
+  return scores;
 }
 
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
@@ -177,33 +166,34 @@ at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_
   const int64_t L = hidden_LD.size(0);
   const auto options = hidden_LD.options().dtype(at::kDouble);
   at::Tensor nll, dhidden_LD;
-  WeightGradient dweight(weight_VD, num_chunks(hidden_LD, weight_VD.size(0), chunk_bytes), known);
+  std::optional<WeightGradient> sum;
   {
     c10::NoGradGuard no_grad;
-    const auto hidden = hidden_LD.detach();
+    const HeadChunks chunks({{hidden_LD, weight_VD}}, chunk_bytes);
+    WeightGradient& dweight = sum.emplace(weight_VD, chunks.num_chunks(), known);
+    const at::Tensor& hidden = chunks.head().hidden_LD;
     const auto lse_L = at::empty({L}, options), picked_L = at::empty({L}, options);
     const auto scale_L = at::ones({L}, options.dtype(arithmetic_dtype(hidden.scalar_type())));
     if (hidden_LD.requires_grad()) dhidden_LD = at::empty_like(hidden);
-    const auto weight = weight_VD.detach().to(hidden.scalar_type());
-    for_chunks(hidden, weight, chunk_bytes,
-               [&](int64_t begin, int64_t size, at::Tensor& logits_CV) {
-                 const auto part = [&](const at::Tensor& x) {
-                   return x.defined() ? x.narrow(0, begin, size) : x;
-                 };
-                 log_sum_exp_rows(logits_CV, part(labels_L), part(lse_L), part(picked_L));
-                 head_backward(logits_CV, part(labels_L), part(lse_L), part(scale_L), part(hidden),
-                               weight, part(dhidden_LD), dweight.sum(), dweight.scale());
-               });
+    chunks.for_each([&](int64_t begin, int64_t size, std::vector<at::Tensor>& logits) {
+      const auto part = [&](const at::Tensor& x) {
+        return x.defined() ? x.narrow(0, begin, size) : x;
+      };
+      log_sum_exp_rows(logits[0], part(labels_L), part(lse_L), part(picked_L));
+      head_backward(logits[0], part(labels_L), part(lse_L), part(scale_L), part(hidden),
+                    chunks.head().weight_VD, part(dhidden_LD), dweight.sum(), dweight.scale());
+    });
     dweight.end_forward();
     nll = (lse_L - picked_L).sum();
   }
-  return attach_backward({nll}, {hidden_LD}, {weight_VD},
-                         [dhidden_LD, dweight](std::vector<at::Tensor> gradients) mutable {
-                           c10::NoGradGuard no_grad;
-                           dweight.end_backward(gradients[0]);
-                           if (dhidden_LD.defined()) dhidden_LD.mul_(gradients[0]);
-                           return std::vector<at::Tensor>{std::move(dhidden_LD)};
-                         })[0];
+  return attach_backward(
+      {nll}, {hidden_LD}, {weight_VD},
+      [dhidden_LD, dweight = std::move(*sum)](std::vector<at::Tensor> gradients) mutable {
+        c10::NoGradGuard no_grad;
+        dweight.end_backward(gradients[0]);
+        if (dhidden_LD.defined()) dhidden_LD.mul_(gradients[0]);
+        return std::vector<at::Tensor>{std::move(dhidden_LD)};
+      })[0];
 }
 
 }  // namespace longspan

@@ -6,16 +6,34 @@
 
 #include <optional>
 
-namespace longspan {
+#include "longspan/kernels/head_chunks.h"
 
-/// Most bytes of logits in memory, for tests; empty: chosen for the device (spec/device_sizes.h).
-using ChunkBytes = std::optional<int64_t>;
+namespace longspan {
 
 /// Returns log softmax(hidden W^T)[label], [L] in fp64, so that sums over rows and small
 /// differences of large sums lose no digits beyond those of the logits (fp32, or fp64 for fp64).
 /// Saves only the log-sum-exp. The backward recomputes the logits. Four gemms in all.
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                  const at::Tensor& labels_L, ChunkBytes chunk_bytes = {});
+
+struct TokenScoreOptions {
+  /// Logits are divided by this positive number before the softmax.
+  double temperature = 1.0;
+  bool entropies = false;
+};
+
+/// [L] in fp64 each.
+struct TokenScores {
+  at::Tensor logprobs_L;
+  at::Tensor entropies_L = {};  // undefined unless requested
+};
+
+/// As linear_token_logprobs(), at a temperature. Also returns, without gradient, the entropies of
+/// the softmax in nats, from the same logits. Throws c10::Error for a temperature that is not
+/// positive.
+TokenScores linear_token_scores(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
+                                const at::Tensor& labels_L, const TokenScoreOptions& options,
+                                ChunkBytes chunk_bytes = {});
 
 /// Facts about the head's gradient that the forward pass knows.
 struct HeadGradient {

@@ -1,4 +1,5 @@
-// The head's losses over large vocabularies, and for hidden states that are not finite.
+// The head's losses over large vocabularies, and for hidden states that are not finite; its scores
+// of tokens at a temperature.
 #include "longspan/kernels/linear_cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -9,8 +10,13 @@
 #include <bit>
 #include <cmath>
 
+#include "longspan/memory/counting_allocator.h"
+#include "longspan/testing/tolerance.h"
+
 namespace longspan {
 namespace {
+
+using testing::relative_error;
 
 TEST_CASE("head: losses over 49k and 152k tokens are those of fp64") {
   at::manual_seed(1);
@@ -51,6 +57,76 @@ TEST_CASE("head: an evaluation of what is not finite is not finite") {
       CHECK(!std::isfinite(linear_nll_sum(hidden, bad_weight, labels).item<double>()));
     }
   }
+}
+
+TEST_CASE("head: scores at a temperature are those of full logits, in any chunks") {
+  at::manual_seed(3);
+  const int64_t L = 150, D = 8, V = 31;
+  const auto labels = at::randint(V, {L}, at::kLong);
+  const auto upstream = at::randn({L}, at::kDouble);
+  const auto hidden = at::randn({L, D}, at::kDouble).requires_grad_(true);
+  const auto weight = at::randn({V, D}, at::kDouble).requires_grad_(true);
+  const auto take_gradients = [&] {
+    std::vector<at::Tensor> gradients = {hidden.grad(), weight.grad()};
+    for (const at::Tensor& x : {hidden, weight}) x.mutable_grad().reset();
+    return gradients;
+  };
+  for (const double temperature : {1.0, 0.6, 3.0}) {
+    CAPTURE(temperature);
+    const auto all_LV = (at::matmul(hidden, weight.t()) / temperature).log_softmax(-1);
+    const auto logprobs = all_LV.gather(1, labels.unsqueeze(1)).squeeze(1);
+    const auto entropies = -(all_LV.exp() * all_LV).sum(1);
+    torch::autograd::backward({(logprobs * upstream).sum()}, {});
+    const auto expected = take_gradients();
+    for (const ChunkBytes chunk_bytes : {ChunkBytes(1), ChunkBytes()}) {
+      const auto ours =
+          linear_token_scores(hidden, weight, labels, {temperature, true}, chunk_bytes);
+      CHECK(relative_error(ours.logprobs_L, logprobs) < 1e-13);
+      CHECK(relative_error(ours.entropies_L, entropies.detach()) < 1e-13);
+      CHECK_FALSE(ours.entropies_L.requires_grad());
+      torch::autograd::backward({(ours.logprobs_L * upstream).sum()}, {});
+      const auto gradients = take_gradients();
+      CHECK(relative_error(gradients[0], expected[0]) < 1e-12);
+      CHECK(relative_error(gradients[1], expected[1]) < 1e-12);
+      const auto without = linear_token_scores(hidden, weight, labels, {temperature}, chunk_bytes);
+      CHECK_FALSE(without.entropies_L.defined());
+      CHECK(at::equal(without.logprobs_L, ours.logprobs_L));
+      if (temperature == 1.0) {
+        const auto logprobs_alone = linear_token_logprobs(hidden, weight, labels, chunk_bytes);
+        CHECK(at::equal(logprobs_alone, ours.logprobs_L));
+        torch::autograd::backward({(logprobs_alone * upstream).sum()}, {});
+        const auto of_logprobs = take_gradients();
+        CHECK(at::equal(of_logprobs[0], gradients[0]));
+        CHECK(at::equal(of_logprobs[1], gradients[1]));
+      }
+    }
+  }
+  for (const double temperature : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
+    CHECK_THROWS_WITH(linear_token_scores(hidden, weight, labels, {temperature}),
+                      doctest::Contains("a temperature of"));
+  }
+}
+
+TEST_CASE("head: entropies over 152k tokens are those of fp64, with a chunk of logits") {
+  const c10::NoGradGuard no_grad;
+  at::manual_seed(4);
+  const int64_t L = 64, V = 151936;
+  const at::Tensor hidden = at::randn({L, 4}), weight = at::randn({V, 4});
+  const at::Tensor labels = at::randint(V, {L}, at::kLong);
+  // Exact arithmetic on the same fp32 logits.
+  const at::Tensor all_LV = at::mm(hidden, weight.t()).to(at::kDouble).log_softmax(-1);
+  const at::Tensor exact_L = -(all_LV.exp() * all_LV).sum(1);
+  AllocationCounter counter(AllocationCounter::Of::kProcess);
+  const TokenScores scores = linear_token_scores(hidden, weight, labels, {1.0, true}, 1);
+  const int64_t chunk = 32 * V * 4;
+  CHECK(counter.peak_bytes() < 3 * chunk / 2);
+  // fp32 roundings of logits of about 10 in another order of summation, and of a log-sum-exp of
+  // about 20.
+  CHECK((scores.entropies_L - exact_L).abs().max().item<double>() < 1e-6 * 20);
+  // Equal logits.
+  const TokenScores even =
+      linear_token_scores(at::zeros({2, 4}), weight, labels.narrow(0, 0, 2), {0.5, true});
+  CHECK((even.entropies_L - std::log(V)).abs().max().item<double>() < 1e-6);
 }
 
 }  // namespace
