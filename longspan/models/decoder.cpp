@@ -1,6 +1,7 @@
 #include "longspan/models/decoder.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <utility>
@@ -8,7 +9,6 @@
 #include "longspan/base/user_error.h"
 #include "longspan/kernels/embedding.h"
 #include "longspan/kernels/fused_op.h"
-#include "longspan/kernels/linear_cross_entropy.h"
 #include "longspan/kernels/rms_norm.h"
 #include "longspan/kernels/rope.h"
 #include "longspan/kernels/storage_type.h"
@@ -327,11 +327,39 @@ at::Tensor Decoder::logits(const Batch& batch) {
 }
 
 at::Tensor Decoder::token_logprobs(const Batch& batch) {
+  return token_scores(batch, {}).logprobs_L;
+}
+
+TokenScores Decoder::token_scores(const Batch& batch, const TokenScoreOptions& options) {
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
-  return impl_->with_head(hidden_LD, Use::kBackward,
-                          [&, labels_L = labels_L](const at::Tensor& hidden) {
-                            return linear_token_logprobs(hidden, impl_->weights.head, labels_L);
-                          });
+  at::Tensor entropies_L;
+  const at::Tensor logprobs_L = impl_->with_head(
+      hidden_LD, Use::kBackward, [&, labels_L = labels_L](const at::Tensor& hidden) {
+        const TokenScores scores =
+            linear_token_scores(hidden, impl_->weights.head, labels_L, options);
+        entropies_L = scores.entropies_L;
+        return scores.logprobs_L;
+      });
+  return {logprobs_L, entropies_L};
+}
+
+at::Tensor Decoder::divergence_from(Decoder& teacher, const Batch& batch,
+                                    const DivergenceOptions& options) {
+  TORCH_CHECK(&teacher != this, "the divergence of a decoder from itself");
+  TeacherHead head{{}, teacher.impl_->weights.head};
+  {
+    const c10::NoGradGuard no_grad;
+    head.hidden_LE = teacher.hidden_states(batch, label_rows(batch));
+  }
+  if (ParameterHooks* const hooks = teacher.impl_->options.parameter_hooks) {
+    const int unit = teacher.impl_->spec.head_unit();
+    head.before_use = [=] { hooks->before(unit, Use::kForward, /*next=*/-1); };
+    head.after_use = [=] { hooks->after(unit, Use::kForward); };
+  }
+  const auto [hidden_LD, labels_L] = impl_->label_states(batch);
+  return impl_->with_head(hidden_LD, Use::kBackward, [&](const at::Tensor& hidden) {
+    return linear_divergence(hidden, impl_->weights.head, head, options);
+  });
 }
 
 at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch,

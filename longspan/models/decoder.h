@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "longspan/attention/attention.h"
+#include "longspan/kernels/linear_cross_entropy.h"
+#include "longspan/kernels/linear_divergence.h"
 #include "longspan/layers/expert_exchange.h"
 #include "longspan/layers/expert_load.h"
 #include "longspan/memory/activation_store.h"
@@ -83,6 +85,17 @@ class Decoder {
   /// Returns log p of each label, [L] fp64, for the positions whose label is not kIgnoreLabel, in
   /// order. Head and softmax are fused and chunked: at most chunk x V logits exist at once.
   at::Tensor token_logprobs(const Batch& batch);
+  /// As token_logprobs(), at a temperature, with the entropies of the softmax if requested. No
+  /// model has a bias or a softcap on its logits.
+  TokenScores token_scores(const Batch& batch, const TokenScoreOptions& options);
+  /// Returns the divergence of this model (the student) and `teacher` at each position with a
+  /// label, [L] fp64, in order (kernels/linear_divergence.h). Differentiable in this model's
+  /// parameters. `batch` is the input of both models, whose vocabularies must be equal. First
+  /// computes the teacher's hidden states without gradients. The teacher's adapters, attention and
+  /// hooks are its own. The teacher must be another decoder, and must outlive the graph of the
+  /// result.
+  at::Tensor divergence_from(Decoder& teacher, const Batch& batch,
+                             const DivergenceOptions& options);
   /// Returns the sum of -log p over the labels, a scalar in fp64. Equals -token_logprobs().sum(),
   /// but computes the gradient in the forward pass, so the logits are computed once. `upstream`: d
   /// loss / d sum, if known in advance; the backward must then pass this value. The head's gradient

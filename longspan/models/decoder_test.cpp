@@ -7,7 +7,10 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "longspan/attention/block_kernel.h"
 #include "longspan/base/user_error.h"
@@ -218,6 +221,100 @@ TEST_CASE("decoder: tokens and labels outside of the vocabulary are refused") {
   batch.tokens_T[3] = -1;
   CHECK_THROWS_WITH_AS(model.check_ids(batch), doctest::Contains("Token -1"), UserError);
   CHECK_NOTHROW(model.check_ids(random_batch(spec, {9}, 1.0)));
+}
+
+TEST_CASE("decoder: scores at a temperature are those of its logits") {
+  const auto attention = make_local(cpu_block_kernel());
+  for (const bool tied : {false, true}) {
+    CAPTURE(tied);
+    const auto spec = small_model(tied, /*biases=*/false);
+    const auto parameters = random_leaves(spec);
+    const auto batch = random_batch(spec, {9, 1, 14}, 0.6);
+    Decoder model(spec, parameters, *attention, {});
+    const at::Tensor rows_L = label_rows(batch);
+    const auto all_LV = (model.logits(batch).index_select(0, rows_L) / 0.7).log_softmax(1);
+    const auto labels_L1 = batch.labels_T.index_select(0, rows_L).unsqueeze(1);
+    const auto expected = all_LV.gather(1, labels_L1).squeeze(1);
+    const auto upstream = at::randn(expected.sizes(), at::kDouble);
+    torch::autograd::backward({(expected * upstream).sum()}, {});
+    const auto expected_gradients = take_gradients(parameters);
+    const TokenScores scores = model.token_scores(batch, {.temperature = 0.7, .entropies = true});
+    CHECK(relative_error(scores.logprobs_L, expected) < 1e-12);
+    CHECK(relative_error(scores.entropies_L, -(all_LV.exp() * all_LV).sum(1).detach()) < 1e-12);
+    CHECK_FALSE(scores.entropies_L.requires_grad());
+    torch::autograd::backward({(scores.logprobs_L * upstream).sum()}, {});
+    check_equal(take_gradients(parameters), expected_gradients);
+    CHECK(at::equal(model.token_scores(batch, {}).logprobs_L, model.token_logprobs(batch)));
+  }
+}
+
+/// Removes the values of parameters outside of their uses.
+class RemovedBetweenUses final : public ParameterHooks {
+ public:
+  RemovedBetweenUses(const ModelSpec& spec, const std::vector<NamedTensor>& parameters) {
+    for (const ParameterSpec& parameter : parameters_of(spec)) {
+      if (parameter.unit == kAlwaysThere) continue;
+      for (const auto& [name, tensor] : parameters) {
+        if (name != parameter.name) continue;
+        units_[parameter.unit].push_back({tensor.detach(), tensor.detach().clone()});
+      }
+    }
+    for (const auto& [unit, values] : units_) after(unit, Use::kForward);
+  }
+  void before(int unit, Use use, int /*next*/) override {
+    CHECK((use == Use::kForward));
+    ++num_uses[unit];
+    for (const auto& [used, held] : units_[unit]) used.copy_(held);
+  }
+  void after(int unit, Use use) override {
+    CHECK((use == Use::kForward));
+    for (const auto& [used, held] : units_[unit]) used.fill_(std::nan(""));
+  }
+
+  std::map<int, int> num_uses;
+
+ private:
+  std::map<int, std::vector<std::pair<at::Tensor, at::Tensor>>> units_;
+};
+
+TEST_CASE("decoder: the divergence from a teacher is that of their logits") {
+  const auto attention = make_local(cpu_block_kernel());
+  const auto spec = small_model(true, /*biases=*/false), other = small_model(false, true);
+  const auto parameters = random_leaves(spec);
+  std::vector<NamedTensor> teachers;
+  for (const auto& [name, tensor] : random_leaves(other)) {
+    teachers.push_back({name, tensor.detach() * 1.5});
+  }
+  const auto batch = random_batch(spec, {9, 1, 14}, 0.6);
+  const at::Tensor rows_L = label_rows(batch);
+  Decoder student(spec, parameters, *attention, {});
+  const auto logits_of_teacher = [&] {
+    const c10::NoGradGuard no_grad;
+    return Decoder(other, teachers, *attention, {}).logits(batch).index_select(0, rows_L);
+  };
+  const at::Tensor t = (logits_of_teacher() / 1.4).log_softmax(1);
+  const at::Tensor s = (student.logits(batch).index_select(0, rows_L) / 1.4).log_softmax(1);
+  const at::Tensor m = (0.3 * t.exp() + 0.7 * s.exp()).log();
+  const at::Tensor expected = (0.3 * t.exp() * (t - m) + 0.7 * s.exp() * (s - m)).sum(1);
+  const auto upstream = at::randn(expected.sizes(), at::kDouble);
+  torch::autograd::backward({(expected * upstream).sum()}, {});
+  const auto expected_gradients = take_gradients(parameters);
+  for (const bool hooks : {false, true}) {
+    CAPTURE(hooks);
+    RemovedBetweenUses removed(other, hooks ? teachers : std::vector<NamedTensor>());
+    DecoderOptions options;
+    if (hooks) options.parameter_hooks = &removed;
+    Decoder teacher(other, teachers, *attention, options);
+    const auto ours = student.divergence_from(teacher, batch, {.beta = 0.3, .temperature = 1.4});
+    CHECK(relative_error(ours, expected) < 1e-12);
+    torch::autograd::backward({(ours * upstream).sum()}, {});
+    check_equal(take_gradients(parameters), expected_gradients);
+    for (const auto& [name, tensor] : teachers) CHECK_FALSE(tensor.grad().defined());
+    // The head is used in the forward and in the backward.
+    if (hooks) CHECK(removed.num_uses[other.head_unit()] == 2);
+  }
+  CHECK_THROWS_WITH(student.divergence_from(student, batch, {}),
+                    doctest::Contains("a decoder from itself"));
 }
 
 TEST_CASE("head: many chunks give what one gives") {
