@@ -143,15 +143,4 @@ TEST_CASE("packing: two-way spans out of order, outside, empty, or across branch
   }
 }
 
-TEST_CASE("packing: a tree that is no pair has no fork, by name") {
-  const Packing packing = Packing::from_documents(
-      {{3}, {7, Fork{2, 5}}, {7, {{0, kNoParent}, {2, 0}, {4, 0}, {5, 0}}}});
-  CHECK_FALSE(packing.fork(0).has_value());
-  CHECK((packing.fork(1) == Fork{2, 5}));
-  CHECK_THROWS_WITH_AS(packing.fork(2),
-                       "document 2 of a row is a tree of 4 segments; only pairs, which have a "
-                       "prompt and two branches, can be computed",
-                       std::logic_error);
-}
-
 }  // namespace longspan

@@ -223,7 +223,6 @@ class PolicyObjective : public Objective {
       num_truncated += static_cast<double>(example->num_truncated);
     }
     averages.add("completions/clipped_ratio", num_truncated, D);
-    size_t begin = 0;
     for (const ExamplePointer& example : row.examples) {
       if (example->rewards.empty()) continue;
       const GroupSpread spread = spread_of(example->rewards);
