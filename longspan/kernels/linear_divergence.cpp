@@ -29,12 +29,8 @@ struct Outcomes {
 /// log_ratio. Small ratios keep their digits, and large ones do not overflow.
 at::Tensor log_student_to_mixture(const at::Tensor& log_ratio_RJ, double beta) {
   const at::Tensor falls_RJ = at::expm1(log_ratio_RJ.abs().neg_());
-<<<<<<< HEAD
-  const at::Tensor share_RJ = at::where(log_ratio_RJ.gt(0), beta, 1 - beta);
-=======
   const at::Tensor share_RJ =
       at::full_like(log_ratio_RJ, 1 - beta).masked_fill_(log_ratio_RJ.gt(0), beta);
->>>>>>> kernels
   return falls_RJ.mul_(share_RJ).log1p_().neg_().add_(log_ratio_RJ.clamp_max(0));
 }
 
