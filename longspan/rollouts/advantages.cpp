@@ -1,118 +1,123 @@
 #include "longspan/rollouts/advantages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <stdexcept>
 
-#include "longspan/settings/policy_settings.h"
+#include "longspan/base/user_error.h"
+#include "longspan/text/counted.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 namespace {
 
-// Added to standard deviations: as in TRL, and as in OpenRLHF.
-constexpr double kGroupEpsilon = 1e-4, kWhitenedEpsilon = 1e-9;
+constexpr double kScaleEpsilon = 1e-4, kWhitenEpsilon = 1e-8;
 
-/// Calls visit(rewards of a group) for each group.
-void for_each_group(std::span<const double> rewards, std::span<const int64_t> sizes,
-                    const std::function<void(std::span<const double>)>& visit) {
-  size_t begin = 0;
-  for (const int64_t size : sizes) {
-    if (begin + size > rewards.size()) throw std::logic_error("groups of more rewards");
-    visit(rewards.subspan(begin, size));
-    begin += size;
+/// Returns reward - baseline for each rollout.
+std::vector<double> centered(const std::vector<double>& rewards, Baseline baseline) {
+  if (baseline == Baseline::kNone) return rewards;
+  const double mean = spread_of_rewards(rewards).mean;
+  const auto n = static_cast<double>(rewards.size());
+  // r - (n mean - r) / (n - 1) = (r - mean) n / (n - 1)
+  const double factor = baseline == Baseline::kOthersMean ? n / (n - 1) : 1;
+  std::vector<double> differences;
+  for (const double reward : rewards) differences.push_back((reward - mean) * factor);
+  return differences;
+}
+
+void require_enough(const RewardedGroup& group, const AdvantageEstimatorKind& kind) {
+  const auto size = std::ssize(group.rewards);
+  if (size >= kind.least_rollouts) return;
+  throw UserError(fmt::format(
+      "group \"{}\" has {}, and advantage_estimator: {} compares at least {}. Sample more answers "
+      "to a prompt, or name another estimator.",
+      shortened(group.name, 80), counted(size, "rollout"), kind.name, kind.least_rollouts));
+}
+
+/// Gives the advantages mean 0 and variance 1 over the trained tokens.
+void whiten(std::vector<std::vector<double>>& advantages,
+            const std::vector<RewardedGroup>& groups) {
+  const auto weighted_mean = [&](auto of) {
+    double sum = 0, total = 0;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (size_t i = 0; i < advantages[g].size(); ++i) {
+        const auto weight = static_cast<double>(groups[g].num_labels.at(i));
+        sum += weight * of(advantages[g][i]);
+        total += weight;
+      }
+    }
+    return total > 0 ? sum / total : 0;
+  };
+  const double mean = weighted_mean([](double a) { return a; });
+  const double variance = weighted_mean([&](double a) { return (a - mean) * (a - mean); });
+  for (std::vector<double>& group : advantages) {
+    for (double& a : group) a = (a - mean) / std::sqrt(variance + kWhitenEpsilon);
   }
-  if (begin != rewards.size()) throw std::logic_error("rewards of no group");
+}
+
+void divide(std::vector<double>& numbers, double divisor) {
+  for (double& number : numbers) number /= divisor;
 }
 
 }  // namespace
 
-BatchStatistics batch_statistics(std::span<const double> numbers) {
-  BatchStatistics result;
-  if (numbers.empty()) return result;
-  const auto count = static_cast<double>(numbers.size());
-  for (const double number : numbers) result.mean += number;
-  result.mean /= count;
-  if (numbers.size() < 2) return result;
-  double squares = 0;
-  for (const double number : numbers) {
-    squares += (number - result.mean) * (number - result.mean);
+RewardSpread spread_of_rewards(const std::vector<double>& rewards) {
+  const auto n = static_cast<double>(rewards.size());
+  double shift = 0, squares = 0;
+  for (const double reward : rewards) shift += reward - rewards.front();
+  const double mean = rewards.front() + shift / n;
+  for (const double reward : rewards) squares += (reward - mean) * (reward - mean);
+  return {mean, rewards.size() < 2 ? 0 : std::sqrt(squares / (n - 1))};
+}
+
+BatchAdvantages advantages_of(const std::vector<RewardedGroup>& groups,
+                              const AdvantageEstimatorKind& kind, RewardScale scale) {
+  std::vector<double> all;
+  for (const RewardedGroup& group : groups) {
+    require_enough(group, kind);
+    all.insert(all.end(), group.rewards.begin(), group.rewards.end());
   }
-  result.std = std::sqrt(squares / (count - 1));
-  return result;
-}
-
-GroupSpread spread_of(std::span<const double> rewards) {
-  const auto [mean, std] = batch_statistics(rewards);
-  return {.sum = mean * static_cast<double>(rewards.size()),
-          .mean = mean,
-          .std = std,
-          .is_zero = std <= 1e-8};
-}
-
-double quantile(std::vector<double> numbers, double share) {
-  if (numbers.empty()) throw std::logic_error("a quantile of no numbers");
-  std::ranges::sort(numbers);
-  const double place = share * static_cast<double>(numbers.size() - 1);
-  const auto below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, numbers.size() - 1);
-  return std::lerp(numbers[below], numbers[above], place - static_cast<double>(below));
-}
-
-AdvantageEstimator::AdvantageEstimator(const PolicySettings& settings)
-    : kind_(policy_loss_of(settings).advantages) {
-  if (settings.scale_rewards == "group") {
-    scaling_ = Scaling::kGroup;
-  } else if (settings.scale_rewards == "batch") {
-    scaling_ = Scaling::kBatch;
-  } else if (settings.scale_rewards == "none") {
-    scaling_ = Scaling::kNone;
-  } else {
-    throw std::logic_error("a scale of no kind");
+  BatchAdvantages batch;
+  if (all.empty()) return batch;
+  const bool is_scaled = kind.scale == AdvantageScale::kChosen;
+  const bool of_batch = is_scaled && scale == RewardScale::kBatch;
+  const RewardSpread whole = spread_of_rewards(all);
+  int64_t num_without_spread = 0;
+  for (const RewardedGroup& group : groups) {
+    std::vector<double> advantages = centered(group.rewards, kind.baseline);
+    const RewardSpread spread = of_batch ? whole : spread_of_rewards(group.rewards);
+    if (is_scaled && scale != RewardScale::kNone) divide(advantages, spread.std + kScaleEpsilon);
+    if (spread.is_zero()) num_without_spread += std::ssize(group.rewards);
+    batch.of_groups.push_back(std::move(advantages));
   }
+  if (kind.scale == AdvantageScale::kWhitened) whiten(batch.of_groups, groups);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (std::ranges::all_of(batch.of_groups[g], [](double a) { return std::isfinite(a); }))
+      continue;
+    throw UserError(
+        fmt::format("group \"{}\": the rewards are too large for advantages; scale them down",
+                    shortened(groups[g].name, 80)));
+  }
+  batch.zero_std_share = static_cast<double>(num_without_spread) / static_cast<double>(all.size());
+  return batch;
 }
 
-std::vector<double> AdvantageEstimator::for_batch(std::span<const double> rewards,
-                                                  std::span<const int64_t> sizes) const {
-  if (kind_ != AdvantageKind::kGroupWhitened) return {rewards.begin(), rewards.end()};
-  std::vector<double> numbers;
-  for_each_group(rewards, sizes, [&](std::span<const double> group) {
-    const double mean = spread_of(group).mean;
-    for (const double reward : group) numbers.push_back(reward - mean);
-  });
-  return numbers;
-}
-
-std::vector<double> AdvantageEstimator::advantages(std::span<const double> rewards,
-                                                   std::span<const int64_t> sizes,
-                                                   const BatchStatistics& batch) const {
-  std::vector<double> result;
-  if (rewards.empty()) return result;
-  for_each_group(rewards, sizes, [&](std::span<const double> group) {
-    const GroupSpread spread = spread_of(group);
-    const auto count = static_cast<double>(group.size());
-    for (const double reward : group) {
-      switch (kind_) {
-        case AdvantageKind::kGroup: {
-          const double centred = reward - spread.mean;
-          result.push_back(scaling_ == Scaling::kNone ? centred
-                                                      : centred / ((scaling_ == Scaling::kBatch
-                                                                        ? batch.std
-                                                                        : spread.std) +
-                                                                   kGroupEpsilon));
-          break;
-        }
-        case AdvantageKind::kLeaveOneOut:
-          result.push_back(
-              group.size() < 2 ? 0.0 : reward - (spread.sum - reward) / (count - 1));
-          break;
-        case AdvantageKind::kGroupWhitened:
-          result.push_back((reward - spread.mean - batch.mean) / (batch.std + kWhitenedEpsilon));
-          break;
-      }
+double weighted_reward(const std::map<std::string, double>& rewards,
+                       const std::map<std::string, double>& weights, const std::string& place) {
+  double sum = 0;
+  for (const auto& [name, weight] : weights) {
+    const auto reward = rewards.find(name);
+    if (reward == rewards.end()) {
+      throw UserError(fmt::format("{}: the reward \"{}\" is missing", place, shortened(name, 80)));
     }
-  });
-  return result;
+    sum += weight * reward->second;
+  }
+  for (const auto& [name, reward] : rewards) {
+    if (weights.contains(name)) continue;
+    throw UserError(fmt::format("{}: the reward \"{}\" has no weight", place, shortened(name, 80)));
+  }
+  return sum;
 }
 
 }  // namespace longspan

@@ -1,55 +1,59 @@
-// Rewards of rollouts as advantages. No torch.
+// Rewards of rollouts as advantages: pure functions of numbers. No torch.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <map>
+#include <string>
 #include <vector>
 
-#include "longspan/registers/policy_loss.h"
+#include "longspan/registers/advantage.h"
 
 namespace longspan {
 
-struct PolicySettings;
-
-/// The statistics of a group's rewards.
-struct GroupSpread {
-  double sum = 0, mean = 0;
-  double std = 0;  // with Bessel's correction; 0 for one rollout
-  bool is_zero = false;  // std is at most 1e-8, so that the group teaches nothing
+/// Mean and standard deviation of a group's rewards.
+struct RewardSpread {
+  double mean = 0;
+  double std = 0;  // with Bessel's correction, as torch.std; 0 for one reward
+  /// Whether std is 0 within the tolerance 1e-8 of torch.isclose.
+  bool is_zero() const { return std <= 1e-8; }
 };
-GroupSpread spread_of(std::span<const double> rewards);
+/// The mean of equal rewards is exact. `rewards` must not be empty.
+RewardSpread spread_of_rewards(const std::vector<double>& rewards);
 
-/// Mean and standard deviation (with Bessel's correction) of numbers of a whole batch.
-struct BatchStatistics {
-  double mean = 0, std = 0;
+/// The rollouts of a group.
+struct RewardedGroup {
+  std::string name;  // for errors
+  std::vector<double> rewards;
+  std::vector<int64_t> num_labels;  // trained tokens of each rollout; read by kWhitened alone
 };
-BatchStatistics batch_statistics(std::span<const double> numbers);
 
-/// Returns the quantile with linear interpolation between neighbours, as torch.quantile. `numbers`:
-/// not empty.
-double quantile(std::vector<double> numbers, double share);
-
-/// Makes advantages of a configuration's kind (AdvantageKind). Rewards are in the order of groups;
-/// `sizes`: numbers of rollouts of the groups.
-class AdvantageEstimator {
- public:
-  explicit AdvantageEstimator(const PolicySettings& settings);
-
-  /// True if advantages depend on statistics of the whole batch.
-  bool of_batch() const { return scaling_ == Scaling::kBatch || kind_ == AdvantageKind::kGroupWhitened; }
-  /// Returns the numbers whose statistics advantages() needs.
-  std::vector<double> for_batch(std::span<const double> rewards,
-                                std::span<const int64_t> sizes) const;
-  /// Returns the advantage of each rollout. `batch`: of for_batch() of all groups of the batch, if
-  /// of_batch().
-  std::vector<double> advantages(std::span<const double> rewards, std::span<const int64_t> sizes,
-                                 const BatchStatistics& batch) const;
-
- private:
-  enum class Scaling { kGroup, kBatch, kNone };
-
-  AdvantageKind kind_;
-  Scaling scaling_;
+/// The advantages of a batch, by group and rollout.
+struct BatchAdvantages {
+  std::vector<std::vector<double>> of_groups;
+  /// Share of the rollouts whose group has rewards without spread; under scale_rewards: batch, 1 or
+  /// 0 for the whole batch. TRL's frac_reward_zero_std.
+  double zero_std_share = 0;
 };
+
+/// Returns the advantages of all groups of a batch. Formulas, for a reward r:
+///   grpo      (r - mean of the group) / (std + 1e-4); std is of the group or of the batch, by
+///             `scale`; kNone: not divided. TRL's GRPOTrainer.
+///   dr_grpo   r - mean of the group
+///   rloo      r - mean of the group's other rollouts. TRL's RLOOTrainer.
+///   reinforce_plus_plus_baseline
+///             a = r - mean of the group, then (a - m) / sqrt(v + 1e-8). m and v are the mean and
+///             the variance (divided by the number) of `a` over all trained tokens of the batch.
+///             OpenRLHF's reinforce_baseline.
+///   reward    r
+/// Throws UserError with the group's name: fewer rollouts than the estimator compares, rewards so
+/// large that an advantage is not finite.
+BatchAdvantages advantages_of(const std::vector<RewardedGroup>& groups,
+                              const AdvantageEstimatorKind& kind, RewardScale scale);
+
+/// Returns the sum of weight x reward over the names of `weights`, as TRL's sum_then_normalize.
+/// `place`: the rollout, for errors. Throws UserError if a named reward is missing or a reward has
+/// no weight.
+double weighted_reward(const std::map<std::string, double>& rewards,
+                       const std::map<std::string, double>& weights, const std::string& place);
 
 }  // namespace longspan

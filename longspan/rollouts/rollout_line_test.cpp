@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "longspan/data/turns.h"
+#include "longspan/rollouts/rollout_file.h"
 #include "longspan/testing/dataset_folder.h"
 #include "longspan/testing/temporary_folder.h"
 #include "longspan/text/tokenizer.h"
@@ -218,6 +219,23 @@ TEST_CASE("rollout lines: texts are encoded as conversations of a data set are")
     CHECK(std::ranges::count(turns, '|') == std::ranges::count(ended, '|') + 8);
     CHECK_SAYS(turns, kAsksText + "Yes.");
   }
+}
+
+TEST_CASE("rollout lines: the examples of docs/rollouts.md") {
+  const TextRollouts texts;
+  const testing::TemporaryFolder folder;
+  std::vector<std::string> notes;
+  const std::string path = folder.write(
+      "r.jsonl",
+      R"({"group": "q1", "token_ids": [1, 15, 27, 9, 2], "mask": [0, 0, 1, 1, 1], "logprobs": [-0.2, -1.1, -0.03], "reward": 1}
+{"group": "q1", "prompt_ids": [1, 15], "completion_ids": [27, 9, 2], "reward": 0}
+{"group": "q1", "messages": [{"role": "user", "content": "2 + 2?"}], "completion": "4", "reward": 1}
+{"group": 7, "id": "a", "token_ids": [1, 4, 5], "mask": [0, 1, 1], "reward": 1, "policy_version": 12}
+{"group": 7, "id": "b", "parent": "a", "token_ids": [6, 8], "mask": [0, 1], "reward": 0.5, "truncated": true}
+{"group": 8, "token_ids": [1, 5], "mask": [0, 1], "rewards": {"format": 0.2, "number": 1}, "finish_reason": "stop"}
+{"group": 9, "token_ids": [1, 4, 5], "mask": [0, 1, 1], "advantage": [0.5, -0.1], "teacher_logprobs": [-0.7, -2.5]}
+)");
+  CHECK(read_rollouts(path, texts.rules(), OnBadRow::kStop, notes).size() == 7);
 }
 
 TEST_CASE("rollout lines: texts that cannot be encoded are refused") {
