@@ -49,10 +49,8 @@ PolicyLoss policy_loss_of(const PolicySettings& settings) {
   const PolicyLossKind& kind = kind_named(settings.loss_type);
   return {.kind = kind,
           .level = level_of(settings, kind),
-          .advantages = settings.advantage_estimator
-                            ? static_cast<AdvantageKind>(
-                                  index_of(kAdvantageNames, *settings.advantage_estimator))
-                            : kind.advantages,
+          .advantages = advantage_estimator_named(
+              settings.advantage_estimator ? *settings.advantage_estimator : kind.advantages),
           .kl = settings.kl_estimator
                     ? static_cast<KlEstimator>(index_of(kKlEstimatorNames, *settings.kl_estimator))
                     : kind.kl,

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "longspan/registers/advantage.h"
+
 namespace longspan {
 
 struct PolicySettings;
@@ -31,14 +33,6 @@ enum class PolicyMean {
   kOfSums,         // mean over rollouts of a loss of the whole rollout
 };
 
-/// How rewards become advantages.
-enum class AdvantageKind {
-  kGroup,         // reward - mean of the group, scaled by scale_rewards (arXiv 2402.03300)
-  kLeaveOneOut,   // reward - mean of the group's other rollouts (RLOO, arXiv 2402.14740)
-  kGroupWhitened  // reward - mean of the group, whitened over the batch (REINFORCE++ with baseline,
-                  // arXiv 2501.03262)
-};
-
 /// An estimator of KL(policy || reference) from one token. d = log p of the policy - log p of the
 /// reference.
 enum class KlEstimator {
@@ -52,36 +46,34 @@ struct PolicyLossKind {
   RatioLevel level;
   RatioUse use;
   PolicyMean mean;
-  AdvantageKind advantages;
-  KlEstimator kl;     // default of kl_estimator
-  bool kl_in_reward;  // default of kl_in_reward
+  std::string_view advantages;  // default of advantage_estimator
+  KlEstimator kl;               // default of kl_estimator
+  bool kl_in_reward;            // default of kl_in_reward
 };
 
 /// The register, in the order of the help.
 inline constexpr PolicyLossKind kPolicyLosses[] = {
     {"grpo", RatioLevel::kToken, RatioUse::kClipped, PolicyMean::kOfSequences,
-     AdvantageKind::kGroup, KlEstimator::kThird, false},
-    {"bnpo", RatioLevel::kToken, RatioUse::kClipped, PolicyMean::kOfTokens, AdvantageKind::kGroup,
+     "grpo", KlEstimator::kThird, false},
+    {"bnpo", RatioLevel::kToken, RatioUse::kClipped, PolicyMean::kOfTokens, "grpo",
      KlEstimator::kThird, false},
     {"dr_grpo", RatioLevel::kToken, RatioUse::kClipped, PolicyMean::kOfFixedLength,
-     AdvantageKind::kGroup, KlEstimator::kThird, false},
-    {"dapo", RatioLevel::kToken, RatioUse::kClipped, PolicyMean::kOfTokens, AdvantageKind::kGroup,
+     "grpo", KlEstimator::kThird, false},
+    {"dapo", RatioLevel::kToken, RatioUse::kClipped, PolicyMean::kOfTokens, "grpo",
      KlEstimator::kThird, false},
     {"gspo", RatioLevel::kSequenceMean, RatioUse::kClipped, PolicyMean::kOfSequences,
-     AdvantageKind::kGroup, KlEstimator::kThird, false},
-    {"cispo", RatioLevel::kToken, RatioUse::kWeight, PolicyMean::kOfTokens, AdvantageKind::kGroup,
+     "grpo", KlEstimator::kThird, false},
+    {"cispo", RatioLevel::kToken, RatioUse::kWeight, PolicyMean::kOfTokens, "grpo",
      KlEstimator::kThird, false},
     {"cispo_range", RatioLevel::kToken, RatioUse::kRangeWeight, PolicyMean::kOfTokens,
-     AdvantageKind::kGroup, KlEstimator::kThird, false},
+     "grpo", KlEstimator::kThird, false},
     {"rloo", RatioLevel::kSequence, RatioUse::kClipped, PolicyMean::kOfSums,
-     AdvantageKind::kLeaveOneOut, KlEstimator::kFirst, true},
+     "rloo", KlEstimator::kFirst, true},
     {"reinforce_plus_plus_baseline", RatioLevel::kToken, RatioUse::kClipped, PolicyMean::kOfTokens,
-     AdvantageKind::kGroupWhitened, KlEstimator::kSecond, false},
+     "reinforce_plus_plus_baseline", KlEstimator::kSecond, false},
 };
 std::vector<std::string_view> names_of_policy_losses();
 
-inline constexpr std::string_view kAdvantageNames[] = {"grpo", "rloo",
-                                                       "reinforce_plus_plus_baseline"};
 inline constexpr std::string_view kKlEstimatorNames[] = {"k1", "k2", "k3"};
 
 /// Whether the correction of the sampler's probabilities is of tokens or whole rollouts, and
@@ -97,7 +89,7 @@ inline constexpr std::string_view kCorrectionNames[] = {"none", "token_truncate"
 struct PolicyLoss {
   const PolicyLossKind& kind;
   RatioLevel level;
-  AdvantageKind advantages;
+  const AdvantageEstimatorKind& advantages;
   KlEstimator kl;
   bool kl_in_reward;
   SamplerCorrection correction;

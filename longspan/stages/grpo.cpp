@@ -39,8 +39,11 @@ std::vector<std::string> problems(const PreferenceSettings& config, const Method
   };
   const PolicySettings& policy = config.policy;
   const PolicyLoss loss = policy_loss_of(policy);
-  demand(policy.num_generations > 1,
-         "num_generations: 1 has no other rollout to compare with; give 2 or more");
+  demand(policy.num_generations >= loss.advantages.least_rollouts,
+         fmt::format("num_generations: {} is too few for advantage_estimator: {}, which compares "
+                     "at least {}; give more",
+                     policy.num_generations, loss.advantages.name,
+                     loss.advantages.least_rollouts));
   demand(policy.epsilon < 1 || loss.kind.use == RatioUse::kWeight,
          "epsilon: the lower clip is 1 - epsilon; give less than 1");
   demand(!policy.delta || loss.kind.use == RatioUse::kClipped,
@@ -70,7 +73,7 @@ std::vector<std::string> problems(const PreferenceSettings& config, const Method
   demand(!policy.importance_sampling_clip_min ||
              *policy.importance_sampling_clip_min <= policy.importance_sampling_clip_max,
          "importance_sampling_clip_min is above importance_sampling_clip_max; lower it");
-  demand(loss.advantages == AdvantageKind::kGroup || policy.scale_rewards == "group",
+  demand(loss.advantages.scale == AdvantageScale::kChosen || policy.scale_rewards == "group",
          "scale_rewards is for advantage_estimator: grpo; remove the key");
   return problems;
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -41,13 +42,25 @@ at::Tensor column_L(const Row& row, const char* name) {
   return column->second.values.index_select(0, label_rows(row.local)).to(at::kDouble);
 }
 
+/// Returns the quantile with linear interpolation between neighbours, as torch.quantile, which takes
+/// at most 2^24 numbers.
+double quantile(std::vector<double> numbers, double share) {
+  if (numbers.empty()) return 0;
+  std::ranges::sort(numbers);
+  const double place = share * static_cast<double>(numbers.size() - 1);
+  const auto below = static_cast<size_t>(place);
+  const size_t above = std::min(below + 1, numbers.size() - 1);
+  return std::lerp(numbers[below], numbers[above], place - static_cast<double>(below));
+}
+
 class PolicyObjective : public Objective {
  public:
   explicit PolicyObjective(const ObjectiveContext& context)
       : context_(context),
         settings_(context.preferences.policy),
         options_(options_of(settings_)),
-        estimator_(settings_) {}
+        estimator_(options_.loss.advantages),
+        scale_(reward_scale_named(settings_.scale_rewards)) {}
 
   Documents documents() const override { return Documents::kShared; }
   double weight(const Row& row) const override {
@@ -56,7 +69,7 @@ class PolicyObjective : public Objective {
   bool replicated() const override { return true; }
 
   bool precomputes() const override {
-    return context_.reference != nullptr || keeps_old() || chooses() || estimator_.of_batch();
+    return context_.reference != nullptr || keeps_old() || chooses() || of_batch();
   }
 
   void begin() override {
@@ -89,13 +102,7 @@ class PolicyObjective : public Objective {
   void end_precompute() override {
     old_is_used_ = true;
     if (chooses()) threshold_ = entropy_threshold();
-    if (!estimator_.of_batch()) return;
-    std::vector<double> own;
-    for (const RowRewards& rewards : rewards_) {
-      const std::vector<double> some = estimator_.for_batch(rewards.values, rewards.group_sizes);
-      own.insert(own.end(), some.begin(), some.end());
-    }
-    batch_ = batch_statistics(values_of(context_.mesh.data, own, context_.device));
+    if (of_batch()) advantages_ = advantages_of_batch();
   }
 
   at::Tensor loss(const Row& row, size_t row_number, double total_weight,
@@ -103,10 +110,10 @@ class PolicyObjective : public Objective {
     const int64_t D = row.num_documents();
     const TokenScores scores = scores_of(row, /*entropies=*/true);
     const at::Tensor rows_L = label_rows(row.local);
-    const RowRewards rewards =
-        precomputes() ? rewards_[row_number] : rewards_of(row, at::Tensor());
-    const std::vector<double> advantages =
-        estimator_.advantages(rewards.values, rewards.group_sizes, batch_);
+    const BatchAdvantages advantages =
+        of_batch() ? advantages_.at(row_number)
+                   : advantages_of(precomputes() ? rewards_[row_number] : rewards_of(row, {}),
+                                   estimator_, scale_);
     PolicyRow terms_of{
         .logprobs_L = scores.logprobs_L,
         .advantages_L = {},
@@ -114,16 +121,19 @@ class PolicyObjective : public Objective {
         .labels_D = sent_to(document_label_counts(row.whole, D), context_.device)};
     terms_of.advantages_L = column_L(row, kAdvantage);
     if (!terms_of.advantages_L.defined()) {
-      terms_of.advantages_L =
-          sent_to(at::tensor(advantages, at::kDouble), context_.device)
-              .index_select(0, terms_of.documents_L);
+      std::vector<double> all;
+      for (const std::vector<double>& group : advantages.of_groups) {
+        all.insert(all.end(), group.begin(), group.end());
+      }
+      terms_of.advantages_L = sent_to(at::tensor(all, at::kDouble), context_.device)
+                                  .index_select(0, terms_of.documents_L);
     }
     if (keeps_old()) terms_of.old_L = old_.of(row, context_.attention);
     if (context_.reference != nullptr) terms_of.reference_L = references_[row_number];
     if (options_.loss.correction.corrects) terms_of.sampler_L = column_L(row, kSamplerLogprobs);
     if (chooses()) terms_of.chosen_L = scores.entropies_L.ge(threshold_).to(at::kDouble);
     const PolicyTerms terms = policy_terms(terms_of, options_, over_row());
-    log(row, rewards, advantages, scores, terms, averages);
+    log(row, advantages, scores, terms, averages);
     return terms.loss / total_weight;
   }
 
@@ -148,12 +158,12 @@ class PolicyObjective : public Objective {
   }
 
  private:
-  /// The rewards of a row's documents, with the subtracted KL.
-  struct RowRewards {
-    std::vector<double> values;        // empty: the row has a column of advantages
-    std::vector<int64_t> group_sizes;  // of the row's examples
-  };
+  using RowRewards = std::vector<RewardedGroup>;  // of the row's examples
 
+  bool of_batch() const {
+    return estimator_.scale == AdvantageScale::kWhitened ||
+           (estimator_.scale == AdvantageScale::kChosen && scale_ == RewardScale::kBatch);
+  }
   bool keeps_old() const { return settings_.num_iterations > 1; }
   bool chooses() const { return settings_.top_entropy_quantile < 1; }
   bool takes_kl_from_reward() const {
@@ -167,16 +177,22 @@ class PolicyObjective : public Objective {
         row.local, {.temperature = settings_.rollout_temperature, .entropies = entropies});
   }
 
+  /// Returns the rewards of a row's documents, less KL if KL is part of the reward. Empty for
+  /// examples whose documents have advantages.
   RowRewards rewards_of(const Row& row, const at::Tensor& policy_L) const {
-    RowRewards rewards;
+    RowRewards groups;
+    const at::Tensor labels_D = document_label_counts(row.whole, row.num_documents());
+    const double* num_labels = labels_D.const_data_ptr<double>();
     for (const ExamplePointer& example : row.examples) {
-      rewards.values.insert(rewards.values.end(), example->rewards.begin(),
-                            example->rewards.end());
-      rewards.group_sizes.push_back(std::ssize(example->documents));
+      if (example->rewards.empty()) continue;
+      RewardedGroup& group = groups.emplace_back(
+          RewardedGroup{fmt::format("{}", example->number), example->rewards, {}});
+      for (size_t i = 0; i < example->rewards.size(); ++i) {
+        group.num_labels.push_back(std::llround(*num_labels++));
+      }
     }
-    if (!takes_kl_from_reward() || rewards.values.empty()) return rewards;
-    const at::Tensor old_L =
-        keeps_old() ? old_.of(row, context_.attention) : policy_L;
+    if (!takes_kl_from_reward() || groups.empty()) return groups;
+    const at::Tensor old_L = keeps_old() ? old_.of(row, context_.attention) : policy_L;
     const at::Tensor kl_L = kl_estimate(old_L, references_.back(), options_.loss.kl);
     const at::Tensor kl_D =
         sum_over(at::zeros({row.num_documents()}, kl_L.options())
@@ -184,10 +200,44 @@ class PolicyObjective : public Objective {
                                 kl_L),
                  context_.mesh.sequence)
             .cpu();
-    for (size_t i = 0; i < rewards.values.size(); ++i) {
-      rewards.values[i] -= options_.beta * kl_D.const_data_ptr<double>()[i];
+    const double* kl = kl_D.const_data_ptr<double>();
+    for (RewardedGroup& group : groups) {
+      for (double& reward : group.rewards) reward -= options_.beta * *kl++;
     }
-    return rewards;
+    return groups;
+  }
+
+  /// Returns the advantages of each row, with statistics of all rows of the step.
+  std::vector<BatchAdvantages> advantages_of_batch() const {
+    std::vector<double> own;
+    double num_groups = 0;
+    for (const RowRewards& row : rewards_) {
+      for (const RewardedGroup& group : row) {
+        ++num_groups;
+        own.push_back(static_cast<double>(group.rewards.size()));
+        own.insert(own.end(), group.rewards.begin(), group.rewards.end());
+        own.insert(own.end(), group.num_labels.begin(), group.num_labels.end());
+      }
+    }
+    const Group& data = context_.mesh.data;
+    const std::vector<double> counts = values_of(data, {num_groups}, context_.device),
+                              all = values_of(data, own, context_.device);
+    std::vector<RewardedGroup> groups;
+    for (auto next = all.begin(); next != all.end();) {
+      const auto size = static_cast<int64_t>(*next++);
+      groups.push_back({fmt::format("{}", groups.size()), {next, next + size}, {}});
+      next += size;
+      for (int64_t i = 0; i < size; ++i) groups.back().num_labels.push_back(std::llround(*next++));
+    }
+    const BatchAdvantages batch = advantages_of(groups, estimator_, scale_);
+    auto begin = batch.of_groups.begin();
+    for (int rank = 0; rank < data.rank(); ++rank) begin += std::llround(counts[rank]);
+    std::vector<BatchAdvantages> rows;
+    for (const RowRewards& row : rewards_) {
+      rows.push_back({{begin, begin + std::ssize(row)}, batch.zero_std_share});
+      begin += std::ssize(row);
+    }
+    return rows;
   }
 
   /// Returns the quantile of the entropies of all labels of the step.
@@ -202,8 +252,8 @@ class PolicyObjective : public Objective {
     return quantile(std::move(all), 1 - settings_.top_entropy_quantile);
   }
 
-  void log(const Row& row, const RowRewards& rewards, const std::vector<double>& advantages,
-           const TokenScores& scores, const PolicyTerms& terms, Averages& averages) const {
+  void log(const Row& row, const BatchAdvantages& advantages, const TokenScores& scores,
+           const PolicyTerms& terms, Averages& averages) const {
     if (row.examples.empty()) return;
     const double num_labels = static_cast<double>(count_labels(row.whole));
     std::vector<std::pair<std::string, at::Tensor>> sums{
@@ -225,22 +275,24 @@ class PolicyObjective : public Objective {
     averages.add("completions/clipped_ratio", num_truncated, D);
     for (const ExamplePointer& example : row.examples) {
       if (example->rewards.empty()) continue;
-      const GroupSpread spread = spread_of(example->rewards);
-      averages.add("reward", spread.sum, static_cast<double>(example->rewards.size()));
+      const RewardSpread spread = spread_of_rewards(example->rewards);
+      const auto size = static_cast<double>(example->rewards.size());
+      averages.add("reward", spread.mean * size, size);
       averages.add("reward_std", spread.std, 1);
-      averages.add("frac_reward_zero_std", spread.is_zero ? 1 : 0, 1);
+      averages.add("frac_reward_zero_std", advantages.zero_std_share, 1);
     }
   }
 
   ObjectiveContext context_;
   const PolicySettings& settings_;
   PolicyOptions options_;
-  AdvantageEstimator estimator_;
+  const AdvantageEstimatorKind& estimator_;
+  RewardScale scale_;
   std::vector<at::Tensor> references_;  // per row of the step, [L]
   std::vector<RowRewards> rewards_;     // per row of the step
   std::vector<at::Tensor> entropies_;   // per row of the step, [L]
   double threshold_ = 0;                // of entropies
-  BatchStatistics batch_;
+  std::vector<BatchAdvantages> advantages_;  // per row of the step, if of_batch()
   KeptLogprobs old_;  // before the first update on the batch
   bool old_is_used_ = false;
 };
