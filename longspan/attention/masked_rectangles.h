@@ -25,18 +25,18 @@ using TokensBefore = std::function<int64_t(int64_t token)>;
 
 /// The masked rectangles of a row.
 struct MaskedRectangles {
-  /// By the depth of the branches, without the root. At one depth, rectangles are sorted by queries,
-  /// and no query is in two rectangles.
+  /// By the depth of the branches, without the root. At one depth, rectangles are sorted by
+  /// queries, and no query is in two rectangles.
   std::vector<std::vector<MaskedRectangle>> levels;
   /// Whether queries of several branches that see the same keys share a block. False if every tree
   /// is a pair, whose branches share no such keys.
   bool joins = false;
 };
 
-/// Returns a masked rectangle for each branch that is not the first of its parent: the tokens of the
-/// branch and of its descendants do not see the earlier branches. Queries and keys are selections of
-/// the row's tokens. The bounds of the rectangles are indices in these selections. Empty rectangles
-/// are omitted.
+/// Returns a masked rectangle for each branch that is not the first of its parent: the tokens of
+/// the branch and of its descendants do not see the earlier branches. Queries and keys are
+/// selections of the row's tokens. The bounds of the rectangles are indices in these selections.
+/// Empty rectangles are omitted.
 MaskedRectangles masked_rectangles_of(const Packing& packing, const TokensBefore& queries_before,
                                       const TokensBefore& keys_before);
 

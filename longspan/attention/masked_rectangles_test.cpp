@@ -96,14 +96,15 @@ TEST_CASE("masked rectangles: a forked document is three blocks") {
   CHECK(text(blocks[3]) == "10+4 10+4 true 0");  // and over itself
 }
 
-TEST_CASE("masked rectangles: a tree hides earlier branches at each depth, and a prompt is one block") {
+TEST_CASE(
+    "masked rectangles: a tree hides earlier branches at each depth, and a prompt is one block") {
   // 0-3, of it 3-5 and 5-12; of the latter 7-9 and 9-12; of the first 12-14
-  const Packing packing = Packing::from_documents(
-      {{14, {{0, kNoParent}, {3, 0}, {5, 0}, {7, 2}, {9, 2}, {12, 0}}}});
+  const Packing packing =
+      Packing::from_documents({{14, {{0, kNoParent}, {3, 0}, {5, 0}, {7, 2}, {9, 2}, {12, 0}}}});
   const auto token = [](int64_t token) { return token; };
   const MaskedRectangles masked = masked_rectangles_of(packing, token, token);
-  CHECK(masked.levels == std::vector<std::vector<MaskedRectangle>>{
-                             {{5, 12, 3, 5}, {12, 14, 3, 12}}, {{9, 12, 7, 9}}});
+  CHECK(masked.levels == std::vector<std::vector<MaskedRectangle>>{{{5, 12, 3, 5}, {12, 14, 3, 12}},
+                                                                   {{9, 12, 7, 9}}});
   const std::vector<Block> blocks = causal_blocks(packing);
   std::vector<std::vector<int>> expected(14, std::vector<int>(14, 0));
   const std::vector<TreeSegment>& tree = packing.tree(0);

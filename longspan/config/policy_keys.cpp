@@ -13,6 +13,11 @@ std::vector<std::string_view> words(const std::string_view (&names)[N]) {
   return {std::begin(names), std::end(names)};
 }
 
+Key listed(Key key) {
+  key.list = true;
+  return key;
+}
+
 }  // namespace
 
 KeySection policy_keys() {
@@ -39,10 +44,18 @@ KeySection policy_keys() {
              "File of rollouts: JSON lines with token_ids, mask, logprobs, reward and group."),
        number("rollout_timeout", &S::rollout_timeout, kFree, 0,
               "Seconds to wait for more rollouts in the file. 0: do not wait.", kMostSeconds),
-       plain("rewards", &S::rewards, kNamed, "Reward functions of rollouts, as a list."),
+       listed(plain("rewards", &S::rewards, kNamed,
+                    "Reward functions, as a list: exact_match, number, length, command.")),
+       listed(plain("reward_weights", &S::reward_weights, kNamed,
+                    "A weight for each reward function. Left out: 1.")),
+       plain("reward_command", &S::reward_command, kNamed,
+             "Command of the reward function command: JSON lines in, JSON lines out."),
+       number("reward_timeout", &S::reward_timeout, kFree, 1,
+              "Seconds that reward_command may run for a batch.", kMostSeconds),
        choice("loss_type", &S::loss_type, kNamed, names_of_policy_losses(),
               "Loss of a rollout's tokens; its denominator is of the whole global batch."),
-       choice("advantage_estimator", &S::advantage_estimator, kNamed, names_of_advantage_estimators(),
+       choice("advantage_estimator", &S::advantage_estimator, kNamed,
+              names_of_advantage_estimators(),
               "How rewards become advantages. Left out: by loss_type."),
        choice("scale_rewards", &S::scale_rewards, kNamed, words(kRewardScaleNames),
               "grpo: the standard deviation that divides advantages."),
@@ -64,7 +77,8 @@ KeySection policy_keys() {
              "Subtract KL from the reward, not from the loss. Left out: by loss_type."),
        plain("use_bias_correction_kl", &S::use_bias_correction_kl, kNamed,
              "Multiply KL in the loss by the ratio."),
-       temperature, quantile,
+       temperature,
+       quantile,
        number("max_completion_length", &S::max_completion_length, kNamed, 1,
               "dr_grpo: the denominator of a rollout.", kMostTokens),
        plain("mask_truncated_completions", &S::mask_truncated_completions, kNamed,

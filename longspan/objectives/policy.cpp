@@ -51,8 +51,7 @@ at::Tensor correction_of(const PolicyRow& row, const at::Tensor& old_L,
   at::Tensor log_L = old_L - row.sampler_L;
   if (correction.of_sequences) log_L = by_document.spread(by_document.sum(log_L));
   const at::Tensor ratio_L = log_L.exp();
-  const double least =
-      options.min_ratio.value_or(-std::numeric_limits<double>::infinity());
+  const double least = options.min_ratio.value_or(-std::numeric_limits<double>::infinity());
   if (!correction.masks) return ratio_L.clamp(least, options.max_ratio);
   return at::where(ratio_L.ge(least).logical_and(ratio_L.le(options.max_ratio)), ratio_L, 0.0);
 }
@@ -100,8 +99,7 @@ PolicyTerms policy_terms(const PolicyRow& row, const PolicyOptions& options,
   PolicyTerms terms;
 
   // Factors of the tokens' losses, without gradient.
-  at::Tensor factor_L =
-      row.chosen_L.defined() ? row.chosen_L : at::ones_like(row.advantages_L);
+  at::Tensor factor_L = row.chosen_L.defined() ? row.chosen_L : at::ones_like(row.advantages_L);
   if (row.sampler_L.defined()) {
     const at::Tensor ratio_L = correction_of(row, old_L, options, by_document);
     terms.mismatch = by_document.total((old_L - row.sampler_L).abs());
@@ -116,8 +114,7 @@ PolicyTerms policy_terms(const PolicyRow& row, const PolicyOptions& options,
   at::Tensor ratio_L, ratio_D;
   if (options.loss.level == RatioLevel::kToken) {
     ratio_L = log_ratio_L.exp();
-    const at::Tensor losses_L =
-        surrogate(ratio_L, row.advantages_L, policy_L, options) * factor_L;
+    const at::Tensor losses_L = surrogate(ratio_L, row.advantages_L, policy_L, options) * factor_L;
     terms.loss = by_document.total(losses_L * by_document.spread(weight_D));
   } else {
     at::Tensor log_D = by_document.sum(log_ratio_L);

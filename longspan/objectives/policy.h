@@ -27,8 +27,8 @@ struct PolicyOptions {
 /// The data of a row's rollouts. Tensors with a _L are of this rank's labels, in row order; tensors
 /// with a _D are equal on all ranks of the row.
 struct PolicyRow {
-  at::Tensor logprobs_L;       // of the policy; differentiable
-  at::Tensor old_L = {};       // of the policy at the first update; undefined: logprobs_L
+  at::Tensor logprobs_L;        // of the policy; differentiable
+  at::Tensor old_L = {};        // of the policy at the first update; undefined: logprobs_L
   at::Tensor reference_L = {};  // undefined: no reference
   at::Tensor sampler_L = {};    // of the sampler; undefined: no correction
   at::Tensor advantages_L;

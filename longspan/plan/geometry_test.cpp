@@ -26,16 +26,9 @@ const Packing kRows[] = {
     Packing::from_documents({{31, Fork{8, 21}}}),
     Packing::from_documents({{11, Fork{5, 9}}, {6}, {3, Fork{1, 2}}, {14, Fork{9, 10}}}),
     Packing::from_documents({{13, Fork{5, 9}, {{1, 5}, {6, 8}, {9, 13}}}, {25, {}, {{3, 23}}}}),
-    Packing::from_documents({{5},
-                             {29,
-                              {{0, kNoParent},
-                               {6, 0},
-                               {9, 0},
-                               {13, 2},
-                               {14, 2},
-                               {20, 4},
-                               {22, 4},
-                               {25, 0}}}})};
+    Packing::from_documents(
+        {{5},
+         {29, {{0, kNoParent}, {6, 0}, {9, 0}, {13, 2}, {14, 2}, {20, 4}, {22, 4}, {25, 0}}}})};
 
 /// True if the row's mask lets the query see the key. Both are places in the padded row.
 bool is_allowed(const Packing& padded, int64_t query, int64_t key) {

@@ -195,7 +195,9 @@ class CostLine {
 
   /// Returns the x for which cost_of_first(x) = cost.
   double queries_of(double cost, int64_t document) const {
-    const auto positions_of = [](double pairs) { return (std::sqrt(8.0 * pairs + 1.0) - 1.0) / 2.0; };
+    const auto positions_of = [](double pairs) {
+      return (std::sqrt(8.0 * pairs + 1.0) - 1.0) / 2.0;
+    };
     const std::vector<TreeSegment>& tree = packing_.tree(document);
     for (const TreeSegment& segment : tree) {
       const int64_t first = segment.begin - segment.shift;

@@ -23,12 +23,12 @@ struct Rollout {
   std::vector<double> logprobs = {};
   /// log p of each token by a teacher (stage distill); 0 where `mask` is false. Empty: unknown.
   std::vector<double> teacher_logprobs = {};
-  std::optional<double> reward = {};            // of the whole rollout; nullopt: not computed yet
-  std::map<std::string, double> rewards = {};   // by name: the parts of `reward`, for the log
-  std::vector<double> advantages = {};          // replaces `reward`; empty: from the rewards
-  std::optional<int64_t> policy_version = {};   // updates before sampling; nullopt: unknown
-  bool is_truncated = false;                    // the answer ended by its length limit
-  std::string source = {};                      // for messages, e.g. "rollouts.jsonl, line 7"
+  std::optional<double> reward = {};           // of the whole rollout; nullopt: not computed yet
+  std::map<std::string, double> rewards = {};  // by name: the parts of `reward`, for the log
+  std::vector<double> advantages = {};         // replaces `reward`; empty: from the rewards
+  std::optional<int64_t> policy_version = {};  // updates before sampling; nullopt: unknown
+  bool is_truncated = false;                   // the answer ended by its length limit
+  std::string source = {};                     // for messages, e.g. "rollouts.jsonl, line 7"
   bool operator==(const Rollout&) const = default;
 };
 

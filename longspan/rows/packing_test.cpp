@@ -32,24 +32,11 @@ TEST_CASE("packing: pairs belong to a document and lie inside of it") {
   CHECK(packing.has_forks());
   CHECK(packing.segments(0).empty());
   CHECK(packing.tree(0).empty());
-  CHECK(packing.tree(1) == std::vector<TreeSegment>{{.begin = 0,
-                                                     .end = 2,
-                                                     .subtree_end = 7,
-                                                     .parent = kNoParent,
-                                                     .depth = 0,
-                                                     .shift = 0},
-                                                    {.begin = 2,
-                                                     .end = 5,
-                                                     .subtree_end = 5,
-                                                     .parent = 0,
-                                                     .depth = 1,
-                                                     .shift = 0},
-                                                    {.begin = 5,
-                                                     .end = 7,
-                                                     .subtree_end = 7,
-                                                     .parent = 0,
-                                                     .depth = 1,
-                                                     .shift = 3}});
+  CHECK(packing.tree(1) ==
+        std::vector<TreeSegment>{
+            {.begin = 0, .end = 2, .subtree_end = 7, .parent = kNoParent, .depth = 0, .shift = 0},
+            {.begin = 2, .end = 5, .subtree_end = 5, .parent = 0, .depth = 1, .shift = 0},
+            {.begin = 5, .end = 7, .subtree_end = 7, .parent = 0, .depth = 1, .shift = 3}});
   CHECK(Packing::from_documents(packing.documents()) == packing);
   CHECK_FALSE(packing == Packing::from_lengths({3, 7, 1}));
   CHECK_FALSE(packing == Packing::from_documents({{3}, {7, Fork{2, 4}}, {1}}));

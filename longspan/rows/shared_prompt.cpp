@@ -115,8 +115,8 @@ bool share_token(const Documents& documents, int64_t t) {
   });
 }
 
-/// Returns the end of the tokens from t on that the documents share because of token t: t, t + 1, or
-/// the end of a two-way span, which is shared whole.
+/// Returns the end of the tokens from t on that the documents share because of token t: t, t + 1,
+/// or the end of a two-way span, which is shared whole.
 int64_t shared_from(const Documents& documents, int64_t t) {
   int64_t end = t + 1;
   for (const ComparedDocument* document : documents) {

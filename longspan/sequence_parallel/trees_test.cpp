@@ -35,21 +35,21 @@ Document star(int64_t prompt, int64_t num_branches, int64_t most, unsigned seed)
 }
 
 const Document kDeepTree{40,  // depth 4; branches of one token
-                     {{0, kNoParent},
-                      {3, 0},
-                      {9, 1},
-                      {10, 1},
-                      {14, 3},
-                      {17, 4},
-                      {18, 4},
-                      {22, 3},
-                      {25, 0},
-                      {26, 0},
-                      {30, 9},
-                      {33, 9}}};
+                         {{0, kNoParent},
+                          {3, 0},
+                          {9, 1},
+                          {10, 1},
+                          {14, 3},
+                          {17, 4},
+                          {18, 4},
+                          {22, 3},
+                          {25, 0},
+                          {26, 0},
+                          {30, 9},
+                          {33, 9}}};
 const Document kSpanTree{30,
-                      {{0, kNoParent}, {12, 0}, {17, 0}, {18, 0}, {22, 3}, {26, 3}},
-                      {{2, 9}, {13, 16}, {19, 22}, {23, 25}}};
+                         {{0, kNoParent}, {12, 0}, {17, 0}, {18, 0}, {22, 3}, {26, 3}},
+                         {{2, 9}, {13, 16}, {19, 22}, {23, 25}}};
 
 const std::pair<const char*, std::vector<Document>> kTreeRows[] = {
     {"a star", {star(17, 6, 9, 1)}},
@@ -110,10 +110,10 @@ TEST_CASE("trees: every method equals the reference, with the bytes of its formu
         const AttentionSpec& spec = specs[number % specs.size()];
         AttentionCase problem = random_case(Packing::from_documents(kTreeRows[i].second), spec, 23);
         AttentionSolution expected = solve_plainly(problem);
-        problems.push_back({fmt::format("heads {}/{}, window {}, sinks {}, {}", heads.num,
-                                        heads.num_kv, spec.window.value_or(0), spec.has_sinks,
-                                        kTreeRows[i].first),
-                            heads, std::move(problem), std::move(expected)});
+        problems.push_back(
+            {fmt::format("heads {}/{}, window {}, sinks {}, {}", heads.num, heads.num_kv,
+                         spec.window.value_or(0), spec.has_sinks, kTreeRows[i].first),
+             heads, std::move(problem), std::move(expected)});
       }
     }
   }

@@ -9,23 +9,27 @@ namespace longspan {
 
 /// The names and defaults are those of TRL's GRPOConfig, where it has the setting.
 struct PolicySettings {
-  std::string rollout = "file";  // file | self
-  std::string rollouts;          // rollout: file: JSON lines
+  std::string rollout = "file";   // file | self
+  std::string rollouts;           // rollout: file: JSON lines
   int64_t rollout_timeout = 600;  // seconds without new rollouts
   std::string rewards;            // names of reward functions
+  std::string reward_weights;     // a number for each; empty: 1
+  std::string reward_command;
+  int64_t reward_timeout = 60;  // seconds
   std::string loss_type = "dapo";
-  std::optional<std::string> advantage_estimator;  // default: by loss_type
-  std::string scale_rewards = "group";             // group | batch | none
-  int64_t num_generations = 8;                     // rollouts of a group
-  int64_t num_iterations = 1;                      // updates on the same rollouts
+  std::optional<std::string> advantage_estimator;        // default: by loss_type
+  std::string scale_rewards = "group";                   // group | batch | none
+  int64_t num_generations = 8;                           // rollouts of a group
+  int64_t num_iterations = 1;                            // updates on the same rollouts
   std::optional<std::string> importance_sampling_level;  // token | sequence; default: by loss_type
   double epsilon = 0.2;
   std::optional<double> epsilon_high, delta;
-  double beta = 0.0;  // weight of KL to the reference; 0: no reference
+  double beta = 0.0;                        // weight of KL to the reference; 0: no reference
   std::optional<std::string> kl_estimator;  // k1 | k2 | k3; default: by loss_type
   std::optional<bool> kl_in_reward;         // default: by loss_type
   bool use_bias_correction_kl = true;
-  double rollout_temperature = 1.0;  // of the sampler; log-probabilities are those of logits / temperature
+  double rollout_temperature =
+      1.0;  // of the sampler; log-probabilities are those of logits / temperature
   double top_entropy_quantile = 1.0;
   int64_t max_completion_length = 512;  // the denominator of dr_grpo
   bool mask_truncated_completions = false;

@@ -42,8 +42,7 @@ std::vector<std::string> problems(const PreferenceSettings& config, const Method
   demand(policy.num_generations >= loss.advantages.least_rollouts,
          fmt::format("num_generations: {} is too few for advantage_estimator: {}, which compares "
                      "at least {}; give more",
-                     policy.num_generations, loss.advantages.name,
-                     loss.advantages.least_rollouts));
+                     policy.num_generations, loss.advantages.name, loss.advantages.least_rollouts));
   demand(policy.epsilon < 1 || loss.kind.use == RatioUse::kWeight,
          "epsilon: the lower clip is 1 - epsilon; give less than 1");
   demand(!policy.delta || loss.kind.use == RatioUse::kClipped,
@@ -84,9 +83,10 @@ std::string document_name(const Example& example, size_t i) {
 
 std::string summary(const PreferenceSettings& config) {
   const PolicySettings& policy = config.policy;
-  std::string text = fmt::format("grpo, loss_type {}, {} rollouts of a group, each token computed "
-                                 "once",
-                                 policy.loss_type, policy.num_generations);
+  std::string text = fmt::format(
+      "grpo, loss_type {}, {} rollouts of a group, each token computed "
+      "once",
+      policy.loss_type, policy.num_generations);
   if (policy.num_iterations > 1) text += fmt::format("; {} updates each", policy.num_iterations);
   if (policy.beta > 0) text += fmt::format("; KL with beta {}", policy.beta);
   return text;

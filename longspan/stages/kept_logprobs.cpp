@@ -43,8 +43,8 @@ void for_each_example(const Row& row, const Visit& visit) {
 void KeptLogprobs::keep(const Row& row, const at::Tensor& values_L,
                         const SequenceParallel& attention, const Group& sequence) {
   const at::Tensor places_L = own_places(row, attention).to(values_L.device());
-  const at::Tensor all_T =
-      at::zeros({row.whole.tokens_T.numel()}, values_L.options()).index_copy_(0, places_L, values_L);
+  const at::Tensor all_T = at::zeros({row.whole.tokens_T.numel()}, values_L.options())
+                               .index_copy_(0, places_L, values_L);
   sequence.sum_(all_T);
   const at::Tensor here_T = all_T.cpu();
   for_each_example(row, [&](const Example& example, std::span<const int64_t> places) {
@@ -77,7 +77,8 @@ std::string KeptLogprobs::text(const Mesh& mesh) const {
   if (mesh.sequence.rank() == 0) {
     for (const auto& [number, values] : values_) {
       own += fmt::format("{} ", number);
-      for (const double value : values) own += fmt::format("{:016x}", std::bit_cast<uint64_t>(value));
+      for (const double value : values)
+        own += fmt::format("{:016x}", std::bit_cast<uint64_t>(value));
       own += "\n";
     }
   }
@@ -92,8 +93,8 @@ void KeptLogprobs::load(const std::string& text) {
   for (std::string line; std::getline(lines, line);) {
     const size_t space = line.find(' ');
     int64_t number = 0;
-    const auto number_end = std::from_chars(line.data(), line.data() + std::min(space, line.size()),
-                                            number);
+    const auto number_end =
+        std::from_chars(line.data(), line.data() + std::min(space, line.size()), number);
     const size_t num_digits = space == std::string::npos ? 1 : line.size() - space - 1;
     bool is_good = number_end.ec == std::errc() && num_digits % kDigits == 0;
     std::vector<double>& values = values_[number];
@@ -105,8 +106,9 @@ void KeptLogprobs::load(const std::string& text) {
       values.push_back(std::bit_cast<double>(bits));
     }
     if (!is_good) {
-      throw UserError("the checkpoint's log-probabilities of rollouts are broken; resume from "
-                      "another checkpoint");
+      throw UserError(
+          "the checkpoint's log-probabilities of rollouts are broken; resume from "
+          "another checkpoint");
     }
   }
 }

@@ -42,8 +42,8 @@ at::Tensor column_L(const Row& row, const char* name) {
   return column->second.values.index_select(0, label_rows(row.local)).to(at::kDouble);
 }
 
-/// Returns the quantile with linear interpolation between neighbours, as torch.quantile, which takes
-/// at most 2^24 numbers.
+/// Returns the quantile with linear interpolation between neighbours, as torch.quantile, which
+/// takes at most 2^24 numbers.
 double quantile(std::vector<double> numbers, double share) {
   if (numbers.empty()) return 0;
   std::ranges::sort(numbers);
@@ -93,8 +93,7 @@ class PolicyObjective : public Objective {
       old_.keep(row, policy_L, context_.attention, context_.mesh.sequence);
     }
     if (context_.reference != nullptr) {
-      references_.push_back(
-          context_.reference->token_logprobs(row, settings_.rollout_temperature));
+      references_.push_back(context_.reference->token_logprobs(row, settings_.rollout_temperature));
     }
     rewards_.push_back(rewards_of(row, policy_L));
   }
@@ -114,11 +113,10 @@ class PolicyObjective : public Objective {
         of_batch() ? advantages_.at(row_number)
                    : advantages_of(precomputes() ? rewards_[row_number] : rewards_of(row, {}),
                                    estimator_, scale_);
-    PolicyRow terms_of{
-        .logprobs_L = scores.logprobs_L,
-        .advantages_L = {},
-        .documents_L = row.local.documents_T.index_select(0, rows_L),
-        .labels_D = sent_to(document_label_counts(row.whole, D), context_.device)};
+    PolicyRow terms_of{.logprobs_L = scores.logprobs_L,
+                       .advantages_L = {},
+                       .documents_L = row.local.documents_T.index_select(0, rows_L),
+                       .labels_D = sent_to(document_label_counts(row.whole, D), context_.device)};
     terms_of.advantages_L = column_L(row, kAdvantage);
     if (!terms_of.advantages_L.defined()) {
       std::vector<double> all;
@@ -148,9 +146,8 @@ class PolicyObjective : public Objective {
   std::vector<std::string> averages() const override {
     std::vector<std::string> names{"reward", "reward_std", "frac_reward_zero_std"};
     if (context_.reference != nullptr) names.emplace_back("kl");
-    names.insert(names.end(),
-                 {"entropy", "clip_ratio/low_mean", "clip_ratio/high_mean",
-                  "completions/mean_length", "completions/clipped_ratio"});
+    names.insert(names.end(), {"entropy", "clip_ratio/low_mean", "clip_ratio/high_mean",
+                               "completions/mean_length", "completions/clipped_ratio"});
     if (options_.loss.correction.corrects) {
       names.insert(names.end(), {"sampling/logp_difference", "sampling/importance_ratio"});
     }
@@ -195,10 +192,10 @@ class PolicyObjective : public Objective {
     const at::Tensor old_L = keeps_old() ? old_.of(row, context_.attention) : policy_L;
     const at::Tensor kl_L = kl_estimate(old_L, references_.back(), options_.loss.kl);
     const at::Tensor kl_D =
-        sum_over(at::zeros({row.num_documents()}, kl_L.options())
-                     .index_add(0, row.local.documents_T.index_select(0, label_rows(row.local)),
-                                kl_L),
-                 context_.mesh.sequence)
+        sum_over(
+            at::zeros({row.num_documents()}, kl_L.options())
+                .index_add(0, row.local.documents_T.index_select(0, label_rows(row.local)), kl_L),
+            context_.mesh.sequence)
             .cpu();
     const double* kl = kl_D.const_data_ptr<double>();
     for (RewardedGroup& group : groups) {
@@ -288,12 +285,12 @@ class PolicyObjective : public Objective {
   PolicyOptions options_;
   const AdvantageEstimatorKind& estimator_;
   RewardScale scale_;
-  std::vector<at::Tensor> references_;  // per row of the step, [L]
-  std::vector<RowRewards> rewards_;     // per row of the step
-  std::vector<at::Tensor> entropies_;   // per row of the step, [L]
-  double threshold_ = 0;                // of entropies
+  std::vector<at::Tensor> references_;       // per row of the step, [L]
+  std::vector<RowRewards> rewards_;          // per row of the step
+  std::vector<at::Tensor> entropies_;        // per row of the step, [L]
+  double threshold_ = 0;                     // of entropies
   std::vector<BatchAdvantages> advantages_;  // per row of the step, if of_batch()
-  KeptLogprobs old_;  // before the first update on the batch
+  KeptLogprobs old_;                         // before the first update on the batch
   bool old_is_used_ = false;
 };
 

@@ -12,8 +12,11 @@ constexpr std::string_view kPacking[] = {"packing"}, kPreference[] = {"pref_beta
                            kReference[] = {"ref_model", "ref_model_adapters",
                                            "precompute_ref_log_probs"},
                            kSharedPrompt[] = {"pref_share_prompt"},
-                           kRollouts[] = {"rollout",  "rollouts",            "rollout_timeout",
-                                          "rewards",  "rollout_temperature", "max_staleness"};
+                           kRollouts[] = {"rollout",         "rollouts",
+                                          "rollout_timeout", "rewards",
+                                          "reward_weights",  "reward_command",
+                                          "reward_timeout",  "rollout_temperature",
+                                          "max_staleness"};
 
 }  // namespace
 

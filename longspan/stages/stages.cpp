@@ -6,8 +6,8 @@ namespace longspan {
 extern const Stage kPretraining, kSft, kRewardModel, kDpo, kKto, kGrpo;
 
 std::span<const Stage* const> all_stages() {
-  static constexpr const Stage* kStages[] = {&kPretraining, &kSft, &kRewardModel, &kDpo, &kKto,
-                                            &kGrpo};
+  static constexpr const Stage* kStages[] = {&kPretraining, &kSft, &kRewardModel,
+                                             &kDpo,         &kKto, &kGrpo};
   return kStages;
 }
 

@@ -9,8 +9,8 @@
 
 namespace longspan {
 
-/// Returns the numbers of all ranks of `group`, concatenated in the order of the ranks. `device`: of
-/// the group's tensors. Collective.
+/// Returns the numbers of all ranks of `group`, concatenated in the order of the ranks. `device`:
+/// of the group's tensors. Collective.
 std::vector<double> values_of(const Group& group, const std::vector<double>& own,
                               at::Device device);
 

@@ -26,7 +26,7 @@ FileRollouts::FileRollouts(const RolloutRun& run, const RolloutRules& rules)
                .max_staleness = run.policy.max_staleness}) {}
 
 std::optional<std::vector<Rollout>> FileRollouts::make(int64_t batch, int64_t num_groups,
-                                                       int64_t policy_version) {
+                                                       int64_t policy_version, bool) {
   std::optional<std::vector<Rollout>> rollouts;
   all_or_none_patiently(run_.world, run_.notices, [&] {
     if (run_.world.rank() != 0) return;

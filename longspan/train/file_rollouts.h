@@ -32,7 +32,7 @@ class FileRollouts final : public RolloutMaker {
   FileRollouts(const RolloutRun& run, const RolloutRules& rules);
 
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
-                                           int64_t policy_version) override;
+                                           int64_t policy_version, bool is_begun) override;
 
  private:
   /// Returns the groups of the next batch, and waits for more lines where the file has too few.

@@ -59,7 +59,8 @@ bool RolloutSource::prepare(int64_t step) {
   const int64_t number = step / policy_.num_iterations;
   if (number == number_) return true;
   const std::string own =
-      text_of(maker_->make(number, groups_of_step_, number * policy_.num_iterations));
+      text_of(maker_->make(number, groups_of_step_, number * policy_.num_iterations,
+                           /*is_begun=*/step % policy_.num_iterations != 0));
   const std::string text =
       mesh_.world.gather_text(mesh_.world.rank() == 0 ? own : std::string())[0];
   if (text.empty()) return false;
@@ -77,8 +78,7 @@ bool RolloutSource::prepare(int64_t step) {
     example.number = number * groups_of_step_ + std::ssize(groups_);
     groups_.push_back(std::make_shared<const Example>(std::move(example)));
   }
-  bad.settle(OnBadRow::kStop, "the rollouts of a step",
-             groups_of_step_ * policy_.num_generations);
+  bad.settle(OnBadRow::kStop, "the rollouts of a step", groups_of_step_ * policy_.num_generations);
   if (std::ssize(groups_) != groups_of_step_) throw std::logic_error("a batch of other groups");
   number_ = number;
   return true;

@@ -23,17 +23,19 @@ class RolloutMaker {
   /// Returns the rollouts of batch `batch`, with rewards or advantages: `num_groups` complete
   /// groups, the rollouts of a group one after another. `policy_version`: number of updates of the
   /// policy so far. The result counts on rank 0 only. Called with ascending numbers; the first call
-  /// after a restart may have any number. nullopt, on rank 0: the run was asked to stop. Throws
-  /// UserError on any rank. Collective.
+  /// after a restart may have any number. `is_begun`: some updates have used the batch already,
+  /// before a restart. nullopt, on rank 0: the run was asked to stop. Throws UserError on any rank.
+  /// Collective.
   virtual std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
-                                                   int64_t policy_version) = 0;
+                                                   int64_t policy_version, bool is_begun) = 0;
 };
 
 /// Gives each data-parallel group its groups of rollouts. A batch has the rollouts of one step, and
 /// is used by `num_iterations` steps in turn.
 class RolloutSource final : public ExampleSource {
  public:
-  /// `cutoff_len`: most tokens of a rollout with its prompt. All arguments must outlive this object.
+  /// `cutoff_len`: most tokens of a rollout with its prompt. All arguments must outlive this
+  /// object.
   RolloutSource(const PolicySettings& policy, const OptimizationSettings& optimization,
                 int64_t cutoff_len, const Mesh& mesh, std::unique_ptr<RolloutMaker> maker);
 

@@ -9,6 +9,7 @@
 #include "longspan/registers/stage.h"
 #include "longspan/train/file_rollouts.h"
 #include "longspan/train/rollout_source.h"
+#include "longspan/train/self_rollouts.h"
 
 namespace longspan {
 namespace {
@@ -25,8 +26,8 @@ class FromFile final : public RolloutMaker {
                         .turns = turns_.get()}) {}
 
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
-                                           int64_t policy_version) override {
-    return rollouts_.make(batch, num_groups, policy_version);
+                                           int64_t policy_version, bool is_begun) override {
+    return rollouts_.make(batch, num_groups, policy_version, is_begun);
   }
 
  private:
@@ -35,10 +36,35 @@ class FromFile final : public RolloutMaker {
   FileRollouts rollouts_;
 };
 
+class OfItself final : public RolloutMaker {
+ public:
+  OfItself(const Config& config, const RolloutParts& parts, const RolloutRun& run)
+      : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
+        rollouts_({.run = run,
+                   .session = parts.session,
+                   .questions = *parts.data.train,
+                   .tokenizer = tokenizer_,
+                   .end_tokens =
+                       ends_of(tokenizer_, *make_turn_encoder(config.data, stage_of(config.method),
+                                                              tokenizer_, parts.template_time)),
+                   .folder = config.output.output_dir + "/rollouts",
+                   .seed = config.optimization.seed}) {}
+
+  std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
+                                           int64_t policy_version, bool is_begun) override {
+    return rollouts_.make(batch, num_groups, policy_version, is_begun);
+  }
+
+ private:
+  Tokenizer tokenizer_;
+  SelfRollouts rollouts_;
+};
+
 std::unique_ptr<RolloutMaker> maker_of(const Config& config, const RolloutParts& parts,
                                        const RolloutRun& run) {
   const std::string& rollout = config.preferences.policy.rollout;
   if (rollout == "file") return std::make_unique<FromFile>(config, parts, run);
+  if (rollout == "self") return std::make_unique<OfItself>(config, parts, run);
   throw std::logic_error("rollouts of no kind");
 }
 

@@ -1,0 +1,57 @@
+// Reward functions of rollouts. No torch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+struct PolicySettings;
+
+/// An answer with the data that reward functions read.
+struct JudgedAnswer {
+  std::string prompt, answer, solution;  // texts without special tokens
+  int64_t num_tokens = 0;                // of the answer, with its end token
+  bool is_truncated = false;             // ended by its length limit
+};
+
+/// The names of reward functions, in the order of the help:
+///   exact_match  1 if the answer equals the solution, both without white space around, else 0
+///   number       1 if the last number of the answer equals the last number of the solution, else 0
+///   length       -(tokens of the answer) / max_completion_length
+///   command      of reward_command: the command reads a JSON line for each answer, with the keys
+///                prompt, completion, solution, num_tokens and truncated, and writes a JSON line
+///                {"reward": NUMBER} for each, in the same order
+inline constexpr std::string_view kRewardNames[] = {"exact_match", "number", "length", "command"};
+
+/// Reward functions with weights.
+class Rewards {
+ public:
+  /// Throws UserError: an unknown or repeated name, no name, weights that are not one number for
+  /// each name, `command` without reward_command or reward_command without `command`.
+  explicit Rewards(const PolicySettings& settings);
+
+  /// Returns the rewards of each answer by name. Throws UserError, with the function's name, if a
+  /// function fails, does not end in time, or returns another number of rewards or a reward that is
+  /// not finite.
+  std::vector<std::map<std::string, double>> of(const std::vector<JudgedAnswer>& answers) const;
+  const std::map<std::string, double>& weights() const { return weights_; }
+
+ private:
+  std::map<std::string, double> weights_;
+  std::string command_;
+  int64_t timeout_, max_length_;
+};
+
+/// Returns the last number in a text; NaN: the text has none. Commas between digits are left out.
+double last_number(std::string_view text);
+
+/// Runs a shell command with `input` as its standard input. Returns its standard output. Throws
+/// UserError if the command cannot be started, returns another status than 0, or runs longer than
+/// `timeout` seconds; its processes are then killed. The message has the end of standard error.
+std::string output_of(const std::string& command, const std::string& input, int64_t timeout);
+
+}  // namespace longspan
