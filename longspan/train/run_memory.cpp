@@ -34,6 +34,14 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
 RowLengths lengths_of(const AccountSettings& config, int64_t cutoff_len, const ExampleSet& train,
                       int sequence_size) {
   const int64_t batch_size = config.optimization.per_device_train_batch_size;
+  if (stage_of(config.method).rows == RowKind::kQuestion) {
+    // Rollouts are not known yet: each group may have one answer of cutoff_len with its prompt, and
+    // further answers.
+    const PolicySettings& policy = config.preferences.policy;
+    const int64_t answer = std::min(policy.max_completion_length, cutoff_len);
+    const int64_t tokens = batch_size * (cutoff_len + (policy.num_generations - 1) * answer);
+    return {.num_tokens = tokens, .num_labels = batch_size * policy.num_generations * answer};
+  }
   if (!train.empty())
     return row_lengths(train, batch_size, stage_of(config.method).rows, sequence_size);
   const int64_t num_tokens = batch_size * cutoff_len;

@@ -48,7 +48,8 @@ class OfItself final : public RolloutMaker {
                        ends_of(tokenizer_, *make_turn_encoder(config.data, stage_of(config.method),
                                                               tokenizer_, parts.template_time)),
                    .folder = config.output.output_dir + "/rollouts",
-                   .seed = config.optimization.seed}) {}
+                   .seed = config.optimization.seed,
+                   .cutoff_len = config.data.cutoff_len}) {}
 
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
                                            int64_t policy_version, bool is_begun) override {

@@ -60,6 +60,13 @@ std::vector<Rollout> SelfRollouts::answered(int64_t batch, int64_t num_groups,
   std::vector<std::vector<int32_t>> prompts;
   for (const int64_t place : questions_of(batch, num_groups)) {
     questions.push_back(parts_.questions.example(place));
+    const int64_t length = std::ssize(questions.back()->documents.front().input_ids);
+    if (length + policy.max_completion_length > parts_.cutoff_len) {
+      throw UserError(fmt::format(
+          "question {} of dataset has {} tokens; with an answer of {} (max_completion_length) it "
+          "exceeds cutoff_len ({}). Raise cutoff_len, or remove the question.",
+          place + 1, length, policy.max_completion_length, parts_.cutoff_len));
+    }
     for (int64_t i = 0; i < N; ++i) {
       prompts.push_back(questions.back()->documents.front().input_ids);
     }

@@ -26,6 +26,7 @@ class SelfRollouts final : public RolloutMaker {
     std::set<int32_t> end_tokens;
     std::string folder;
     int64_t seed;
+    int64_t cutoff_len;  // most tokens of a question and its answer
   };
   /// All parts must outlive this object. Throws UserError.
   explicit SelfRollouts(Parts parts);
