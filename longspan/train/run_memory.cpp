@@ -12,6 +12,7 @@
 #include "longspan/report/memory_report.h"
 #include "longspan/settings/method_settings.h"
 #include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/preference_settings.h"
 
 namespace longspan {
 namespace {
