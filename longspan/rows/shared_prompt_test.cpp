@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <random>
 #include <stdexcept>
 #include <utility>
 
@@ -108,8 +110,7 @@ TEST_CASE("collate_shared: columns fork with the tokens, which are shared where 
   const Batch row = collate_shared({&alike});
   CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
   CHECK(row.columns.at("score").values.equal(at::tensor({1.f, 2.f, 3.f, 4.f, 3.f, 5.f})));
-  // The last common token starts the branches, so one token less is shared.
-  const Example other = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 2, 9, 5}));
+  const Example other = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 9, 3, 5}));
   CHECK((collate_shared({&other}).packing == Packing::from_documents({{7, Fork{1, 4}}})));
   const Example none = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {0, 2, 3, 5}));
   CHECK((collate_shared({&none}).packing == Packing::from_lengths({4, 4})));
@@ -141,6 +142,98 @@ TEST_CASE("collate_shared: tokens of different pictures are not shared") {
   const Example same = pair_of(sample(1), sample(1)), other = pair_of(sample(1), sample(2));
   CHECK((collate_shared({&same}).packing == Packing::from_documents({{7, Fork{3, 5}}})));
   CHECK((collate_shared({&other}).packing == Packing::from_documents({{5}, {5}})));
+}
+
+TEST_CASE("collate_shared: answers to one prompt, and rollouts that continue others, are trees") {
+  const auto answer = [](std::vector<int32_t> ids, size_t begin, size_t end) {
+    Sample made{.input_ids = std::move(ids), .labels = {}};
+    made.labels.assign(made.input_ids.size(), -100);
+    for (size_t i = begin; i < end; ++i) made.labels[i] = made.input_ids[i];
+    made.columns["advantage"] = {at::zeros({std::ssize(made.input_ids)}, at::kDouble), 0};
+    for (size_t i = begin; i < end; ++i) made.columns["advantage"].values[i - 1].fill_(1.0 + end);
+    return made;
+  };
+  Example star;
+  star.documents = {answer({1, 2, 3, 4}, 3, 4), answer({1, 2, 3, 4, 5}, 3, 5),
+                    answer({1, 2, 3, 6}, 3, 4)};
+  const Batch row = collate_shared({&star});
+  CHECK((row.packing == Packing::from_documents({{9, {{0, kNoParent}, {2, 0}, {4, 0}, {7, 0}}}})));
+  CHECK(list_of(row.tokens_T) == Values{1, 2, 3, 4, 3, 4, 5, 3, 6});
+  CHECK(list_of(row.documents_T) == Values{0, 0, 0, 0, 1, 1, 1, 2, 2});
+  CHECK(list_of(row.positions_T) == Values{0, 1, 2, 3, 2, 3, 4, 2, 3});
+  // The first rollout answers with 3 4; two others continue it with a tool's 9 and an answer.
+  Example turns;
+  turns.documents = {answer({1, 2, 3, 4}, 2, 4), answer({1, 2, 3, 4, 9, 5}, 5, 6),
+                     answer({1, 2, 3, 4, 9, 6, 6}, 5, 7)};
+  const Batch tree = collate_shared({&turns});
+  CHECK((tree.packing ==
+         Packing::from_documents({{10, {{0, kNoParent}, {3, 0}, {4, 0}, {5, 2}, {7, 2}}}})));
+  CHECK(list_of(tree.tokens_T) == Values{1, 2, 3, 4, 4, 9, 5, 9, 6, 6});
+}
+
+TEST_CASE("collate_shared: random documents keep their tokens, labels and columns") {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 200; ++trial) {
+    // Documents that continue a part of an earlier one, with labels in their own part.
+    Example example;
+    for (int i = 0; i < 8; ++i) {
+      Sample made;
+      if (i > 0) {
+        const Sample& earlier = example.documents[random() % i];
+        const size_t kept = random() % (earlier.input_ids.size() + 1);
+        made.input_ids.assign(earlier.input_ids.begin(), earlier.input_ids.begin() + kept);
+      }
+      made.labels.assign(made.input_ids.size(), -100);
+      for (size_t more = 1 + random() % 6; more > 0; --more) {
+        made.input_ids.push_back(static_cast<int32_t>(random() % 3));
+        made.labels.push_back(random() % 3 == 0 ? -100 : made.input_ids.back());
+      }
+      const int64_t length = std::ssize(made.input_ids);
+      const at::Tensor values = at::zeros({length}, at::kDouble);
+      for (int64_t t = 0; t + 1 < length; ++t) {
+        if (made.labels[t + 1] != -100) values[t].fill_(1 + 10 * i + t);
+      }
+      made.columns["value"] = {values, 0};
+      example.documents.push_back(std::move(made));
+    }
+    const Batch row = collate_shared({&example});
+    REQUIRE(row.packing.num_tokens() == row.tokens_T.numel());
+    const Values tokens = list_of(row.tokens_T), labels = list_of(row.labels_T),
+                 owners = list_of(row.documents_T), positions = list_of(row.positions_T);
+    const double* values = row.columns.at("value").values.const_data_ptr<double>();
+    std::vector<size_t> num_labels(example.documents.size());
+    for (int64_t d = 0; d < row.packing.num_documents(); ++d) {
+      std::vector<TreeSegment> tree = row.packing.tree(d);
+      if (tree.empty()) tree.push_back({0, row.packing.length(d), 0, kNoParent, 0, 0});
+      for (const TreeSegment& segment : tree) {
+        for (int64_t t = segment.begin; t < segment.end; ++t) {
+          const int64_t place = row.packing.begin(d) + t;
+          const Sample& document = example.documents[owners[place]];
+          // The token and all that it sees are the beginning of its document.
+          std::vector<int64_t> seen;
+          for (const TreeSegment* part = &segment;; part = &tree[part->parent]) {
+            for (int64_t i = std::min(part->end, t + 1); i-- > part->begin;) {
+              seen.push_back(tokens[row.packing.begin(d) + i]);
+            }
+            if (part->parent == kNoParent) break;
+          }
+          std::ranges::reverse(seen);
+          REQUIRE(std::ssize(seen) == positions[place] + 1);
+          REQUIRE(std::equal(seen.begin(), seen.end(), document.input_ids.begin()));
+          const int64_t next = positions[place] + 1;
+          const int64_t label = next < std::ssize(document.labels) ? document.labels[next] : -100;
+          REQUIRE(labels[place] == label);
+          REQUIRE(values[place] ==
+                  document.columns.at("value").values[positions[place]].item<double>());
+          num_labels[owners[place]] += label != -100;
+        }
+      }
+    }
+    for (size_t i = 0; i < example.documents.size(); ++i) {
+      const auto& own = example.documents[i].labels;
+      REQUIRE(num_labels[i] == own.size() - 1 - std::count(own.begin() + 1, own.end(), -100));
+    }
+  }
 }
 
 }  // namespace longspan

@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from conftest import relative_difference, run_to_end, settings_of
+from conftest import relative_difference, run_to_end, settings_of, write_model
 from pairs import load
 from tolerance import ADAM_EPSILON, TOLERANCE
 
@@ -161,3 +161,85 @@ def test_losses(name, beta, models, tmp_path):
 def test_correction_of_the_sampler(mode, models, tmp_path):
     compare(models, tmp_path, METRICS, dict(beta=0.04, vllm_importance_sampling_mode=mode),
             dict(beta=0.04, importance_sampling_correction=mode), with_logprobs=True)
+
+
+def test_rloo(models, tmp_path):
+    compare(models, tmp_path, METRICS[:3], dict(beta=0.05, num_iterations=2, steps_per_generation=1),
+            dict(loss_type="rloo", beta=0.05, num_iterations=2), trainer="RLOO")
+
+
+def test_entropy_and_truncation(models, tmp_path):
+    """TRL tells truncated answers by their last token: here by the flag of a rollout."""
+    import trl
+
+    folder = models["qwen2"]
+    vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
+    batches = make_rollouts(vocab)
+    write_rollouts(tmp_path / "rollouts.jsonl", batches)
+    eos = load(folder).generation_config.eos_token_id
+    cut = {tuple(answer): flag for groups in batches for group in groups
+           for answer, flag in zip(group["answers"], group["truncated"])}
+
+    class Marked(trl.GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            made = super()._generate_and_score_completions(inputs)
+            for i, ids in enumerate(made["completion_ids"]):
+                answer = tuple(ids[made["completion_mask"][i].bool()].tolist())
+                if cut[answer]:
+                    made["completion_mask"][i] = 0
+            made["num_items_in_batch"] = made["completion_mask"].sum()
+            return made
+
+    assert eos is not None
+    log, _ = theirs(Marked, trl.GRPOConfig, tmp_path, folder, batches, top_entropy_quantile=0.4)
+    finished = run_to_end(ours(tmp_path, folder, top_entropy_quantile=0.4, mask_truncated_completions=True))
+    assert_same(finished, log, ["entropy"])
+
+
+def tree_rollouts(path, vocab_size, seed=9):
+    """Groups with turns that fork: parents whose answers several rollouts continue."""
+    rng = random.Random(seed)
+
+    def ids(least, most):
+        return [rng.randrange(5, vocab_size) for _ in range(rng.randint(least, most))]
+
+    lines = []
+    for group in range(NUM_STEPS * GROUPS):
+        prompt = ids(5, 20)
+        for number, parent in enumerate(["", "0", "0", "2"]):
+            tool, answer = ([] if not parent else ids(1, 4)), ids(2, 12)
+            begin = tool if parent else prompt
+            lines.append(json.dumps(dict(
+                id=f"{group}.{number}", group=str(group), token_ids=begin + answer,
+                mask=[0] * len(begin) + [1] * len(answer), reward=round(rng.uniform(-1, 1), 3),
+                logprobs=[0.0] * len(begin) + [-4 - rng.random() for _ in answer], policy_version=0,
+                **({"parent": f"{group}.{parent}"} if parent else {}))))
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("keys", [
+    dict(sequence_parallel_size=2, beta=0.04, num_iterations=2),
+    dict(sequence_parallel_size=3, loss_type="gspo", sequence_parallel_mode="llama3"),
+    dict(sequence_parallel_size=2, loss_type="rloo", beta=0.1, sequence_parallel_mode="zigzag-ring"),
+    dict(sequence_parallel_size=2, top_entropy_quantile=0.5, scale_rewards="batch", per_device_train_batch_size=1,
+         gradient_accumulation_steps=2),
+    dict(num_ranks=2, per_device_train_batch_size=1, loss_type="reinforce_plus_plus_baseline", beta=0.02),
+    dict(num_ranks=4, sequence_parallel_size=2, per_device_train_batch_size=1, zero_stage=3),
+], ids=lambda keys: "-".join(str(value) for value in keys.values()))
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_5"])
+def test_ranks_change_nothing(kind, keys, tmp_path):
+    """Trees under sequence parallelism, data parallelism and accumulation equal one rank."""
+    folder = write_model(tmp_path / kind, kind)
+    config = json.loads((folder / "config.json").read_text())
+    tree_rollouts(tmp_path / "rollouts.jsonl", config["vocab_size"])
+    keys = dict(keys)
+    ranks = keys.pop("num_ranks", keys.get("sequence_parallel_size", 1))
+    split = ("sequence_parallel_size", "sequence_parallel_mode", "per_device_train_batch_size",
+             "gradient_accumulation_steps", "zero_stage")
+    alone = {key: value for key, value in keys.items() if key not in split}
+    one = run_to_end(ours(tmp_path, folder, **alone))
+    many = run_to_end(ours(tmp_path, folder, **keys) | dict(output_dir=str(tmp_path / "many")), ranks)
+    assert many.logged("loss") == pytest.approx(one.logged("loss"), rel=TOLERANCE, abs=TOLERANCE)
+    assert relative_difference(many.logged("grad_norm"), one.logged("grad_norm")) < TOLERANCE
+    for name in ("reward", "entropy", "completions/mean_length"):
+        assert many.logged(name) == pytest.approx(one.logged(name), rel=TOLERANCE), name

@@ -1,0 +1,93 @@
+#include "longspan/rollouts/rewards.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "longspan/base/user_error.h"
+#include "longspan/settings/policy_settings.h"
+
+namespace longspan {
+namespace {
+
+PolicySettings rewards_of(const std::string& names, const std::string& weights = "") {
+  PolicySettings settings;
+  settings.rewards = names;
+  settings.reward_weights = weights;
+  settings.max_completion_length = 10;
+  return settings;
+}
+
+const std::vector<JudgedAnswer> kAnswers = {
+    {.prompt = "2 + 2?", .answer = " It is 4. ", .solution = "4", .num_tokens = 5},
+    {.prompt = "2 + 2?", .answer = "4\n", .solution = "4", .num_tokens = 1},
+    {.prompt = "?", .answer = "none", .solution = "none", .num_tokens = 2}};
+
+TEST_CASE("rewards: exact matches, numbers and lengths, with weights") {
+  const Rewards rewards(rewards_of("exact_match,number,length", "1,0.5,-2"));
+  const auto made = rewards.of(kAnswers);
+  CHECK(made[0].at("exact_match") == 0);
+  CHECK(made[1].at("exact_match") == 1);
+  CHECK(made[0].at("number") == 1);
+  CHECK(made[2].at("exact_match") == 1);
+  CHECK(made[2].at("number") == 0);  // without a number there is no equal number
+  CHECK(made[0].at("length") == -0.5);
+  CHECK(rewards.weights().at("number") == 0.5);
+}
+
+TEST_CASE("rewards: the last number of a text") {
+  CHECK(last_number("x = 1,234.50.") == 1234.5);
+  CHECK(last_number("from 3 to -7") == -7);
+  CHECK(last_number("3-7") == 7);
+  CHECK(last_number("1.2.3") == 3);
+  CHECK(std::isnan(last_number("none, at all.")));
+}
+
+TEST_CASE("rewards: names and weights that are wrong are named") {
+  const auto complaint = [](const PolicySettings& settings) -> std::string {
+    try {
+      const Rewards rewards(settings);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(complaint(rewards_of("")).find("rewards is missing") == 0);
+  CHECK(complaint(rewards_of("numbers")).find("there is no numbers") != std::string::npos);
+  CHECK(complaint(rewards_of("number,number")).find("twice") != std::string::npos);
+  CHECK(complaint(rewards_of("number", "1,2")).find("give one for each") != std::string::npos);
+  CHECK(complaint(rewards_of("number", "much")).find("not a number") != std::string::npos);
+  CHECK(complaint(rewards_of("command")).find("belong together") != std::string::npos);
+}
+
+std::string complaint_of(const std::string& command, int64_t timeout = 20) {
+  PolicySettings settings = rewards_of("command");
+  settings.reward_command = command;
+  settings.reward_timeout = timeout;
+  try {
+    Rewards(settings).of(kAnswers);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("rewards: a command gets JSON lines, and its faults are named") {
+  PolicySettings settings = rewards_of("command");
+  settings.reward_command = "sed 's/.*num_tokens\":\\([0-9]*\\).*/{\"reward\": \\1}/'";
+  const auto made = Rewards(settings).of(kAnswers);
+  CHECK(made[0].at("command") == 5);
+  CHECK(made[2].at("command") == 2);
+  CHECK(complaint_of("echo oh no >&2; exit 3").find("returned status 3:\noh no") !=
+        std::string::npos);
+  CHECK(complaint_of("sleep 30 & sleep 30", 1).find("has not ended after 1 s") !=
+        std::string::npos);
+  CHECK(complaint_of("cat > /dev/null; echo '{\"reward\": 1}'").find("1 reward for 3 answers") !=
+        std::string::npos);
+  CHECK(complaint_of("cat").find("wanted is {\"reward\": NUMBER}") != std::string::npos);
+  CHECK(complaint_of("kill -9 $$").find("signal 9") != std::string::npos);
+  CHECK(complaint_of("sed 's/.*/{\"reward\": 1e999}/'") != "");
+}
+
+}  // namespace
+}  // namespace longspan
