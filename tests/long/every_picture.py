@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "parity"))
 from conftest import run_to_end  # noqa: E402
 from covering import covering_array  # noqa: E402
 from picture_models import MODELS  # noqa: E402
-from test_picture_training import METHODS, folder, settings  # noqa: E402, F401
+from test_picture_training import METHODS, STAGES, folder, settings  # noqa: E402, F401
 
 STEPS = 10
 AXES = {
     "model": list(MODELS),
     "method": [*METHODS, "auto"],
     "num_ranks": [2, 3, 4],
-    "rows": ["pictures", "videos", "packed", "pairs", "shared prompts"],
+    "rows": ["pictures", "videos", "packed", "pairs", "shared prompts", "kto", "rm", "pt"],
     "trains": ["all", "lora", "texts", "projector"],
     "zero": [0, 2, 3],
     "memory": ["checkpointing", "kept", "host", "disk", "tiled"],
@@ -30,6 +30,7 @@ ROWS = {
     "packed": dict(dataset="films", packing=True, neat_packing=True),
     "pairs": dict(dataset="pairs", stage="dpo", pref_share_prompt=False),
     "shared prompts": dict(dataset="pairs", stage="dpo", pref_share_prompt=True),
+    **STAGES,
 }
 TRAINS = {
     "all": dict(),

@@ -21,6 +21,11 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 STEPS = 6
 METHODS = ["allgather", "async-ulysses", "balanced-ulysses", "dummy-head-ulysses", "llama3", "loongtrain", "ring",
            "striped-ring", "ulysses", "usp", "xtuner-ulysses", "zigzag-ring"]
+STAGES = {
+    "kto": dict(stage="kto", dataset="verdicts"),
+    "rm": dict(stage="rm", dataset="pairs"),
+    "pt": dict(stage="pt", dataset="texts", packing=False),
+}
 ALONE = {}  # losses of one rank, by model
 
 
@@ -50,6 +55,11 @@ def folder(request, tmp_path_factory):
                         messages=row["messages"][:1]) for i, row in enumerate(rows)]
     add_dataset(place, "pairs", pairs, formatting="sharegpt", ranking=True, tags=tags,
                 columns=dict(messages="messages", chosen="chosen", rejected="rejected", images="images"))
+    verdicts = [row | dict(good=i % 3 != 1) for i, row in enumerate(rows)]
+    add_dataset(place, "verdicts", verdicts, formatting="sharegpt", tags=tags,
+                columns=dict(messages="messages", images="images", kto_tag="good"))
+    texts = [dict(text=" ".join(message["content"] for message in row["messages"]), images=row["images"]) for row in rows]
+    add_dataset(place, "texts", texts, columns=dict(prompt="text", images="images"))
     frames = []
     for i in range(7):
         frames.append(str(place / f"frame{i}.png"))
@@ -151,7 +161,10 @@ def test_losses_of_transformers(dataset, folder, tmp_path):
     (3, dict(sequence_parallel_size=3, stage="dpo", dataset="pairs", pref_share_prompt=True)),
     (2, dict(sequence_parallel_size=2, finetuning_type="lora", freeze_vision_tower=True,
              freeze_multi_modal_projector=True)),
-], ids=["ring", "zero3", "packed", "films", "dpo", "lora"])
+    (2, dict(sequence_parallel_size=2, zero_stage=2, finetuning_type="lora", lora_target="all") | STAGES["kto"]),
+    (3, dict(sequence_parallel_size=3, sequence_parallel_mode="ring", zero_stage=3) | STAGES["rm"]),
+    (3, dict(sequence_parallel_size=3, sequence_parallel_mode="llama3") | STAGES["pt"]),
+], ids=["ring", "zero3", "packed", "films", "dpo", "lora", "kto", "rm", "pt"])
 def test_shared_work(num_ranks, keys, folder, tmp_path):
     """The same losses as on one rank, to the roundings of fp32, whatever of the activations is saved and where."""
     alone = {key: value for key, value in keys.items() if not key.startswith(("sequence", "zero", "offload", "disable"))}
