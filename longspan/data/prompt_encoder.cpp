@@ -16,9 +16,10 @@ EncodedExamples encode_prompts(const Encoding& encoding, const std::vector<Conve
     examples[i].solution = question.messages.back().content;
     question.messages.pop_back();
     if (has_pictures(question)) {
-      throw RowError(fmt::format(
-          "{}: the question has pictures, and rollouts of pictures are not supported; remove the row",
-          rows[i].source));
+      throw RowError(
+          fmt::format("{}: the question has pictures, and rollouts of pictures are not supported; "
+                      "remove the row",
+                      rows[i].source));
     }
     Sample prompt{.input_ids = turns->question(question)};
     encoding.require_known(prompt.input_ids, rows[i].source);

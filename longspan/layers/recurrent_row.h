@@ -1,6 +1,6 @@
-// Cuts a row at its branches, where a recurrence does not continue from the token before. T: tokens of
-// the row, S: tokens of a stretch, P: tokens of a convolution's window, J: channels, N, K, V: as in
-// kernels/gated_delta_rule.h.
+// Cuts a row at its branches, where a recurrence does not continue from the token before. T: tokens
+// of the row, S: tokens of a stretch, P: tokens of a convolution's window, J: channels, N, K, V: as
+// in kernels/gated_delta_rule.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,13 +13,13 @@ class ByDocument {
  public:
   ByDocument(const PolicyRow& row, const SumOver& sum_over) : row_(row), sum_over_(sum_over) {}
 
-  /// [L] -> [D], over all ranks.
+  /// [L] -> [D], over all processes of the row.
   at::Tensor sum(const at::Tensor& x_L) const {
     return sum_over_(at::zeros_like(row_.labels_D).index_add(0, row_.documents_L, x_L));
   }
   /// [D] -> [L].
   at::Tensor spread(const at::Tensor& x_D) const { return x_D.index_select(0, row_.documents_L); }
-  /// [L] -> [], over all ranks.
+  /// [L] -> [], over all processes of the row.
   at::Tensor total(const at::Tensor& x_L) const { return sum_over_(x_L.sum()); }
 
  private:
@@ -109,8 +109,8 @@ PolicyTerms policy_terms(const PolicyRow& row, const PolicyOptions& options,
   const at::Tensor weight_D = document_weights(row, options);
 
   // With a ratio of tokens, a token's loss reaches only its own log-probability, which is on this
-  // rank. With a ratio of rollouts, the tokens' factors are summed first, so that each rank has the
-  // whole loss as a function of its own labels.
+  // process. With a ratio of rollouts, the tokens' factors are summed first, so that each process
+  // has the whole loss as a function of its own labels.
   at::Tensor ratio_L, ratio_D;
   if (options.loss.level == RatioLevel::kToken) {
     ratio_L = log_ratio_L.exp();

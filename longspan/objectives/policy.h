@@ -1,5 +1,5 @@
-// The loss of rollouts, from log-probabilities of their tokens. L: labels of this rank's share of a
-// row, D: documents (rollouts) of the row. All tensors are fp64, except indices.
+// The loss of rollouts, from log-probabilities of their tokens. L: labels of this process's share
+// of a row, D: documents (rollouts) of the row. All tensors are fp64, except indices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ struct PolicyOptions {
   int64_t fixed_length = 0;  // PolicyMean::kOfFixedLength
 };
 
-/// The data of a row's rollouts. Tensors with a _L are of this rank's labels, in row order; tensors
-/// with a _D are equal on all ranks of the row.
+/// The data of a row's rollouts. Tensors with a _L are of this process's labels, in row order;
+/// tensors with a _D are equal on all processes of the row.
 struct PolicyRow {
   at::Tensor logprobs_L;        // of the policy; differentiable
   at::Tensor old_L = {};        // of the policy at the first update; undefined: logprobs_L
@@ -37,10 +37,10 @@ struct PolicyRow {
   at::Tensor labels_D;       // number of labels
 };
 
-/// The row's loss and the sums of its metrics, over all ranks of the row.
+/// The row's loss and the sums of its metrics, over all processes of the row.
 struct PolicyTerms {
   /// Sum over the row's rollouts; divided by the batch's total of policy_weight(), it is the row's
-  /// contribution to the loss. The gradient on a rank is of its own labels.
+  /// contribution to the loss. The gradient on a process is of its own labels.
   at::Tensor loss;
   // Sums over tokens, without gradient
   at::Tensor clipped_low, clipped_high, kl, mismatch, correction;
@@ -54,7 +54,7 @@ at::Tensor kl_estimate(const at::Tensor& logprobs, const at::Tensor& reference,
 double policy_weight(PolicyMean mean, int64_t num_documents, int64_t num_labels);
 
 /// A ratio above the sequence's level needs advantages that are equal in a document. `sum_over`:
-/// sums over the ranks of the row; the backward is the identity. Collective.
+/// sums over the processes of the row; the backward is the identity. Collective.
 PolicyTerms policy_terms(const PolicyRow& row, const PolicyOptions& options,
                          const SumOver& sum_over);
 

@@ -197,10 +197,9 @@ void check_way(RecurrentWay way, const std::vector<Document>& ragged) {
 TEST_CASE("recurrent layers: heads exchanged give output, gradients and bytes") {
   check_way(RecurrentWay::kHeads, {{37}, {1}, {90, Fork{20, 51}}, {6}});
   // Branches of branches, shorter and longer than the convolution's window.
-  check_way(RecurrentWay::kHeads,
-            {{3},
-             {70,
-              {{0, kNoParent}, {11, 0}, {13, 0}, {14, 2}, {31, 2}, {32, 4}, {40, 4}, {57, 0}}}});
+  check_way(
+      RecurrentWay::kHeads,
+      {{3}, {70, {{0, kNoParent}, {11, 0}, {13, 0}, {14, 2}, {31, 2}, {32, 4}, {40, 4}, {57, 0}}}});
 }
 
 TEST_CASE("recurrent layers: states passed on give output, gradients and bytes") {

@@ -81,7 +81,11 @@ std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& p
   const ExampleSet& train = *rollouts.data.train;
   const Mesh& mesh = rollouts.session.mesh();
   if (parts.make_source) return parts.make_source(train, mesh);
-  if (stage_of(config.method).rows == RowKind::kQuestion) return rollout_source(config, rollouts);
+  if (stage_of(config.method).rows == RowKind::kQuestion) {
+    return rollout_source({config.model, config.method, config.preferences, config.data,
+                           config.output, config.optimization},
+                          rollouts);
+  }
   return std::make_unique<Epochs>(
       train, Loader(train.size(), config.optimization.per_device_train_batch_size, mesh.data.rank(),
                     mesh.data.size(), !config.method.disable_shuffling, config.optimization.seed));

@@ -3,10 +3,15 @@
 #include <stdexcept>
 #include <utility>
 
-#include "longspan/config/config.h"
 #include "longspan/data/turns.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/registers/stage.h"
+#include "longspan/settings/data_settings.h"
+#include "longspan/settings/method_settings.h"
+#include "longspan/settings/model_settings.h"
+#include "longspan/settings/optimization_settings.h"
+#include "longspan/settings/output_settings.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/train/file_rollouts.h"
 #include "longspan/train/rollout_source.h"
 #include "longspan/train/self_rollouts.h"
@@ -17,7 +22,7 @@ namespace {
 /// A maker with the objects that it refers to.
 class FromFile final : public RolloutMaker {
  public:
-  FromFile(const Config& config, const RolloutParts& parts, const RolloutRun& run)
+  FromFile(const RolloutSettings& config, const RolloutParts& parts, const RolloutRun& run)
       : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
         turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
                                  parts.template_time)),
@@ -38,7 +43,7 @@ class FromFile final : public RolloutMaker {
 
 class OfItself final : public RolloutMaker {
  public:
-  OfItself(const Config& config, const RolloutParts& parts, const RolloutRun& run)
+  OfItself(const RolloutSettings& config, const RolloutParts& parts, const RolloutRun& run)
       : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
         rollouts_({.run = run,
                    .session = parts.session,
@@ -61,7 +66,7 @@ class OfItself final : public RolloutMaker {
   SelfRollouts rollouts_;
 };
 
-std::unique_ptr<RolloutMaker> maker_of(const Config& config, const RolloutParts& parts,
+std::unique_ptr<RolloutMaker> maker_of(const RolloutSettings& config, const RolloutParts& parts,
                                        const RolloutRun& run) {
   const std::string& rollout = config.preferences.policy.rollout;
   if (rollout == "file") return std::make_unique<FromFile>(config, parts, run);
@@ -71,7 +76,8 @@ std::unique_ptr<RolloutMaker> maker_of(const Config& config, const RolloutParts&
 
 }  // namespace
 
-std::unique_ptr<ExampleSource> rollout_source(const Config& config, const RolloutParts& parts) {
+std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
+                                              const RolloutParts& parts) {
   const PolicySettings& policy = config.preferences.policy;
   const RolloutRun run{.policy = policy,
                        .on_bad_row = on_bad_row_of(config.data),

@@ -11,7 +11,22 @@
 
 namespace longspan {
 
-struct Config;
+struct DataSettings;
+struct MethodSettings;
+struct ModelSettings;
+struct OptimizationSettings;
+struct OutputSettings;
+struct PreferenceSettings;
+
+/// The sections of the configuration that describe rollouts.
+struct RolloutSettings {
+  const ModelSettings& model;
+  const MethodSettings& method;
+  const PreferenceSettings& preferences;
+  const DataSettings& data;
+  const OutputSettings& output;
+  const OptimizationSettings& optimization;
+};
 
 struct RolloutParts {
   Session& session;
@@ -22,7 +37,8 @@ struct RolloutParts {
   Events& events;
 };
 
-/// `config` and the parts must outlive the source. Throws UserError. Collective.
-std::unique_ptr<ExampleSource> rollout_source(const Config& config, const RolloutParts& parts);
+/// The settings and the parts must outlive the source. Throws UserError. Collective.
+std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
+                                              const RolloutParts& parts);
 
 }  // namespace longspan

@@ -59,8 +59,8 @@ const std::string& small_model_folder() {
   return folder;
 }
 
-/// Returns the content of a file of small_model_folder(). std::filesystem's copy functions fail when
-/// the fuzzer's timer interrupts them (EINTR); streams try again.
+/// Returns the content of a file of small_model_folder(). std::filesystem's copy functions fail
+/// when the fuzzer's timer interrupts them (EINTR); streams try again.
 std::string small_model_file(const std::string& name) {
   std::ifstream file(small_model_folder() + "/" + name, std::ios::binary);
   fuzz::require(file.is_open(), "the small model has the file");
