@@ -150,7 +150,9 @@ PolicyTerms policy_terms(const PolicyRow& row, const PolicyOptions& options,
       }
       terms.loss = terms.loss + options.beta * kl;
     }
-    terms.kl = by_document.total(kl_L.detach());
+    // As in TRL, the metric is of the estimates in the loss.
+    const bool corrected = options.corrects_kl && !options.loss.kl_in_reward;
+    terms.kl = by_document.total(corrected ? (kl_L * ratio_L).detach() : kl_L.detach());
   }
   const at::Tensor used_L = ratio_L.detach();
   const bool absolute = options.loss.kind.use == RatioUse::kWeight;

@@ -151,7 +151,7 @@ class TreeRow {
     std::vector<Documents> classes;
     for (const ComparedDocument* document : all) {
       const auto fits = [&](Documents some) {
-        if (t >= num_comparable(*some.front(), *document)) return false;
+        if (t >= most_shared(*some.front(), *document)) return false;
         some.push_back(document);
         return shared_from(some, t) > t;
       };
@@ -165,8 +165,9 @@ class TreeRow {
     return classes;
   }
 
-  static int64_t num_comparable(const ComparedDocument& a, const ComparedDocument& b) {
-    return num_before_other_pictures(*a.sample, *b.sample, std::min(a.length(), b.length()));
+  /// The last token before another picture is not shared, as the last token before another token.
+  static int64_t most_shared(const ComparedDocument& a, const ComparedDocument& b) {
+    return num_before_other_pictures(*a.sample, *b.sample, std::min(a.length(), b.length())) - 1;
   }
 
   void add_segment(const Documents& some, int64_t begin, int64_t parent) {
@@ -179,7 +180,7 @@ class TreeRow {
     } else {
       int64_t most = INT64_MAX;
       for (const ComparedDocument* document : some) {
-        most = std::min(most, num_comparable(*some.front(), *document));
+        most = std::min(most, most_shared(*some.front(), *document));
       }
       for (int64_t next = begin; next < most; end = next) {
         next = shared_from(some, end);

@@ -157,7 +157,7 @@ constexpr auto kLoss = [] {
 }();
 constexpr StageKeys kLossKeys{.keys = kLoss};
 constexpr const StageKeys* kKeys[] = {&kLossKeys, &kPreferenceKeys, &kReferenceKeys,
-                                      &kSharedPromptKeys};
+                                      &kPrecomputedKeys, &kSharedPromptKeys};
 
 std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings& method) {
   const PreferenceSettings defaults;

@@ -66,9 +66,6 @@ std::vector<std::string> problems(const PreferenceSettings& config, const Method
          "ref_model");
   demand(policy.beta > 0 || (!policy.kl_estimator && !policy.kl_in_reward),
          "kl_estimator and kl_in_reward are for beta above 0; give beta, or remove the keys");
-  demand(!config.precompute_ref_log_probs,
-         "precompute_ref_log_probs computes a table for the rows of a data set, and rollouts are "
-         "not known in advance; remove the key");
   demand(!policy.importance_sampling_clip_min ||
              *policy.importance_sampling_clip_min <= policy.importance_sampling_clip_max,
          "importance_sampling_clip_min is above importance_sampling_clip_max; lower it");

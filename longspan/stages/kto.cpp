@@ -124,7 +124,8 @@ class KtoObjective : public Objective {
 
 constexpr std::string_view kWeights[] = {"kto_chosen_weight", "kto_rejected_weight"};
 constexpr StageKeys kWeightKeys{.keys = kWeights};
-constexpr const StageKeys* kKeys[] = {&kPreferenceKeys, &kWeightKeys, &kReferenceKeys};
+constexpr const StageKeys* kKeys[] = {&kPreferenceKeys, &kWeightKeys, &kReferenceKeys,
+                                      &kPrecomputedKeys};
 
 std::string document_name(const Example& example, size_t i) {
   return i == 0 ? fmt::format("answer ({})", example.desirable ? "good" : "bad")

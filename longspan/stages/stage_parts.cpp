@@ -9,8 +9,8 @@ namespace longspan {
 namespace {
 
 constexpr std::string_view kPacking[] = {"packing"}, kPreference[] = {"pref_beta", "pref_ftx"},
-                           kReference[] = {"ref_model", "ref_model_adapters",
-                                           "precompute_ref_log_probs"},
+                           kReference[] = {"ref_model", "ref_model_adapters"},
+                           kPrecomputed[] = {"precompute_ref_log_probs"},
                            kSharedPrompt[] = {"pref_share_prompt"},
                            kRollouts[] = {"rollout",         "rollouts",
                                           "rollout_timeout", "rewards",
@@ -23,6 +23,7 @@ constexpr std::string_view kPacking[] = {"packing"}, kPreference[] = {"pref_beta
 extern const StageKeys kPackingKeys{.keys = kPacking};
 extern const StageKeys kPreferenceKeys{.keys = kPreference};
 extern const StageKeys kReferenceKeys{.keys = kReference};
+extern const StageKeys kPrecomputedKeys{.keys = kPrecomputed};
 extern const StageKeys kSharedPromptKeys{.keys = kSharedPrompt, .use = "pairs of answers"};
 extern const StageKeys kRolloutKeys{.keys = kRollouts, .use = "rollouts"};
 

@@ -13,7 +13,8 @@ namespace longspan {
 // Keys
 extern const StageKeys kPackingKeys;       // rows that hold several documents
 extern const StageKeys kPreferenceKeys;    // strength of a preference
-extern const StageKeys kReferenceKeys;     // which reference model, and when it is computed
+extern const StageKeys kReferenceKeys;     // which reference model
+extern const StageKeys kPrecomputedKeys;   // when the reference model is computed
 extern const StageKeys kSharedPromptKeys;  // two answers to one prompt
 extern const StageKeys kRolloutKeys;       // the source of rollouts
 
