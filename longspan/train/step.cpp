@@ -28,7 +28,11 @@ TrainingStep::TrainingStep(const OptimizationSettings& config, const StepSchedul
 
 StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   session_.begin_step(step);
-  if (!source_.prepare(step)) return {.interrupted = true};
+  if (!source_.prepare(step)) {
+    StepResult stopped;
+    stopped.interrupted = true;
+    return stopped;
+  }
   const std::vector<Row> rows = take_rows(step);  // same on all SP members
   // The loss is a mean over the whole global batch. Its only denominator is known before any
   // computation.
