@@ -159,7 +159,7 @@ LOSSES = {
 def test_losses(name, beta, models, tmp_path):
     # Two updates of each batch, so that ratios leave 1 and some are clipped.
     their_arguments, our_keys = LOSSES[name]
-    names = METRICS + (["kl"] if beta else []) + ([] if name == "cispo" else CLIPPED)
+    names = METRICS + (["kl"] if beta else []) + ([] if name in ("cispo", "gspo") else CLIPPED)
     compare(models, tmp_path, names, dict(beta=beta, num_iterations=2, steps_per_generation=1, **their_arguments),
             dict(beta=beta, num_iterations=2, **our_keys))
 
