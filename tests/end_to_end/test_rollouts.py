@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import add_dataset, bytes_of_weights, run_processes, run_to_end, settings_of
+from conftest import add_dataset, run_to_end, settings_of
 
 STEPS = 4
 
@@ -38,11 +38,9 @@ def test_resumed_amid_a_batch(ranks, models, tmp_path):
         assert all(number <= 0 for number in row["logprobs"])
     # The sampler's log-probabilities are the trainer's.
     assert max(whole.logged("sampling/logp_difference")[::2]) < 1e-4
-    run_to_end(settings_for(models, tmp_path, "half", **keys), ranks)
-    for number in (2, 4):  # the checkpoints behind the third update, the second on its batch, are gone
-        checkpoint = tmp_path / "half" / f"checkpoint-{number}"
-        if checkpoint.exists() and number == 4:
-            (checkpoint / "training_state.json").unlink()
-    resumed = run_to_end(settings_for(models, tmp_path, "half", **keys,
-                                      resume_from_checkpoint=str(tmp_path / "half" / "checkpoint-3")), ranks)
-    assert bytes_of_weights(resumed.output_dir) == bytes_of_weights(whole.output_dir)
+    weights = (whole.output_dir / "model.safetensors").read_bytes()
+    (whole.output_dir / "model.safetensors").unlink()
+    # The first update on the second batch is done, the second is not.
+    from_third = str(whole.output_dir / "checkpoint-3")
+    resumed = run_to_end(settings_for(models, tmp_path, "whole", **keys, resume_from_checkpoint=from_third), ranks)
+    assert (resumed.output_dir / "model.safetensors").read_bytes() == weights

@@ -82,7 +82,8 @@ def stage_run(stage_models, stage_data, known_run):
 
 
 def test_every_stage_and_loss_is_here():
-    assert {keys["stage"] for keys in STAGES.values()} == set(words_of_the_program("stage"))
+    # Rows of grpo are no rows of a data set: tests/parity/test_grpo.py shares them by ranks.
+    assert {keys["stage"] for keys in STAGES.values()} == set(words_of_the_program("stage")) - {"grpo"}
     losses = [keys.get("pref_loss", "sigmoid") for keys in STAGES.values() if keys["stage"] == "dpo"]
     assert set(losses) == set(words_of_the_program("pref_loss"))
 
