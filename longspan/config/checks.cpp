@@ -156,14 +156,19 @@ void check_rows_of_caller(const Config& config, const Demand& demand) {
 /// The source of rollouts is a file, or the answers to the questions of a data set.
 void check_rollouts(const Config& config, const Demand& demand) {
   const PolicySettings& policy = config.preferences.policy;
+  const PolicySettings defaults;
   if (policy.rollout == "file") {
     demand(!policy.rollouts.empty(), "rollouts is missing: give a file of rollouts (JSON lines)");
     demand(config.data.dataset.empty(),
            "dataset: rollout: file trains on the file in rollouts; remove dataset");
-    demand(policy.rewards.empty(),
-           "rewards: the rollouts of a file have their rewards; remove the key");
+    demand(policy.rewards.empty() && policy.reward_weights.empty() &&
+               policy.reward_command.empty() && policy.reward_timeout == defaults.reward_timeout,
+           "rewards, reward_weights, reward_command and reward_timeout are for rollout: self; the "
+           "rollouts of a file have their rewards; remove the keys");
   } else {
-    demand(policy.rollouts.empty(), "rollouts is for rollout: file; remove the key");
+    demand(policy.rollouts.empty() && policy.rollout_timeout == defaults.rollout_timeout &&
+               !policy.max_staleness,
+           "rollouts, rollout_timeout and max_staleness are for rollout: file; remove the keys");
     demand(!config.data.dataset.empty(),
            "dataset is missing: give the questions to answer, by names from dataset_info.json");
     demand(!policy.rewards.empty(), "rewards is missing: give the names of reward functions");

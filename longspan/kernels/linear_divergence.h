@@ -45,9 +45,10 @@ struct TeacherHead {
 /// Differentiable in the student's hidden states and weight. Logits are fp32, or fp64 for fp64;
 /// probabilities and sums over them are fp64.
 ///
-/// Of the whole vocabulary, saves log-sum-exps. The backward recomputes both models' logits. With
-/// top_k, saves the gradients of the k tokens and the tail, and recomputes the student's logits
-/// only. The logits of both models together take at most `chunk_bytes`.
+/// Without top_k, the forward saves log-sum-exps, and the backward recomputes both models' logits.
+/// With top_k, the forward saves the gradients of the k tokens and the tail, and the backward
+/// recomputes the
+/// student's logits only. The logits of both models together take at most `chunk_bytes`.
 ///
 /// Throws c10::Error for options out of their range, and for models of different vocabularies or
 /// dtypes of logits.

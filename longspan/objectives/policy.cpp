@@ -126,15 +126,11 @@ PolicyTerms policy_terms(const PolicyRow& row, const PolicyOptions& options,
     const at::Tensor factor_D =
         of_sums ? by_document.sum(factor_L) / labels_D : by_document.sum(factor_L);
     const at::Tensor advantages_D = by_document.sum(row.advantages_L) / labels_D;
-    // RatioUse::kWeight with log p needs the tokens.
-    if (options.loss.kind.use == RatioUse::kClipped) {
-      terms.loss =
-          (surrogate(ratio_D, advantages_D, at::Tensor(), options) * factor_D * weight_D).sum();
-    } else {
-      const at::Tensor losses_L =
-          surrogate(ratio_L.detach(), row.advantages_L, policy_L, options) * factor_L;
-      terms.loss = by_document.total(losses_L * by_document.spread(weight_D));
+    if (options.loss.kind.use != RatioUse::kClipped) {
+      throw std::logic_error("a ratio of rollouts weights no log-probabilities of tokens");
     }
+    terms.loss =
+        (surrogate(ratio_D, advantages_D, at::Tensor(), options) * factor_D * weight_D).sum();
   }
 
   if (row.reference_L.defined()) {

@@ -53,8 +53,9 @@ at::Tensor kl_estimate(const at::Tensor& logprobs, const at::Tensor& reference,
 /// Returns the contribution of a row to the denominator of the loss.
 double policy_weight(PolicyMean mean, int64_t num_documents, int64_t num_labels);
 
-/// A ratio above the sequence's level needs advantages that are equal in a document. `sum_over`:
-/// sums over the processes of the row; the backward is the identity. Collective.
+/// A ratio of rollouts needs advantages that are equal in a document, and RatioUse::kClipped (else
+/// throws std::logic_error). `sum_over`: sums over the processes of the row; the backward is the
+/// identity. Collective.
 PolicyTerms policy_terms(const PolicyRow& row, const PolicyOptions& options,
                          const SumOver& sum_over);
 

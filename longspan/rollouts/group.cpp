@@ -108,38 +108,37 @@ bool GroupCollector::is_stale(const RolloutGroup& group, int64_t version) const 
   return is_stale;
 }
 
-void GroupCollector::drop_stale(int64_t version, std::vector<std::string>& notes) {
-  std::vector<bool> stale;  // all groups are checked before one is dropped
-  for (const RolloutGroup& group : complete_) stale.push_back(is_stale(group, version));
-  int64_t num_groups = 0, num_rollouts = 0;
-  std::deque<RolloutGroup> fresh;
-  for (size_t i = 0; i < stale.size(); ++i) {
-    if (stale[i]) {
-      ++num_groups;
-      num_rollouts += std::ssize(complete_[i].rollouts);
-    } else {
-      fresh.push_back(std::move(complete_[i]));
-    }
-  }
-  complete_ = std::move(fresh);
-  num_dropped_ += num_groups;
-  if (num_groups == 0) return;
-  notes.push_back(fmt::format(
-      "Dropped {} ({}): a policy_version is below {}, which is {} less max_staleness {}",
-      counted(num_groups, "group"), counted(num_rollouts, "rollout"),
-      version - *rules_.max_staleness, counted(version, "update"), *rules_.max_staleness));
-}
-
 std::vector<RolloutGroup> GroupCollector::take(int64_t num_groups, std::optional<int64_t> version,
                                                std::vector<std::string>& notes) {
-  if (version) drop_stale(*version, notes);
-  if (num_complete() < num_groups) return {};
+  // Groups behind the batch may be of versions that the policy has yet to reach.
+  std::vector<size_t> fresh, stale;
+  for (size_t i = 0; i < complete_.size() && std::ssize(fresh) < num_groups; ++i) {
+    (version && is_stale(complete_[i], *version) ? stale : fresh).push_back(i);
+  }
+  drop(stale, version.value_or(0), notes);
+  if (std::ssize(fresh) < num_groups) return {};
   const auto end = complete_.begin() + num_groups;
   require_own_ids(complete_.begin(), end);
   std::vector<RolloutGroup> groups(std::make_move_iterator(complete_.begin()),
                                    std::make_move_iterator(end));
   complete_.erase(complete_.begin(), end);
   return groups;
+}
+
+void GroupCollector::drop(const std::vector<size_t>& stale, int64_t version,
+                          std::vector<std::string>& notes) {
+  if (stale.empty()) return;
+  int64_t num_rollouts = 0;
+  for (auto place = stale.rbegin(); place != stale.rend(); ++place) {
+    const auto group = complete_.begin() + static_cast<std::ptrdiff_t>(*place);
+    num_rollouts += std::ssize(group->rollouts);
+    complete_.erase(group);
+  }
+  num_dropped_ += std::ssize(stale);
+  notes.push_back(fmt::format(
+      "Dropped {} ({}): a policy_version is below {}, which is {} less max_staleness {}",
+      counted(std::ssize(stale), "group"), counted(num_rollouts, "rollout"),
+      version - *rules_.max_staleness, counted(version, "update"), *rules_.max_staleness));
 }
 
 }  // namespace longspan

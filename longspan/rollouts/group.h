@@ -41,10 +41,10 @@ class GroupCollector {
 
   /// Returns the next `num_groups` complete groups, in the order of their completion. Returns none,
   /// and keeps the groups, if there are fewer. `version`: updates of the policy so far; nullopt:
-  /// versions are not compared. Groups with a rollout of an older version than `version` -
-  /// max_staleness are dropped, and `notes` gets a sentence with their number. Throws UserError: a
-  /// version above `version`; a rollout without a version, if max_staleness is set; an id that two
-  /// groups of the batch share.
+  /// versions are not compared. Groups before and among these groups with a rollout of an older
+  /// version than `version` - max_staleness are dropped, and `notes` gets a sentence with their
+  /// number. Throws UserError, for one of these groups: a version above `version`; a rollout
+  /// without a version, if max_staleness is set; an id that two groups share.
   std::vector<RolloutGroup> take(int64_t num_groups, std::optional<int64_t> version,
                                  std::vector<std::string>& notes);
 
@@ -57,7 +57,8 @@ class GroupCollector {
  private:
   void complete(RolloutGroup group);
   bool is_stale(const RolloutGroup& group, int64_t version) const;
-  void drop_stale(int64_t version, std::vector<std::string>& notes);
+  /// Drops the complete groups at these places, which ascend.
+  void drop(const std::vector<size_t>& stale, int64_t version, std::vector<std::string>& notes);
 
   GroupRules rules_;
   std::map<std::string, size_t> places_;  // of incomplete groups in open_, by name

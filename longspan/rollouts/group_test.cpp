@@ -1,6 +1,7 @@
 #include "longspan/rollouts/group.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "longspan/testing/dataset_folder.h"
 
@@ -78,6 +79,19 @@ TEST_CASE("rollout groups: the bound on the age of rollouts") {
   CHECK(notes[0] ==
         "Dropped 1 group (2 rollouts): a policy_version is below 4, which is 5 updates less "
         "max_staleness 1");
+}
+
+TEST_CASE("rollout groups: a batch is the same where later rollouts have arrived already") {
+  // A run that is resumed reads the file again, with rollouts that later versions have sampled.
+  GroupCollector groups({.num_generations = 1, .max_staleness = 2});
+  for (const int64_t version : {0, 4, 5}) {
+    groups.add(member(fmt::format("{}", version), version));
+  }
+  std::vector<std::string> notes;
+  CHECK(groups.take(1, 1, notes).front().name == "0");
+  CHECK(groups.take(1, 4, notes).front().name == "4");
+  CHECK_THROWS_AS(groups.take(1, 4, notes), UserError);
+  CHECK(notes.empty());
 }
 
 TEST_CASE("rollout groups: versions that cannot be") {

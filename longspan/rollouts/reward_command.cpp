@@ -1,3 +1,5 @@
+#include "longspan/rollouts/reward_command.h"
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <spawn.h>
@@ -14,7 +16,6 @@
 #include <utility>
 
 #include "longspan/base/user_error.h"
-#include "longspan/rollouts/rewards.h"
 #include "longspan/text/shown.h"
 
 extern char** environ;
@@ -122,7 +123,7 @@ std::string output_of(const std::string& command, const std::string& input, int6
       const ssize_t size = ::send(in.ends[0], input.data() + num_written,
                                   input.size() - num_written, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (size > 0) num_written += static_cast<size_t>(size);
-      // A command that does not read its input is none of our business: its status counts.
+      // A command may ignore its input; its status tells whether it failed.
       const bool failed = size < 0 && errno != EAGAIN && errno != EINTR;
       if (failed || num_written == input.size()) Sockets::close(in.ends[0]);
     }

@@ -13,6 +13,7 @@
 #include "longspan/base/names.h"
 #include "longspan/base/user_error.h"
 #include "longspan/input/json_text.h"
+#include "longspan/rollouts/reward_command.h"
 #include "longspan/settings/policy_settings.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/nearest.h"

@@ -49,9 +49,4 @@ class Rewards {
 /// Returns the last number in a text; NaN: the text has none. Commas between digits are left out.
 double last_number(std::string_view text);
 
-/// Runs a shell command with `input` as its standard input. Returns its standard output. Throws
-/// UserError if the command cannot be started, returns another status than 0, or runs longer than
-/// `timeout` seconds; its processes are then killed. The message has the end of standard error.
-std::string output_of(const std::string& command, const std::string& input, int64_t timeout);
-
 }  // namespace longspan

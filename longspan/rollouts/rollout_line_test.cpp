@@ -75,7 +75,7 @@ TEST_CASE("rollout lines: forms of values") {
   CHECK(prompt.token_ids == std::vector<int32_t>{5, 6, 7});
   CHECK(prompt.mask == std::vector<bool>{false, true, true});
   CHECK(prompt.reward == 2);
-  // Of all tokens, or of the trained tokens; values of other tokens do not count.
+  // A number for each token, or for each trained token; numbers of other tokens do not count.
   const std::vector<double> logprobs{0, -1, -2};
   CHECK(parsed_line(with_fields(R"("reward": 0, "logprobs": [-1, -2])")).logprobs == logprobs);
   CHECK(parsed_line(with_fields(R"("reward": 0, "logprobs": [null, -1, -2])")).logprobs ==

@@ -41,8 +41,8 @@ struct Sample {
 /// A packed row, or one rank's share of the row.
 ///   - labels_T is shifted left inside each document: labels_T[i] is the token that position i
 ///     predicts, and kIgnoreLabel at a document's last token.
-///   - positions_T restarts at 0 in each document. In a forked document, the second branch
-///     continues the prompt's positions.
+///   - positions_T restarts at 0 in each document. In a document with branches, each branch
+///     continues its parent's positions.
 ///   - packing always describes the WHOLE padded row, including documents of padding.
 ///   - documents_T[i] is the index of token i's sample in the row; -1 for padding.
 ///   - places_T[i] is token i's index in its document. places_T is defined only if positions differ

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct Example {
   bool desirable = true;  // kto: true if the answer is desirable
   /// grpo: the reward of each document; empty: the documents have advantages as a column.
   std::vector<double> rewards = {};
+  std::map<std::string, double> reward_sums = {};  // grpo: sums of the rewards' parts, by name
   int64_t num_truncated = 0;  // grpo: documents that ended by their length limit
   std::string solution = {};  // grpo, of a question in a data set: the row's answer
   /// sft with packing and without neat_packing: indices of the samples' first tokens in the single

@@ -17,8 +17,8 @@ inline int64_t round_up(int64_t value, int64_t multiple) {
 Packing pad_tail(const Packing& packing, int64_t multiple);
 
 /// Returns the row with the length of EACH document rounded up. The padding is at the end of the
-/// document, where causal attention of the document's tokens never sees the padding. In a forked
-/// document the padding belongs to the second branch.
+/// document, where causal attention of the document's tokens never sees the padding. In a
+/// document with branches the padding belongs to the last branch.
 Packing pad_documents(const Packing& packing, int64_t multiple);
 
 }  // namespace longspan

@@ -91,10 +91,18 @@ class ComparedDocument {
 
 using Documents = std::vector<const ComparedDocument*>;
 
+/// True if the documents have token t + 1 and its data in common.
+bool have_next_in_common(const Documents& documents, int64_t t) {
+  const ComparedDocument& first = *documents.front();
+  return std::ranges::all_of(documents, [&](const ComparedDocument* document) {
+    return document->equal_columns_at(first, t + 1) && document->equal_positions_at(first, t + 1);
+  });
+}
+
 /// True if the documents can share token t. They have all of the token's data in common, also the
 /// next token, and at most one of them predicts a label from it. That document's columns count;
 /// where others differ, they have padding.
-bool share_token(const Documents& documents, int64_t t) {
+bool share_token(const Documents& documents, int64_t t, SharedTokens shared) {
   const ComparedDocument& first = *documents.front();
   const ComparedDocument* predicts = nullptr;
   for (const ComparedDocument* document : documents) {
@@ -105,9 +113,10 @@ bool share_token(const Documents& documents, int64_t t) {
       return false;
     }
     if (!document->predicts_at(t)) continue;
-    if (predicts != nullptr) return false;
+    if (predicts != nullptr || shared == SharedTokens::kWithoutLabels) return false;
     predicts = document;
   }
+  if (shared == SharedTokens::kWithoutLabels && !have_next_in_common(documents, t)) return false;
   const ComparedDocument& counts = predicts == nullptr ? first : *predicts;
   return std::ranges::all_of(documents, [&](const ComparedDocument* document) {
     return document->equal_columns_at(counts, t) ||
@@ -117,13 +126,13 @@ bool share_token(const Documents& documents, int64_t t) {
 
 /// Returns the end of the tokens from t on that the documents share because of token t: t, t + 1,
 /// or the end of a two-way span, which is shared whole.
-int64_t shared_from(const Documents& documents, int64_t t) {
+int64_t shared_from(const Documents& documents, int64_t t, SharedTokens shared) {
   int64_t end = t + 1;
   for (const ComparedDocument* document : documents) {
     end = std::max(end, document->end_of_span_at(t));
   }
   for (int64_t i = t; i < end; ++i) {
-    if (!share_token(documents, i)) return t;
+    if (!share_token(documents, i, shared)) return t;
   }
   return end;
 }
@@ -131,6 +140,8 @@ int64_t shared_from(const Documents& documents, int64_t t) {
 /// Builds a row of trees from the documents of an example.
 class TreeRow {
  public:
+  explicit TreeRow(SharedTokens shared) : shared_(shared) {}
+
   std::vector<Document> documents;
   std::vector<int64_t> index;  // into the concatenation of all documents
 
@@ -153,7 +164,7 @@ class TreeRow {
       const auto fits = [&](Documents some) {
         if (t >= most_shared(*some.front(), *document)) return false;
         some.push_back(document);
-        return shared_from(some, t) > t;
+        return shared_from(some, t, shared_) > t;
       };
       const auto found = std::ranges::find_if(classes, fits);
       if (found == classes.end()) {
@@ -183,7 +194,7 @@ class TreeRow {
         most = std::min(most, most_shared(*some.front(), *document));
       }
       for (int64_t next = begin; next < most; end = next) {
-        next = shared_from(some, end);
+        next = shared_from(some, end, shared_);
         if (next == end) break;
       }
     }
@@ -204,14 +215,15 @@ class TreeRow {
     return predicts == some.end() ? some.front() : *predicts;
   }
 
+  SharedTokens shared_;
   Document document_ = {};
   int64_t first_ = 0;  // token of document_ in the row
 };
 
 }  // namespace
 
-Batch collate_shared(const std::vector<const Example*>& examples) {
-  TreeRow row;
+Batch collate_shared(const std::vector<const Example*>& examples, SharedTokens shared) {
+  TreeRow row(shared);
   std::vector<const Sample*> samples;
   int64_t begin = 0;  // of a document in the concatenation
   for (const Example* example : examples) {

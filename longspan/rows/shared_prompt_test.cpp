@@ -18,6 +18,10 @@ std::vector<int64_t> list_of(const at::Tensor& x_T) {
 
 using Values = std::vector<int64_t>;
 
+Batch collate_pairs(const std::vector<const Example*>& pairs) {
+  return collate_shared(pairs, SharedTokens::kWithoutLabels);
+}
+
 Example pair_of(Sample chosen, Sample rejected) {
   Example pair;
   pair.documents = {std::move(chosen), std::move(rejected)};
@@ -29,7 +33,7 @@ Example pair_of(Sample chosen, Sample rejected) {
 TEST_CASE("collate_shared: branches begin with the prompt's last token, at its position") {
   const Example pair =
       pair_of({{5, 6, 7, 8, 9}, {-100, -100, -100, 8, 9}}, {{5, 6, 7, 4}, {-100, -100, -100, 4}});
-  const Batch row = collate_shared({&pair});
+  const Batch row = collate_pairs({&pair});
   CHECK((row.packing == Packing::from_documents({{7, Fork{2, 5}}})));
   CHECK(list_of(row.tokens_T) == Values{5, 6, 7, 8, 9, 7, 4});
   CHECK(list_of(row.labels_T) == Values{-100, -100, 8, 9, -100, 4, -100});
@@ -55,24 +59,24 @@ TEST_CASE("collate_shared: a picture whose tokens see each other is shared whole
   const Example prompt = pair_of(sample({1, 9, 9, 9, 4, 5, 6}, {-1, 0, 1, 2, -1, -1, -1}),
                                  sample({1, 9, 9, 9, 4, 5, 7, 7}, {-1, 0, 1, 2, -1, -1, -1, -1}));
   CHECK(
-      (collate_shared({&prompt}).packing == Packing::from_documents({{10, Fork{5, 7}, {{1, 4}}}})));
+      (collate_pairs({&prompt}).packing == Packing::from_documents({{10, Fork{5, 7}, {{1, 4}}}})));
   // The prompt would end within the picture; one answer has a picture too.
   const Example cut = pair_of(sample({1, 9, 9, 9, 6}, {-1, 0, 1, 2, -1}),
                               sample({1, 9, 9, 9, 7, 9, 9, 7}, {-1, 0, 1, 2, -1, 3, 4, -1}));
-  const Batch row = collate_shared({&cut});
+  const Batch row = collate_pairs({&cut});
   CHECK((row.packing == Packing::from_documents({{12, Fork{1, 5}, {{1, 4}, {5, 8}, {9, 11}}}})));
   CHECK(list_of(row.tokens_T) == Values{1, 9, 9, 9, 6, 9, 9, 9, 7, 9, 9, 7});
   // Nothing is left to share.
   const Example whole =
       pair_of(sample({9, 9, 9, 6}, {0, 1, 2, -1}), sample({9, 9, 9, 7}, {0, 1, 2, -1}));
-  CHECK((collate_shared({&whole}).packing ==
+  CHECK((collate_pairs({&whole}).packing ==
          Packing::from_documents({{4, {}, {{0, 3}}}, {4, {}, {{0, 3}}}})));
 }
 
 TEST_CASE("collate_shared: answers that begin alike are not shared, their labels count twice") {
   const Example pair =
       pair_of({{5, 6, 8, 9}, {-100, -100, 8, 9}}, {{5, 6, 8, 4}, {-100, -100, 8, 4}});
-  const Batch row = collate_shared({&pair});
+  const Batch row = collate_pairs({&pair});
   CHECK((row.packing == Packing::from_documents({{7, Fork{1, 4}}})));
   CHECK(list_of(row.tokens_T) == Values{5, 6, 8, 9, 6, 8, 4});
   CHECK(list_of(row.labels_T) == Values{-100, 8, 9, -100, 8, 4, -100});
@@ -81,22 +85,22 @@ TEST_CASE("collate_shared: answers that begin alike are not shared, their labels
 TEST_CASE("collate_shared: pairs that share nothing stay apart; documents are numbered on") {
   const Example one_token = pair_of({{5, 6}, {-100, 6}}, {{5, 7}, {-100, 7}});
   const Example different = pair_of({{5, 6}, {-100, 6}}, {{4, 6}, {-100, 6}});
-  // Equal tokens that are trained in one of the two, which predicts them.
+  // Equal tokens that are trained in one of the two.
   const Example labels = pair_of({{5, 6, 7}, {-100, 6, 7}}, {{5, 6, 7}, {-100, -100, 7}});
   const Example shares = pair_of({{5, 6, 7}, {5, -100, 7}}, {{5, 6, 8}, {5, -100, 8}});
-  const Batch row = collate_shared({&one_token, &different, &labels, &shares});
-  CHECK((row.packing ==
-         Packing::from_documents({{2}, {2}, {2}, {2}, {5, Fork{1, 3}}, {5, Fork{1, 3}}})));
-  CHECK(list_of(row.documents_T) == Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6, 6, 6, 7, 7});
+  const Batch row = collate_pairs({&one_token, &different, &labels, &shares});
+  CHECK((row.packing == Packing::from_documents({{2}, {2}, {2}, {2}, {3}, {3}, {5, Fork{1, 3}}})));
+  CHECK(list_of(row.documents_T) ==
+        Values{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7});
 }
 
 TEST_CASE("collate_shared: equal documents keep a branch each; no pairs give an empty row") {
   const Example equal = pair_of({{5, 6, 7}, {-100, -100, -100}}, {{5, 6, 7}, {-100, -100, -100}});
-  const Batch row = collate_shared({&equal});
+  const Batch row = collate_pairs({&equal});
   CHECK((row.packing == Packing::from_documents({{4, Fork{2, 3}}})));
   CHECK(list_of(row.documents_T) == Values{0, 0, 0, 1});
   CHECK(list_of(row.positions_T) == Values{0, 1, 2, 2});
-  CHECK(collate_shared({}).packing.num_documents() == 0);
+  CHECK(collate_pairs({}).packing.num_documents() == 0);
 }
 
 TEST_CASE("collate_shared: columns fork with the tokens, which are shared where these are equal") {
@@ -107,15 +111,16 @@ TEST_CASE("collate_shared: columns fork with the tokens, which are shared where 
   const Sample chosen{{5, 6, 7, 8}, {-100, -100, -100, 8}};
   const Sample rejected{{5, 6, 7, 4}, {-100, -100, -100, 4}};
   const Example alike = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 2, 3, 5}));
-  const Batch row = collate_shared({&alike});
+  const Batch row = collate_pairs({&alike});
   CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
   CHECK(row.columns.at("score").values.equal(at::tensor({1.f, 2.f, 3.f, 4.f, 3.f, 5.f})));
-  const Example other = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 9, 3, 5}));
-  CHECK((collate_shared({&other}).packing == Packing::from_documents({{7, Fork{1, 4}}})));
+  // The last common token starts the branches, so one token less is shared.
+  const Example other = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {1, 2, 9, 5}));
+  CHECK((collate_pairs({&other}).packing == Packing::from_documents({{7, Fork{1, 4}}})));
   const Example none = pair_of(with(chosen, {1, 2, 3, 4}), with(rejected, {0, 2, 3, 5}));
-  CHECK((collate_shared({&none}).packing == Packing::from_lengths({4, 4})));
+  CHECK((collate_pairs({&none}).packing == Packing::from_lengths({4, 4})));
   const Example missing = pair_of(with(chosen, {1, 2, 3, 4}), rejected);
-  CHECK_THROWS_AS(collate_shared({&missing}), std::logic_error);
+  CHECK_THROWS_AS(collate_pairs({&missing}), std::logic_error);
 }
 
 TEST_CASE("collate_shared: positions of several axes fork with the tokens") {
@@ -124,11 +129,11 @@ TEST_CASE("collate_shared: positions of several axes fork with the tokens") {
   for (Sample& sample : pair.documents) {
     sample.positions_AT = at::arange(8, at::kLong).view({2, 4});
   }
-  const Batch row = collate_shared({&pair});
+  const Batch row = collate_pairs({&pair});
   CHECK((row.packing == Packing::from_documents({{6, Fork{2, 4}}})));
   CHECK(list_of(row.positions_T.contiguous()) == Values{0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7});
   pair.documents[1].positions_AT = at::Tensor();
-  CHECK((collate_shared({&pair}).packing == Packing::from_lengths({4, 4})));
+  CHECK((collate_pairs({&pair}).packing == Packing::from_lengths({4, 4})));
 }
 
 TEST_CASE("collate_shared: tokens of different pictures are not shared") {
@@ -140,8 +145,8 @@ TEST_CASE("collate_shared: tokens of different pictures are not shared") {
     return made;
   };
   const Example same = pair_of(sample(1), sample(1)), other = pair_of(sample(1), sample(2));
-  CHECK((collate_shared({&same}).packing == Packing::from_documents({{7, Fork{3, 5}}})));
-  CHECK((collate_shared({&other}).packing == Packing::from_documents({{5}, {5}})));
+  CHECK((collate_pairs({&same}).packing == Packing::from_documents({{7, Fork{3, 5}}})));
+  CHECK((collate_pairs({&other}).packing == Packing::from_documents({{5}, {5}})));
 }
 
 TEST_CASE("collate_shared: answers to one prompt, and rollouts that continue others, are trees") {
@@ -156,7 +161,7 @@ TEST_CASE("collate_shared: answers to one prompt, and rollouts that continue oth
   Example star;
   star.documents = {answer({1, 2, 3, 4}, 3, 4), answer({1, 2, 3, 4, 5}, 3, 5),
                     answer({1, 2, 3, 6}, 3, 4)};
-  const Batch row = collate_shared({&star});
+  const Batch row = collate_shared({&star}, SharedTokens::kWithOneLabel);
   CHECK((row.packing == Packing::from_documents({{9, {{0, kNoParent}, {2, 0}, {4, 0}, {7, 0}}}})));
   CHECK(list_of(row.tokens_T) == Values{1, 2, 3, 4, 3, 4, 5, 3, 6});
   CHECK(list_of(row.documents_T) == Values{0, 0, 0, 0, 1, 1, 1, 2, 2});
@@ -165,7 +170,7 @@ TEST_CASE("collate_shared: answers to one prompt, and rollouts that continue oth
   Example turns;
   turns.documents = {answer({1, 2, 3, 4}, 2, 4), answer({1, 2, 3, 4, 9, 5}, 5, 6),
                      answer({1, 2, 3, 4, 9, 6, 6}, 5, 7)};
-  const Batch tree = collate_shared({&turns});
+  const Batch tree = collate_shared({&turns}, SharedTokens::kWithOneLabel);
   CHECK((tree.packing ==
          Packing::from_documents({{10, {{0, kNoParent}, {3, 0}, {4, 0}, {5, 2}, {7, 2}}}})));
   CHECK(list_of(tree.tokens_T) == Values{1, 2, 3, 4, 4, 9, 5, 9, 6, 6});
@@ -174,6 +179,8 @@ TEST_CASE("collate_shared: answers to one prompt, and rollouts that continue oth
 TEST_CASE("collate_shared: random documents keep their tokens, labels and columns") {
   std::mt19937 random(3);
   for (int trial = 0; trial < 200; ++trial) {
+    const SharedTokens shared =
+        trial % 2 == 0 ? SharedTokens::kWithOneLabel : SharedTokens::kWithoutLabels;
     // Documents that continue a part of an earlier one, with labels in their own part.
     Example example;
     for (int i = 0; i < 8; ++i) {
@@ -196,7 +203,7 @@ TEST_CASE("collate_shared: random documents keep their tokens, labels and column
       made.columns["value"] = {values, 0};
       example.documents.push_back(std::move(made));
     }
-    const Batch row = collate_shared({&example});
+    const Batch row = collate_shared({&example}, shared);
     REQUIRE(row.packing.num_tokens() == row.tokens_T.numel());
     const Values tokens = list_of(row.tokens_T), labels = list_of(row.labels_T),
                  owners = list_of(row.documents_T), positions = list_of(row.positions_T);

@@ -14,6 +14,7 @@
 #include "longspan/settings/preference_settings.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/stage_parts.h"
+#include "longspan/stages/step_values.h"
 
 namespace longspan {
 namespace {
@@ -30,7 +31,7 @@ class PairObjective : public Objective {
         kind_(kind_of(options_.loss)) {}
 
   Documents documents() const override {
-    return context_.preferences.pref_share_prompt ? Documents::kShared : Documents::kAll;
+    return context_.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   }
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }
@@ -103,19 +104,9 @@ class PairObjective : public Objective {
   /// Returns the scores of all data-parallel groups, concatenated. The counts are exchanged between
   /// hosts.
   at::Tensor compared_by_all() const {
-    int64_t num_mine = 0;
-    for (const at::Tensor& some : compared_) num_mine += some.size(0);
-    const Group &data = context_.mesh.data, &hosts = context_.mesh.data_hosts;
-    const at::Tensor counts = at::zeros({hosts.size()}, at::kDouble);
-    counts[hosts.rank()].fill_(static_cast<double>(num_mine));
-    hosts.sum_(counts);
-    const auto total = static_cast<int64_t>(counts.sum().item<double>());
-    const auto begin = static_cast<int64_t>(counts.narrow(0, 0, hosts.rank()).sum().item<double>());
-    const at::Tensor all_B4 =
-        at::zeros({total, 4}, at::TensorOptions(context_.device).dtype(at::kDouble));
-    if (num_mine > 0) all_B4.narrow(0, begin, num_mine).copy_(at::cat(compared_));
-    if (total > 0) data.sum_(all_B4);
-    return all_B4;
+    const auto none = at::zeros({0, 4}, at::TensorOptions(context_.device).dtype(at::kDouble));
+    return gathered_rows(compared_.empty() ? none : at::cat(compared_), context_.mesh.data,
+                         context_.mesh.data_hosts, at::kCPU);
   }
 
   void log(const PairScores& scores, const PairTerms& terms, Averages& averages) const {

@@ -3,6 +3,7 @@
 
 #include "longspan/data/stage_encoders.h"
 #include "longspan/registers/policy_loss.h"
+#include "longspan/settings/method_settings.h"
 #include "longspan/settings/preference_settings.h"
 #include "longspan/stages/policy_objective.h"
 #include "longspan/stages/stage_parts.h"
@@ -32,7 +33,7 @@ constexpr std::string_view kLoss[] = {"loss_type",
 constexpr StageKeys kLossKeys{.keys = kLoss, .use = "rewarded rollouts"};
 constexpr const StageKeys* kKeys[] = {&kRolloutKeys, &kLossKeys, &kReferenceKeys};
 
-std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings&) {
+std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings& method) {
   std::vector<std::string> problems;
   const auto demand = [&](bool holds, std::string_view problem) {
     if (!holds) problems.emplace_back(problem);
@@ -43,6 +44,10 @@ std::vector<std::string> problems(const PreferenceSettings& config, const Method
          fmt::format("num_generations: {} is too few for advantage_estimator: {}, which compares "
                      "at least {}; give more",
                      policy.num_generations, loss.advantages.name, loss.advantages.least_rollouts));
+  demand(
+      method.lora_dropout == 0 || (policy.num_iterations == 1 && policy.top_entropy_quantile == 1),
+      "num_iterations above 1 and top_entropy_quantile below 1 compute each rollout twice, which "
+      "lora_dropout would make different; set lora_dropout: 0");
   demand(policy.epsilon < 1 || loss.kind.use == RatioUse::kWeight,
          "epsilon: the lower clip is 1 - epsilon; give less than 1");
   demand(!policy.delta || loss.kind.use == RatioUse::kClipped,

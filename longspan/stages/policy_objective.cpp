@@ -10,6 +10,8 @@
 #include <span>
 #include <utility>
 
+#include "longspan/base/names.h"
+#include "longspan/base/user_error.h"
 #include "longspan/comm/differentiable.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/objectives/policy.h"
@@ -62,7 +64,7 @@ class PolicyObjective : public Objective {
         estimator_(options_.loss.advantages),
         scale_(reward_scale_named(settings_.scale_rewards)) {}
 
-  Documents documents() const override { return Documents::kShared; }
+  Documents documents() const override { return Documents::kRollouts; }
   double weight(const Row& row) const override {
     return policy_weight(options_.loss.kind.mean, row.num_documents(), count_labels(row.whole));
   }
@@ -120,8 +122,14 @@ class PolicyObjective : public Objective {
     terms_of.advantages_L = column_L(row, kAdvantage);
     if (!terms_of.advantages_L.defined()) {
       std::vector<double> all;
+      all.reserve(D);
       for (const std::vector<double>& group : advantages.of_groups) {
         all.insert(all.end(), group.begin(), group.end());
+      }
+      if (std::ssize(all) != D) {
+        throw UserError(
+            "a row of stage grpo needs Example::rewards for each document, or the column "
+            "\"advantage\"");
       }
       terms_of.advantages_L = sent_to(at::tensor(all, at::kDouble), context_.device)
                                   .index_select(0, terms_of.documents_L);
@@ -129,7 +137,7 @@ class PolicyObjective : public Objective {
     if (keeps_old()) terms_of.old_L = old_.of(row, context_.attention);
     if (context_.reference != nullptr) terms_of.reference_L = references_[row_number];
     if (options_.loss.correction.corrects) terms_of.sampler_L = column_L(row, kSamplerLogprobs);
-    if (chooses()) terms_of.chosen_L = scores.entropies_L.ge(threshold_).to(at::kDouble);
+    if (chooses()) terms_of.chosen_L = entropies_[row_number].ge(threshold_).to(at::kDouble);
     const PolicyTerms terms = policy_terms(terms_of, options_, over_row());
     log(row, advantages, scores, terms, averages);
     return terms.loss / total_weight;
@@ -145,6 +153,7 @@ class PolicyObjective : public Objective {
 
   std::vector<std::string> averages() const override {
     std::vector<std::string> names{"reward", "reward_std", "frac_reward_zero_std"};
+    for (const std::string& name : split_names(settings_.rewards)) names.push_back(mean_of(name));
     if (context_.reference != nullptr) names.emplace_back("kl");
     names.insert(names.end(), {"entropy", "clip_ratio/low_mean", "clip_ratio/high_mean",
                                "completions/mean_length", "completions/clipped_ratio"});
@@ -155,6 +164,11 @@ class PolicyObjective : public Objective {
   }
 
  private:
+  /// TRL's name of the mean of a reward function.
+  static std::string mean_of(const std::string& reward) {
+    return fmt::format("rewards/{}/mean", reward);
+  }
+
   using RowRewards = std::vector<RewardedGroup>;  // of the row's examples
 
   bool of_batch() const {
@@ -277,6 +291,7 @@ class PolicyObjective : public Objective {
       averages.add("reward", spread.mean * size, size);
       averages.add("reward_std", spread.std, 1);
       averages.add("frac_reward_zero_std", advantages.zero_std_share, 1);
+      for (const auto& [name, sum] : example->reward_sums) averages.add(mean_of(name), sum, size);
     }
   }
 

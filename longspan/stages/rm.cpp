@@ -26,7 +26,7 @@ class RewardObjective : public Objective {
   }
 
   Documents documents() const override {
-    return context_.preferences.pref_share_prompt ? Documents::kShared : Documents::kAll;
+    return context_.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   }
   double weight(const Row& row) const override { return static_cast<double>(row.examples.size()); }
   bool replicated() const override { return true; }

@@ -9,7 +9,8 @@ namespace {
 bool takes(Documents which, int number) {
   switch (which) {
     case Documents::kAll:
-    case Documents::kShared:
+    case Documents::kPairs:
+    case Documents::kRollouts:
       return true;
     case Documents::kFirst:
       return number == 0;
@@ -25,8 +26,10 @@ Batch collated(Documents which, const std::vector<const Example*>& examples,
   switch (which) {
     case Documents::kAll:
       return collate_examples(examples);
-    case Documents::kShared:
-      return collate_shared(examples);
+    case Documents::kPairs:
+      return collate_shared(examples, SharedTokens::kWithoutLabels);
+    case Documents::kRollouts:
+      return collate_shared(examples, SharedTokens::kWithOneLabel);
     case Documents::kFirst:
     case Documents::kSecond:
       return collate(samples);

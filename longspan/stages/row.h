@@ -35,7 +35,8 @@ struct Row : DrawnExamples {
 /// Selects the documents of an example for a row.
 enum class Documents {
   kAll,
-  kShared,  // all; documents of an example share their common beginning
+  kPairs,     // all; both answers share the prompt
+  kRollouts,  // all; rollouts of a group share what they have in common
   kFirst,
   kSecond,
 };

@@ -8,8 +8,11 @@
 #include <thread>
 #include <utility>
 
+#include "longspan/base/fnv1a.h"
 #include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/registers/policy_loss.h"
+#include "longspan/rollouts/rollout_line.h"
 
 namespace longspan {
 namespace {
@@ -34,14 +37,42 @@ std::optional<std::vector<Rollout>> FileRollouts::make(int64_t batch, int64_t nu
       const int64_t version = policy_version - (batch - next_batch_) * run_.policy.num_iterations;
       std::optional<std::vector<RolloutGroup>> groups = take(num_groups, version);
       if (!groups) return;
-      if (next_batch_ < batch) continue;
-      rollouts.emplace();
+      std::string digest = digests_.empty() ? "" : digests_.back();
+      std::vector<Rollout> of_batch;
       for (RolloutGroup& group : *groups) {
-        std::ranges::move(group.rollouts, std::back_inserter(*rollouts));
+        for (const Rollout& rollout : group.rollouts) {
+          digest = fmt::format("{:016x}", fnv1a(digest + write_rollout(rollout)));
+        }
+        std::ranges::move(group.rollouts, std::back_inserter(of_batch));
       }
+      digests_.push_back(std::move(digest));
+      if (next_batch_ == batch) rollouts = std::move(of_batch);
     }
+    if (rollouts) say_unused(*rollouts);
   });
   return rollouts;
+}
+
+std::string FileRollouts::digest(int64_t batch) const {
+  return batch < std::ssize(digests_) ? digests_[batch] : std::string();
+}
+
+void FileRollouts::say_unused(const std::vector<Rollout>& rollouts) {
+  if (std::exchange(said_unused_, true)) return;
+  const auto say_if = [&](bool holds, std::string_view what) {
+    if (holds) run_.events.say(fmt::format("warning: {}: {}", run_.policy.rollouts, what));
+  };
+  const auto any = [&](auto has) { return std::ranges::any_of(rollouts, has); };
+  say_if(any([](const Rollout& r) { return !r.teacher_logprobs.empty(); }),
+         "teacher_logprobs has no use in stage grpo.");
+  say_if(any([](const Rollout& r) { return !r.rewards.empty() && r.reward.has_value(); }),
+         "the numbers in rewards are not logged one by one; the run uses reward, or their sum.");
+  say_if(any([](const Rollout& r) { return !r.advantages.empty() && r.reward.has_value(); }),
+         "advantage replaces reward, which is only logged.");
+  say_if(policy_loss_of(run_.policy).correction.corrects &&
+             any([](const Rollout& r) { return r.logprobs.empty(); }),
+         "the rollouts have no logprobs of the sampler, so importance_sampling_correction corrects "
+         "nothing.");
 }
 
 std::optional<std::vector<RolloutGroup>> FileRollouts::take(int64_t num_groups,

@@ -31,6 +31,7 @@ class FileRollouts final : public RolloutMaker {
   /// `rules`: of the file's lines; their parts must outlive this object.
   FileRollouts(const RolloutRun& run, const RolloutRules& rules);
 
+  std::string digest(int64_t batch) const override;
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
                                            int64_t policy_version, bool is_begun) override;
 
@@ -41,7 +42,12 @@ class FileRollouts final : public RolloutMaker {
   RolloutRun run_;
   RolloutFollower file_;
   GroupCollector groups_;
+  /// Says which numbers of the rollouts the run does not use, once.
+  void say_unused(const std::vector<Rollout>& rollouts);
+
   int64_t next_batch_ = 0;
+  std::vector<std::string> digests_;  // by batch
+  bool said_unused_ = false;
 };
 
 }  // namespace longspan

@@ -193,7 +193,7 @@ std::optional<ReferenceTable> precompute_reference(
   const Loader loader(std::ssize(missing), job.settings.optimization.per_device_train_batch_size,
                       mesh.data.rank(), mesh.data.size(), /*shuffle=*/false, /*seed=*/0);
   const Documents which =
-      job.settings.preferences.pref_share_prompt ? Documents::kShared : Documents::kAll;
+      job.settings.preferences.pref_share_prompt ? Documents::kPairs : Documents::kAll;
   const SumOver over_row = [&](const at::Tensor& x) { return sum_over(x, mesh.sequence); };
   Progress progress{.total_steps = loader.num_batches()};
   if (!missing.empty()) events.tell(Stepped{progress, kNone});

@@ -1,11 +1,18 @@
 #include "longspan/train/rollout_source.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/registers/policy_loss.h"
+#include "longspan/rollouts/rollout_check.h"
 #include "longspan/rollouts/rollout_examples.h"
 #include "longspan/rollouts/rollout_line.h"
 #include "longspan/settings/optimization_settings.h"
@@ -14,26 +21,11 @@
 namespace longspan {
 namespace {
 
-/// Precedes rank 0's rollouts; without it, the run was asked to stop.
-constexpr const char* kHead = "rollouts\n";
-
-std::string text_of(const std::optional<std::vector<Rollout>>& rollouts) {
-  if (!rollouts) return "";
-  std::string text = kHead;
-  for (const Rollout& rollout : *rollouts) text += write_rollout(rollout) + "\n";
-  return text;
-}
-
-/// Returns the groups of rank 0's text. A group's rollouts follow each other.
-std::vector<RolloutGroup> groups_from(const std::string& text, int64_t num_generations) {
-  std::istringstream lines(text);
+/// Divides rollouts, of which those of a group follow each other.
+std::vector<RolloutGroup> groups_of(std::vector<Rollout> rollouts, int64_t num_generations) {
   std::vector<RolloutGroup> groups;
-  std::string line;
-  std::getline(lines, line);
-  for (int64_t number = 1; std::getline(lines, line); ++number) {
-    Rollout rollout = parse_rollout(line, "the rollouts of rank 0", number, {});
-    if (groups.empty() || groups.back().name != rollout.group ||
-        std::ssize(groups.back().rollouts) == num_generations) {
+  for (Rollout& rollout : rollouts) {
+    if (groups.empty() || std::ssize(groups.back().rollouts) == num_generations) {
       groups.push_back({rollout.group, {}});
     }
     groups.back().rollouts.push_back(std::move(rollout));
@@ -41,15 +33,55 @@ std::vector<RolloutGroup> groups_from(const std::string& text, int64_t num_gener
   return groups;
 }
 
+/// The first line of the text has the digest.
+std::vector<Rollout> rollouts_from(std::istringstream& lines) {
+  std::vector<Rollout> rollouts;
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    rollouts.push_back(parse_rollout(line, "the rollouts of rank 0", number, {}));
+  }
+  return rollouts;
+}
+
+/// Throws where the loss cannot use the rollouts' advantages.
+void check_advantages(const std::vector<RolloutGroup>& groups, const PolicySettings& policy) {
+  const PolicyLoss loss = policy_loss_of(policy);
+  for (const RolloutGroup& group : groups) {
+    for (const Rollout& rollout : group.rollouts) {
+      if (rollout.advantages.empty()) continue;
+      if (loss.kl_in_reward && policy.beta > 0) {
+        throw UserError(fmt::format(
+            "{}: the rollout has an advantage in the place of a reward, from which kl_in_reward "
+            "subtracts KL. Give rewards, or set kl_in_reward: false.",
+            place_of(rollout)));
+      }
+      if (loss.level == RatioLevel::kToken) continue;
+      std::optional<double> first;
+      for (size_t i = 0; i < rollout.advantages.size(); ++i) {
+        if (!rollout.mask[i]) continue;
+        if (rollout.advantages[i] == first.value_or(rollout.advantages[i])) {
+          first = rollout.advantages[i];
+          continue;
+        }
+        throw UserError(fmt::format(
+            "{}: advantage differs among the tokens, and loss_type: {} has one ratio for the whole "
+            "rollout. Give one number, or take a loss_type with a ratio of tokens.",
+            place_of(rollout), policy.loss_type));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 RolloutSource::RolloutSource(const PolicySettings& policy, const OptimizationSettings& optimization,
-                             int64_t cutoff_len, const Mesh& mesh,
+                             int64_t cutoff_len, const Mesh& mesh, Notices& notices,
                              std::unique_ptr<RolloutMaker> maker)
     : policy_(policy),
       optimization_(optimization),
       cutoff_len_(cutoff_len),
       mesh_(mesh),
+      notices_(notices),
       maker_(std::move(maker)),
       groups_of_row_(optimization.per_device_train_batch_size),
       groups_of_step_(groups_of_row_ * mesh.data.size() *
@@ -58,30 +90,76 @@ RolloutSource::RolloutSource(const PolicySettings& policy, const OptimizationSet
 bool RolloutSource::prepare(int64_t step) {
   const int64_t number = step / policy_.num_iterations;
   if (number == number_) return true;
-  const std::string own =
-      text_of(maker_->make(number, groups_of_step_, number * policy_.num_iterations,
-                           /*is_begun=*/step % policy_.num_iterations != 0));
-  const std::string text =
-      mesh_.world.gather_text(mesh_.world.rank() == 0 ? own : std::string())[0];
+  std::string own = made(step);
+  if (mesh_.world.rank() != 0) own.clear();
+  const std::string text = mesh_.world.gather_text(own)[0];
   if (text.empty()) return false;
-  groups_.clear();
-  const std::vector<RolloutGroup> groups = groups_from(text, policy_.num_generations);
-  const RolloutEncoding encoding{.cutoff_len = cutoff_len_,
-                                 .columns = columns_of(groups),
-                                 .masks_truncated = policy_.mask_truncated_completions};
-  BadRows bad;
-  for (const RolloutGroup& group : groups) {
-    RolloutExample encoded = encode_rollouts(group, encoding, bad);
-    Example& example = encoded.example;
-    example.rewards = std::move(encoded.rewards);
-    example.num_truncated = encoded.num_truncated;
-    example.number = number * groups_of_step_ + std::ssize(groups_);
-    groups_.push_back(std::make_shared<const Example>(std::move(example)));
+  all_or_none(mesh_.world, [&] {
+    std::istringstream lines(text);
+    std::getline(lines, digest_);
+    // Rank 0 has encoded its rollouts, whose errors name the places in the user's file.
+    if (mesh_.world.rank() != 0) {
+      groups_ = encoded(groups_of(rollouts_from(lines), policy_.num_generations));
+    }
+  });
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Example example = *groups_[i];
+    example.number = number * groups_of_step_ + static_cast<int64_t>(i);
+    groups_[i] = std::make_shared<const Example>(std::move(example));
   }
-  bad.settle(OnBadRow::kStop, "the rollouts of a step", groups_of_step_ * policy_.num_generations);
-  if (std::ssize(groups_) != groups_of_step_) throw std::logic_error("a batch of other groups");
   number_ = number;
   return true;
+}
+
+std::string RolloutSource::made(int64_t step) {
+  const int64_t number = step / policy_.num_iterations;
+  std::optional<std::vector<Rollout>> rollouts =
+      maker_->make(number, groups_of_step_, number * policy_.num_iterations,
+                   /*is_begun=*/step % policy_.num_iterations != 0);
+  std::string text;
+  all_or_none_patiently(mesh_.world, notices_, [&] {
+    if (mesh_.world.rank() != 0 || !rollouts) return;
+    if (const std::string expected = std::exchange(expected_, ""); !expected.empty()) {
+      const int64_t batch = std::stoll(expected);
+      if (fmt::format("{} {}", batch, maker_->digest(batch)) != expected) {
+        throw UserError(fmt::format(
+            "{}: the rollouts before step {} are not those of the run that saved the checkpoint. "
+            "Give the file as it was; a sampler may append to it.",
+            policy_.rollouts, step + 1));
+      }
+    }
+    text = maker_->digest(number) + "\n";
+    for (const Rollout& rollout : *rollouts) text += write_rollout(rollout) + "\n";
+    const std::vector<RolloutGroup> groups =
+        groups_of(*std::move(rollouts), policy_.num_generations);
+    check_advantages(groups, policy_);
+    groups_ = encoded(groups);
+  });
+  return text;
+}
+
+std::vector<ExamplePointer> RolloutSource::encoded(const std::vector<RolloutGroup>& groups) const {
+  RolloutColumns columns = columns_of(groups);
+  columns.teacher_logprobs = false;  // for distillation
+  const RolloutEncoding encoding{.cutoff_len = cutoff_len_,
+                                 .columns = columns,
+                                 .masks_truncated = policy_.mask_truncated_completions};
+  BadRows bad;
+  std::vector<ExamplePointer> examples;
+  for (const RolloutGroup& group : groups) {
+    RolloutExample encoded = encode_rollouts(group, encoding, bad);
+    encoded.example.rewards = std::move(encoded.rewards);
+    encoded.example.num_truncated = encoded.num_truncated;
+    for (const int64_t kept : encoded.kept) {
+      for (const auto& [name, reward] : group.rollouts[kept].rewards) {
+        encoded.example.reward_sums[name] += reward;
+      }
+    }
+    examples.push_back(std::make_shared<const Example>(std::move(encoded.example)));
+  }
+  bad.settle(OnBadRow::kStop, "the rollouts of a step", groups_of_step_ * policy_.num_generations);
+  if (std::ssize(examples) != groups_of_step_) throw std::logic_error("a batch of other groups");
+  return examples;
 }
 
 DrawnExamples RolloutSource::next(int64_t, int64_t batch) {
@@ -91,10 +169,17 @@ DrawnExamples RolloutSource::next(int64_t, int64_t batch) {
           .pattern = groups_.front()};
 }
 
+std::string RolloutSource::state() const {
+  return digest_.empty() ? "" : fmt::format("{} {}", number_, digest_);
+}
+
 void RolloutSource::resume(const std::string& state) {
-  if (!state.empty()) {
+  const size_t space = state.find(' ');
+  if (!state.empty() && (space == 0 || space == std::string::npos ||
+                         state.find_first_not_of("0123456789") != space || space > 15)) {
     throw UserError("the checkpoint has the state of another source of rows than rollouts");
   }
+  expected_ = state;
 }
 
 }  // namespace longspan

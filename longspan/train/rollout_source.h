@@ -9,7 +9,8 @@
 
 #include "longspan/comm/mesh.h"
 #include "longspan/data/example_source.h"
-#include "longspan/rollouts/rollout.h"
+#include "longspan/liveness/notices.h"
+#include "longspan/rollouts/group.h"
 
 namespace longspan {
 
@@ -20,6 +21,9 @@ struct PolicySettings;
 class RolloutMaker {
  public:
   virtual ~RolloutMaker() = default;
+  /// Returns a hash of the rollouts up to a batch, on rank 0, for the last batches that make() has
+  /// seen. Empty: the number of a batch and the parameters determine the rollouts.
+  virtual std::string digest(int64_t batch) const = 0;
   /// Returns the rollouts of batch `batch`, with rewards or advantages: `num_groups` complete
   /// groups, the rollouts of a group one after another. `policy_version`: number of updates of the
   /// policy so far. The result counts on rank 0 only. Called with ascending numbers; the first call
@@ -37,23 +41,34 @@ class RolloutSource final : public ExampleSource {
   /// `cutoff_len`: most tokens of a rollout with its prompt. All arguments must outlive this
   /// object.
   RolloutSource(const PolicySettings& policy, const OptimizationSettings& optimization,
-                int64_t cutoff_len, const Mesh& mesh, std::unique_ptr<RolloutMaker> maker);
+                int64_t cutoff_len, const Mesh& mesh, Notices& notices,
+                std::unique_ptr<RolloutMaker> maker);
 
   std::optional<int64_t> num_batches() const override { return std::nullopt; }
   bool prepare(int64_t step) override;
   DrawnExamples next(int64_t epoch, int64_t batch) override;
-  std::string state() const override { return ""; }
+  /// The batch in use, and the maker's digest.
+  std::string state() const override;
+  /// The next prepare() compares the digest of the batch, and throws UserError if it differs.
   void resume(const std::string& state) override;
 
  private:
+  /// Returns the maker's rollouts as text, on rank 0. Empty: the run was asked to stop.
+  std::string made(int64_t step);
+  /// Returns the groups as examples. Throws UserError.
+  std::vector<ExamplePointer> encoded(const std::vector<RolloutGroup>& groups) const;
+
   const PolicySettings& policy_;
   const OptimizationSettings& optimization_;
   int64_t cutoff_len_;
   const Mesh& mesh_;
+  Notices& notices_;
   std::unique_ptr<RolloutMaker> maker_;
   int64_t groups_of_row_, groups_of_step_;
   int64_t number_ = -1;                 // of the batch in groups_
+  std::string digest_;                  // of that batch
   std::vector<ExamplePointer> groups_;  // of all ranks
+  std::string expected_;                // state of the checkpoint, until it is compared
 };
 
 }  // namespace longspan

@@ -34,6 +34,7 @@ class FromFile final : public RolloutMaker {
                                            int64_t policy_version, bool is_begun) override {
     return rollouts_.make(batch, num_groups, policy_version, is_begun);
   }
+  std::string digest(int64_t batch) const override { return rollouts_.digest(batch); }
 
  private:
   Tokenizer tokenizer_;
@@ -60,6 +61,7 @@ class OfItself final : public RolloutMaker {
                                            int64_t policy_version, bool is_begun) override {
     return rollouts_.make(batch, num_groups, policy_version, is_begun);
   }
+  std::string digest(int64_t batch) const override { return rollouts_.digest(batch); }
 
  private:
   Tokenizer tokenizer_;
@@ -90,7 +92,8 @@ std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
   std::unique_ptr<RolloutMaker> maker;
   all_or_none(parts.workers.world(), [&] { maker = maker_of(config, parts, run); });
   return std::make_unique<RolloutSource>(policy, config.optimization, config.data.cutoff_len,
-                                         parts.session.mesh(), std::move(maker));
+                                         parts.session.mesh(), parts.workers.notices(),
+                                         std::move(maker));
 }
 
 }  // namespace longspan

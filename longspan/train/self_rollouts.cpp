@@ -52,6 +52,18 @@ std::optional<std::vector<Rollout>> SelfRollouts::make(int64_t batch, int64_t nu
   return rollouts;
 }
 
+void SelfRollouts::require_room(const std::vector<ExamplePointer>& questions) const {
+  const int64_t answer = parts_.run.policy.max_completion_length;
+  for (const ExamplePointer& question : questions) {
+    const int64_t length = std::ssize(question->documents.front().input_ids);
+    if (length + answer <= parts_.cutoff_len) continue;
+    throw UserError(fmt::format(
+        "question {} of dataset has {} tokens; with an answer of {} (max_completion_length) it "
+        "exceeds cutoff_len ({}). Raise cutoff_len, or remove the question.",
+        question->number + 1, length, answer, parts_.cutoff_len));
+  }
+}
+
 std::vector<Rollout> SelfRollouts::answered(int64_t batch, int64_t num_groups,
                                             int64_t policy_version) {
   const PolicySettings& policy = parts_.run.policy;
@@ -60,16 +72,10 @@ std::vector<Rollout> SelfRollouts::answered(int64_t batch, int64_t num_groups,
   std::vector<std::vector<int32_t>> prompts;
   for (const int64_t place : questions_of(batch, num_groups)) {
     questions.push_back(parts_.questions.example(place));
-    const int64_t length = std::ssize(questions.back()->documents.front().input_ids);
-    if (length + policy.max_completion_length > parts_.cutoff_len) {
-      throw UserError(fmt::format(
-          "question {} of dataset has {} tokens; with an answer of {} (max_completion_length) it "
-          "exceeds cutoff_len ({}). Raise cutoff_len, or remove the question.",
-          place + 1, length, policy.max_completion_length, parts_.cutoff_len));
-    }
-    for (int64_t i = 0; i < N; ++i) {
-      prompts.push_back(questions.back()->documents.front().input_ids);
-    }
+  }
+  all_or_none(parts_.run.world, [&] { require_room(questions); });
+  for (const ExamplePointer& question : questions) {
+    for (int64_t i = 0; i < N; ++i) prompts.push_back(question->documents.front().input_ids);
   }
   const GenerationOptions options{
       .sampling = {.do_sample = true,
@@ -117,7 +123,12 @@ std::vector<Rollout> SelfRollouts::answered(int64_t batch, int64_t num_groups,
       }
       lines += write_rollout(rollouts[i]) + "\n";
     }
-    std::filesystem::create_directories(parts_.folder);
+    std::error_code error;
+    std::filesystem::create_directories(parts_.folder, error);
+    if (error) {
+      throw UserError(fmt::format("the folder {} for rollouts cannot be made: {}", parts_.folder,
+                                  error.message()));
+    }
     write_file_atomically(file_of(batch), lines);
   });
   return rollouts;

@@ -31,12 +31,15 @@ class SelfRollouts final : public RolloutMaker {
   /// All parts must outlive this object. Throws UserError.
   explicit SelfRollouts(Parts parts);
 
+  std::string digest(int64_t) const override { return ""; }
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
                                            int64_t policy_version, bool is_begun) override;
 
  private:
   /// Returns the places of a batch's questions in the data set.
   std::vector<int64_t> questions_of(int64_t batch, int64_t num_groups) const;
+  /// Throws UserError for a question that leaves too little room for an answer.
+  void require_room(const std::vector<ExamplePointer>& questions) const;
   std::vector<Rollout> answered(int64_t batch, int64_t num_groups, int64_t policy_version);
   std::string file_of(int64_t batch) const;
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
+#include "longspan/liveness/agreement.h"
 #include "longspan/report/averages.h"
 #include "longspan/session/host_sums.h"
 #include "longspan/session/model_update.h"
@@ -30,7 +32,9 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   session_.begin_step(step);
   if (!source_.prepare(step)) {
     StepResult stopped;
-    stopped.interrupted = true;
+    const std::vector<bool> requested = gather_answers(session_.mesh().world, control_.requested());
+    stopped.interrupted = std::ranges::any_of(requested, std::identity());
+    stopped.left_out = !stopped.interrupted;
     return stopped;
   }
   const std::vector<Row> rows = take_rows(step);  // same on all SP members

@@ -50,6 +50,7 @@ RunEnd Trainer::train() {
         events_.tell(StepsEnded{});
         return RunEnd::kInterrupted;
       }
+      if (result.left_out) return stop();
       progress.elapsed_seconds = seconds_now() - start;
       if (after_step(step, result)) return stop();
     }
