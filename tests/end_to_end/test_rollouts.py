@@ -1,9 +1,11 @@
-"""Rollouts of the model itself: answers, rewards, and a run that is resumed amid the updates on a batch."""
+"""Rollouts of the model itself and of a file: answers, rewards, resumed runs, and refused rollouts."""
 
 import json
+import signal
 
 import pytest
-from conftest import add_dataset, run_to_end, settings_of
+from conftest import Running, add_dataset, run_to_end, settings_of
+from faults import wait_for
 
 STEPS = 4
 
@@ -44,3 +46,69 @@ def test_resumed_amid_a_batch(ranks, models, tmp_path):
     from_third = str(whole.output_dir / "checkpoint-3")
     resumed = run_to_end(settings_for(models, tmp_path, "whole", **keys, resume_from_checkpoint=from_third), ranks)
     assert (resumed.output_dir / "model.safetensors").read_bytes() == weights
+
+
+def file_settings(models, folder, name, **keys):
+    settings = settings_of(models["qwen2"], folder, folder / name, stage="grpo") | dict(
+        rollouts=str(folder / "rollouts.jsonl"), num_generations=2, per_device_train_batch_size=1,
+        gradient_accumulation_steps=1, max_steps=4, cutoff_len=64, save_strategy="steps", save_steps=1)
+    return {key: value for key, value in settings.items() if key not in ("dataset", "dataset_dir")} | keys
+
+
+def lines_of(groups, **fields):
+    return [json.dumps(dict(group=group, token_ids=[5, 6 + group, 7, 9 + i], mask=[0, 0, 1, 1], reward=float(i)) | fields)
+            for group in groups for i in range(2)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_file_of_rollouts(ranks, models, tmp_path):
+    """The file grows, a stop while the run waits saves a checkpoint, and another file is refused by it."""
+    keys = dict(sequence_parallel_size=ranks)
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text("\n".join(lines_of(range(4))) + "\n")
+    whole = run_to_end(file_settings(models, tmp_path, "whole", **keys), ranks)
+
+    file.write_text("\n".join(lines_of(range(2))) + "\n")
+    waiting = Running(file_settings(models, tmp_path, "half", **keys), ranks)
+    wait_for(waiting, "Waiting for rollouts in ", seconds=60)
+    for rank in waiting.ranks:
+        rank.send_signal(signal.SIGINT)
+    waiting.wait()
+    assert (tmp_path / "half" / "checkpoint-2").is_dir()
+    with file.open("a") as growing:
+        growing.write("\n".join(lines_of(range(2, 4))) + "\n")
+    resumed = run_to_end(file_settings(models, tmp_path, "half", **keys, resume_from_checkpoint=True), ranks)
+    weights = [(run.output_dir / "model.safetensors").read_bytes() for run in (whole, resumed)]
+    assert weights[0] == weights[1]
+
+    file.write_text("\n".join(lines_of([7, 1, 2, 3])) + "\n")
+    refused = Running(file_settings(models, tmp_path, "half", **keys,
+                                    resume_from_checkpoint=str(tmp_path / "half" / "checkpoint-2")), ranks).wait()
+    assert set(refused.statuses) != {0}
+    assert refused.text.count("are not those of the run that saved the checkpoint") == 1
+
+
+@pytest.mark.parametrize("fields, keys, sentence", [
+    (dict(advantage=[0.5, -0.5], reward=None), dict(loss_type="gspo"), "line 1: advantage differs among the tokens"),
+    (dict(advantage=0.5, reward=None), dict(loss_type="rloo", beta=0.1), "line 1: the rollout has an advantage in the"),
+    (dict(token_ids=[5] * 70, mask=[0] * 69 + [1]), {}, "line 1: the rollout has 70 tokens, more than cutoff_len 64"),
+    (dict(rewad=1), {}, "line 1: rewad is no field of a rollout"),
+    ({}, dict(max_steps=5, rollout_timeout=0), "the file has 0 complete groups for a step that needs 1"),
+    ({}, dict(rewards="number"), "are for rollout: self"),
+    ({}, dict(lora_dropout=0.1, finetuning_type="lora", num_iterations=2), "lora_dropout would make different"),
+])
+def test_what_is_refused(fields, keys, sentence, models, tmp_path):
+    rows = [{key: value for key, value in (json.loads(line) | fields).items() if value is not None}
+            for line in lines_of(range(4))]
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused = Running(file_settings(models, tmp_path, "run", **keys)).wait()
+    assert set(refused.statuses) != {0}
+    assert refused.text.count(sentence) == 1, refused.text
+
+
+def test_unused_fields_are_named(models, tmp_path):
+    lines = lines_of(range(4), teacher_logprobs=[-1.0, -2.0])
+    (tmp_path / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
+    run = run_to_end(file_settings(models, tmp_path, "run"))
+    assert run.text.count("teacher_logprobs has no use in stage grpo") == 1
+    assert run.text.count("have no logprobs of the sampler") == 1
