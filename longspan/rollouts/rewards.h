@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "longspan/rollouts/whole_match.h"
 
 namespace longspan {
 
@@ -25,13 +28,18 @@ struct JudgedAnswer {
 ///   command      of reward_command: the command reads a JSON line for each answer, with the keys
 ///                prompt, completion, solution, num_tokens and truncated, and writes a JSON line
 ///                {"reward": NUMBER} for each, in the same order
-inline constexpr std::string_view kRewardNames[] = {"exact_match", "number", "length", "command"};
+///   format       1 if the regular expression reward_format matches the whole answer, else 0
+///   http         of the service at reward_url: it gets a POST of a JSON list of objects with the
+///                keys of `command`, and answers with a JSON list of numbers, or {"rewards":
+///                [...]}, in the same order
+std::vector<std::string_view> names_of_rewards();
 
 /// Reward functions with weights.
 class Rewards {
  public:
   /// Throws UserError: an unknown or repeated name, no name, weights that are not one number for
-  /// each name, `command` without reward_command or reward_command without `command`.
+  /// each name, a function without its key (command: reward_command) or a key without its function,
+  /// a wrong regular expression.
   explicit Rewards(const PolicySettings& settings);
 
   /// Returns the rewards of each answer by name. Throws UserError, with the function's name, if a
@@ -42,7 +50,8 @@ class Rewards {
 
  private:
   std::map<std::string, double> weights_;
-  std::string command_;
+  std::string command_, url_;
+  std::optional<WholeMatch> format_;
   int64_t timeout_, max_length_;
 };
 
