@@ -101,7 +101,8 @@ bool read_some(int from, std::string& to) {
 
 }  // namespace
 
-std::string output_of(const std::string& command, const std::string& input, int64_t timeout) {
+std::optional<std::string> output_of(const std::string& command, const std::string& input,
+                                     int64_t timeout, const std::function<bool()>& stops) {
   Sockets in(command), out(command), errors(command);
   Child child(command, in.ends[1], out.ends[1], errors.ends[1]);
   for (Sockets* sockets : {&in, &out, &errors}) Sockets::close(sockets->ends[1]);
@@ -116,9 +117,10 @@ std::string output_of(const std::string& command, const std::string& input, int6
       fail(command,
            fmt::format("has not ended after {} s (reward_timeout); it was killed", timeout));
     }
+    if (stops && stops()) return std::nullopt;
     pollfd waiting[] = {
         {in.ends[0], POLLOUT, 0}, {out.ends[0], POLLIN, 0}, {errors.ends[0], POLLIN, 0}};
-    ::poll(waiting, 3, static_cast<int>(std::min<int64_t>(left.count(), 1000)));
+    ::poll(waiting, 3, static_cast<int>(std::min<int64_t>(left.count(), 200)));
     if (waiting[0].revents != 0) {
       const ssize_t size = ::send(in.ends[0], input.data() + num_written,
                                   input.size() - num_written, MSG_NOSIGNAL | MSG_DONTWAIT);

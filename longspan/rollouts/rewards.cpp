@@ -48,8 +48,10 @@ struct RewardFacts {
   const std::optional<WholeMatch>& format;
   int64_t timeout;     // seconds
   int64_t max_length;  // tokens of an answer
+  const std::function<bool()>& stops;
 };
 using Answers = std::vector<JudgedAnswer>;
+using Numbers = std::optional<std::vector<double>>;  // nullopt: `stops` returned true
 
 nlohmann::ordered_json json_of(const JudgedAnswer& answer) {
   return {{"prompt", answer.prompt},
@@ -71,33 +73,35 @@ std::vector<double> for_each(const Answers& answers, Judge judge) {
   return rewards;
 }
 
-std::vector<double> exact_match(const Answers& answers, const RewardFacts&) {
+Numbers exact_match(const Answers& answers, const RewardFacts&) {
   return for_each(answers, [](const JudgedAnswer& answer) {
     return without_space(answer.answer) == without_space(answer.solution);
   });
 }
 
-std::vector<double> same_number(const Answers& answers, const RewardFacts&) {
+Numbers same_number(const Answers& answers, const RewardFacts&) {
   return for_each(answers, [](const JudgedAnswer& answer) {
     return last_number(answer.answer) == last_number(answer.solution);
   });
 }
 
-std::vector<double> by_length(const Answers& answers, const RewardFacts& facts) {
+Numbers by_length(const Answers& answers, const RewardFacts& facts) {
   return for_each(answers, [&](const JudgedAnswer& answer) {
     return -static_cast<double>(answer.num_tokens) / static_cast<double>(facts.max_length);
   });
 }
 
-std::vector<double> by_format(const Answers& answers, const RewardFacts& facts) {
+Numbers by_format(const Answers& answers, const RewardFacts& facts) {
   return for_each(answers,
                   [&](const JudgedAnswer& answer) { return facts.format->matches(answer.answer); });
 }
 
-std::vector<double> by_command(const Answers& answers, const RewardFacts& facts) {
+Numbers by_command(const Answers& answers, const RewardFacts& facts) {
   std::string input;
   for (const JudgedAnswer& answer : answers) input += text_of(json_of(answer)) + "\n";
-  std::istringstream lines(output_of(facts.command, input, facts.timeout));
+  std::optional<std::string> output = output_of(facts.command, input, facts.timeout, facts.stops);
+  if (!output) return std::nullopt;
+  std::istringstream lines(*std::move(output));
   std::vector<double> rewards;
   for (std::string line; std::getline(lines, line);) {
     if (without_space(line).empty()) continue;
@@ -113,24 +117,25 @@ std::vector<double> by_command(const Answers& answers, const RewardFacts& facts)
   return rewards;
 }
 
-std::vector<double> by_http(const Answers& answers, const RewardFacts& facts) {
+Numbers by_http(const Answers& answers, const RewardFacts& facts) {
   auto list = nlohmann::ordered_json::array();
   for (const JudgedAnswer& answer : answers) list.push_back(json_of(answer));
   const std::string place = "reward_url " + facts.url;
-  std::string body;
+  std::optional<std::string> body;
   try {
     body = body_of({.url = facts.url, .json = text_of(list)},
-                   {.total_seconds = static_cast<double>(facts.timeout)}, {})
-               .value();
+                   {.total_seconds = static_cast<double>(facts.timeout)}, facts.stops);
   } catch (const UserError& error) {
     throw UserError(
         fmt::format("reward_url {} (reward_timeout: {} s)", error.what(), facts.timeout));
   }
-  auto answer = parse_json(body, place);
+  if (!body) return std::nullopt;
+  auto answer = parse_json(*body, place);
   if (answer.is_object() && answer.contains("rewards")) answer = answer["rewards"];
   const auto is_number = [](const auto& value) { return value.is_number(); };
   if (!answer.is_array() || !std::ranges::all_of(answer, is_number)) {
-    throw UserError(fmt::format("{}: {}; wanted is a list of numbers", place, shortened(body, 80)));
+    throw UserError(
+        fmt::format("{}: {}; wanted is a list of numbers", place, shortened(*body, 80)));
   }
   return answer.template get<std::vector<double>>();
 }
@@ -139,7 +144,7 @@ struct RewardFunction {
   std::string_view name;
   std::string_view key;  // of its setting; empty: none
   std::string PolicySettings::* setting;
-  std::vector<double> (*rewards)(const Answers&, const RewardFacts&);
+  Numbers (*rewards)(const Answers&, const RewardFacts&);
 };
 
 /// The register, in the order of the help.
@@ -224,18 +229,21 @@ Rewards::Rewards(const PolicySettings& settings)
   }
 }
 
-std::vector<std::map<std::string, double>> Rewards::of(
-    const std::vector<JudgedAnswer>& answers) const {
+std::optional<std::vector<std::map<std::string, double>>> Rewards::of(
+    const std::vector<JudgedAnswer>& answers, const std::function<bool()>& stops) const {
   std::vector<std::map<std::string, double>> result(answers.size());
   const RewardFacts facts{.command = command_,
                           .url = url_,
                           .format = format_,
                           .timeout = timeout_,
-                          .max_length = max_length_};
+                          .max_length = max_length_,
+                          .stops = stops};
   for (const RewardFunction& function : kRewardFunctions) {
     const std::string name(function.name);
     if (!weights_.contains(name)) continue;
-    const std::vector<double> rewards = function.rewards(answers, facts);
+    const Numbers numbers = function.rewards(answers, facts);
+    if (!numbers) return std::nullopt;
+    const std::vector<double>& rewards = *numbers;
     if (rewards.size() != answers.size()) {
       throw UserError(fmt::format("the reward function {} returned {} for {}", name,
                                   counted(std::ssize(rewards), "reward"),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -44,8 +45,9 @@ class Rewards {
 
   /// Returns the rewards of each answer by name. Throws UserError, with the function's name, if a
   /// function fails, does not end in time, or returns another number of rewards or a reward that is
-  /// not finite.
-  std::vector<std::map<std::string, double>> of(const std::vector<JudgedAnswer>& answers) const;
+  /// not finite. nullopt: `stops` returned true while a function took its time.
+  std::optional<std::vector<std::map<std::string, double>>> of(
+      const std::vector<JudgedAnswer>& answers, const std::function<bool()>& stops = {}) const;
   const std::map<std::string, double>& weights() const { return weights_; }
 
  private:

@@ -29,7 +29,7 @@ const std::vector<JudgedAnswer> kAnswers = {
 
 TEST_CASE("rewards: exact matches, numbers and lengths, with weights") {
   const Rewards rewards(rewards_of("exact_match,number,length", "1,0.5,-2"));
-  const auto made = rewards.of(kAnswers);
+  const auto made = rewards.of(kAnswers).value();
   CHECK(made[0].at("exact_match") == 0);
   CHECK(made[1].at("exact_match") == 1);
   CHECK(made[0].at("number") == 1);
@@ -69,7 +69,7 @@ std::string complaint_of(const std::string& command, int64_t timeout = 20) {
   settings.reward_command = command;
   settings.reward_timeout = timeout;
   try {
-    Rewards(settings).of(kAnswers);
+    Rewards(settings).of(kAnswers).value();
   } catch (const UserError& error) {
     return error.what();
   }
@@ -79,7 +79,7 @@ std::string complaint_of(const std::string& command, int64_t timeout = 20) {
 TEST_CASE("rewards: a command gets JSON lines, and its faults are named") {
   PolicySettings settings = rewards_of("command");
   settings.reward_command = "sed 's/.*num_tokens\":\\([0-9]*\\).*/{\"reward\": \\1}/'";
-  const auto made = Rewards(settings).of(kAnswers);
+  const auto made = Rewards(settings).of(kAnswers).value();
   CHECK(made[0].at("command") == 5);
   CHECK(made[2].at("command") == 2);
   CHECK(complaint_of("echo oh no >&2; exit 3").find("returned status 3:\noh no") !=
@@ -97,7 +97,10 @@ TEST_CASE("rewards: a regular expression matches the whole answer") {
   const auto rewards_for = [](const std::string& pattern, const std::string& answer) {
     PolicySettings settings = rewards_of("format");
     settings.reward_format = pattern;
-    return Rewards(settings).of({{.answer = answer}})[0].at("format");
+    return Rewards(settings)
+        .of({{.prompt = "", .answer = answer, .solution = ""}})
+        .value()[0]
+        .at("format");
   };
   CHECK(rewards_for("<think>[^<]*</think> *[0-9]+", "<think>2 + 2</think> 4") == 1);
   CHECK(rewards_for("<think>[^<]*</think> *[0-9]+", "<think>2 + 2</think> 4.") == 0);
@@ -127,18 +130,18 @@ TEST_CASE("rewards: a service gets a JSON list, and its faults are named") {
   settings.reward_url = server.url;
   settings.reward_timeout = 1;
   answer = "[0.5, 1, -2]";
-  const auto made = Rewards(settings).of(kAnswers);
+  const auto made = Rewards(settings).of(kAnswers).value();
   CHECK(made[0].at("http") == 0.5);
   CHECK(made[2].at("http") == -2);
   CHECK(request.ends_with(
       R"({"prompt":"?","completion":"none","solution":"none","num_tokens":2,"truncated":false}])"));
   answer = R"({"rewards": [1, 2, 3], "seconds": 1})";
-  CHECK(Rewards(settings).of(kAnswers)[1].at("http") == 2);
+  CHECK(Rewards(settings).of(kAnswers).value()[1].at("http") == 2);
 
   const auto complaint = [&](const std::string& text) -> std::string {
     answer = text;
     try {
-      Rewards(settings).of(kAnswers);
+      Rewards(settings).of(kAnswers).value();
     } catch (const UserError& error) {
       return error.what();
     }

@@ -124,8 +124,8 @@ std::string RolloutSource::made(int64_t step) {
       if (fmt::format("{} {}", batch, maker_->digest(batch)) != expected) {
         throw UserError(fmt::format(
             "{}: the rollouts before step {} are not those of the run that saved the checkpoint. "
-            "Give the file as it was; a sampler may append to it.",
-            policy_.rollouts, step + 1));
+            "Give the files as they were; a sampler may append to a file in rollouts.",
+            maker_->origin(), step + 1));
       }
     }
     text = maker_->digest(number) + "\n";

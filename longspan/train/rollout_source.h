@@ -24,6 +24,8 @@ class RolloutMaker {
   /// Returns a hash of the rollouts up to a batch, on rank 0, for the last batches that make() has
   /// seen. Empty: the number of a batch and the parameters determine the rollouts.
   virtual std::string digest(int64_t batch) const = 0;
+  /// Returns the file or folder of the rollouts, for errors.
+  virtual std::string origin() const = 0;
   /// Returns the rollouts of batch `batch`, with rewards or advantages: `num_groups` complete
   /// groups, the rollouts of a group one after another. `policy_version`: number of updates of the
   /// policy so far. The result counts on rank 0 only. Called with ascending numbers; the first call
