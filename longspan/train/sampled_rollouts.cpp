@@ -120,7 +120,7 @@ std::optional<std::vector<Rollout>> SampledRollouts::made_by_all(int64_t batch, 
   all_or_none(run.world, [&] { asked = this->asked(batch, num_groups); });
   const int64_t version = parts_.source.update(policy_version);
   const Waiting waiting{.stops = run.stops, .say = {}};
-  const auto answers = parts_.source.answers(asked.prompts, asked.seed, waiting);
+  const auto answers = parts_.source.answers(asked.prompts, version, asked.seed, waiting);
   all_or_none_patiently(run.world, run.notices, [&] {
     if (run.world.rank() == 0 && answers) rollouts = judged(asked, *answers, version, waiting);
   });
@@ -176,7 +176,8 @@ void SampledRollouts::begin_up_to(int64_t last, int64_t num_groups, int64_t poli
     ahead_.add(batch,
                [this, policy_version, asked = asked(batch, num_groups)](
                    const Waiting& waiting) -> std::optional<std::vector<Rollout>> {
-                 const auto answers = parts_.source.answers(asked.prompts, asked.seed, waiting);
+                 const auto answers =
+                     parts_.source.answers(asked.prompts, policy_version, asked.seed, waiting);
                  if (!answers) return std::nullopt;
                  return judged(asked, *answers, policy_version, waiting);
                });

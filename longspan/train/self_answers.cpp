@@ -16,7 +16,7 @@ SelfAnswers::SelfAnswers(const PolicySettings& policy, Session& session,
     : policy_(policy), session_(session), end_tokens_(std::move(end_tokens)) {}
 
 std::optional<std::vector<Answer>> SelfAnswers::answers(
-    const std::vector<std::vector<int32_t>>& prompts, uint64_t seed, const Waiting&) {
+    const std::vector<std::vector<int32_t>>& prompts, int64_t, uint64_t seed, const Waiting&) {
   std::vector<std::vector<int32_t>> repeated;
   for (const std::vector<int32_t>& prompt : prompts) {
     repeated.insert(repeated.end(), policy_.num_generations, prompt);

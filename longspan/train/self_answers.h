@@ -18,7 +18,8 @@ class SelfAnswers final : public AnswerSource {
 
   int64_t update(int64_t policy_version) override { return policy_version; }
   std::optional<std::vector<Answer>> answers(const std::vector<std::vector<int32_t>>& prompts,
-                                             uint64_t seed, const Waiting& waiting) override;
+                                             int64_t policy_version, uint64_t seed,
+                                             const Waiting& waiting) override;
   bool is_of_rank_0() const override { return false; }
 
  private:

@@ -1,4 +1,4 @@
-#include "longspan/rollouts/reward_command.h"
+#include "longspan/rollouts/user_command.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -13,7 +13,9 @@
 #include <csignal>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "longspan/base/user_error.h"
 #include "longspan/text/shown.h"
@@ -25,15 +27,27 @@ namespace {
 
 constexpr size_t kMostOfErrors = 2048, kMostOutput = size_t{1} << 30;
 
-[[noreturn]] void fail(const std::string& command, const std::string& problem) {
-  throw UserError(fmt::format("reward_command {}: {}", shortened(command, 120), problem));
+[[noreturn]] void fail(const UserCommand& command, const std::string& problem) {
+  throw UserError(fmt::format("{} {}: {}", command.key, shortened(command.command, 120), problem));
+}
+
+/// Returns this process's environment with the command's own variables.
+std::vector<std::string> environment_of(const UserCommand& command) {
+  std::vector<std::string> variables;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    if (command.environment.contains(std::string(text.substr(0, text.find('='))))) continue;
+    variables.emplace_back(text);
+  }
+  for (const auto& [name, value] : command.environment) variables.push_back(name + "=" + value);
+  return variables;
 }
 
 /// The ends of a pair of connected sockets, closed at the end. Sockets, unlike pipes, can be
 /// written without SIGPIPE.
 struct Sockets {
   std::array<int, 2> ends{-1, -1};
-  explicit Sockets(const std::string& command) {
+  explicit Sockets(const UserCommand& command) {
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
       fail(command, std::strerror(errno));
     }
@@ -51,7 +65,7 @@ struct Sockets {
 /// A child process with its own process group, which is killed if it still runs at the end.
 class Child {
  public:
-  Child(const std::string& command, int in, int out, int errors) {
+  Child(const UserCommand& command, int in, int out, int errors) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_init(&actions);
@@ -64,9 +78,14 @@ class Child {
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setpgroup(&attributes, 0);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-    std::string words[] = {"/bin/sh", "-c", command};
+    std::string words[] = {"/bin/sh", "-c", command.command};
     char* argv[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-    const int error = ::posix_spawn(&pid_, argv[0], &actions, &attributes, argv, environ);
+    std::vector<std::string> variables = environment_of(command);
+    std::vector<char*> environment;
+    for (std::string& variable : variables) environment.push_back(variable.data());
+    environment.push_back(nullptr);
+    const int error =
+        ::posix_spawn(&pid_, argv[0], &actions, &attributes, argv, environment.data());
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     if (error != 0) fail(command, fmt::format("cannot be started: {}", std::strerror(error)));
@@ -101,12 +120,13 @@ bool read_some(int from, std::string& to) {
 
 }  // namespace
 
-std::optional<std::string> output_of(const std::string& command, const std::string& input,
-                                     int64_t timeout, const std::function<bool()>& stops) {
+std::optional<std::string> output_of(const UserCommand& command, const std::string& input,
+                                     const std::function<bool()>& stops) {
   Sockets in(command), out(command), errors(command);
   Child child(command, in.ends[1], out.ends[1], errors.ends[1]);
   for (Sockets* sockets : {&in, &out, &errors}) Sockets::close(sockets->ends[1]);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(timeout);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(command.seconds);
   std::string output, said;
   size_t num_written = 0;
   if (input.empty()) Sockets::close(in.ends[0]);
@@ -114,8 +134,8 @@ std::optional<std::string> output_of(const std::string& command, const std::stri
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         until - std::chrono::steady_clock::now());
     if (left.count() <= 0) {
-      fail(command,
-           fmt::format("has not ended after {} s (reward_timeout); it was killed", timeout));
+      fail(command, fmt::format("has not ended after {} s ({}); it was killed", command.seconds,
+                                command.timeout_key));
     }
     if (stops && stops()) return std::nullopt;
     pollfd waiting[] = {
