@@ -198,12 +198,19 @@ void SampledRollouts::check_age(int64_t batch, const std::vector<Rollout>& rollo
 }
 
 void SampledRollouts::add_to_digests(int64_t batch, const std::vector<Rollout>& rollouts) {
+  const auto text_of_file = [&](int64_t one) {
+    std::optional<InputFile> file = InputFile::open_if_there(file_of(one), "file of rollouts");
+    if (file) return file->read_all(kAnySize);
+    throw UserError(
+        fmt::format("{}: the file is missing, and the checkpoint was trained on its rollouts. Give "
+                    "the files of "
+                    "the run that saved the checkpoint.",
+                    file_of(one)));
+  };
   while (std::ssize(digests_) <= batch) {
     const int64_t one = std::ssize(digests_);
-    digests_.push_back(
-        next_digest(digests_.empty() ? "" : digests_.back(),
-                    one == batch ? lines_of(rollouts)
-                                 : InputFile(file_of(one), "file of rollouts").read_all(kAnySize)));
+    digests_.push_back(next_digest(digests_.empty() ? "" : digests_.back(),
+                                   one == batch ? lines_of(rollouts) : text_of_file(one)));
   }
 }
 

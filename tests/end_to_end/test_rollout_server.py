@@ -49,8 +49,9 @@ def refused(settings, sentence, ranks=1, times=1, timeout=60):
 @pytest.mark.parametrize("kind, ranks", [("vllm", 1), ("vllm", 2), ("sglang", 1), ("llama_cpp", 1), ("openai", 1)])
 def test_each_kind_of_server(kind, ranks, models, tmp_path):
     with Server(kind) as server:
+        named = {} if kind == "sglang" else dict(rollout_model="base")
         run = run_to_end(settings_for(models, tmp_path, "run", server, rollout_server=kind, num_iterations=2,
-                                      rollout_model="base", rollout_concurrency=2, sequence_parallel_size=ranks), ranks)
+                                      rollout_concurrency=2, sequence_parallel_size=ranks, **named), ranks)
         assert len(server.asked) == (2 * GROUPS if kind != "llama_cpp" else 2 * GROUPS * GENERATIONS)
         assert server.most_open <= 2
         assert kind == "sglang" or all(body["model"] == "base" for body in server.asked)
@@ -309,6 +310,7 @@ def test_adapters_of_batches_ahead(models, tmp_path):
     (dict(rollout_update="disk"), "rollout_update: disk is for a server that can load a model anew (sglang)"),
     (dict(rollout_update="lora"), "rollout_update: lora is for finetuning_type: lora"),
     (dict(rollout_update="command"), "belong together"),
+    (dict(rollout_server="sglang", rollout_model="base"), "rollout_model: requests to rollout_server: sglang name no model"),
     (dict(rollout_server="llama_cpp", rollout_temperature=0.7), "are those of temperature 1"),
     (dict(rollout="self", rollout_url="", rollout_update=None, async_steps=1), "the model trains on the same devices"),
     (dict(rollout="self"), "are for rollout: server"),
