@@ -6,7 +6,7 @@
 namespace longspan::key_tables {
 namespace {
 
-constexpr std::string_view kOfRollouts = "It has no training on rollouts.";
+constexpr std::string_view kOfRollouts = "It has no training on rollouts and no distillation.";
 
 template <size_t N>
 std::vector<std::string_view> words(const std::string_view (&names)[N]) {
@@ -35,8 +35,12 @@ KeySection policy_keys() {
                         "Share of the tokens, those with the highest entropy, that have a loss.",
                         /*most=*/1);
   quantile.above_least = true;
+  Key distill_temperature =
+      number("distill_temperature", &S::distill_temperature, kNamed, 0,
+             "Divides the logits of teacher and policy before they are compared.");
+  distill_temperature.above_least = true;
   KeySection section{
-      "Reinforcement learning",
+      "Reinforcement learning and distillation",
       {choice("rollout", &S::rollout, kNamed, {"file", "self"},
               "Source of rollouts. file: the file in rollouts. self: the model in training answers "
               "the questions of dataset."),
@@ -94,6 +98,17 @@ KeySection policy_keys() {
        number("max_staleness", &S::max_staleness, kNamed, 0,
               "Leave out rollouts of a policy that is older by more updates. Left out: none.",
               kMostSteps)}};
+  section.keys.insert(
+      section.keys.end(),
+      {number("distill_beta", &S::distill_beta, kNamed, 0,
+              "Divergence from the teacher. 0: KL(teacher || policy), the forward KL. 1: KL(policy "
+              "|| teacher), the reverse KL. Between: the generalized Jensen-Shannon divergence.",
+              /*most=*/1),
+       distill_temperature,
+       number("distill_top_k", &S::distill_top_k, kNamed, 1,
+              "Compare the k most probable tokens each by itself, and all others together. Left "
+              "out: the whole vocabulary.",
+              kMostTokens)});
   for (Key& key : section.keys) key.differs = kOfRollouts;
   return section;
 }

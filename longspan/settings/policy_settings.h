@@ -1,4 +1,4 @@
-// Training on rollouts (stage grpo). No torch.
+// Training on rollouts, and distillation (stages grpo, distill, distill_sft). No torch.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,10 @@ struct PolicySettings {
   double importance_sampling_clip_max = 3.0;
   std::optional<double> importance_sampling_clip_min;
   std::optional<int64_t> max_staleness;  // in updates; nullopt: any
+  // Stages distill and distill_sft with a teacher model (kernels/linear_divergence.h)
+  double distill_beta = 0.5;
+  double distill_temperature = 1.0;
+  std::optional<int64_t> distill_top_k;  // nullopt: the whole vocabulary
 };
 
 }  // namespace longspan

@@ -14,24 +14,15 @@ namespace {
 constexpr std::string_view kLoss[] = {"loss_type",
                                       "advantage_estimator",
                                       "scale_rewards",
-                                      "num_generations",
-                                      "num_iterations",
                                       "importance_sampling_level",
-                                      "epsilon",
-                                      "epsilon_high",
                                       "delta",
                                       "beta",
                                       "kl_estimator",
                                       "kl_in_reward",
                                       "use_bias_correction_kl",
-                                      "top_entropy_quantile",
-                                      "max_completion_length",
-                                      "mask_truncated_completions",
-                                      "importance_sampling_correction",
-                                      "importance_sampling_clip_max",
-                                      "importance_sampling_clip_min"};
+                                      "top_entropy_quantile"};
 constexpr StageKeys kLossKeys{.keys = kLoss, .use = "rewarded rollouts"};
-constexpr const StageKeys* kKeys[] = {&kRolloutKeys, &kLossKeys, &kReferenceKeys};
+constexpr const StageKeys* kKeys[] = {&kRolloutKeys, &kUpdateKeys, &kLossKeys, &kReferenceKeys};
 
 std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings& method) {
   std::vector<std::string> problems;
@@ -116,6 +107,7 @@ extern const Stage kGrpo{
     .help = "rollouts of a policy, with rewards: GRPO, DAPO, GSPO, CISPO, RLOO and others",
     .keys = kKeys,
     .rows = RowKind::kQuestion,
+    .rollouts = RolloutUse::kRewards,
     .packs = false,
     .trains_all_answers = false,
     .uses_lm_head = true,

@@ -11,12 +11,15 @@
 namespace longspan {
 
 // Keys
+extern const StageKeys kTrainedKeys;       // which parts of a conversation are trained
 extern const StageKeys kPackingKeys;       // rows that hold several documents
+extern const StageKeys kNeatKeys;          // whether these documents see each other
 extern const StageKeys kPreferenceKeys;    // strength of a preference
 extern const StageKeys kReferenceKeys;     // which reference model
 extern const StageKeys kPrecomputedKeys;   // when the reference model is computed
 extern const StageKeys kSharedPromptKeys;  // two answers to one prompt
 extern const StageKeys kRolloutKeys;       // the source of rollouts
+extern const StageKeys kUpdateKeys;        // updates on rollouts
 
 /// Name of the mean: the share of pairs whose chosen answer has the higher reward.
 inline constexpr const char* kRewardAccuracies = "rewards/accuracies";

@@ -3,11 +3,12 @@
 
 namespace longspan {
 
-extern const Stage kPretraining, kSft, kRewardModel, kDpo, kKto, kGrpo;
+extern const Stage kPretraining, kSft, kRewardModel, kDpo, kKto, kGrpo, kDistill,
+    kDistillSft;
 
 std::span<const Stage* const> all_stages() {
   static constexpr const Stage* kStages[] = {&kPretraining, &kSft, &kRewardModel,
-                                             &kDpo,         &kKto, &kGrpo};
+                                             &kDpo,         &kKto, &kGrpo, &kDistill, &kDistillSft};
   return kStages;
 }
 

@@ -27,6 +27,7 @@ class FromFile final : public RolloutMaker {
         turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
                                  parts.template_time)),
         rollouts_(run, {.vocab_size = parts.session.model().spec.vocab_size,
+                        .needs_reward = run.needs.rewards,
                         .tokenizer = &tokenizer_,
                         .turns = turns_.get()}) {}
 
@@ -81,7 +82,9 @@ std::unique_ptr<RolloutMaker> maker_of(const RolloutSettings& config, const Roll
 std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
                                               const RolloutParts& parts) {
   const PolicySettings& policy = config.preferences.policy;
+  const RolloutNeeds needs = rollout_needs(config.method, config.preferences);
   const RolloutRun run{.policy = policy,
+                       .needs = needs,
                        .on_bad_row = on_bad_row_of(config.data),
                        .world = parts.workers.world(),
                        .notices = parts.workers.notices(),
@@ -91,8 +94,8 @@ std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
                        }};
   std::unique_ptr<RolloutMaker> maker;
   all_or_none(parts.workers.world(), [&] { maker = maker_of(config, parts, run); });
-  return std::make_unique<RolloutSource>(policy, config.optimization, config.data.cutoff_len,
-                                         parts.session.mesh(), parts.workers.notices(),
+  return std::make_unique<RolloutSource>(policy, needs, config.optimization,
+                                         config.data.cutoff_len, parts.session.mesh(), parts.workers.notices(),
                                          std::move(maker));
 }
 

@@ -20,7 +20,9 @@ constexpr int64_t kAnswersAtOnce = 16;
 
 }  // namespace
 
-SelfRollouts::SelfRollouts(Parts parts) : parts_(std::move(parts)), rewards_(parts_.run.policy) {}
+SelfRollouts::SelfRollouts(Parts parts) : parts_(std::move(parts)) {
+  if (parts_.run.needs.rewards) rewards_.emplace(parts_.run.policy);
+}
 
 std::string SelfRollouts::file_of(int64_t batch) const {
   return fmt::format("{}/batch-{:06}.jsonl", parts_.folder, batch);
@@ -47,7 +49,7 @@ std::optional<std::vector<Rollout>> SelfRollouts::make(int64_t batch, int64_t nu
   all_or_none(parts_.run.world, [&] {
     if (parts_.run.world.rank() != 0) return;
     std::vector<std::string> notes;
-    rollouts = read_rollouts(file_of(batch), {}, OnBadRow::kStop, notes);
+    rollouts = read_rollouts(file_of(batch), {.needs_reward = parts_.run.needs.rewards}, OnBadRow::kStop, notes);
   });
   return rollouts;
 }
@@ -113,16 +115,18 @@ std::vector<Rollout> SelfRollouts::answered(int64_t batch, int64_t num_groups,
                         .num_tokens = std::ssize(tokens),
                         .is_truncated = rollout.is_truncated});
     }
-    const auto rewards = rewards_.of(judged);
-    std::string lines;
-    for (size_t i = 0; i < rollouts.size(); ++i) {
-      rollouts[i].rewards = rewards[i];
-      rollouts[i].reward = 0.0;
-      for (const auto& [name, weight] : rewards_.weights()) {
-        *rollouts[i].reward += weight * rewards[i].at(name);
+    if (rewards_) {
+      const auto rewards = rewards_->of(judged);
+      for (size_t i = 0; i < rollouts.size(); ++i) {
+        rollouts[i].rewards = rewards[i];
+        rollouts[i].reward = 0.0;
+        for (const auto& [name, weight] : rewards_->weights()) {
+          *rollouts[i].reward += weight * rewards[i].at(name);
+        }
       }
-      lines += write_rollout(rollouts[i]) + "\n";
     }
+    std::string lines;
+    for (const Rollout& rollout : rollouts) lines += write_rollout(rollout) + "\n";
     std::error_code error;
     std::filesystem::create_directories(parts_.folder, error);
     if (error) {

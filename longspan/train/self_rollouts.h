@@ -44,7 +44,7 @@ class SelfRollouts final : public RolloutMaker {
   std::string file_of(int64_t batch) const;
 
   Parts parts_;
-  Rewards rewards_;
+  std::optional<Rewards> rewards_;  // nullopt: the stage uses none
 };
 
 }  // namespace longspan

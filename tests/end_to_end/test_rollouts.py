@@ -110,5 +110,5 @@ def test_unused_fields_are_named(models, tmp_path):
     lines = lines_of(range(4), teacher_logprobs=[-1.0, -2.0])
     (tmp_path / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
     run = run_to_end(file_settings(models, tmp_path, "run"))
-    assert run.text.count("teacher_logprobs has no use in stage grpo") == 1
+    assert run.text.count("teacher_logprobs are for stage distill") == 1
     assert run.text.count("have no logprobs of the sampler") == 1
