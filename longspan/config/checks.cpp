@@ -1,6 +1,7 @@
 #include "longspan/config/checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,6 +17,7 @@
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/input/numbers.h"
+#include "longspan/registers/rollout_server.h"
 #include "longspan/registers/schedule.h"
 #include "longspan/registers/stage.h"
 #include "longspan/settings/choices.h"
@@ -153,7 +155,58 @@ void check_rows_of_caller(const Config& config, const Demand& demand) {
          "missing; remove the key");
 }
 
-/// The source of rollouts is a file, or the answers to the questions of a data set.
+/// Keys of a server of rollouts.
+void check_rollout_server(const Config& config, const Demand& demand) {
+  const PolicySettings& policy = config.preferences.policy;
+  const ServerKind& kind = server_kind_named(policy.rollout_server);
+  demand(!policy.rollout_url.empty(), "rollout_url is missing: give the server's http://HOST:PORT");
+  demand(
+      kind.is_tempered || policy.rollout_temperature == 1,
+      fmt::format("rollout_temperature: the log-probabilities of rollout_server: {} are those of "
+                  "temperature 1; give 1, or another server",
+                  kind.name));
+  demand(policy.rollout_update.has_value(),
+         fmt::format("rollout_update is missing: say how the server gets new weights: {}",
+                     fmt::join(kUpdateWayNames, ", ")));
+  if (!policy.rollout_update) return;
+  const UpdateWay way = update_way_named(*policy.rollout_update);
+  const auto offered = [&](std::string_view ServerKind::* path) {
+    std::vector<std::string_view> names;
+    for (const ServerKind& one : kServerKinds) {
+      if (!(one.*path).empty()) names.push_back(one.name);
+    }
+    return fmt::format("{}", fmt::join(names, ", "));
+  };
+  demand(way != UpdateWay::kDisk || !kind.load_model.empty(),
+         fmt::format("rollout_update: disk is for a server that can load a model anew ({}); choose "
+                     "another rollout_update",
+                     offered(&ServerKind::load_model)));
+  demand(way != UpdateWay::kLora || !kind.load_adapter.empty(),
+         fmt::format("rollout_update: lora is for a server that can load adapters ({}); choose "
+                     "another rollout_update",
+                     offered(&ServerKind::load_adapter)));
+  demand(way != UpdateWay::kDisk || !trains_adapter(config.method),
+         "rollout_update: disk loads a whole model, and finetuning_type: lora saves an adapter; "
+         "choose another rollout_update");
+  demand(way != UpdateWay::kLora || trains_adapter(config.method),
+         "rollout_update: lora is for finetuning_type: lora; choose another rollout_update");
+  demand((way == UpdateWay::kCommand) == !policy.rollout_update_command.empty(),
+         "rollout_update: command and rollout_update_command belong together; give both or none");
+  demand(way != UpdateWay::kNone || policy.rollout_update_steps == 1,
+         "rollout_update_steps is for a server that gets new weights; remove the key");
+  if (!policy.max_staleness) return;
+  demand(way != UpdateWay::kNone,
+         "max_staleness: with rollout_update: none, rollouts become older with each update; remove "
+         "the key");
+  const int64_t oldest =
+      (policy.async_steps + policy.rollout_update_steps - 1) * policy.num_iterations;
+  demand(way == UpdateWay::kNone || *policy.max_staleness >= oldest,
+         fmt::format("max_staleness: rollouts are sampled up to {} updates ago, by async_steps, "
+                     "rollout_update_steps and num_iterations; give at least {}",
+                     oldest, oldest));
+}
+
+/// The source of rollouts is a file, or answers to the questions of a data set.
 void check_rollouts(const Config& config, const Demand& demand) {
   const PolicySettings& policy = config.preferences.policy;
   const PolicySettings defaults;
@@ -163,18 +216,40 @@ void check_rollouts(const Config& config, const Demand& demand) {
     demand(config.data.dataset.empty(),
            "dataset: rollout: file trains on the file in rollouts; remove dataset");
     demand(policy.rewards.empty() && policy.reward_weights.empty() &&
-               policy.reward_command.empty() && policy.reward_timeout == defaults.reward_timeout,
-           "rewards, reward_weights, reward_command and reward_timeout are for rollout: self; the "
-           "rollouts of a file have their rewards; remove the keys");
+               policy.reward_command.empty() && policy.reward_format.empty() &&
+               policy.reward_url.empty() && policy.reward_timeout == defaults.reward_timeout &&
+               policy.environment_command.empty(),
+           "rewards, reward_weights, reward_command, reward_format, reward_url, reward_timeout and "
+           "environment_command are for rollout: self and server; the rollouts of a file have "
+           "their rewards; remove the keys");
   } else {
-    demand(policy.rollouts.empty() && policy.rollout_timeout == defaults.rollout_timeout &&
-               !policy.max_staleness,
-           "rollouts, rollout_timeout and max_staleness are for rollout: file; remove the keys");
+    demand(policy.rollouts.empty(), "rollouts is for rollout: file; remove the key");
     demand(!config.data.dataset.empty(),
            "dataset is missing: give the questions to answer, by names from dataset_info.json");
     demand(!policy.rewards.empty() || stage.rollouts != RolloutUse::kRewards,
            "rewards is missing: give the names of reward functions");
   }
+  demand(!policy.environment_command.empty() || policy.max_turns == defaults.max_turns,
+         "max_turns is for conversations with environment_command; give it, or remove max_turns");
+  if (policy.rollout == "server") {
+    check_rollout_server(config, demand);
+  } else {
+    demand(policy.rollout_url.empty() && policy.rollout_model.empty() &&
+               policy.rollout_server == defaults.rollout_server &&
+               policy.rollout_concurrency == defaults.rollout_concurrency &&
+               !policy.rollout_update && policy.rollout_update_command.empty() &&
+               policy.rollout_update_steps == defaults.rollout_update_steps,
+           "rollout_url, rollout_server, rollout_model, rollout_concurrency, rollout_update, "
+           "rollout_update_command and rollout_update_steps are for rollout: server; remove the "
+           "keys");
+    demand(policy.async_steps == 0,
+           fmt::format(
+               "async_steps: rollout: {} samples nothing ahead{}; remove the key", policy.rollout,
+               policy.rollout == "self" ? ", because the model trains on the same devices" : ""));
+  }
+  demand(policy.rollout != "self" ||
+             (policy.rollout_timeout == defaults.rollout_timeout && !policy.max_staleness),
+         "rollout_timeout and max_staleness are for rollout: file and server; remove the keys");
   demand(config.optimization.max_steps > 0,
          "max_steps is missing: the number of rollouts is not known in advance; give max_steps");
   demand(config.data.val_size == 0,

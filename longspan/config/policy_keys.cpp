@@ -2,10 +2,12 @@
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/registers/policy_loss.h"
+#include "longspan/registers/rollout_server.h"
 
 namespace longspan::key_tables {
 namespace {
 
+constexpr double kMostConcurrency = 1024;
 constexpr std::string_view kOfRollouts = "It has no training on rollouts and no distillation.";
 
 template <size_t N>
@@ -41,21 +43,54 @@ KeySection policy_keys() {
   distill_temperature.above_least = true;
   KeySection section{
       "Reinforcement learning and distillation",
-      {choice("rollout", &S::rollout, kNamed, {"file", "self"},
+      {choice("rollout", &S::rollout, kNamed, {"file", "self", "server"},
               "Source of rollouts. file: the file in rollouts. self: the model in training answers "
-              "the questions of dataset."),
+              "the questions of dataset. server: the server at rollout_url does."),
        plain("rollouts", &S::rollouts, kFree,
              "File of rollouts: JSON lines with token_ids, mask, logprobs, reward and group."),
        number("rollout_timeout", &S::rollout_timeout, kFree, 0,
-              "Seconds to wait for more rollouts in the file. 0: do not wait.", kMostSeconds),
+              "Seconds to wait for more rollouts in the file, or for the server. 0: do not wait.",
+              kMostSeconds),
+       plain("rollout_url", &S::rollout_url, kFree, "Address of the server: http://HOST:PORT."),
+       choice("rollout_server", &S::rollout_server, kNamed, names_of_server_kinds(),
+              "Program that serves at rollout_url."),
+       plain("rollout_model", &S::rollout_model, kFree,
+             "Name of the model on the server. Left out: model_name_or_path."),
+       number("rollout_concurrency", &S::rollout_concurrency, kFree, 1,
+              "Requests to the server at a time.", kMostConcurrency),
+       choice("rollout_update", &S::rollout_update, kNamed, names_of_update_ways(),
+              "How the server gets new weights. none: it does not. disk: it loads the saved model. "
+              "lora: it loads the saved adapter. command: rollout_update_command tells it."),
+       plain("rollout_update_command", &S::rollout_update_command, kFree,
+             "Command of rollout_update: command. LONGSPAN_PATH is the folder of the model or "
+             "adapter, LONGSPAN_VERSION the number of its updates."),
+       number("rollout_update_steps", &S::rollout_update_steps, kNamed, 1,
+              "The server gets new weights every so many batches of rollouts.", kMostSteps),
+       number("async_steps", &S::async_steps, kNamed, 0,
+              "Batches of rollouts that the server samples ahead, while the model trains.",
+              kMostRows),
        listed(plain("rewards", &S::rewards, kNamed,
-                    "Reward functions, as a list: exact_match, number, length, command.")),
+                    "Reward functions, as a list: exact_match, number, length, command, format, "
+                    "http, environment.")),
        listed(plain("reward_weights", &S::reward_weights, kNamed,
                     "A weight for each reward function. Left out: 1.")),
        plain("reward_command", &S::reward_command, kNamed,
              "Command of the reward function command: JSON lines in, JSON lines out."),
+       plain("reward_format", &S::reward_format, kNamed,
+             "Regular expression of the reward function format, which must match the whole "
+             "answer."),
+       plain("reward_url", &S::reward_url, kNamed,
+             "Address of the reward function http: a JSON list of answers in, a JSON list of "
+             "numbers out."),
        number("reward_timeout", &S::reward_timeout, kFree, 1,
-              "Seconds that reward_command may run for a batch.", kMostSeconds),
+              "Seconds that reward_command or reward_url may take for a batch, and "
+              "environment_command for a turn.",
+              kMostSeconds),
+       plain("environment_command", &S::environment_command, kNamed,
+             "Command that replies to answers, by a further message or a reward: JSON lines in, "
+             "JSON lines out."),
+       number("max_turns", &S::max_turns, kNamed, 1,
+              "Most answers of a conversation with environment_command.", kMostRows),
        choice("loss_type", &S::loss_type, kNamed, names_of_policy_losses(),
               "Loss of a rollout's tokens; its denominator is of the whole global batch."),
        choice("advantage_estimator", &S::advantage_estimator, kNamed,
@@ -84,7 +119,8 @@ KeySection policy_keys() {
        temperature,
        quantile,
        number("max_completion_length", &S::max_completion_length, kNamed, 1,
-              "Most tokens of an answer of rollout: self; dr_grpo: the denominator of a rollout.",
+              "Most tokens of an answer of rollout: self or server; dr_grpo: the denominator of a "
+              "rollout.",
               kMostTokens),
        plain("mask_truncated_completions", &S::mask_truncated_completions, kNamed,
              "Leave out rollouts that ended by their length limit."),

@@ -32,7 +32,8 @@ class ChildProcess {
   std::string& output() { return output_; }
   /// The end of standard error, at most 2 KiB.
   const std::string& errors() const { return errors_; }
-  /// Waits for the end of the command, which is killed after 2 s. Returns e.g. "returned status 1"; empty: status 0.
+  /// Waits for the end of the command, which is killed after 2 s. Returns e.g. "returned status 1";
+  /// empty: status 0.
   std::string status();
 
  private:

@@ -13,6 +13,7 @@
 #include "longspan/base/names.h"
 #include "longspan/base/user_error.h"
 #include "longspan/input/json_text.h"
+#include "longspan/rollouts/http.h"
 #include "longspan/rollouts/reward_command.h"
 #include "longspan/settings/policy_settings.h"
 #include "longspan/text/counted.h"
@@ -41,18 +42,66 @@ double weight_from(const std::string& text) {
   throw UserError(fmt::format("reward_weights: {} is not a number", shortened(text, 40)));
 }
 
-std::vector<double> by_command(const std::string& command, const std::vector<JudgedAnswer>& answers,
-                               int64_t timeout) {
+/// The settings of all reward functions.
+struct RewardFacts {
+  const std::string &command, &url;
+  const std::optional<WholeMatch>& format;
+  int64_t timeout;     // seconds
+  int64_t max_length;  // tokens of an answer
+  const std::function<bool()>& stops;
+};
+using Answers = std::vector<JudgedAnswer>;
+using Numbers = std::optional<std::vector<double>>;  // nullopt: `stops` returned true
+
+nlohmann::ordered_json json_of(const JudgedAnswer& answer) {
+  return {{"prompt", answer.prompt},
+          {"completion", answer.answer},
+          {"solution", answer.solution},
+          {"num_tokens", answer.num_tokens},
+          {"truncated", answer.is_truncated}};
+}
+
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Returns the value of `judge` for each answer.
+template <typename Judge>
+std::vector<double> for_each(const Answers& answers, Judge judge) {
+  std::vector<double> rewards;
+  for (const JudgedAnswer& answer : answers) rewards.push_back(static_cast<double>(judge(answer)));
+  return rewards;
+}
+
+Numbers exact_match(const Answers& answers, const RewardFacts&) {
+  return for_each(answers, [](const JudgedAnswer& answer) {
+    return without_space(answer.answer) == without_space(answer.solution);
+  });
+}
+
+Numbers same_number(const Answers& answers, const RewardFacts&) {
+  return for_each(answers, [](const JudgedAnswer& answer) {
+    return last_number(answer.answer) == last_number(answer.solution);
+  });
+}
+
+Numbers by_length(const Answers& answers, const RewardFacts& facts) {
+  return for_each(answers, [&](const JudgedAnswer& answer) {
+    return -static_cast<double>(answer.num_tokens) / static_cast<double>(facts.max_length);
+  });
+}
+
+Numbers by_format(const Answers& answers, const RewardFacts& facts) {
+  return for_each(answers,
+                  [&](const JudgedAnswer& answer) { return facts.format->matches(answer.answer); });
+}
+
+Numbers by_command(const Answers& answers, const RewardFacts& facts) {
   std::string input;
-  for (const JudgedAnswer& answer : answers) {
-    const nlohmann::ordered_json line = {{"prompt", answer.prompt},
-                                         {"completion", answer.answer},
-                                         {"solution", answer.solution},
-                                         {"num_tokens", answer.num_tokens},
-                                         {"truncated", answer.is_truncated}};
-    input += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  }
-  std::istringstream lines(output_of(command, input, timeout));
+  for (const JudgedAnswer& answer : answers) input += text_of(json_of(answer)) + "\n";
+  std::optional<std::string> output = output_of(facts.command, input, facts.timeout, facts.stops);
+  if (!output) return std::nullopt;
+  std::istringstream lines(*std::move(output));
   std::vector<double> rewards;
   for (std::string line; std::getline(lines, line);) {
     if (without_space(line).empty()) continue;
@@ -68,23 +117,50 @@ std::vector<double> by_command(const std::string& command, const std::vector<Jud
   return rewards;
 }
 
-std::vector<double> rewards_by(const std::string& name, const std::vector<JudgedAnswer>& answers,
-                               const std::string& command, int64_t timeout, int64_t max_length) {
-  if (name == "command") return by_command(command, answers, timeout);
-  std::vector<double> rewards;
-  for (const JudgedAnswer& answer : answers) {
-    if (name == "exact_match") {
-      rewards.push_back(without_space(answer.answer) == without_space(answer.solution) ? 1 : 0);
-    } else if (name == "number") {
-      rewards.push_back(last_number(answer.answer) == last_number(answer.solution) ? 1 : 0);
-    } else if (name == "length") {
-      rewards.push_back(-static_cast<double>(answer.num_tokens) / static_cast<double>(max_length));
-    } else {
-      throw std::logic_error("a reward function of no kind");
-    }
+Numbers by_http(const Answers& answers, const RewardFacts& facts) {
+  auto list = nlohmann::ordered_json::array();
+  for (const JudgedAnswer& answer : answers) list.push_back(json_of(answer));
+  const std::string place = "reward_url " + facts.url;
+  std::optional<std::string> body;
+  try {
+    body = body_of({.url = facts.url, .json = text_of(list)},
+                   {.total_seconds = static_cast<double>(facts.timeout)}, facts.stops);
+  } catch (const UserError& error) {
+    throw UserError(
+        fmt::format("reward_url {} (reward_timeout: {} s)", error.what(), facts.timeout));
   }
-  return rewards;
+  if (!body) return std::nullopt;
+  auto answer = parse_json(*body, place);
+  if (answer.is_object() && answer.contains("rewards")) answer = answer["rewards"];
+  const auto is_number = [](const auto& value) { return value.is_number(); };
+  if (!answer.is_array() || !std::ranges::all_of(answer, is_number)) {
+    throw UserError(
+        fmt::format("{}: {}; wanted is a list of numbers", place, shortened(*body, 80)));
+  }
+  return answer.template get<std::vector<double>>();
 }
+
+Numbers by_environment(const Answers& answers, const RewardFacts&) {
+  return for_each(answers, [](const JudgedAnswer& answer) { return answer.environment.value(); });
+}
+
+struct RewardFunction {
+  std::string_view name;
+  std::string_view key;  // of its setting; empty: none
+  std::string PolicySettings::* setting;
+  Numbers (*rewards)(const Answers&, const RewardFacts&);
+};
+
+/// The register, in the order of the help.
+constexpr RewardFunction kRewardFunctions[] = {
+    {"exact_match", "", nullptr, exact_match},
+    {"number", "", nullptr, same_number},
+    {"length", "", nullptr, by_length},
+    {"command", "reward_command", &PolicySettings::reward_command, by_command},
+    {"format", "reward_format", &PolicySettings::reward_format, by_format},
+    {"http", "reward_url", &PolicySettings::reward_url, by_http},
+    {"environment", "environment_command", &PolicySettings::environment_command, by_environment},
+};
 
 }  // namespace
 
@@ -114,8 +190,15 @@ double last_number(std::string_view text) {
   return last;
 }
 
+std::vector<std::string_view> names_of_rewards() {
+  std::vector<std::string_view> names;
+  for (const RewardFunction& function : kRewardFunctions) names.push_back(function.name);
+  return names;
+}
+
 Rewards::Rewards(const PolicySettings& settings)
     : command_(settings.reward_command),
+      url_(settings.reward_url),
       timeout_(settings.reward_timeout),
       max_length_(settings.max_completion_length) {
   const std::vector<std::string> names = split_names(settings.rewards),
@@ -127,24 +210,45 @@ Rewards::Rewards(const PolicySettings& settings)
                                 counted(std::ssize(names), "name")));
   }
   for (size_t i = 0; i < names.size(); ++i) {
-    if (std::ranges::find(kRewardNames, names[i]) == std::end(kRewardNames)) {
+    if (std::ranges::find(kRewardFunctions, names[i], &RewardFunction::name) ==
+        std::end(kRewardFunctions)) {
       throw UserError(fmt::format("rewards: there is no {}; the reward functions are: {}",
-                                  shortened(names[i], 40), fmt::join(kRewardNames, ", ")));
+                                  shortened(names[i], 40), fmt::join(names_of_rewards(), ", ")));
     }
     if (!weights_.emplace(names[i], weights.empty() ? 1.0 : weight_from(weights[i])).second) {
       throw UserError(fmt::format("rewards names {} twice; remove one", names[i]));
     }
   }
-  if (weights_.contains("command") != !command_.empty()) {
-    throw UserError("rewards: command and reward_command belong together; give both or none");
+  for (const RewardFunction& function : kRewardFunctions) {
+    if (function.setting == nullptr) continue;
+    const bool has_setting = !(settings.*function.setting).empty();
+    if (weights_.contains(std::string(function.name)) == has_setting) continue;
+    throw UserError(fmt::format("rewards: {} and {} belong together; give both or none",
+                                function.name, function.key));
+  }
+  if (settings.reward_format.empty()) return;
+  try {
+    format_.emplace(settings.reward_format);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("reward_format: {}", error.what()));
   }
 }
 
-std::vector<std::map<std::string, double>> Rewards::of(
-    const std::vector<JudgedAnswer>& answers) const {
+std::optional<std::vector<std::map<std::string, double>>> Rewards::of(
+    const std::vector<JudgedAnswer>& answers, const std::function<bool()>& stops) const {
   std::vector<std::map<std::string, double>> result(answers.size());
-  for (const auto& [name, weight] : weights_) {
-    const std::vector<double> rewards = rewards_by(name, answers, command_, timeout_, max_length_);
+  const RewardFacts facts{.command = command_,
+                          .url = url_,
+                          .format = format_,
+                          .timeout = timeout_,
+                          .max_length = max_length_,
+                          .stops = stops};
+  for (const RewardFunction& function : kRewardFunctions) {
+    const std::string name(function.name);
+    if (!weights_.contains(name)) continue;
+    const Numbers numbers = function.rewards(answers, facts);
+    if (!numbers) return std::nullopt;
+    const std::vector<double>& rewards = *numbers;
     if (rewards.size() != answers.size()) {
       throw UserError(fmt::format("the reward function {} returned {} for {}", name,
                                   counted(std::ssize(rewards), "reward"),

@@ -2,10 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "longspan/base/user_error.h"
 #include "longspan/settings/policy_settings.h"
+#include "longspan/testing/tiny_server.h"
 
 namespace longspan {
 namespace {
@@ -25,7 +29,7 @@ const std::vector<JudgedAnswer> kAnswers = {
 
 TEST_CASE("rewards: exact matches, numbers and lengths, with weights") {
   const Rewards rewards(rewards_of("exact_match,number,length", "1,0.5,-2"));
-  const auto made = rewards.of(kAnswers);
+  const auto made = rewards.of(kAnswers).value();
   CHECK(made[0].at("exact_match") == 0);
   CHECK(made[1].at("exact_match") == 1);
   CHECK(made[0].at("number") == 1);
@@ -65,7 +69,7 @@ std::string complaint_of(const std::string& command, int64_t timeout = 20) {
   settings.reward_command = command;
   settings.reward_timeout = timeout;
   try {
-    Rewards(settings).of(kAnswers);
+    Rewards(settings).of(kAnswers).value();
   } catch (const UserError& error) {
     return error.what();
   }
@@ -75,7 +79,7 @@ std::string complaint_of(const std::string& command, int64_t timeout = 20) {
 TEST_CASE("rewards: a command gets JSON lines, and its faults are named") {
   PolicySettings settings = rewards_of("command");
   settings.reward_command = "sed 's/.*num_tokens\":\\([0-9]*\\).*/{\"reward\": \\1}/'";
-  const auto made = Rewards(settings).of(kAnswers);
+  const auto made = Rewards(settings).of(kAnswers).value();
   CHECK(made[0].at("command") == 5);
   CHECK(made[2].at("command") == 2);
   CHECK(complaint_of("echo oh no >&2; exit 3").find("returned status 3:\noh no") !=
@@ -87,6 +91,71 @@ TEST_CASE("rewards: a command gets JSON lines, and its faults are named") {
   CHECK(complaint_of("cat").find("wanted is {\"reward\": NUMBER}") != std::string::npos);
   CHECK(complaint_of("kill -9 $$").find("signal 9") != std::string::npos);
   CHECK(complaint_of("sed 's/.*/{\"reward\": 1e999}/'") != "");
+}
+
+TEST_CASE("rewards: a regular expression matches the whole answer") {
+  const auto rewards_for = [](const std::string& pattern, const std::string& answer) {
+    PolicySettings settings = rewards_of("format");
+    settings.reward_format = pattern;
+    return Rewards(settings)
+        .of({{.prompt = "", .answer = answer, .solution = ""}})
+        .value()[0]
+        .at("format");
+  };
+  CHECK(rewards_for("<think>[^<]*</think> *[0-9]+", "<think>2 + 2</think> 4") == 1);
+  CHECK(rewards_for("<think>[^<]*</think> *[0-9]+", "<think>2 + 2</think> 4.") == 0);
+  CHECK(rewards_for("a|b", "ab") == 0);  // the whole pattern, not its last part
+  CHECK(rewards_for("a|b", "b") == 1);
+  CHECK(rewards_for("^a$", "a") == 1);
+  CHECK(rewards_for("a", "a\n") == 0);
+  CHECK(rewards_for("a.b", "a\nb") == 0);
+  CHECK(rewards_for("(?s)a.b", "a\nb") == 1);
+  CHECK(rewards_for(".", "\u00e9") == 1);
+  CHECK_THROWS_WITH_AS(rewards_for("(", ""), doctest::Contains("reward_format: "), UserError);
+  CHECK_THROWS_WITH_AS(rewards_for("a)|(b", ""), doctest::Contains("unopened group"), UserError);
+  CHECK_THROWS_WITH_AS(rewards_for("(?=a)", ""), doctest::Contains("look-around"), UserError);
+  CHECK_THROWS_WITH_AS(rewards_for("", ""), doctest::Contains("belong together"), UserError);
+}
+
+TEST_CASE("rewards: a service gets a JSON list, and its faults are named") {
+  std::string answer;
+  std::string request;
+  std::atomic<int> pause = 0;
+  TinyServer server([&](const std::string& got) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause.load()));
+    request = got;
+    return with_status(answer == "busy" ? "503 Busy" : "200 OK", answer);
+  });
+  PolicySettings settings = rewards_of("http");
+  settings.reward_url = server.url;
+  settings.reward_timeout = 1;
+  answer = "[0.5, 1, -2]";
+  const auto made = Rewards(settings).of(kAnswers).value();
+  CHECK(made[0].at("http") == 0.5);
+  CHECK(made[2].at("http") == -2);
+  CHECK(request.ends_with(
+      R"({"prompt":"?","completion":"none","solution":"none","num_tokens":2,"truncated":false}])"));
+  answer = R"({"rewards": [1, 2, 3], "seconds": 1})";
+  CHECK(Rewards(settings).of(kAnswers).value()[1].at("http") == 2);
+
+  const auto complaint = [&](const std::string& text) -> std::string {
+    answer = text;
+    try {
+      Rewards(settings).of(kAnswers).value();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(complaint("[1, 2]").find("http returned 2 rewards for 3 answers") != std::string::npos);
+  CHECK(complaint("[1, 2, null]").find("wanted is a list of numbers") != std::string::npos);
+  CHECK(complaint("{\"rewards\": 3}").find("wanted is a list of numbers") != std::string::npos);
+  CHECK(complaint("no JSON").find("reward_url " + server.url) == 0);
+  CHECK(complaint("[1, 2, 1e999]") != "");
+  CHECK(complaint("busy").find(server.url + ": status 503, busy") != std::string::npos);
+  pause = 1300;
+  CHECK(complaint("[1, 2, 3]").find("no whole answer within 1 s (reward_timeout: 1 s)") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -9,13 +9,24 @@ namespace longspan {
 
 /// The names and defaults are those of TRL's GRPOConfig, where it has the setting.
 struct PolicySettings {
-  std::string rollout = "file";   // file | self
+  std::string rollout = "file";   // file | self | server
   std::string rollouts;           // rollout: file: JSON lines
   int64_t rollout_timeout = 600;  // seconds without new rollouts
-  std::string rewards;            // names of reward functions
-  std::string reward_weights;     // a number for each; empty: 1
-  std::string reward_command;
+  // rollout: server
+  std::string rollout_url;                    // http://HOST:PORT
+  std::string rollout_server = "vllm";        // registers/rollout_server.h
+  std::string rollout_model;                  // its name on the server; empty: model_name_or_path
+  int64_t rollout_concurrency = 8;            // requests at a time
+  std::optional<std::string> rollout_update;  // registers/rollout_server.h
+  std::string rollout_update_command;
+  int64_t rollout_update_steps = 1;  // batches between updates of the server
+  int64_t async_steps = 0;           // batches that are sampled ahead
+  std::string rewards;               // names of reward functions
+  std::string reward_weights;        // a number for each; empty: 1
+  std::string reward_command, reward_format, reward_url;
   int64_t reward_timeout = 60;  // seconds
+  std::string environment_command;
+  int64_t max_turns = 8;  // answers of a conversation with an environment
   std::string loss_type = "dapo";
   std::optional<std::string> advantage_estimator;        // default: by loss_type
   std::string scale_rewards = "group";                   // group | batch | none

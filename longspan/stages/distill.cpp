@@ -79,8 +79,11 @@ std::vector<std::string> problems_of_rollouts(const PreferenceSettings& config,
            "num_iterations above 1 computes each rollout twice, which lora_dropout would make "
            "different; set lora_dropout: 0");
   }
-  demand(policy.rewards.empty() && policy.reward_weights.empty() && policy.reward_command.empty(),
-         "rewards, reward_weights and reward_command: stage distill uses no rewards; remove them");
+  demand(
+      policy.rewards.empty() && policy.reward_weights.empty() && policy.reward_command.empty() &&
+          policy.reward_format.empty() && policy.reward_url.empty(),
+      "rewards, reward_weights, reward_command, reward_format and reward_url: stage distill uses "
+      "no rewards; remove them");
   return problems;
 }
 
@@ -96,8 +99,8 @@ std::string document_name(const Example& example, size_t i) {
 
 std::string divergence_summary(const PreferenceSettings& config) {
   const PolicySettings& policy = config.policy;
-  std::string text = fmt::format("teacher {}, distill_beta {}", config.ref_model,
-                                 policy.distill_beta);
+  std::string text =
+      fmt::format("teacher {}, distill_beta {}", config.ref_model, policy.distill_beta);
   if (policy.distill_temperature != 1) {
     text += fmt::format(", distill_temperature {}", policy.distill_temperature);
   }

@@ -1,5 +1,5 @@
 // Calls into the Rust archive: converts a status to exceptions, and the archive's strings to
-// std::string. Only for .cpp files of this folder and of pictures/.
+// std::string. Only for .cpp files of this folder, of pictures/ and of rollouts/.
 #pragma once
 
 #include <stdexcept>

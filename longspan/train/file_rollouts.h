@@ -33,6 +33,7 @@ class FileRollouts final : public RolloutMaker {
   FileRollouts(const RolloutRun& run, const RolloutRules& rules);
 
   std::string digest(int64_t batch) const override;
+  std::string origin() const override { return run_.policy.rollouts; }
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
                                            int64_t policy_version, bool is_begun) override;
 

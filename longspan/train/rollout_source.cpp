@@ -39,8 +39,8 @@ std::vector<Rollout> rollouts_from(std::istringstream& lines, const RolloutNeeds
   std::vector<Rollout> rollouts;
   std::string line;
   for (int64_t number = 1; std::getline(lines, line); ++number) {
-    rollouts.push_back(parse_rollout(line, "the rollouts of rank 0", number,
-                                     {.needs_reward = needs.rewards}));
+    rollouts.push_back(
+        parse_rollout(line, "the rollouts of rank 0", number, {.needs_reward = needs.rewards}));
   }
   return rollouts;
 }
@@ -92,7 +92,8 @@ RolloutNeeds rollout_needs(const MethodSettings& method, const PreferenceSetting
 }
 
 RolloutSource::RolloutSource(const PolicySettings& policy, const RolloutNeeds& needs,
-                             const OptimizationSettings& optimization, int64_t cutoff_len, const Mesh& mesh, Notices& notices,
+                             const OptimizationSettings& optimization, int64_t cutoff_len,
+                             const Mesh& mesh, Notices& notices,
                              std::unique_ptr<RolloutMaker> maker)
     : policy_(policy),
       needs_(needs),
@@ -142,8 +143,8 @@ std::string RolloutSource::made(int64_t step) {
       if (fmt::format("{} {}", batch, maker_->digest(batch)) != expected) {
         throw UserError(fmt::format(
             "{}: the rollouts before step {} are not those of the run that saved the checkpoint. "
-            "Give the file as it was; a sampler may append to it.",
-            policy_.rollouts, step + 1));
+            "Give the files as they were; a sampler may append to a file in rollouts.",
+            maker_->origin(), step + 1));
       }
     }
     text = maker_->digest(number) + "\n";

@@ -34,6 +34,8 @@ class RolloutMaker {
   /// Returns a hash of the rollouts up to a batch, on rank 0, for the last batches that make() has
   /// seen. Empty: the number of a batch and the parameters determine the rollouts.
   virtual std::string digest(int64_t batch) const = 0;
+  /// Returns the file or folder of the rollouts, for errors.
+  virtual std::string origin() const = 0;
   /// Returns the rollouts of batch `batch`, with rewards or advantages: `num_groups` complete
   /// groups, the rollouts of a group one after another. `policy_version`: number of updates of the
   /// policy so far. The result counts on rank 0 only. Called with ascending numbers; the first call
@@ -51,8 +53,8 @@ class RolloutSource final : public ExampleSource {
   /// `cutoff_len`: most tokens of a rollout with its prompt. All arguments must outlive this
   /// object.
   RolloutSource(const PolicySettings& policy, const RolloutNeeds& needs,
-                const OptimizationSettings& optimization, int64_t cutoff_len, const Mesh& mesh, Notices& notices,
-                std::unique_ptr<RolloutMaker> maker);
+                const OptimizationSettings& optimization, int64_t cutoff_len, const Mesh& mesh,
+                Notices& notices, std::unique_ptr<RolloutMaker> maker);
 
   std::optional<int64_t> num_batches() const override { return std::nullopt; }
   bool prepare(int64_t step) override;

@@ -14,10 +14,17 @@
 #include "longspan/settings/preference_settings.h"
 #include "longspan/train/file_rollouts.h"
 #include "longspan/train/rollout_source.h"
-#include "longspan/train/self_rollouts.h"
+#include "longspan/train/sampled_rollouts.h"
+#include "longspan/train/self_answers.h"
 
 namespace longspan {
 namespace {
+
+std::unique_ptr<AnswerSource> source_of_answers(const RolloutSettings&, const RolloutParts& parts,
+                                                const RolloutRun& run,
+                                                std::set<int32_t> end_tokens) {
+  return std::make_unique<SelfAnswers>(run.policy, parts.session, std::move(end_tokens));
+}
 
 /// A maker with the objects that it refers to.
 class FromFile final : public RolloutMaker {
@@ -36,6 +43,7 @@ class FromFile final : public RolloutMaker {
     return rollouts_.make(batch, num_groups, policy_version, is_begun);
   }
   std::string digest(int64_t batch) const override { return rollouts_.digest(batch); }
+  std::string origin() const override { return rollouts_.origin(); }
 
  private:
   Tokenizer tokenizer_;
@@ -43,37 +51,53 @@ class FromFile final : public RolloutMaker {
   FileRollouts rollouts_;
 };
 
-class OfItself final : public RolloutMaker {
+/// A maker with the source of its answers.
+class Sampled final : public RolloutMaker {
  public:
-  OfItself(const RolloutSettings& config, const RolloutParts& parts, const RolloutRun& run)
+  Sampled(const RolloutSettings& config, const RolloutParts& parts, const RolloutRun& run)
       : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
+        turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
+                                 parts.template_time)),
+        source_(source_of_answers(config, parts, run, ends_of(tokenizer_, *turns_))),
+        conversations_({.policy = run.policy,
+                        .source = *source_,
+                        .tokenizer = tokenizer_,
+                        .encoder = *turns_,
+                        .cutoff_len = config.data.cutoff_len,
+                        .world = run.world,
+                        .notices = run.notices}),
         rollouts_({.run = run,
-                   .session = parts.session,
+                   .source = *source_,
+                   .conversations = conversations_,
                    .questions = *parts.data.train,
                    .tokenizer = tokenizer_,
-                   .end_tokens =
-                       ends_of(tokenizer_, *make_turn_encoder(config.data, stage_of(config.method),
-                                                              tokenizer_, parts.template_time)),
                    .folder = config.output.output_dir + "/rollouts",
+                   .resumed = parts.resumed,
                    .seed = config.optimization.seed,
-                   .cutoff_len = config.data.cutoff_len}) {}
+                   .cutoff_len = config.data.cutoff_len,
+                   .num_batches = (config.optimization.max_steps + run.policy.num_iterations - 1) /
+                                  run.policy.num_iterations}) {}
 
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
                                            int64_t policy_version, bool is_begun) override {
     return rollouts_.make(batch, num_groups, policy_version, is_begun);
   }
   std::string digest(int64_t batch) const override { return rollouts_.digest(batch); }
+  std::string origin() const override { return rollouts_.origin(); }
 
  private:
   Tokenizer tokenizer_;
-  SelfRollouts rollouts_;
+  std::unique_ptr<TurnEncoder> turns_;
+  std::unique_ptr<AnswerSource> source_;
+  Conversations conversations_;
+  SampledRollouts rollouts_;
 };
 
 std::unique_ptr<RolloutMaker> maker_of(const RolloutSettings& config, const RolloutParts& parts,
                                        const RolloutRun& run) {
   const std::string& rollout = config.preferences.policy.rollout;
   if (rollout == "file") return std::make_unique<FromFile>(config, parts, run);
-  if (rollout == "self") return std::make_unique<OfItself>(config, parts, run);
+  if (rollout == "self") return std::make_unique<Sampled>(config, parts, run);
   throw std::logic_error("rollouts of no kind");
 }
 
@@ -94,8 +118,8 @@ std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
                        }};
   std::unique_ptr<RolloutMaker> maker;
   all_or_none(parts.workers.world(), [&] { maker = maker_of(config, parts, run); });
-  return std::make_unique<RolloutSource>(policy, needs, config.optimization,
-                                         config.data.cutoff_len, parts.session.mesh(), parts.workers.notices(),
+  return std::make_unique<RolloutSource>(policy, needs, config.optimization, config.data.cutoff_len,
+                                         parts.session.mesh(), parts.workers.notices(),
                                          std::move(maker));
 }
 

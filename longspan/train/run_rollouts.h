@@ -35,6 +35,7 @@ struct RolloutParts {
   const LocalTime& template_time;
   const RunControl& control;
   Events& events;
+  bool resumed;  // the run goes on from a checkpoint
 };
 
 /// The settings and the parts must outlive the source. Throws UserError. Collective.

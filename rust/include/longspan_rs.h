@@ -1,4 +1,5 @@
-/* C interface of the Rust archive: tokenizer, chat templates, YAML, csv, pictures, progress bar.
+/* C interface of the Rust archive: tokenizer, chat templates, YAML, csv, pictures, progress bar,
+ * HTTP, regular expressions.
  *
  * Every function that can fail returns an LsrStatus and, when it is not LSR_OK, fills *error (to be
  * freed by lsr_string_free). No panic crosses this border. Text is UTF-8 by pointer and size, not
@@ -136,6 +137,35 @@ LsrStatus lsr_picture_size(LsrView bytes, LsrView place, uint64_t most_pixels, u
 /* The first frame of an animated picture. On success pixels and palette are to be freed. */
 LsrStatus lsr_picture_decode(LsrView bytes, LsrView place, uint64_t most_pixels,
                              LsrPicture* picture, LsrString* error);
+
+/* HTTP requests, each in a thread and with a connection of its own; http:// only. */
+typedef struct LsrHttp LsrHttp;
+typedef struct {
+  LsrView url, body;
+  bool is_post; /* POST of the body, which is JSON; otherwise GET */
+  double connect_seconds, total_seconds;
+  uint64_t most_bytes; /* of the answer */
+} LsrHttpRequest;
+typedef struct {
+  uint64_t key;   /* of the request */
+  int32_t status; /* 0: no whole answer came, and `problem` says why */
+  bool may_pass;  /* the problem is one of the connection or of time */
+  LsrString body, problem;
+} LsrHttpAnswer;
+LsrHttp* lsr_http_new(void);
+LsrStatus lsr_http_start(const LsrHttp* http, uint64_t key, const LsrHttpRequest* request,
+                         LsrString* error);
+/* Waits for the end of any request. On success with *has_ended, body and problem are to be freed. */
+LsrStatus lsr_http_wait(const LsrHttp* http, uint64_t milliseconds, bool* has_ended,
+                        LsrHttpAnswer* answer, LsrString* error);
+/* Requests that have not ended are left to themselves. */
+void lsr_http_free(LsrHttp* http);
+
+/* A regular expression (crate regex: linear time) that must match a whole text. */
+typedef struct LsrRegex LsrRegex;
+LsrStatus lsr_regex_new(LsrView pattern, LsrRegex** regex, LsrString* error);
+LsrStatus lsr_regex_matches(const LsrRegex* regex, LsrView text, bool* matches, LsrString* error);
+void lsr_regex_free(LsrRegex* regex);
 
 /* An incremental XXH64 with seed 0. */
 typedef struct LsrXxh64 LsrXxh64;

@@ -8,6 +8,7 @@ mod events;
 mod files;
 mod generation_blocks;
 mod held_memory;
+mod http;
 mod json;
 mod line_editor;
 mod local_time;
@@ -24,6 +25,7 @@ mod tokenizer;
 mod tokenizer_checks;
 mod tokenizer_config;
 mod train;
+mod whole_match;
 mod xxh64;
 mod yaml;
 

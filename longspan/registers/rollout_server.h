@@ -1,0 +1,198 @@
+// Programs that serve a model, and ways to give them new weights, as data. No torch.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+/// A program that answers prompts of token ids over HTTP. Fields are JSON pointers (RFC 6901): of
+/// the request, or, for the answer, of one of its choices. Empty: there is no such field.
+struct ServerKind {
+  std::string_view name;  // the value of rollout_server
+
+  // Request
+  std::string_view path;    // of the request, e.g. "/v1/completions"
+  std::string_view prompt;  // list of token ids
+  std::string_view length;  // most tokens of an answer
+  std::string_view count;   // number of answers; empty: a request gets one answer
+  std::string_view model;   // name of the model
+  std::string_view
+      adapter;  // name of an adapter; replaces the model's name if the field is `model`
+  std::string_view temperature;
+  std::string_view seed;
+  std::string_view ends;  // list of the tokens that end an answer
+  /// Further fields, as a JSON object: they ask for token ids and log-probabilities, and turn off
+  /// every change of the model's probabilities but the temperature.
+  std::string_view fixed;
+
+  // Answer
+  std::string_view choices;     // list of choices; empty: the whole answer is a choice or a list
+  std::string_view token_ids;   // list of the answer's tokens
+  std::string_view id;          // within an element of that list; empty: the element is the id
+  std::string_view logprobs;    // list with an element for each token
+  std::string_view logprob;     // within an element of that list; empty: the element is the number
+  std::string_view finish;      // why the answer ended
+  std::string_view ended;       // the word for: the model ended it
+  std::string_view truncated;   // the word for: it has the most tokens
+  std::string_view aborted;     // the word for: the server broke it off
+  std::string_view prompt_ids;  // the prompt as the server read it
+  std::string_view num_prompt;  // the number of its tokens
+  /// Whether log-probabilities are those of the logits divided by the temperature.
+  bool is_tempered;
+
+  // Updates: paths of POST requests
+  std::string_view load_model;      // {"model_path": FOLDER}
+  std::string_view load_adapter;    // {"lora_name": NAME, "lora_path": FOLDER}
+  std::string_view unload_adapter;  // {"lora_name": NAME}
+  // Around a change of the weights in place: before it, and after it in this order.
+  std::string_view pause, reset_cache, resume;
+  std::string_view remedy;  // where such a request is not known: how to start the server
+};
+
+/// The register, in the order of the help.
+inline constexpr ServerKind kServerKinds[] = {
+    {.name = "vllm",
+     .path = "/v1/completions",
+     .prompt = "/prompt",
+     .length = "/max_tokens",
+     .count = "/n",
+     .model = "/model",
+     .adapter = "/model",
+     .temperature = "/temperature",
+     .seed = "/seed",
+     .ends = "/stop_token_ids",
+     .fixed = R"({"return_token_ids": true, "logprobs": 1, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
+                  "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0})",
+     .choices = "/choices",
+     .token_ids = "/token_ids",
+     .id = "",
+     .logprobs = "/logprobs/token_logprobs",
+     .logprob = "",
+     .finish = "/finish_reason",
+     .ended = "stop",
+     .truncated = "length",
+     .aborted = "abort",
+     .prompt_ids = "/prompt_token_ids",
+     .num_prompt = "",
+     .is_tempered = true,  // with --logprobs-mode processed_logprobs
+     .load_model = "",
+     .load_adapter = "/v1/load_lora_adapter",
+     .unload_adapter = "/v1/unload_lora_adapter",
+     .pause = "/pause?mode=keep",
+     .reset_cache = "/reset_prefix_cache",
+     .resume = "/resume",
+     .remedy = "Start the server with VLLM_SERVER_DEV_MODE=1, and for adapters with "
+               "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora."},
+    {.name = "sglang",
+     .path = "/generate",
+     .prompt = "/input_ids",
+     .length = "/sampling_params/max_new_tokens",
+     .count = "/sampling_params/n",
+     .model = "",
+     .adapter = "/lora_path",
+     .temperature = "/sampling_params/temperature",
+     .seed = "",  // with a seed, all answers to a prompt would be the same
+     .ends = "/sampling_params/stop_token_ids",
+     .fixed = R"({"return_logprob": true, "stream": false,
+                  "sampling_params": {"top_p": 1.0, "top_k": -1, "min_p": 0.0,
+                                      "repetition_penalty": 1.0, "presence_penalty": 0.0,
+                                      "frequency_penalty": 0.0}})",
+     .choices = "",
+     .token_ids = "/meta_info/output_token_logprobs",  // [log-probability, id, text]
+     .id = "/1",
+     .logprobs = "/meta_info/output_token_logprobs",
+     .logprob = "/0",
+     .finish = "/meta_info/finish_reason/type",
+     .ended = "stop",
+     .truncated = "length",
+     .aborted = "abort",
+     .prompt_ids = "",
+     .num_prompt = "/meta_info/prompt_tokens",
+     .is_tempered = true,
+     .load_model = "/update_weights_from_disk",
+     .load_adapter = "/load_lora_adapter",
+     .unload_adapter = "/unload_lora_adapter",
+     .pause = "",  // loading waits for the answers in flight, and empties the cache
+     .reset_cache = "",
+     .resume = "",
+     .remedy = "For adapters, start the server with --enable-lora."},
+    {.name = "llama_cpp",
+     .path = "/completion",
+     .prompt = "/prompt",
+     .length = "/n_predict",
+     .count = "",
+     .model = "/model",
+     .adapter = "",
+     .temperature = "/temperature",
+     .seed = "/seed",
+     .ends = "",
+     .fixed = R"({"return_tokens": true, "n_probs": 1, "samplers": ["temperature"],
+                  "stream": false})",
+     .choices = "",
+     .token_ids = "/tokens",
+     .id = "",
+     .logprobs = "/completion_probabilities",
+     .logprob = "/logprob",
+     .finish = "/stop_type",
+     .ended = "eos",
+     .truncated = "limit",
+     .aborted = "none",
+     .prompt_ids = "",
+     .num_prompt = "/tokens_evaluated",
+     .is_tempered = false,
+     .load_model = "",
+     .load_adapter = "",
+     .unload_adapter = "",
+     .pause = "",
+     .reset_cache = "",
+     .resume = "",
+     .remedy = ""},
+    // The token ids are no part of OpenAI's interface. Some programs add them by themselves.
+    {.name = "openai",
+     .path = "/v1/completions",
+     .prompt = "/prompt",
+     .length = "/max_tokens",
+     .count = "/n",
+     .model = "/model",
+     .adapter = "",
+     .temperature = "/temperature",
+     .seed = "/seed",
+     .ends = "",
+     .fixed = R"({"logprobs": 1, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0})",
+     .choices = "/choices",
+     .token_ids = "/token_ids",
+     .id = "",
+     .logprobs = "/logprobs/token_logprobs",
+     .logprob = "",
+     .finish = "/finish_reason",
+     .ended = "stop",
+     .truncated = "length",
+     .aborted = "",
+     .prompt_ids = "",
+     .num_prompt = "",
+     .is_tempered = true,
+     .load_model = "",
+     .load_adapter = "",
+     .unload_adapter = "",
+     .pause = "",
+     .reset_cache = "",
+     .resume = "",
+     .remedy = ""}};
+std::vector<std::string_view> names_of_server_kinds();
+/// Throws std::logic_error for an unknown name, which the configuration excludes.
+const ServerKind& server_kind_named(std::string_view name);
+
+/// How a server gets new weights.
+enum class UpdateWay {
+  kNone,     // it keeps its weights
+  kDisk,     // it loads the saved model in place of its weights
+  kLora,     // it loads the saved adapter beside its model, under a new name
+  kCommand,  // a command of the user tells it
+};
+/// Values of rollout_update, in the order of the help.
+inline constexpr std::string_view kUpdateWayNames[] = {"none", "disk", "lora", "command"};
+std::vector<std::string_view> names_of_update_ways();
+UpdateWay update_way_named(std::string_view name);
+
+}  // namespace longspan

@@ -1,0 +1,78 @@
+// A small HTTP server for tests, in a thread.
+#pragma once
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace longspan {
+
+/// Answers each connection with the bytes that `respond` makes of the request.
+class TinyServer {
+ public:
+  explicit TinyServer(std::function<std::string(const std::string&)> respond)
+      : respond_(std::move(respond)), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        ::listen(listener_, 16) != 0) {
+      throw std::runtime_error("no socket for a test");
+    }
+    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    url = fmt::format("http://127.0.0.1:{}/path", ntohs(address.sin_port));
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~TinyServer() {
+    ::shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    for (std::thread& one : connections_) one.join();
+    ::close(listener_);
+  }
+
+  std::string url;
+  std::atomic<int> most_open = 0;
+
+ private:
+  void serve() {
+    for (int one = 0; (one = ::accept(listener_, nullptr, nullptr)) >= 0;) {
+      connections_.emplace_back([this, one] {
+        const int open = ++open_;
+        for (int most = most_open; open > most && !most_open.compare_exchange_weak(most, open);) {
+        }
+        std::string request(1 << 16, '\0');
+        request.resize(std::max<ssize_t>(0, ::recv(one, request.data(), request.size(), 0)));
+        const std::string answer = respond_(request);
+        ::send(one, answer.data(), answer.size(), MSG_NOSIGNAL);
+        --open_;
+        ::shutdown(one, SHUT_RDWR);
+        ::close(one);
+      });
+    }
+  }
+
+  std::function<std::string(const std::string&)> respond_;
+  int listener_;
+  std::atomic<int> open_ = 0;
+  std::vector<std::thread> connections_;
+  std::thread thread_;
+};
+
+inline std::string with_status(const std::string& status, const std::string& body) {
+  return fmt::format("HTTP/1.1 {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}", status,
+                     body.size(), body);
+}
+
+}  // namespace longspan

@@ -1,0 +1,43 @@
+// Answers to the questions of a run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longspan/generation/generate.h"
+
+namespace longspan {
+
+/// What an AnswerSource may ask and tell while it waits. Both functions are called on the thread
+/// that asked for answers.
+struct Waiting {
+  std::function<bool()> stops;                       // true: give up
+  std::function<void(const std::string& line)> say;  // to the user
+};
+
+/// A sampler of a policy. Each answer has its log-probabilities.
+class AnswerSource {
+ public:
+  virtual ~AnswerSource() = default;
+
+  /// Called before the answers to a batch of questions, once a batch. `policy_version`: number of
+  /// updates of the policy so far. Returns the version of the policy that answers from now on.
+  /// Collective.
+  virtual int64_t update(int64_t policy_version) = 0;
+
+  /// Returns `count` answers to each prompt, those of a prompt one after another. The
+  /// result counts on rank 0 only. nullopt: `waiting.stops` returned true. Collective unless
+  /// is_of_rank_0().
+  virtual std::optional<std::vector<Answer>> answers(
+      const std::vector<std::vector<int32_t>>& prompts, int64_t count, uint64_t seed,
+      const Waiting& waiting) = 0;
+
+  /// True if answers() is called on rank 0 alone, from any thread. The answers then depend on more
+  /// than the parameters and the seed, and a resumed run cannot repeat them.
+  virtual bool is_of_rank_0() const = 0;
+};
+
+}  // namespace longspan

@@ -1,0 +1,264 @@
+#include "longspan/train/sampled_rollouts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "longspan/base/fnv1a.h"
+#include "longspan/base/user_error.h"
+#include "longspan/data/permutation.h"
+#include "longspan/files/atomic_file.h"
+#include "longspan/input/input_file.h"
+#include "longspan/kernels/dropout.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/rollouts/rollout_check.h"
+#include "longspan/rollouts/rollout_file.h"
+#include "longspan/rollouts/rollout_line.h"
+
+namespace longspan {
+namespace {
+
+/// Returns the file of a batch.
+std::string lines_of(const std::vector<Rollout>& rollouts) {
+  std::string lines;
+  for (const Rollout& rollout : rollouts) lines += write_rollout(rollout) + "\n";
+  return lines;
+}
+
+std::string next_digest(const std::string& digest, const std::string& lines) {
+  return fmt::format("{:016x}", fnv1a(digest + lines));
+}
+
+/// Returns the questions of a batch, as places in the data set.
+std::vector<int64_t> places_of(int64_t batch, int64_t num_groups, int64_t size, int64_t seed) {
+  std::vector<int64_t> places, order;
+  int64_t pass = -1;
+  for (int64_t i = batch * num_groups; i < (batch + 1) * num_groups; ++i) {
+    if (i / size != pass) {
+      pass = i / size;
+      order = seeded_permutation(size, seed, pass);
+    }
+    places.push_back(order[i % size]);
+  }
+  return places;
+}
+
+}  // namespace
+
+SampledRollouts::SampledRollouts(Parts parts) : parts_(std::move(parts)) {
+  if (parts_.run.needs.rewards) rewards_.emplace(parts_.run.policy);
+  if (!parts_.resumed && parts_.run.world.rank() == 0) keep_earlier_files();
+}
+
+void SampledRollouts::keep_earlier_files() const {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(parts_.folder, error))) return;
+  std::string kept = parts_.folder + ".kept";
+  for (int number = 2; fs::exists(fs::symlink_status(kept, error)); ++number) {
+    kept = fmt::format("{}.kept-{}", parts_.folder, number);
+  }
+  fs::rename(parts_.folder, kept, error);
+  if (error) {
+    throw UserError(fmt::format("{}: the rollouts of an earlier run cannot be renamed to {}: {}",
+                                parts_.folder, kept, error.message()));
+  }
+  parts_.run.events.say(fmt::format("Rollouts of an earlier run are kept in {}.", kept));
+}
+
+std::string SampledRollouts::file_of(int64_t batch) const {
+  return fmt::format("{}/batch-{:06}.jsonl", parts_.folder, batch);
+}
+
+bool SampledRollouts::has_file(int64_t batch) const {
+  std::error_code error;
+  return parts_.resumed && std::filesystem::exists(file_of(batch), error);
+}
+
+std::vector<Rollout> SampledRollouts::read(int64_t batch) const {
+  std::vector<std::string> notes;
+  return read_rollouts(file_of(batch), {.needs_reward = parts_.run.needs.rewards}, OnBadRow::kStop,
+                       notes);
+}
+
+std::string SampledRollouts::digest(int64_t batch) const {
+  return batch < std::ssize(digests_) ? digests_[batch] : std::string();
+}
+
+std::optional<std::vector<Rollout>> SampledRollouts::make(int64_t batch, int64_t num_groups,
+                                                          int64_t policy_version, bool is_begun) {
+  return parts_.source.is_of_rank_0() ? made_by_rank_0(batch, num_groups, policy_version, is_begun)
+                                      : made_by_all(batch, num_groups, policy_version, is_begun);
+}
+
+std::optional<std::vector<Rollout>> SampledRollouts::made_by_all(int64_t batch, int64_t num_groups,
+                                                                 int64_t policy_version,
+                                                                 bool is_begun) {
+  const RolloutRun& run = parts_.run;
+  std::optional<std::vector<Rollout>> rollouts;
+  if (is_begun) {
+    all_or_none(run.world, [&] {
+      if (run.world.rank() == 0) rollouts = read(batch);
+    });
+    return rollouts;
+  }
+  Asked asked;
+  all_or_none(run.world, [&] { asked = this->asked(batch, num_groups); });
+  const int64_t version = parts_.source.update(policy_version);
+  const Waiting waiting{.stops = run.stops, .say = {}};
+  auto held = parts_.conversations.hold(asked.questions, asked.seed, waiting);
+  all_or_none_patiently(run.world, run.notices, [&] {
+    if (run.world.rank() == 0 && held) {
+      rollouts = judged(asked, *std::move(held), version, waiting);
+    }
+  });
+  return rollouts;
+}
+
+std::optional<std::vector<Rollout>> SampledRollouts::made_by_rank_0(int64_t batch,
+                                                                    int64_t num_groups,
+                                                                    int64_t policy_version,
+                                                                    bool is_begun) {
+  const RolloutRun& run = parts_.run;
+  const bool is_main = run.world.rank() == 0;
+  if (next_ < 0) next_ = batch;
+  const int64_t last = std::min(batch + run.policy.async_steps, parts_.num_batches - 1);
+  bool needs_answers = false;
+  all_or_none(run.world, [&] {
+    if (!is_main) return;
+    for (int64_t one = next_; one <= last; ++one) needs_answers |= !has_file(one);
+    if (is_begun && needs_answers && !has_file(batch)) {
+      throw UserError(fmt::format(
+          "{}: the file is missing, and the checkpoint is amid the updates on its rollouts. Give "
+          "the file, or resume from another checkpoint.",
+          file_of(batch)));
+    }
+  });
+  // The server gets new weights at the same batches, however long its answers take.
+  if (gather_answers(run.world, needs_answers)[0]) {
+    policy_version_ = parts_.source.update(policy_version);
+  }
+  std::optional<std::vector<Rollout>> rollouts;
+  all_or_none_patiently(run.world, run.notices, [&] {
+    if (!is_main) return;
+    begin_up_to(last, num_groups, policy_version_);
+    rollouts = ahead_.take(
+        batch, {.stops = run.stops, .say = [&](const std::string& line) { run.events.say(line); }});
+    if (!rollouts) return;
+    check_age(batch, *rollouts, policy_version);
+    add_to_digests(batch, *rollouts);
+  });
+  next_ = last + 1;
+  return rollouts;
+}
+
+void SampledRollouts::begin_up_to(int64_t last, int64_t num_groups, int64_t policy_version) {
+  for (int64_t batch = next_; batch <= last; ++batch) {
+    if (has_file(batch)) {
+      ahead_.add(batch, [this, batch](const Waiting& waiting) {
+        waiting.say(fmt::format("Rollouts of batch {} are read from {}.", batch, file_of(batch)));
+        return std::optional(read(batch));
+      });
+      continue;
+    }
+    ahead_.add(batch,
+               [this, policy_version, asked = asked(batch, num_groups)](
+                   const Waiting& waiting) -> std::optional<std::vector<Rollout>> {
+                 auto held = parts_.conversations.hold(asked.questions, asked.seed, waiting);
+                 if (!held) return std::nullopt;
+                 return judged(asked, *std::move(held), policy_version, waiting);
+               });
+  }
+}
+
+void SampledRollouts::check_age(int64_t batch, const std::vector<Rollout>& rollouts,
+                                int64_t policy_version) const {
+  const std::optional<int64_t> most = parts_.run.policy.max_staleness;
+  if (!most) return;
+  for (const Rollout& rollout : rollouts) {
+    const int64_t age = policy_version - rollout.policy_version.value_or(policy_version);
+    if (age <= *most) continue;
+    throw UserError(
+        fmt::format("{}: a rollout was sampled {} updates ago, and max_staleness is {}; raise it",
+                    file_of(batch), age, *most));
+  }
+}
+
+void SampledRollouts::add_to_digests(int64_t batch, const std::vector<Rollout>& rollouts) {
+  while (std::ssize(digests_) <= batch) {
+    const int64_t one = std::ssize(digests_);
+    digests_.push_back(
+        next_digest(digests_.empty() ? "" : digests_.back(),
+                    one == batch ? lines_of(rollouts)
+                                 : InputFile(file_of(one), "file of rollouts").read_all(kAnySize)));
+  }
+}
+
+SampledRollouts::Asked SampledRollouts::asked(int64_t batch, int64_t num_groups) const {
+  Asked asked{.batch = batch,
+              .questions = {},
+              .seed = mix_seed(static_cast<uint64_t>(parts_.seed), static_cast<uint64_t>(batch))};
+  const int64_t answer = parts_.run.policy.max_completion_length;
+  int64_t group = 0;
+  for (const int64_t place : places_of(batch, num_groups, parts_.questions.size(), parts_.seed)) {
+    const ExamplePointer question = parts_.questions.example(place);
+    const std::vector<int32_t>& prompt = question->documents.front().input_ids;
+    if (std::ssize(prompt) + answer > parts_.cutoff_len) {
+      throw UserError(fmt::format(
+          "question {} of dataset has {} tokens; with an answer of {} (max_completion_length) it "
+          "exceeds cutoff_len ({}). Raise cutoff_len, or remove the question.",
+          question->number + 1, prompt.size(), answer, parts_.cutoff_len));
+    }
+    asked.questions.push_back({fmt::format("{}.{}", batch, group++), prompt, question->solution});
+  }
+  return asked;
+}
+
+bool SampledRollouts::add_rewards(const std::vector<JudgedAnswer>& answers, const Waiting& waiting,
+                                  std::vector<Rollout>& rollouts) const {
+  const auto rewards = rewards_->of(answers, waiting.stops);
+  if (!rewards) return false;
+  for (size_t i = 0; i < rollouts.size(); ++i) {
+    rollouts[i].rewards = (*rewards)[i];
+    rollouts[i].reward = 0.0;
+    for (const auto& [name, weight] : rewards_->weights()) {
+      *rollouts[i].reward += weight * (*rewards)[i].at(name);
+    }
+  }
+  return true;
+}
+
+std::optional<std::vector<Rollout>> SampledRollouts::judged(const Asked& asked,
+                                                            std::vector<HeldConversation> held,
+                                                            int64_t policy_version,
+                                                            const Waiting& waiting) const {
+  const int64_t N = parts_.run.policy.num_generations;
+  std::vector<Rollout> rollouts;
+  std::vector<JudgedAnswer> texts;
+  for (size_t i = 0; i < held.size(); ++i) {
+    const AskedQuestion& question = asked.questions[i / N];
+    Rollout& rollout = rollouts.emplace_back(std::move(held[i].rollout));
+    rollout.group = question.name;
+    rollout.policy_version = policy_version;
+    texts.push_back({.prompt = parts_.tokenizer.decode(question.prompt, true),
+                     .answer = std::move(held[i].answer),
+                     .solution = question.solution,
+                     .num_tokens = num_trained(rollout),
+                     .is_truncated = rollout.is_truncated,
+                     .environment = held[i].reward});
+  }
+  if (rewards_ && !add_rewards(texts, waiting, rollouts)) return std::nullopt;
+  const std::string lines = lines_of(rollouts);
+  std::error_code error;
+  std::filesystem::create_directories(parts_.folder, error);
+  if (error) {
+    throw UserError(fmt::format("the folder {} for rollouts cannot be made: {}", parts_.folder,
+                                error.message()));
+  }
+  write_file_atomically(file_of(asked.batch), lines);
+  return rollouts;
+}
+
+}  // namespace longspan

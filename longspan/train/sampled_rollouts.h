@@ -1,0 +1,84 @@
+// Rollouts that the run samples: answers to the questions of the data set, with rewards.
+#pragma once
+
+#include "longspan/data/example_set.h"
+#include "longspan/rollouts/rewards.h"
+#include "longspan/text/tokenizer.h"
+#include "longspan/train/answer_source.h"
+#include "longspan/train/conversations.h"
+#include "longspan/train/file_rollouts.h"
+#include "longspan/train/rollouts_ahead.h"
+
+namespace longspan {
+
+/// Every batch takes the next questions, in an order that is drawn anew in each pass over the data
+/// set. Rank 0 writes each batch into `folder` (JSON lines, docs/rollouts.md) before the batch is
+/// used.
+///
+/// A resumed run reads a batch from its file where the batch cannot be sampled again: if some
+/// updates have used the batch already, or if the source gives other answers each time. A new run
+/// moves the folder of an earlier run away.
+class SampledRollouts final : public RolloutMaker {
+ public:
+  struct Parts {
+    RolloutRun run;
+    AnswerSource& source;
+    Conversations& conversations;  // of the source
+    const ExampleSet& questions;
+    const Tokenizer& tokenizer;
+    std::string folder;
+    bool resumed;  // the run goes on from a checkpoint
+    int64_t seed;
+    int64_t cutoff_len;   // most tokens of a question and its answer
+    int64_t num_batches;  // of the whole run
+  };
+  /// All parts must outlive this object. Throws UserError.
+  explicit SampledRollouts(Parts parts);
+
+  /// Empty for a source whose batches the number and the parameters determine. Otherwise a hash of
+  /// the files up to the batch.
+  std::string digest(int64_t batch) const override;
+  std::string origin() const override { return parts_.folder; }
+  std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
+                                           int64_t policy_version, bool is_begun) override;
+
+ private:
+  /// The questions of a batch.
+  struct Asked {
+    int64_t batch;
+    std::vector<AskedQuestion> questions;
+    uint64_t seed;
+  };
+
+  void keep_earlier_files() const;
+  std::string file_of(int64_t batch) const;
+  bool has_file(int64_t batch) const;
+  std::vector<Rollout> read(int64_t batch) const;
+  /// Throws UserError for a question that leaves too little room for an answer.
+  Asked asked(int64_t batch, int64_t num_groups) const;
+  /// Returns the rollouts with their rewards, and writes the batch's file. nullopt:
+  /// `waiting.stops` returned true.
+  std::optional<std::vector<Rollout>> judged(const Asked& asked, std::vector<HeldConversation> held,
+                                             int64_t policy_version, const Waiting& waiting) const;
+  /// Returns false if `waiting.stops` returned true.
+  bool add_rewards(const std::vector<JudgedAnswer>& answers, const Waiting& waiting,
+                   std::vector<Rollout>& rollouts) const;
+  std::optional<std::vector<Rollout>> made_by_all(int64_t batch, int64_t num_groups,
+                                                  int64_t policy_version, bool is_begun);
+  std::optional<std::vector<Rollout>> made_by_rank_0(int64_t batch, int64_t num_groups,
+                                                     int64_t policy_version, bool is_begun);
+  /// Begins with the batches up to `last` that have not begun.
+  void begin_up_to(int64_t last, int64_t num_groups, int64_t policy_version);
+  /// Refuses rollouts of a file that are older than max_staleness allows.
+  void check_age(int64_t batch, const std::vector<Rollout>& rollouts, int64_t policy_version) const;
+  void add_to_digests(int64_t batch, const std::vector<Rollout>& rollouts);
+
+  Parts parts_;
+  std::optional<Rewards> rewards_;    // nullopt: the stage uses none
+  int64_t next_ = -1;                 // the first batch that has not begun
+  int64_t policy_version_ = 0;        // of the policy that answers
+  std::vector<std::string> digests_;  // by batch
+  RolloutsAhead ahead_;
+};
+
+}  // namespace longspan
