@@ -127,6 +127,9 @@ std::unique_ptr<Objective> make_on_answers(const ObjectiveContext& context) {
   return std::make_unique<Distillation>(context, Documents::kAll);
 }
 
+constexpr DrawnMean kDrawn[] = {kDrawnEntropy, kDrawnKl,   kDrawnLength,  kDrawnTruncated,
+                                kDrawnLow,     kDrawnHigh, kDrawnMismatch};
+
 }  // namespace
 
 extern const Stage kDistill{
@@ -140,7 +143,7 @@ extern const Stage kDistill{
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
-    .drawn = kLossAlone,
+    .drawn = kDrawn,
     .problems = problems_of_rollouts,
     .encode = encode_prompts,
     .document_name = document_name,

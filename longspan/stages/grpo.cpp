@@ -93,11 +93,13 @@ std::unique_ptr<Objective> make(const ObjectiveContext& context) {
 
 constexpr DrawnMean kDrawn[] = {
     {.name = "reward", .log_name = "reward", .title = "Reward", .y_label = "mean"},
-    {.name = "entropy", .log_name = "entropy", .title = "Entropy of tokens", .y_label = "nats"},
-    {.name = "completions/mean_length",
-     .log_name = "mean_length",
-     .title = "Length of rollouts",
-     .y_label = "trained tokens"}};
+    kDrawnEntropy,
+    kDrawnKl,
+    kDrawnLength,
+    kDrawnTruncated,
+    kDrawnLow,
+    kDrawnHigh,
+    kDrawnMismatch};
 
 }  // namespace
 
