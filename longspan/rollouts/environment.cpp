@@ -73,6 +73,13 @@ std::string parse_reply(const std::string& line, const EnvironmentAnswer& answer
 Environment::Environment(const std::string& command, int64_t timeout)
     : command_(command), timeout_(timeout), process_(std::make_unique<ChildProcess>(command)) {}
 
+Environment::~Environment() {
+  process_->end_input();
+  for (int i = 0; i < 20 && !process_->has_ended(); ++i) {
+    process_->exchange(std::chrono::milliseconds(100));
+  }
+}
+
 void Environment::fail(const std::string& problem) {
   const std::string& said = process_->errors();
   throw UserError(fmt::format("environment_command {}: {}{}{}", shortened(command_, 120), problem,

@@ -52,6 +52,8 @@ class Environment {
   /// `timeout`: seconds for the replies to all answers of a turn. Throws UserError if the command
   /// cannot be started.
   Environment(const std::string& command, int64_t timeout);
+  /// Ends the command's standard input, and kills the command if it goes on for more than 2 s.
+  ~Environment();
 
   /// Returns a reply to each answer. Throws UserError, with the command's last words, if the
   /// command ends, takes too long, or writes anything else than the replies. nullopt: `stops`
