@@ -80,17 +80,20 @@ def label_logits(model, rows):
 def plain_training(student, batches, loss_of, updates=1):
     """AdamW in double with clipped gradients and a linear schedule. Returns losses, norms and the model."""
     model = load(student).double()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=OPTIMIZER["learning_rate"], eps=ADAM_EPSILON,
-                                  weight_decay=OPTIMIZER["weight_decay"])
+    # As in transformers, biases and norms do not decay.
+    groups = [dict(params=[p for p in model.parameters() if p.ndim > 1], weight_decay=OPTIMIZER["weight_decay"]),
+              dict(params=[p for p in model.parameters() if p.ndim == 1], weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, eps=ADAM_EPSILON)
     losses, norms = [], []
     for step in range(NUM_STEPS):
-        optimizer.param_groups[0]["lr"] = OPTIMIZER["learning_rate"] * (NUM_STEPS - step) / NUM_STEPS
+        for group in optimizer.param_groups:
+            group["lr"] = OPTIMIZER["learning_rate"] * (NUM_STEPS - step) / NUM_STEPS
         loss = loss_of(model, batches[step // updates], step % updates)
         optimizer.zero_grad()
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return losses, norms, model
 
 
