@@ -29,7 +29,12 @@ std::vector<int32_t> observation_tokens(const TurnEncoder& encoder, Role role,
   // The tokens before an answer may differ between training and generation.
   const std::vector<int32_t> asked = encoder.question(conversation({user}));
   const std::vector<int32_t> trained = encoder.turns(conversation({user, answer})).front().source;
-  std::vector<int32_t> tokens = turns[1].source;
+  // The template's text between the end token and the message.
+  const std::vector<int32_t>&answered = turns[0].target, ends = encoder.turn_ends();
+  const auto end =
+      std::ranges::find_first_of(answered.rbegin(), answered.rend(), ends.begin(), ends.end());
+  std::vector<int32_t> tokens(end == answered.rend() ? answered.end() : end.base(), answered.end());
+  tokens.insert(tokens.end(), turns[1].source.begin(), turns[1].source.end());
   if (asked == trained) return tokens;
   if (asked.size() < trained.size() || !std::equal(trained.begin(), trained.end(), asked.begin())) {
     throw UserError(fmt::format(

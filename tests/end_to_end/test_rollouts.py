@@ -168,4 +168,4 @@ def test_environment_that_ends(models, tmp_path):
                             environment_command="echo no tool here >&2; exit 4")
     failed = Running(settings, 2).wait()
     assert set(failed.statuses) != {0}
-    assert failed.text.count("ended (it returned status 4), with 0 of 6 replies written:\nno tool here") == 1
+    assert failed.text.count("ended (it returned status 4), with 0 of 12 replies written:\nno tool here") == 1
