@@ -10,8 +10,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "longspan/base/user_error.h"
 #include "longspan/text/shown.h"
@@ -23,6 +25,17 @@ namespace {
 
 constexpr size_t kMostOfErrors = 2048;
 
+/// Returns this process's environment with further variables.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> all;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    if (!variables.contains(std::string(text.substr(0, text.find('='))))) all.emplace_back(text);
+  }
+  for (const auto& [name, value] : variables) all.push_back(name + "=" + value);
+  return all;
+}
+
 /// Reads the available text. Returns false at the end.
 bool read_some(int from, std::string& to) {
   std::array<char, 1 << 16> buffer;
@@ -33,7 +46,8 @@ bool read_some(int from, std::string& to) {
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::string& command) {
+ChildProcess::ChildProcess(const std::string& command,
+                           const std::map<std::string, std::string>& variables) {
   std::array<int, 3> theirs{-1, -1, -1};
   const auto fail = [&](int error) {
     for (int& end : theirs) close(end);
@@ -62,7 +76,11 @@ ChildProcess::ChildProcess(const std::string& command) {
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
   std::string words[] = {"/bin/sh", "-c", command};
   char* argv[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-  const int error = ::posix_spawn(&pid_, argv[0], &actions, &attributes, argv, environ);
+  std::vector<std::string> environment = environment_with(variables);
+  std::vector<char*> pointers;
+  for (std::string& variable : environment) pointers.push_back(variable.data());
+  pointers.push_back(nullptr);
+  const int error = ::posix_spawn(&pid_, argv[0], &actions, &attributes, argv, pointers.data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <map>
 #include <string>
 
 namespace longspan {
@@ -13,8 +14,10 @@ namespace longspan {
 /// destructor kills the group if the command still runs.
 class ChildProcess {
  public:
-  /// Throws UserError with the system's message if the command cannot be started.
-  explicit ChildProcess(const std::string& command);
+  /// `variables`: of the command's environment, beside this process's own. Throws UserError with
+  /// the system's message if the command cannot be started.
+  explicit ChildProcess(const std::string& command,
+                        const std::map<std::string, std::string>& variables = {});
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;

@@ -14,7 +14,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/input/json_text.h"
 #include "longspan/rollouts/http.h"
-#include "longspan/rollouts/reward_command.h"
+#include "longspan/rollouts/user_command.h"
 #include "longspan/settings/policy_settings.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/nearest.h"
@@ -99,7 +99,11 @@ Numbers by_format(const Answers& answers, const RewardFacts& facts) {
 Numbers by_command(const Answers& answers, const RewardFacts& facts) {
   std::string input;
   for (const JudgedAnswer& answer : answers) input += text_of(json_of(answer)) + "\n";
-  std::optional<std::string> output = output_of(facts.command, input, facts.timeout, facts.stops);
+  std::optional<std::string> output = output_of({.key = "reward_command",
+                                                 .command = facts.command,
+                                                 .seconds = static_cast<double>(facts.timeout),
+                                                 .timeout_key = "reward_timeout"},
+                                                input, facts.stops);
   if (!output) return std::nullopt;
   std::istringstream lines(*std::move(output));
   std::vector<double> rewards;

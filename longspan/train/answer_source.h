@@ -2,20 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "longspan/generation/generate.h"
+#include "longspan/rollouts/waiting.h"
 
 namespace longspan {
 
-/// What an AnswerSource may ask and tell while it waits. Both functions are called on the thread
-/// that asked for answers.
-struct Waiting {
-  std::function<bool()> stops;                       // true: give up
-  std::function<void(const std::string& line)> say;  // to the user
+struct AskedPrompts {
+  std::vector<std::vector<int32_t>> prompts;
+  int64_t count;           // answers to each prompt
+  int64_t policy_version;  // as update() returned it for these prompts
+  uint64_t seed;
 };
 
 /// A sampler of a policy. Each answer has its log-probabilities.
@@ -28,12 +27,10 @@ class AnswerSource {
   /// Collective.
   virtual int64_t update(int64_t policy_version) = 0;
 
-  /// Returns `count` answers to each prompt, those of a prompt one after another. The
-  /// result counts on rank 0 only. nullopt: `waiting.stops` returned true. Collective unless
-  /// is_of_rank_0().
-  virtual std::optional<std::vector<Answer>> answers(
-      const std::vector<std::vector<int32_t>>& prompts, int64_t count, uint64_t seed,
-      const Waiting& waiting) = 0;
+  /// Returns the answers to each prompt, those of a prompt one after another. The result counts on
+  /// rank 0 only. nullopt: `waiting.stops` returned true. Collective unless is_of_rank_0().
+  virtual std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
+                                                     const Waiting& waiting) = 0;
 
   /// True if answers() is called on rank 0 alone, from any thread. The answers then depend on more
   /// than the parameters and the seed, and a resumed run cannot repeat them.

@@ -108,11 +108,12 @@ std::optional<std::vector<std::vector<int32_t>>> Conversations::next_prompts(
 }
 
 std::optional<std::vector<HeldConversation>> Conversations::hold(
-    const std::vector<AskedQuestion>& questions, uint64_t seed, const Waiting& waiting) {
+    const std::vector<AskedQuestion>& questions, int64_t policy_version, uint64_t seed,
+    const Waiting& waiting) {
   const int64_t N = parts_.policy.num_generations;
   std::vector<std::vector<int32_t>> prompts;
   for (const AskedQuestion& question : questions) prompts.push_back(question.prompt);
-  auto answers = parts_.source.answers(prompts, N, seed, waiting);
+  auto answers = parts_.source.answers({prompts, N, policy_version, seed}, waiting);
   if (!answers) return std::nullopt;
   std::vector<Open> all;
   for (size_t i = 0; i < answers->size(); ++i) {
@@ -131,8 +132,8 @@ std::optional<std::vector<HeldConversation>> Conversations::hold(
     const auto next = next_prompts(all, turn, waiting, going_on);
     if (!next) return std::nullopt;
     if (next->empty()) break;
-    answers =
-        parts_.source.answers(*next, 1, mix_seed(seed, static_cast<uint64_t>(turn + 1)), waiting);
+    answers = parts_.source.answers(
+        {*next, 1, policy_version, mix_seed(seed, static_cast<uint64_t>(turn + 1))}, waiting);
     if (!answers) return std::nullopt;
     for (size_t k = 0; k < going_on.size(); ++k) add_answer(all[going_on[k]], (*answers)[k]);
   }

@@ -46,12 +46,14 @@ class Conversations {
   /// Throws UserError.
   explicit Conversations(Parts parts);
 
+  /// `policy_version`: as AnswerSource::update() returned it.
   /// Holds num_generations conversations about each question, those of a question one after
   /// another. Without an environment, a conversation has one answer. The result counts on rank 0
   /// only. nullopt: `waiting.stops` returned true. Throws UserError. Collective unless
   /// AnswerSource::is_of_rank_0().
   std::optional<std::vector<HeldConversation>> hold(const std::vector<AskedQuestion>& questions,
-                                                    uint64_t seed, const Waiting& waiting);
+                                                    int64_t policy_version, uint64_t seed,
+                                                    const Waiting& waiting);
 
  private:
   /// A conversation that goes on.

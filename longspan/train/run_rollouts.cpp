@@ -16,14 +16,28 @@
 #include "longspan/train/rollout_source.h"
 #include "longspan/train/sampled_rollouts.h"
 #include "longspan/train/self_answers.h"
+#include "longspan/train/server_answers.h"
 
 namespace longspan {
 namespace {
 
-std::unique_ptr<AnswerSource> source_of_answers(const RolloutSettings&, const RolloutParts& parts,
-                                                const RolloutRun& run,
+std::unique_ptr<AnswerSource> source_of_answers(const RolloutSettings& config,
+                                                const RolloutParts& parts, const RolloutRun& run,
                                                 std::set<int32_t> end_tokens) {
-  return std::make_unique<SelfAnswers>(run.policy, parts.session, std::move(end_tokens));
+  const PolicySettings& policy = run.policy;
+  if (policy.rollout == "self") {
+    return std::make_unique<SelfAnswers>(policy, parts.session, std::move(end_tokens));
+  }
+  if (policy.rollout != "server") throw std::logic_error("answers of no kind");
+  return std::make_unique<ServerAnswers>(ServerAnswers::Parts{
+      .run = run,
+      .model =
+          policy.rollout_model.empty() ? config.model.model_name_or_path : policy.rollout_model,
+      .end_tokens = std::move(end_tokens),
+      .vocab_size = parts.session.model().spec.vocab_size,
+      .folders =
+          std::make_unique<PolicyFolders>(parts.session, run.world, run.notices, parts.data.chat,
+                                          config.output.output_dir + "/policy")});
 }
 
 /// A maker with the objects that it refers to.
@@ -97,7 +111,8 @@ std::unique_ptr<RolloutMaker> maker_of(const RolloutSettings& config, const Roll
                                        const RolloutRun& run) {
   const std::string& rollout = config.preferences.policy.rollout;
   if (rollout == "file") return std::make_unique<FromFile>(config, parts, run);
-  if (rollout == "self") return std::make_unique<Sampled>(config, parts, run);
+  if (rollout == "self" || rollout == "server")
+    return std::make_unique<Sampled>(config, parts, run);
   throw std::logic_error("rollouts of no kind");
 }
 

@@ -108,7 +108,7 @@ std::optional<std::vector<Rollout>> SampledRollouts::made_by_all(int64_t batch, 
   all_or_none(run.world, [&] { asked = this->asked(batch, num_groups); });
   const int64_t version = parts_.source.update(policy_version);
   const Waiting waiting{.stops = run.stops, .say = {}};
-  auto held = parts_.conversations.hold(asked.questions, asked.seed, waiting);
+  auto held = parts_.conversations.hold(asked.questions, version, asked.seed, waiting);
   all_or_none_patiently(run.world, run.notices, [&] {
     if (run.world.rank() == 0 && held) {
       rollouts = judged(asked, *std::move(held), version, waiting);
@@ -166,7 +166,8 @@ void SampledRollouts::begin_up_to(int64_t last, int64_t num_groups, int64_t poli
     ahead_.add(batch,
                [this, policy_version, asked = asked(batch, num_groups)](
                    const Waiting& waiting) -> std::optional<std::vector<Rollout>> {
-                 auto held = parts_.conversations.hold(asked.questions, asked.seed, waiting);
+                 auto held = parts_.conversations.hold(asked.questions, policy_version, asked.seed,
+                                                       waiting);
                  if (!held) return std::nullopt;
                  return judged(asked, *std::move(held), policy_version, waiting);
                });

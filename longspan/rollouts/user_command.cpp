@@ -1,4 +1,4 @@
-#include "longspan/rollouts/reward_command.h"
+#include "longspan/rollouts/user_command.h"
 
 #include <fmt/format.h>
 
@@ -14,24 +14,25 @@ namespace {
 
 constexpr size_t kMostOutput = size_t{1} << 30;
 
-[[noreturn]] void fail(const std::string& command, const std::string& problem) {
-  throw UserError(fmt::format("reward_command {}: {}", shortened(command, 120), problem));
+[[noreturn]] void fail(const UserCommand& command, const std::string& problem) {
+  throw UserError(fmt::format("{} {}: {}", command.key, shortened(command.command, 120), problem));
 }
 
 }  // namespace
 
-std::optional<std::string> output_of(const std::string& command, const std::string& input,
-                                     int64_t timeout, const std::function<bool()>& stops) {
-  ChildProcess child(command);
+std::optional<std::string> output_of(const UserCommand& command, const std::string& input,
+                                     const std::function<bool()>& stops) {
+  ChildProcess child(command.command, command.environment);
   child.write(input);
   child.end_input();
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(timeout);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(command.seconds);
   while (!child.has_ended()) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         until - std::chrono::steady_clock::now());
     if (left.count() <= 0) {
-      fail(command,
-           fmt::format("has not ended after {} s (reward_timeout); it was killed", timeout));
+      fail(command, fmt::format("has not ended after {} s ({}); it was killed", command.seconds,
+                                command.timeout_key));
     }
     if (stops && stops()) return std::nullopt;
     child.exchange(std::min(left, std::chrono::milliseconds(200)));

@@ -1,0 +1,46 @@
+// Requests to a server of rollouts, and its answers, as JSON. No torch.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "longspan/registers/rollout_server.h"
+
+namespace longspan {
+
+/// The demands on the answers of a server.
+struct CompletionRules {
+  const ServerKind& kind;
+  std::string model;    // its name on the server
+  std::string adapter;  // its name on the server; empty: none
+  int64_t max_length;   // most tokens of an answer
+  double temperature;
+  std::set<int32_t> end_tokens;
+  int64_t vocab_size;
+};
+
+/// An answer of a server.
+struct Completion {
+  std::vector<int32_t> token_ids;  // with the end token
+  std::vector<double> logprobs;    // of each token
+  bool has_end;                    // the last token is an end token; otherwise: truncated
+  bool operator==(const Completion&) const = default;
+};
+
+/// Returns the body of a request for `count` answers.
+std::string completion_request(const CompletionRules& rules, const std::vector<int32_t>& prompt,
+                               int64_t count, uint64_t seed);
+
+/// Returns the answers in the body of a response; fewer than `count` where the server gave fewer or
+/// broke answers off. Throws UserError, which begins with `place`: no JSON, no answer or too many,
+/// another prompt than the sent one, no token ids, ids outside of the vocabulary, other numbers of
+/// ids and log-probabilities, a log-probability that is missing or above 0, more tokens than
+/// max_length, an end without an end token, tokens after an end token.
+std::vector<Completion> completions_from(std::string_view body, const CompletionRules& rules,
+                                         const std::vector<int32_t>& prompt, int64_t count,
+                                         const std::string& place);
+
+}  // namespace longspan

@@ -1,0 +1,183 @@
+#include "longspan/rollouts/completion.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "longspan/base/user_error.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::vector<int32_t> kPrompt = {1, 7, 9};
+
+CompletionRules rules_of(std::string_view kind) {
+  return {.kind = server_kind_named(kind),
+          .model = "base",
+          .adapter = "",
+          .max_length = 4,
+          .temperature = 0.5,
+          .end_tokens = {2, 3},
+          .vocab_size = 100};
+}
+
+Json request_of(CompletionRules rules) {
+  return Json::parse(completion_request(rules, kPrompt, 3, 42));
+}
+
+Json vllm_choice(const Json& ids, const Json& logprobs, const std::string& finish) {
+  return {{"index", 0},
+          {"text", "?"},
+          {"finish_reason", finish},
+          {"token_ids", ids},
+          {"prompt_token_ids", kPrompt},
+          {"logprobs", {{"token_logprobs", logprobs}}}};
+}
+
+std::string complaint_of(const Json& choice, std::string_view kind = "vllm") {
+  const CompletionRules rules = rules_of(kind);
+  const Json body = rules.kind.choices.empty() ? choice : Json{{"choices", {choice}}};
+  try {
+    completions_from(body.dump(), rules, kPrompt, 2, "URL, prompt 1 of 1");
+  } catch (const UserError& error) {
+    CHECK(std::string(error.what()).starts_with("URL, prompt 1 of 1: "));
+    return error.what();
+  }
+  return "";
+}
+
+bool says(const std::string& complaint, const std::string& words) {
+  CAPTURE(complaint);
+  return complaint.find(words) != std::string::npos;
+}
+
+TEST_CASE("completion: the requests of each kind of server") {
+  const Json vllm = request_of(rules_of("vllm"));
+  CHECK(vllm["prompt"] == Json(kPrompt));
+  CHECK(vllm["n"] == 3);
+  CHECK(vllm["seed"] == 42);
+  CHECK(vllm["max_tokens"] == 4);
+  CHECK(vllm["temperature"] == 0.5);
+  CHECK(vllm["model"] == "base");
+  CHECK(vllm["return_token_ids"] == true);
+  CHECK(vllm["stop_token_ids"] == Json({2, 3}));
+  CompletionRules with_adapter = rules_of("vllm");
+  with_adapter.adapter = "adapter-7";
+  CHECK(request_of(with_adapter)["model"] == "adapter-7");
+
+  CompletionRules sglang = rules_of("sglang");
+  sglang.adapter = "adapter-7";
+  const Json request = request_of(sglang);
+  CHECK(request["input_ids"] == Json(kPrompt));
+  CHECK(request["lora_path"] == "adapter-7");
+  CHECK_FALSE(request.contains("model"));
+  CHECK(request["sampling_params"]["n"] == 3);
+  CHECK(request["sampling_params"]["max_new_tokens"] == 4);
+  CHECK(request["sampling_params"]["top_k"] == -1);
+  CHECK_FALSE(request.contains(""));
+
+  const Json llama = request_of(rules_of("llama_cpp"));
+  CHECK(llama["return_tokens"] == true);
+  CHECK(llama["n_predict"] == 4);
+  CHECK_FALSE(llama.contains("n"));
+}
+
+TEST_CASE("completion: each kind's answers become the same") {
+  const Completion ended{.token_ids = {5, 6, 2}, .logprobs = {-1, -0.5, 0}, .has_end = true};
+  const Completion truncated{
+      .token_ids = {5, 6, 7, 8}, .logprobs = {-1, -2, -3, -4}, .has_end = false};
+  const auto read = [](std::string_view kind, const Json& body, int64_t count) {
+    return completions_from(body.dump(), rules_of(kind), kPrompt, count, "URL");
+  };
+  // A log-probability above 0 by rounding is 0.
+  const Json choices = {vllm_choice({5, 6, 2}, {-1, -0.5, 1e-7}, "stop"),
+                        vllm_choice({5, 6, 7, 8}, {-1, -2, -3, -4}, "length")};
+  CHECK(read("vllm", {{"choices", choices}}, 2) == std::vector{ended, truncated});
+  CHECK(read("openai", {{"choices", choices}}, 3).size() == 2);
+
+  const auto of_sglang = [](const Json& tokens, const std::string& finish) -> Json {
+    return {{"text", "?"},
+            {"output_ids", Json::array()},
+            {"meta_info",
+             {{"prompt_tokens", 3},
+              {"finish_reason", {{"type", finish}, {"matched", 2}}},
+              {"output_token_logprobs", tokens}}}};
+  };
+  const Json first = of_sglang({{-1, 5, nullptr}, {-0.5, 6, nullptr}, {0, 2, nullptr}}, "stop");
+  const Json second = of_sglang({{-1, 5, "a"}, {-2, 6, "b"}, {-3, 7, "c"}, {-4, 8, "d"}}, "length");
+  CHECK(read("sglang", Json::array({first, second}), 2) == std::vector{ended, truncated});
+  CHECK(read("sglang", first, 1) == std::vector{ended});
+
+  const Json llama = {{"tokens", {5, 6, 2}},
+                      {"stop_type", "eos"},
+                      {"tokens_evaluated", 3},
+                      {"completion_probabilities",
+                       {{{"id", 5}, {"logprob", -1}},
+                        {{"id", 6}, {"logprob", -0.5}},
+                        {{"id", 2}, {"logprob", 0}}}}};
+  CHECK(read("llama_cpp", llama, 1) == std::vector{ended});
+}
+
+TEST_CASE("completion: answers that the server broke off are left out") {
+  const Json choices = {vllm_choice({5}, {-1}, "abort"), vllm_choice({5, 2}, {-1, -1}, "stop")};
+  const auto read =
+      completions_from(Json{{"choices", choices}}.dump(), rules_of("vllm"), kPrompt, 2, "URL");
+  CHECK(read.size() == 1);
+  CHECK(read[0].token_ids == std::vector<int32_t>{5, 2});
+}
+
+TEST_CASE("completion: each fault of an answer is named") {
+  const auto good = [] { return vllm_choice({5, 6, 2}, {-1, -1, -1}, "stop"); };
+  CHECK(complaint_of(good()) == "");
+  const auto with = [&](const std::string& key, const Json& value) {
+    Json choice = good();
+    choice[key] = value;
+    return complaint_of(choice);
+  };
+  CHECK(says(with("token_ids", nullptr), "no token ids"));
+  CHECK(says(with("token_ids", {5, 100, 2}), "100 is no token id; the vocabulary has 100"));
+  CHECK(says(with("token_ids", {5, -1, 2}), "-1 is no token id"));
+  CHECK(says(with("token_ids", {5, 1.5, 2}), "1.5 is no token id"));
+  CHECK(says(with("token_ids", {5, "6", 2}), "is no token id"));
+  CHECK(says(with("token_ids", {5, 2}), "2 token ids and 3 log-probabilities"));
+  CHECK(says(with("token_ids", {5, 2, 6}), "goes on after its token 2"));
+  CHECK(says(with("token_ids", {2, 5, 2}), "goes on after its token 2"));
+  CHECK(says(with("token_ids", {5, 6, 7}), "its last token, 7, is no token that ends"));
+  CHECK(says(with("logprobs", nullptr), "no log-probabilities"));
+  CHECK(says(with("logprobs", {{"token_logprobs", {-1, nullptr, -1}}}), "null is no log-prob"));
+  CHECK(says(with("logprobs", {{"token_logprobs", {-1, 0.5, -1}}}), "0.5 is no log-prob"));
+  CHECK(says(with("prompt_token_ids", {1, 7}), "another prompt than the sent one: [1,7]"));
+  CHECK(says(with("prompt_token_ids", nullptr), "does not repeat the prompt"));
+  CHECK(says(with("finish_reason", "content_filter"), "ended by \"content_filter\""));
+  CHECK(says(with("finish_reason", nullptr), "ended by null"));
+  CHECK(says(complaint_of(vllm_choice(Json::array(), Json::array(), "stop")), "no tokens"));
+  CHECK(says(complaint_of(vllm_choice({5, 5, 5, 5, 2}, {-1, -1, -1, -1, -1}, "stop")),
+             "5 tokens, more than max_completion_length (4)"));
+  // The end token may come with the last possible token.
+  CHECK(complaint_of(vllm_choice({5, 2}, {-1, -1}, "length")) == "");
+  const Json llama = {{"tokens", {2}},
+                      {"stop_type", "eos"},
+                      {"tokens_evaluated", 4},
+                      {"completion_probabilities", {{{"id", 2}, {"logprob", 0}}}}};
+  CHECK(says(complaint_of(llama, "llama_cpp"), "another length: 4; sent were 3 tokens"));
+  const auto garbage = [](const std::string& body) -> std::string {
+    try {
+      completions_from(body, rules_of("vllm"), kPrompt, 1, "URL");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(says(garbage("<html>"), "URL: the answer is no JSON: <html>"));
+  CHECK(says(garbage("3"), "no JSON"));
+  CHECK(says(garbage("{}"), "no list of 1 to 1 answers"));
+  CHECK(says(garbage("{\"choices\": []}"), "no list of 1 to 1 answers"));
+  CHECK(says(garbage(Json{{"choices", {good(), good()}}}.dump()), "no list of 1 to 1 answers"));
+  CHECK(says(garbage("{\"choices\": [3]}"), "ended by nothing"));
+  CHECK(says(garbage(std::string(100000, '[')), "no JSON"));
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,27 @@
+// Commands of a user. No torch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace longspan {
+
+struct UserCommand {
+  std::string key;                                      // that gives the command, for errors
+  std::string command;                                  // for /bin/sh
+  double seconds;                                       // time limit
+  std::string timeout_key;                              // that gives the limit
+  std::map<std::string, std::string> environment = {};  // beside this process's own
+};
+
+/// Runs a command with `input` as its standard input. Returns its standard output; nullopt:
+/// `stops`, which is called every 200 ms, returned true. Throws UserError if the command cannot be
+/// started, returns another status than 0, or exceeds its time limit; its processes are then
+/// killed. The message has the end of standard error.
+std::optional<std::string> output_of(const UserCommand& command, const std::string& input,
+                                     const std::function<bool()>& stops = {});
+
+}  // namespace longspan

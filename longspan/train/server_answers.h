@@ -1,0 +1,59 @@
+// Answers of a server, which gets the weights of the model in training.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "longspan/registers/rollout_server.h"
+#include "longspan/rollouts/server_client.h"
+#include "longspan/train/answer_source.h"
+#include "longspan/train/file_rollouts.h"
+#include "longspan/train/policy_folders.h"
+
+namespace longspan {
+
+/// Rank 0 talks to the server. Answers and weights may cross: a server that changes its weights in
+/// place may end an answer with newer weights than it began with.
+class ServerAnswers final : public AnswerSource {
+ public:
+  struct Parts {
+    RolloutRun run;
+    std::string model;  // its name on the server
+    std::set<int32_t> end_tokens;
+    int64_t vocab_size;
+    std::unique_ptr<PolicyFolders> folders;
+  };
+  explicit ServerAnswers(Parts parts);
+
+  /// Gives the server the present weights at the first call, and then every rollout_update_steps
+  /// batches.
+  int64_t update(int64_t policy_version) override;
+  std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
+                                             const Waiting& waiting) override;
+  bool is_of_rank_0() const override { return true; }
+
+ private:
+  /// Weights that the server has got.
+  struct Told {
+    int64_t batch, version;
+  };
+
+  /// Tells the server of a folder with the weights. Returns false if the run was asked to stop.
+  bool tell(int64_t version, const std::string& path, const Waiting& waiting) const;
+  bool change_in_place(int64_t version, const std::string& path, const Waiting& waiting) const;
+  /// Removes folders and adapters that no batch from `batch` on uses.
+  bool remove_unused(int64_t batch, const Waiting& waiting);
+  std::string adapter_of(int64_t version) const;
+
+  Parts parts_;
+  const ServerKind& kind_;
+  UpdateWay way_;
+  ServerClient client_;
+  std::string adapters_;   // the beginning of their names, unlike those of other runs
+  std::deque<Told> told_;  // the oldest first; the server has the last one, and adapters of all
+};
+
+}  // namespace longspan
