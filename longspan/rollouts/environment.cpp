@@ -88,16 +88,18 @@ void Environment::fail(const std::string& problem) {
 
 std::optional<std::vector<EnvironmentReply>> Environment::replies(
     const std::vector<EnvironmentAnswer>& answers, const std::function<bool()>& stops) {
+  std::string& output = process_->output();
+  process_->exchange(std::chrono::milliseconds(0));
+  if (!output.empty()) {
+    fail("wrote a line without an answer to reply to: " + shortened(output, 120));
+  }
   for (const EnvironmentAnswer& answer : answers) process_->write(line_of(answer));
   std::vector<EnvironmentReply> replies;
-  std::string& output = process_->output();
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_);
   for (;;) {
     for (size_t end = 0; (end = output.find('\n')) != std::string::npos; output.erase(0, end + 1)) {
       const std::string line = output.substr(0, end);
-      if (replies.size() == answers.size()) {
-        fail("wrote a line without an answer to reply to: " + shortened(line, 120));
-      }
+      if (replies.size() == answers.size()) break;
       const EnvironmentAnswer& answer = answers[replies.size()];
       if (const std::string problem = parse_reply(line, answer, replies.emplace_back());
           !problem.empty()) {

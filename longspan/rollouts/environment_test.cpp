@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "longspan/base/user_error.h"
 
 namespace longspan {
@@ -77,8 +80,10 @@ TEST_CASE("environment: faults of the command are named, with its last words") {
   says(fault(for_each_line("echo '{\"observation\": \"a\", \"role\": \"tool\"}'"),
              EndOfTurns::kTruncated),
        "has ended (truncated); wanted is a reward");
-  says(fault(for_each_line("echo '{\"reward\": 1}'; echo '{\"reward\": 1}'")),
-       "without an answer to reply to");
+  Environment extra("echo '{\"reward\": 1}'; sleep 60", 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  CHECK_THROWS_WITH_AS(extra.replies({answer_number(0)}, {}),
+                       doctest::Contains("without an answer"), UserError);
 }
 
 }  // namespace
