@@ -1,5 +1,6 @@
-"""Writes data sets of additions of one-digit numbers, in LLaMA-Factory's alpaca format, into the given folder: 65 questions
-for training (additions.jsonl), the other 16 for a look at the trained model (held_out.jsonl), and dataset_info.json.
+"""Writes data sets of additions of one-digit numbers, in LLaMA-Factory's alpaca format, into the given folder: 65
+questions for training (additions.jsonl), the other 16 for a look at the trained model (held_out.jsonl), and
+dataset_info.json.
 
     python examples/reinforcement/additions.py data/additions
 """
