@@ -4,7 +4,7 @@ message. An answer without calc(...) ends the episode. The reward is 1 if its la
 JSON lines on stdin, and one line on stdout for each, with the same id:
     {"protocol": 1}                                                     {"protocol": 1}
     {"id": "0.3", "turn": 1, "messages": [...], "solution": "408",
-     "answer": "calc(17 * 24)", "finish_reason": "stop", "last": false}  {"id": "0.3", "role": "user", "observation": "408"}
+     "answer": "calc(17 * 24)", "finish_reason": "stop", "last": false} {"id": "0.3", "role": "user", "observation": "408"}
     {"id": "0.3", "turn": 2, "answer": "It is 408.",
      "finish_reason": "stop", "last": false}                            {"id": "0.3", "done": true, "reward": 1}
 `last`: the episode has no room for another turn, so the reply must end it."""
