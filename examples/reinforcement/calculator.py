@@ -2,11 +2,13 @@
 message. An answer without calc(...) ends the episode. The reward is 1 if its last number is the solution, else 0.
 
 JSON lines on stdin, and one line on stdout for each, with the same id:
-    {"protocol": 1}                                                     {"protocol": 1}
-    {"id": "0.3", "turn": 1, "messages": [...], "solution": "408",
-     "answer": "calc(17 * 24)", "finish_reason": "stop", "last": false} {"id": "0.3", "role": "user", "observation": "408"}
-    {"id": "0.3", "turn": 2, "answer": "It is 408.",
-     "finish_reason": "stop", "last": false}                            {"id": "0.3", "done": true, "reward": 1}
+    {"protocol": 1}
+      {"protocol": 1}
+    {"id": "0.3", "turn": 1, "messages": [...], "solution": "408", "answer": "calc(17 * 24)", "finish_reason": "stop",
+     "last": false}
+      {"id": "0.3", "role": "user", "observation": "408"}
+    {"id": "0.3", "turn": 2, "answer": "It is 408.", "finish_reason": "stop", "last": false}
+      {"id": "0.3", "done": true, "reward": 1}
 `last`: the episode has no room for another turn, so the reply must end it."""
 
 import ast
@@ -54,7 +56,6 @@ for line in sys.stdin:
             reply = {"id": sent["id"], "role": "user", "observation": calculated(call[1])}
         else:
             number = None if call else last_number(sent["answer"])
-            is_right = number is not None and number == last_number(solution)
-            reply = {"id": sent["id"], "done": True, "reward": int(is_right)}
+            reply = {"id": sent["id"], "done": True, "reward": int(number is not None and number == last_number(solution))}
             del solutions[sent["id"]]
     print(json.dumps(reply), flush=True)
