@@ -32,9 +32,7 @@ def value(node):  # never eval(): the text comes from a model
 
 def calculated(text):
     try:
-        if len(text) > 200:
-            raise ValueError("more than 200 characters")
-        return f"{value(ast.parse(text.strip(), mode='eval').body):.12g}"
+        return f"{value(ast.parse(text.strip()[:200], mode='eval').body):.12g}"
     except (ValueError, ArithmeticError, SyntaxError, RecursionError, MemoryError) as error:
         return f"error: {error}"
 
@@ -56,6 +54,7 @@ for line in sys.stdin:
             reply = {"id": sent["id"], "role": "user", "observation": calculated(call[1])}
         else:
             number = None if call else last_number(sent["answer"])
-            reply = {"id": sent["id"], "done": True, "reward": int(number is not None and number == last_number(solution))}
+            reward = int(number is not None and number == last_number(solution))
+            reply = {"id": sent["id"], "done": True, "reward": reward}
             del solutions[sent["id"]]
     print(json.dumps(reply), flush=True)
