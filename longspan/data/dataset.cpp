@@ -184,10 +184,9 @@ RunRows read_run_rows(const DataSettings& config, const Stage& stage, int64_t se
 }
 
 void check_dataset_files(const DataSettings& config, const Stage& stage) {
-  const std::string name(stage.name);
-  read_dataset_info(config.dataset_dir, config.dataset, name);
-  if (!config.eval_dataset.empty()) {
-    read_dataset_info(config.dataset_dir, config.eval_dataset, name);
+  // Rollouts of a file need no data set.
+  for (const std::string& names : {config.dataset, config.eval_dataset}) {
+    if (!names.empty()) read_dataset_info(config.dataset_dir, names, std::string(stage.name));
   }
 }
 
