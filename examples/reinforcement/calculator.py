@@ -1,15 +1,12 @@
 """An environment of many turns: a calculator. The model may write calc(EXPRESSION), and gets the value as the next
-message. An answer without calc(...) ends the episode. The reward is 1 if its last number is the solution, else 0.
+message. An answer without calc(...) ends the conversation. The reward is 1 if its last number is the solution, else 0.
 
-JSON lines on stdin, and one line on stdout for each, with the same id:
-    {"protocol": 1}
-      {"protocol": 1}
-    {"id": "0.3", "turn": 1, "messages": [...], "solution": "408", "answer": "calc(17 * 24)", "finish_reason": "stop",
-     "last": false}
-      {"id": "0.3", "role": "user", "observation": "408"}
-    {"id": "0.3", "turn": 2, "answer": "It is 408.", "finish_reason": "stop", "last": false}
-      {"id": "0.3", "done": true, "reward": 1}
-`last`: the episode has no room for another turn, so the reply must end it."""
+A line of JSON on stdin for each answer, and a line on stdout for each of them, in the same order:
+    {"id": "0.0.3", "turn": 0, "prompt": "...", "solution": "408", "answer": "calc(17 * 24)", "end": null}
+      {"observation": "408", "role": "user"}
+    {"id": "0.0.3", "turn": 1, "prompt": "...", "solution": "408", "answer": "It is 408.", "end": null}
+      {"reward": 1}
+An `end` says why no further answer is possible: the reply must be a reward."""
 
 import ast
 import json
@@ -42,19 +39,12 @@ def last_number(text):
     return float(numbers[-1]) if numbers else None
 
 
-solutions = {}
 for line in sys.stdin:
     sent = json.loads(line)
-    if "protocol" in sent:
-        reply = {"protocol": 1}
+    call = re.search(r"calc\((.*)\)", sent["answer"])
+    if call and not sent["end"]:
+        reply = {"observation": calculated(call[1]), "role": "user"}
     else:
-        solution = solutions.setdefault(sent["id"], sent.get("solution"))
-        call = re.search(r"calc\((.*)\)", sent["answer"])
-        if call and not sent["last"]:
-            reply = {"id": sent["id"], "role": "user", "observation": calculated(call[1])}
-        else:
-            number = None if call else last_number(sent["answer"])
-            reward = int(number is not None and number == last_number(solution))
-            reply = {"id": sent["id"], "done": True, "reward": reward}
-            del solutions[sent["id"]]
+        number = None if call else last_number(sent["answer"])
+        reply = {"reward": int(number is not None and number == last_number(sent["solution"]))}
     print(json.dumps(reply), flush=True)
