@@ -35,7 +35,7 @@ nlohmann::json vllm_choice(const nlohmann::json& ids, const nlohmann::json& logp
           {"logprobs", {{"token_logprobs", logprobs}}}};
 }
 
-std::string complaint_of(const nlohmann::json& choice, std::string_view kind = "vllm") {
+std::string completion_complaint(const nlohmann::json& choice, std::string_view kind = "vllm") {
   const CompletionRules rules = rules_of(kind);
   const nlohmann::json body =
       rules.kind.choices.empty() ? choice : nlohmann::json{{"choices", {choice}}};
@@ -134,11 +134,11 @@ TEST_CASE("completion: answers that the server broke off are left out") {
 
 TEST_CASE("completion: each fault of an answer is named") {
   const auto good = [] { return vllm_choice({5, 6, 2}, {-1, -1, -1}, "stop"); };
-  CHECK(complaint_of(good()) == "");
+  CHECK(completion_complaint(good()) == "");
   const auto with = [&](const std::string& key, const nlohmann::json& value) {
     nlohmann::json choice = good();
     choice[key] = value;
-    return complaint_of(choice);
+    return completion_complaint(choice);
   };
   CHECK(says(with("token_ids", nullptr), "no token ids"));
   CHECK(says(with("token_ids", {5, 100, 2}), "100 is no token id; the vocabulary has 100"));
@@ -156,17 +156,17 @@ TEST_CASE("completion: each fault of an answer is named") {
   CHECK(says(with("prompt_token_ids", nullptr), "does not repeat the prompt"));
   CHECK(says(with("finish_reason", "content_filter"), "ended by \"content_filter\""));
   CHECK(says(with("finish_reason", nullptr), "ended by null"));
-  CHECK(says(complaint_of(vllm_choice(nlohmann::json::array(), nlohmann::json::array(), "stop")),
+  CHECK(says(completion_complaint(vllm_choice(nlohmann::json::array(), nlohmann::json::array(), "stop")),
              "no tokens"));
-  CHECK(says(complaint_of(vllm_choice({5, 5, 5, 5, 2}, {-1, -1, -1, -1, -1}, "stop")),
+  CHECK(says(completion_complaint(vllm_choice({5, 5, 5, 5, 2}, {-1, -1, -1, -1, -1}, "stop")),
              "5 tokens, more than max_completion_length (4)"));
   // The end token may come with the last possible token.
-  CHECK(complaint_of(vllm_choice({5, 2}, {-1, -1}, "length")) == "");
+  CHECK(completion_complaint(vllm_choice({5, 2}, {-1, -1}, "length")) == "");
   const nlohmann::json llama = {{"tokens", {2}},
                                 {"stop_type", "eos"},
                                 {"tokens_evaluated", 4},
                                 {"completion_probabilities", {{{"id", 2}, {"logprob", 0}}}}};
-  CHECK(says(complaint_of(llama, "llama_cpp"), "another length: 4; sent were 3 tokens"));
+  CHECK(says(completion_complaint(llama, "llama_cpp"), "another length: 4; sent were 3 tokens"));
   const auto garbage = [](const std::string& body) -> std::string {
     try {
       completions_from(body, rules_of("vllm"), kPrompt, 1, "URL");
