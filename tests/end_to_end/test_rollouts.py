@@ -135,7 +135,7 @@ def test_environment(ranks, tmp_path):
     from transformers import AutoTokenizer
 
     folder = write_model(tmp_path / "qwen2", "qwen2")
-    ends = list(range(5, 480, 3)) + [AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("<|im_end|>")]
+    ends = list(range(5, 480, 6)) + [AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("<|im_end|>")]
     config = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(config | dict(eos_token_id=ends)))
     (tmp_path / "environment.py").write_text(ENVIRONMENT)
