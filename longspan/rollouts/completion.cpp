@@ -15,6 +15,8 @@
 namespace longspan {
 namespace {
 
+using JsonOfServer = nlohmann::json;
+
 constexpr size_t kShownOfAnswer = 120;
 /// Log-probabilities above 0 by rounding.
 constexpr double kRounding = 1e-4;
@@ -31,57 +33,57 @@ class Place {
   const std::string& place_;
 };
 
-nlohmann::json::json_pointer pointer(std::string_view text) {
-  return nlohmann::json::json_pointer(std::string(text));
+JsonOfServer::json_pointer pointer(std::string_view text) {
+  return JsonOfServer::json_pointer(std::string(text));
 }
 
 /// Returns the value at a pointer; null: there is none.
-const nlohmann::json* value_at(const nlohmann::json& json, std::string_view where) {
-  const nlohmann::json::json_pointer at = pointer(where);
+const JsonOfServer* value_at(const JsonOfServer& json, std::string_view where) {
+  const JsonOfServer::json_pointer at = pointer(where);
   return json.contains(at) ? &json.at(at) : nullptr;
 }
 
-const nlohmann::json& list_at(const nlohmann::json& choice, std::string_view where,
-                              const std::string& missing, const Place& place) {
-  const nlohmann::json* list = value_at(choice, where);
+const JsonOfServer& list_at(const JsonOfServer& choice, std::string_view where,
+                            const std::string& missing, const Place& place) {
+  const JsonOfServer* list = value_at(choice, where);
   if (list == nullptr || !list->is_array()) {
     place.fail(fmt::format("{}: {}", missing, shortened(choice.dump(), kShownOfAnswer)));
   }
   return *list;
 }
 
-int64_t whole_number(const nlohmann::json* value, int64_t end) {
+int64_t whole_number(const JsonOfServer* value, int64_t end) {
   if (value == nullptr || !value->is_number_integer()) return -1;
   const auto number = value->get<int64_t>();
   return number < 0 || number >= end ? -1 : number;
 }
 
-std::string shown_value(const nlohmann::json* value) {
+std::string shown_value(const JsonOfServer* value) {
   return value == nullptr ? "nothing" : shortened(value->dump(), kShownOfAnswer);
 }
 
-void check_prompt(const nlohmann::json& choice, const ServerKind& kind,
+void check_prompt(const JsonOfServer& choice, const ServerKind& kind,
                   const std::vector<int32_t>& prompt, const Place& place) {
   if (!kind.prompt_ids.empty()) {
-    const nlohmann::json& echo =
+    const JsonOfServer& echo =
         list_at(choice, kind.prompt_ids, "the answer does not repeat the prompt", place);
-    if (echo != nlohmann::json(prompt)) {
+    if (echo != JsonOfServer(prompt)) {
       place.fail(fmt::format("the server read another prompt than the sent one: {}; sent was {}",
                              shortened(echo.dump(), kShownOfAnswer),
-                             shortened(nlohmann::json(prompt).dump(), kShownOfAnswer)));
+                             shortened(JsonOfServer(prompt).dump(), kShownOfAnswer)));
     }
   }
   if (!kind.num_prompt.empty()) {
-    const nlohmann::json* number = value_at(choice, kind.num_prompt);
-    if (number == nullptr || *number != nlohmann::json(prompt.size())) {
+    const JsonOfServer* number = value_at(choice, kind.num_prompt);
+    if (number == nullptr || *number != JsonOfServer(prompt.size())) {
       place.fail(fmt::format("the server read a prompt of another length: {}; sent were {}",
                              shown_value(number), counted(std::ssize(prompt), "token")));
     }
   }
 }
 
-double logprob_of(const nlohmann::json& element, std::string_view where, const Place& place) {
-  const nlohmann::json* value = value_at(element, where);
+double logprob_of(const JsonOfServer& element, std::string_view where, const Place& place) {
+  const JsonOfServer* value = value_at(element, where);
   const double logprob = value != nullptr && value->is_number() ? value->get<double>() : 1;
   if (!std::isfinite(logprob) || logprob > kRounding) {
     place.fail(fmt::format("{} is no log-probability", shown_value(value)));
@@ -113,11 +115,10 @@ void check_end(const std::string& finish, const CompletionRules& rules, const Pl
 }
 
 /// Returns nullopt for an answer that the server broke off.
-std::optional<Completion> completion_from(const nlohmann::json& choice,
-                                          const CompletionRules& rules,
+std::optional<Completion> completion_from(const JsonOfServer& choice, const CompletionRules& rules,
                                           const std::vector<int32_t>& prompt, const Place& place) {
   const ServerKind& kind = rules.kind;
-  const nlohmann::json* reason = value_at(choice, kind.finish);
+  const JsonOfServer* reason = value_at(choice, kind.finish);
   const std::string finish =
       reason != nullptr && reason->is_string() ? reason->get<std::string>() : "";
   if (!kind.aborted.empty() && finish == kind.aborted) return std::nullopt;
@@ -126,23 +127,23 @@ std::optional<Completion> completion_from(const nlohmann::json& choice,
                            kind.ended, kind.truncated));
   }
   check_prompt(choice, kind, prompt, place);
-  const nlohmann::json& ids =
+  const JsonOfServer& ids =
       list_at(choice, kind.token_ids,
               fmt::format("the answer has no token ids ({}), and text is not enough "
                           "for training; rollout_server is {}",
                           kind.token_ids, kind.name),
               place);
-  const nlohmann::json& logprobs = list_at(choice, kind.logprobs,
-                                           fmt::format("the answer has no log-probabilities ({}); "
-                                                       "rollout_server is {}",
-                                                       kind.logprobs, kind.name),
-                                           place);
+  const JsonOfServer& logprobs = list_at(choice, kind.logprobs,
+                                         fmt::format("the answer has no log-probabilities ({}); "
+                                                     "rollout_server is {}",
+                                                     kind.logprobs, kind.name),
+                                         place);
   if (ids.size() != logprobs.size()) {
     place.fail(fmt::format("the answer has {} and {}", counted(std::ssize(ids), "token id"),
                            counted(std::ssize(logprobs), "log-probability")));
   }
   Completion completion{};
-  for (const nlohmann::json& element : ids) {
+  for (const JsonOfServer& element : ids) {
     const int64_t id = whole_number(value_at(element, kind.id), rules.vocab_size);
     if (id < 0) {
       place.fail(fmt::format("{} is no token id; the vocabulary has {}",
@@ -150,7 +151,7 @@ std::optional<Completion> completion_from(const nlohmann::json& choice,
     }
     completion.token_ids.push_back(static_cast<int32_t>(id));
   }
-  for (const nlohmann::json& element : logprobs) {
+  for (const JsonOfServer& element : logprobs) {
     completion.logprobs.push_back(logprob_of(element, kind.logprob, place));
   }
   check_end(finish, rules, place, completion);
@@ -162,8 +163,8 @@ std::optional<Completion> completion_from(const nlohmann::json& choice,
 std::string completion_request(const CompletionRules& rules, const std::vector<int32_t>& prompt,
                                int64_t count, uint64_t seed) {
   const ServerKind& kind = rules.kind;
-  nlohmann::json request = parse_json(kind.fixed, "the fields of a kind of server");
-  const auto set = [&](std::string_view where, const nlohmann::json& value) {
+  JsonOfServer request = parse_json(kind.fixed, "the fields of a kind of server");
+  const auto set = [&](std::string_view where, const JsonOfServer& value) {
     if (!where.empty()) request[pointer(where)] = value;
   };
   set(kind.prompt, prompt);
@@ -181,11 +182,11 @@ std::vector<Completion> completions_from(std::string_view body, const Completion
                                          const std::vector<int32_t>& prompt, int64_t count,
                                          const std::string& place_text) {
   const Place place(place_text);
-  const std::optional<nlohmann::json> response = try_parse_json(body);
+  const std::optional<JsonOfServer> response = try_parse_json(body);
   if (!response || !response->is_structured()) {
     place.fail(fmt::format("the answer is no JSON: {}", shortened(body, kShownOfAnswer)));
   }
-  const nlohmann::json* choices = value_at(*response, rules.kind.choices);
+  const JsonOfServer* choices = value_at(*response, rules.kind.choices);
   if (choices != nullptr && rules.kind.choices.empty() && choices->is_object()) {
     const std::optional<Completion> one = completion_from(*choices, rules, prompt, place);
     return one ? std::vector{*one} : std::vector<Completion>();
@@ -196,7 +197,7 @@ std::vector<Completion> completions_from(std::string_view body, const Completion
                            shortened(body, kShownOfAnswer)));
   }
   std::vector<Completion> completions;
-  for (const nlohmann::json& choice : *choices) {
+  for (const JsonOfServer& choice : *choices) {
     std::optional<Completion> one = completion_from(choice, rules, prompt, place);
     if (one) completions.push_back(*std::move(one));
   }

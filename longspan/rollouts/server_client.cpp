@@ -76,7 +76,6 @@ std::optional<std::vector<std::vector<Completion>>> ServerClient::answers(
     uint64_t seed, const Waiting& waiting) const {
   Patience patience(url_, timeout_);
   std::vector<std::vector<Completion>> answers(prompts.size());
-  std::vector<int64_t> num_asked(prompts.size());
   for (;;) {
     std::vector<HttpRequest> requests;
     std::vector<std::pair<size_t, int64_t>> asked;  // the prompt of each request, and its answers
@@ -84,8 +83,8 @@ std::optional<std::vector<std::vector<Completion>>> ServerClient::answers(
       const int64_t missing = count - std::ssize(answers[i]);
       const int64_t of_request = rules.kind.count.empty() ? 1 : missing;
       for (int64_t done = 0; done < missing; done += of_request) {
-        const uint64_t own_seed = seed_of(seed, i, num_asked[i]);
-        num_asked[i] += of_request;
+        // A request that failed is repeated as it was.
+        const uint64_t own_seed = seed_of(seed, i, std::ssize(answers[i]) + done);
         requests.push_back({.url = url_ + std::string(rules.kind.path),
                             .json = completion_request(rules, prompts[i], of_request, own_seed)});
         asked.emplace_back(i, of_request);

@@ -14,6 +14,7 @@
 #include "longspan/data/turns.h"
 #include "longspan/generation/prompt_file.h"
 #include "longspan/registers/stage.h"
+#include "longspan/rollouts/completion.h"
 #include "longspan/rollouts/group.h"
 #include "longspan/rollouts/rollout_examples.h"
 #include "longspan/rollouts/rollout_file.h"
@@ -212,6 +213,28 @@ FUZZ_READER(rollouts) {
     for (const Sample& sample : encoded.example.documents) {
       fuzz::require(sample.input_ids.size() == sample.labels.size(), "each token has a label");
       fuzz::require(std::ssize(sample.input_ids) <= 64, "no rollout is longer than cutoff_len");
+    }
+  }
+}
+
+/// An answer of a server of rollouts.
+FUZZ_READER(completions) {
+  const ServerKind& kind = kServerKinds[choose(input, std::size(kServerKinds))];
+  const CompletionRules rules{.kind = kind,
+                              .model = "",
+                              .adapter = "",
+                              .max_length = 8,
+                              .temperature = 1,
+                              .end_tokens = {2},
+                              .vocab_size = 100};
+  for (const Completion& answer : completions_from(input, rules, {1, 5}, 2, "an answer")) {
+    fuzz::require(answer.token_ids.size() == answer.logprobs.size(), "each token has a number");
+    fuzz::require(!answer.token_ids.empty() && answer.token_ids.size() <= 8, "1 to 8 tokens");
+    for (size_t i = 0; i < answer.token_ids.size(); ++i) {
+      const bool is_last = i + 1 == answer.token_ids.size();
+      fuzz::require(answer.token_ids[i] >= 0 && answer.token_ids[i] < 100, "ids are known");
+      fuzz::require((answer.token_ids[i] == 2) == (is_last && answer.has_end), "one end at most");
+      fuzz::require(answer.logprobs[i] <= 0, "log-probabilities are at most 0");
     }
   }
 }

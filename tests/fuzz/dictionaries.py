@@ -41,7 +41,7 @@ ROLLOUTS = ["id", "group", "parent", "token_ids", "mask", "prompt_ids", "complet
 OF_READERS = {
     "conversations": JSON + MESSAGES + CSV, "stops_at_bad_rows": JSON + MESSAGES, "examples": JSON + MESSAGES,
     "prompt_files": JSON + MESSAGES + CSV, "row_files": JSON + CSV, "csv": CSV,
-    "rollouts": JSON + MESSAGES + ROLLOUTS,
+    "rollouts": JSON + MESSAGES + ROLLOUTS, "completions": JSON + ROLLOUTS + ["choices", "token_logprobs"],
     "config": YAML + JSON, "run_rows": YAML, "overrides": YAML + ["=", "--"], "deepspeed": JSON, "yaml": YAML,
     "options": ["--", "=", ",", "\n"] + NUMBERS, "generation_arguments": ["--", "=", "\n", "true", "false"] + NUMBERS,
     "launcher_variables": ["=", "\n", "[", "]", "-", ",", "True"] + NUMBERS, "beats": ["\n%%\n", "\n"] + NUMBERS,

@@ -1,0 +1,360 @@
+"""Rollouts of a server, and rewards of a service: good answers, each fault, resumed runs, new weights, batches ahead."""
+
+import json
+import pathlib
+import signal
+import threading
+import time
+
+import pytest
+from conftest import Running, add_dataset, free_port, run_to_end, settings_of
+from faults import wait_for
+from rollout_server import Server, files_of
+from safetensors.torch import load_file
+
+STEPS, GROUPS, GENERATIONS = 4, 2, 3
+
+
+def questions(folder):
+    rows = [{"instruction": f"What is {i} and {i + 1}?", "input": "", "output": str(2 * i + 1)} for i in range(6)]
+    add_dataset(folder, "questions", rows)
+    return folder
+
+
+def settings_for(models, folder, name, server, **keys):
+    settings = settings_of(models["qwen2"], questions(folder / "data"), folder / name, stage="grpo", dataset="questions")
+    url = server if isinstance(server, str) else server.url
+    return settings | dict(rollout="server", rollout_url=url, rollout_update="none", rewards="length",
+                           num_generations=GENERATIONS, max_completion_length=8, cutoff_len=256,
+                           per_device_train_batch_size=GROUPS, gradient_accumulation_steps=1, max_steps=STEPS,
+                           save_strategy="steps", save_steps=1) | keys
+
+
+def batch(run, number):
+    path = run.output_dir / "rollouts" / f"batch-{number:06}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def weights(run):
+    return (run.output_dir / "model.safetensors").read_bytes()
+
+
+def refused(settings, sentence, ranks=1, times=1, timeout=60):
+    run = Running(settings | dict(sequence_parallel_size=ranks), ranks).wait(timeout)
+    assert all(status != 0 for status in run.statuses), run.text
+    assert run.text.count(sentence) == times, run.text
+    return run
+
+
+@pytest.mark.parametrize("kind, ranks", [("vllm", 1), ("vllm", 2), ("sglang", 1), ("llama_cpp", 1), ("openai", 1)])
+def test_each_kind_of_server(kind, ranks, models, tmp_path):
+    with Server(kind) as server:
+        run = run_to_end(settings_for(models, tmp_path, "run", server, rollout_server=kind, num_iterations=2,
+                                      rollout_model="base", rollout_concurrency=2, sequence_parallel_size=ranks), ranks)
+        assert len(server.asked) == (2 * GROUPS if kind != "llama_cpp" else 2 * GROUPS * GENERATIONS)
+        assert server.most_open <= 2
+        assert kind == "sglang" or all(body["model"] == "base" for body in server.asked)
+    for number in range(2):
+        rows = batch(run, number)
+        assert len(rows) == GROUPS * GENERATIONS and len({row["group"] for row in rows}) == GROUPS
+        for row in rows:
+            answer = [token for token, trained in zip(row["token_ids"], row["mask"]) if trained]
+            assert (2 in answer) == (not row.get("truncated", False)) and answer.count(2) <= 1
+            assert len(row["logprobs"]) == len(row["token_ids"])
+            assert row["reward"] == pytest.approx(-len(answer) / 8)
+            assert row["policy_version"] == 0
+    assert len(run.logged("sampling/logp_difference")) == STEPS
+
+
+def test_faults_that_pass_change_nothing(models, tmp_path):
+    """Answers that are missing are asked for again; a server that is slow, busy or not there yet is waited for."""
+    with Server() as server:
+        plain = run_to_end(settings_for(models, tmp_path, "plain", server))
+    with Server(status=lambda number: {1: 500, 2: 429, 5: 503}.get(number), seconds=lambda number: 0.5 * (number == 3)) as server:
+        busy = run_to_end(settings_for(models, tmp_path, "busy", server))
+    assert weights(busy) == weights(plain)
+    assert "Waiting for the server " in busy.text and "(status 500)" in busy.text
+
+    port = free_port()
+    late = Running(settings_for(models, tmp_path, "late", f"http://127.0.0.1:{port}/", rollout_timeout=60))
+    wait_for(late, f"Waiting for the server http://127.0.0.1:{port} (connection refused).")
+    with Server(port=port):
+        late = late.wait()
+    assert late.status == 0, late.text
+    assert weights(late) == weights(plain)
+
+    with Server(change=lambda number, choices: choices[:1]) as server:
+        partial = run_to_end(settings_for(models, tmp_path, "partial", server))
+        assert [body["n"] for body in server.asked[:2 * GENERATIONS]] == [3, 3, 2, 2, 1, 1]
+        assert len({(str(body["prompt"]), body["seed"]) for body in server.asked}) == len(server.asked)
+    assert len(batch(partial, 0)) == GROUPS * GENERATIONS
+
+    def breaks_off(number, choices):
+        return [dict(choice, finish_reason="abort") for choice in choices] if number == 1 else choices
+
+    with Server(change=breaks_off) as server:
+        broken_off = run_to_end(settings_for(models, tmp_path, "broken_off", server))
+    assert weights(broken_off) == weights(plain)
+
+
+def with_fields(**fields):
+    return lambda number, choices: [choice | fields for choice in choices] if number >= 2 else choices
+
+
+@pytest.mark.parametrize("change, sentence", [
+    (lambda number, choices: "<html>no</html>", "prompt 1 of 2: the answer is no JSON: <html>no</html>"),
+    (lambda number, choices: json.dumps(dict(error="none")), "the response has no list of 1 to 3 answers"),
+    (lambda number, choices: choices * 2, "the response has no list of 1 to 3 answers"),
+    (with_fields(prompt_token_ids=[5, 6]), "the server read another prompt than the sent one: [5,6]"),
+    (with_fields(token_ids=[10 ** 6]), "1000000 is no token id"),
+    (with_fields(token_ids=None), "the answer has no token ids"),
+    (with_fields(logprobs=dict(token_logprobs=[-1])), "and 1 log-probability"),
+    (with_fields(token_ids=[11, 12], logprobs=dict(token_logprobs=[-1, -1]), finish_reason="stop"),
+     "is no token that ends an answer"),
+    (with_fields(token_ids=[2, 2], logprobs=dict(token_logprobs=[-1, -1])), "goes on after its token 2"),
+], ids=str)
+def test_each_fault_of_an_answer(change, sentence, models, tmp_path):
+    with Server(change=change) as server:
+        run = refused(settings_for(models, tmp_path, "run", server, rollout_concurrency=1), sentence, ranks=2)
+        assert f"{server.url}/v1/completions, prompt " in run.text
+
+
+def test_refused_requests_and_dead_servers(models, tmp_path):
+    with Server(status=lambda number: 404) as server:
+        refused(settings_for(models, tmp_path, "404", server), f"{server.url}/v1/completions: status 404, busy", ranks=2)
+    url = f"http://127.0.0.1:{free_port()}"
+    begin = time.monotonic()
+    refused(settings_for(models, tmp_path, "dead", url, rollout_timeout=2),
+            f"{url}: connection refused, for 2 s (rollout_timeout). Start the server", ranks=2)
+    assert time.monotonic() - begin >= 2
+    with Server(seconds=lambda number: 5) as server:
+        refused(settings_for(models, tmp_path, "slow", server, rollout_timeout=1), "no whole answer within 1 s, for 1 s")
+    refused(settings_for(models, tmp_path, "https", "https://127.0.0.1:1"), "https is not supported")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_stopped_while_it_waits(ranks, models, tmp_path):
+    """A stop saves a checkpoint, and the resumed run is the undisturbed one to the bit, by its files."""
+    keys = dict(sequence_parallel_size=ranks)
+    with Server() as server:
+        plain = run_to_end(settings_for(models, tmp_path, "plain", server, **keys), ranks)
+    with Server(status=lambda number: 503 if number >= 2 * GROUPS else None) as server:
+        waiting = Running(settings_for(models, tmp_path, "run", server, **keys), ranks)
+        wait_for(waiting, "(status 503)")
+        for rank in waiting.ranks:
+            rank.send_signal(signal.SIGINT)
+        waiting.wait()
+    assert (tmp_path / "run" / "checkpoint-2").is_dir()
+    with Server() as server:
+        resumed = run_to_end(settings_for(models, tmp_path, "run", server, **keys, resume_from_checkpoint=True), ranks)
+        assert len(server.asked) == 2 * GROUPS
+    assert weights(resumed) == weights(plain)
+
+
+def test_a_resumed_run_reads_its_files(models, tmp_path):
+    with Server() as server:
+        keys = dict(num_iterations=2, max_steps=6)
+        whole = run_to_end(settings_for(models, tmp_path, "run", server, **keys))
+        bytes_of_whole = weights(whole)
+        (whole.output_dir / "model.safetensors").unlink()
+        asked = len(server.asked)
+        # The first update on the second batch is done, the second is not.
+        resume = dict(keys, resume_from_checkpoint=str(whole.output_dir / "checkpoint-3"))
+        resumed = run_to_end(settings_for(models, tmp_path, "run", server, **resume))
+        assert len(server.asked) == asked
+        for number in (1, 2):
+            file = whole.output_dir / "rollouts" / f"batch-{number:06}.jsonl"
+            assert resumed.text.count(f"Rollouts of batch {number} are read from {file}.") == 1
+        assert weights(resumed) == bytes_of_whole
+
+        refuse = lambda sentence: refused(settings_for(models, tmp_path, "run", server, **resume), sentence)  # noqa: E731
+        file = whole.output_dir / "rollouts" / "batch-000001.jsonl"
+        text = file.read_text()
+        file.unlink()
+        refuse("batch-000001.jsonl: the file is missing, and the checkpoint is amid the updates on its rollouts")
+        file.write_text(text.replace("1", "3", 1))
+        refuse("are not those of the run that saved the checkpoint")
+
+        anew = run_to_end(settings_for(models, tmp_path, "run", server, **keys, overwrite_output_dir=True,
+                                       resume_from_checkpoint=False))
+        kept = whole.output_dir / "rollouts.kept"
+        assert anew.text.count(f"Rollouts of an earlier run are kept in {kept}.") == 1
+        assert len(list(kept.iterdir())) == 3 and len(server.asked) == 2 * asked
+    assert weights(anew) == bytes_of_whole
+
+
+def test_weights_from_the_disk(models, tmp_path):
+    loaded = []
+
+    def load(path, body):
+        from transformers import AutoModelForCausalLM
+        loaded.append(AutoModelForCausalLM.from_pretrained(body["model_path"]).state_dict())
+        return 200
+
+    with Server("sglang", tell=load) as server:
+        run = run_to_end(settings_for(models, tmp_path, "run", server, rollout_server="sglang", rollout_update="disk",
+                                      rollout_update_steps=2, max_steps=5, save_total_limit=None))
+    folder = run.output_dir / "policy"
+    assert [(path, body["model_path"]) for path, body in server.told] == [
+        ("/update_weights_from_disk", str(folder / f"version-{version}")) for version in (0, 2, 4)]
+    assert files_of(folder) == ["version-4"]
+    assert [batch(run, number)[0]["policy_version"] for number in range(5)] == [0, 0, 2, 2, 4]
+    for version, state in zip((0, 2, 4), loaded):
+        folder = run.output_dir / f"checkpoint-{version}" if version else pathlib.Path(models["qwen2"])
+        saved = load_file(folder / "model.safetensors")
+        for name, tensor in saved.items():
+            assert tensor.equal(state[name]), name
+
+
+@pytest.mark.parametrize("ranks, keys", [(1, {}), (2, dict(zero_stage=3))])
+def test_weights_as_adapters(ranks, keys, models, tmp_path):
+    present, seen = {}, []
+
+    def tell(path, body):
+        if path == "/v1/load_lora_adapter":
+            assert body["lora_name"] not in present
+            files = files_of(body["lora_path"])
+            assert "adapter_model.safetensors" in files and "adapter_config.json" in files
+            present[body["lora_name"]] = load_file(f"{body['lora_path']}/adapter_model.safetensors")
+        else:
+            assert path == "/v1/unload_lora_adapter" and present.pop(body["lora_name"])
+        return 200
+
+    def change(number, choices):
+        seen.append(sorted(present))
+        return choices
+
+    with Server(tell=tell, change=change) as server:
+        run = run_to_end(settings_for(models, tmp_path, "run", server, finetuning_type="lora", rollout_update="lora",
+                                      sequence_parallel_size=ranks, **keys), ranks)
+        names = [body["model"] for body in server.asked]
+    assert len(set(names)) == STEPS and all(name in before for name, before in zip(names, seen))
+    assert [name.rpartition("-")[2] for name in names[::GROUPS]] == ["0", "1", "2", "3"]
+    assert len(present) == 1 and files_of(run.output_dir / "policy") == ["version-3"]
+    last = load_file(run.output_dir / "checkpoint-3" / "adapter_model.safetensors")
+    for name, tensor in present.popitem()[1].items():
+        assert tensor.equal(last[name]), name
+
+
+def test_weights_by_a_command(models, tmp_path):
+    log = tmp_path / "log"
+    command = f'ls "$LONGSPAN_PATH" > /dev/null && basename "$LONGSPAN_PATH" >> {log} && echo "$LONGSPAN_VERSION" >> {log}'
+    with Server() as server:
+        run_to_end(settings_for(models, tmp_path, "run", server, rollout_update="command", rollout_update_command=command,
+                                max_steps=2))
+        assert [path for path, _ in server.told] == ["/pause?mode=keep", "/reset_prefix_cache", "/resume"] * 2
+    assert log.read_text().split() == ["version-0", "0", "version-1", "1"]
+    with Server() as server:
+        refused(settings_for(models, tmp_path, "fails", server, rollout_update="command", rollout_update_command="exit 3"),
+                "rollout_update_command exit 3: returned status 3")
+        assert [path for path, _ in server.told] == ["/pause?mode=keep", "/resume"]
+    with Server(tell=lambda path, body: 404) as server:
+        refused(settings_for(models, tmp_path, "404", server, rollout_update="command", rollout_update_command="true"),
+                f"{server.url}/pause?mode=keep: status 404")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_batches_ahead(ranks, models, tmp_path):
+    """The server samples while the model trains: requests for the next batch come before the model of the last one is saved."""
+    keys = dict(sequence_parallel_size=ranks, async_steps=2, rollout_update="command", rollout_update_command="true")
+    with Server(seconds=lambda number: 0.1) as server:
+        run = run_to_end(settings_for(models, tmp_path, "run", server, **keys), ranks)
+        assert len(server.asked) == STEPS * GROUPS
+        assert [batch(run, number)[0]["policy_version"] for number in range(STEPS)] == [0, 0, 0, 1]
+        whole = weights(run)
+        (run.output_dir / "model.safetensors").unlink()
+        resume = dict(keys, resume_from_checkpoint=str(run.output_dir / "checkpoint-1"))
+        told = len(server.told)
+        resumed = run_to_end(settings_for(models, tmp_path, "run", server, **resume), ranks)
+        assert len(server.asked) == STEPS * GROUPS and len(server.told) == told
+        assert weights(resumed) == whole
+        # One batch is sampled anew, with the weights of the batch that it is sampled beside.
+        (run.output_dir / "rollouts" / "batch-000003.jsonl").unlink()
+        (run.output_dir / "model.safetensors").unlink()
+        resumed = run_to_end(settings_for(models, tmp_path, "run", server, **resume), ranks)
+        assert len(server.asked) == (STEPS + 1) * GROUPS
+        assert weights(resumed) == whole
+
+
+def test_a_fault_ahead_ends_the_run(models, tmp_path):
+    def change(number, choices):
+        return choices if number < 2 * GROUPS else "no"
+
+    with Server(change=change) as server:
+        run = refused(settings_for(models, tmp_path, "run", server, async_steps=1), "the answer is no JSON: no", ranks=2)
+    assert (run.output_dir / "checkpoint-1").is_dir()
+
+
+def test_adapters_of_batches_ahead(models, tmp_path):
+    """An adapter stays until the batches are done that ask for it."""
+    present = set()
+
+    def tell(path, body):
+        (present.add if path == "/v1/load_lora_adapter" else present.remove)(body["lora_name"])
+        return 200
+
+    def change(number, choices):
+        return choices if server.asked[number]["model"] in present else "no such adapter"
+
+    with Server(tell=tell, change=change, seconds=lambda number: 0.2) as server:
+        run_to_end(settings_for(models, tmp_path, "run", server, finetuning_type="lora", rollout_update="lora",
+                                async_steps=1, max_steps=6))
+        names = [body["model"].rpartition("-")[2] for body in server.asked[::GROUPS]]
+    assert names == ["0", "0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("keys, sentence", [
+    (dict(rollout_url=""), "rollout_url is missing"),
+    (dict(rollout_update=None), "rollout_update is missing"),
+    (dict(rollout_update="disk"), "rollout_update: disk is for a server that can load a model anew (sglang)"),
+    (dict(rollout_update="lora"), "rollout_update: lora is for finetuning_type: lora"),
+    (dict(rollout_update="command"), "belong together"),
+    (dict(rollout_server="llama_cpp", rollout_temperature=0.7), "are those of temperature 1"),
+    (dict(rollout="self", rollout_url="", rollout_update=None, async_steps=1), "the model trains on the same devices"),
+    (dict(rollout="self"), "are for rollout: server"),
+    (dict(max_staleness=1), "rollouts become older with each update"),
+    (dict(max_staleness=1, async_steps=1, num_iterations=2, rollout_update="command", rollout_update_command="true"),
+     "give at least 2"),
+])
+def test_keys_that_do_not_fit(keys, sentence, models, tmp_path):
+    settings = settings_for(models, tmp_path, "run", "http://127.0.0.1:1", **keys)
+    refused({key: value for key, value in settings.items() if value is not None}, sentence)
+
+
+def test_rewards_of_a_service(models, tmp_path):
+    import http.server
+
+    bodies, replies = [], {}
+
+    class Judge(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            bodies.append(rows)
+            text = replies.get("text") or json.dumps([len(row["completion"]) / 10 for row in rows])
+            self.send_response(replies.get("status", 200))
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_):
+            pass
+
+    judge = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+    threading.Thread(target=judge.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{judge.server_port}/judge"
+    keys = dict(rewards="http,format", reward_url=url, reward_format="(?s).{0,9}", reward_weights="1,2", max_steps=2)
+    with Server() as server:
+        run = run_to_end(settings_for(models, tmp_path, "run", server, **keys))
+        for row, judged in zip(batch(run, 0), bodies[0]):
+            short = float(len(judged["completion"]) < 10)
+            assert row["rewards"] == {"http": len(judged["completion"]) / 10, "format": short}
+            assert row["reward"] == pytest.approx(row["rewards"]["http"] + 2 * short)
+            assert judged["solution"] and "What is" in judged["prompt"]
+        for reply, sentence in [(dict(text="[1]"), "the reward function http returned 1 reward for 6 answers"),
+                                (dict(text="no"), f"reward_url {url}"),
+                                (dict(status=503, text="x"), f"reward_url {url}: status 503, x (reward_timeout: 60 s)")]:
+            replies.clear()
+            replies.update(reply)
+            refused(settings_for(models, tmp_path, "refused", server, **keys), sentence)
+        refused(settings_for(models, tmp_path, "refused", server, **keys | dict(reward_format="(")), "reward_format: ")
+    judge.shutdown()

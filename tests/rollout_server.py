@@ -1,0 +1,139 @@
+"""A server that answers prompts like vLLM, SGLang or llama.cpp's server, with faults that a test chooses."""
+
+import contextlib
+import http.server
+import json
+import os
+import random
+import threading
+import time
+
+END = 2  # <|im_end|> of write_tokenizer
+TOKENS = range(10, 200)
+
+
+def answer_of(prompt, seed, number, most):
+    """Token ids, their log-probabilities, and whether the end token is among them: a function of the arguments alone."""
+    rng = random.Random(f"{prompt} {seed} {number}")
+    size = rng.randint(1, most)
+    ids = [rng.choice(TOKENS) for _ in range(size)]
+    if size < most or rng.random() < 0.5:
+        ids[-1] = END
+    return ids, [-rng.uniform(4, 8) for _ in ids], ids[-1] == END
+
+
+def vllm_choice(prompt, ids, logprobs, ended):
+    return dict(index=0, text="?", finish_reason="stop" if ended else "length", token_ids=ids, prompt_token_ids=prompt,
+                logprobs=dict(token_logprobs=logprobs, tokens=["?"] * len(ids)))
+
+
+def sglang_choice(prompt, ids, logprobs, ended):
+    finish = dict(type="stop", matched=END) if ended else dict(type="length", length=len(ids))
+    return dict(text="?", output_ids=ids, meta_info=dict(
+        prompt_tokens=len(prompt), finish_reason=finish, completion_tokens=len(ids),
+        output_token_logprobs=[[logprob, token, None] for token, logprob in zip(ids, logprobs)]))
+
+
+def llama_choice(prompt, ids, logprobs, ended):
+    return dict(content="?", tokens=ids, stop=True, stop_type="eos" if ended else "limit", tokens_evaluated=len(prompt),
+                completion_probabilities=[dict(id=token, logprob=logprob) for token, logprob in zip(ids, logprobs)])
+
+
+def read_vllm(body):
+    assert body["return_token_ids"] is True and body["top_k"] == -1 and END in body["stop_token_ids"]
+    return body["prompt"], body["n"], body["max_tokens"], body["seed"]
+
+
+def read_sglang(body):
+    sampling = body["sampling_params"]
+    assert body["return_logprob"] is True and sampling["top_p"] == 1 and END in sampling["stop_token_ids"]
+    return body["input_ids"], sampling["n"], sampling["max_new_tokens"], 0
+
+
+def read_llama(body):
+    assert body["return_tokens"] is True and body["n_probs"] == 1 and body["samplers"] == ["temperature"]
+    return body["prompt"], 1, body["n_predict"], body["seed"]
+
+
+def read_openai(body):
+    return body["prompt"], body["n"], body["max_tokens"], body["seed"]
+
+
+KINDS = {
+    "vllm": ("/v1/completions", read_vllm, vllm_choice, lambda choices: dict(object="text_completion", choices=choices)),
+    "sglang": ("/generate", read_sglang, sglang_choice, lambda choices: choices if len(choices) > 1 else choices[0]),
+    "llama_cpp": ("/completion", read_llama, llama_choice, lambda choices: choices[0]),
+    "openai": ("/v1/completions", read_openai, vllm_choice, lambda choices: dict(choices=choices)),
+}
+
+
+class Server:
+    """`status(number)`: of the request of that number for answers; None or 200: it succeeds. `seconds(number)`: before its
+    answer. `change(number, choices)`: returns the choices, or text in place of the response. `tell(path, body)`: of any other
+    request; returns the status."""
+
+    def __init__(self, kind="vllm", port=0, status=None, seconds=None, change=None, tell=None):
+        self.asked, self.told, self.open, self.most_open = [], [], 0, 0
+        where, read, choice_of, response_of = KINDS[kind]
+        lock = threading.Lock()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(handler):
+                text = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+                body = json.loads(text) if text else None
+                if handler.path == where:
+                    reply = self._complete(body, read, choice_of, response_of, lock, status, seconds, change)
+                else:
+                    with lock:
+                        self.told.append((handler.path, body))
+                    code = tell(handler.path, body) if tell else 200
+                    reply = code, json.dumps(dict(success=code == 200))
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    handler.send_response(reply[0])
+                    handler.send_header("Content-Length", str(len(reply[1])))
+                    handler.end_headers()
+                    handler.wfile.write(reply[1].encode())
+
+            def log_message(handler, *_):
+                pass
+
+        class Threads(http.server.ThreadingHTTPServer):
+            request_queue_size = 64
+
+        self._server = Threads(("127.0.0.1", port), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, kwargs=dict(poll_interval=0.05), daemon=True).start()
+
+    def _complete(self, body, read, choice_of, response_of, lock, status, seconds, change):
+        with lock:
+            number = len(self.asked)
+            self.asked.append(body)
+            self.open += 1
+            self.most_open = max(self.most_open, self.open)
+        try:
+            time.sleep(seconds(number) if seconds else 0)
+            code = (status(number) if status else None) or 200
+            if code != 200:
+                return code, "busy"
+            prompt, count, most, seed = read(body)
+            choices = [choice_of(prompt, *answer_of(prompt, seed, i, most)) for i in range(count)]
+            changed = change(number, choices) if change else choices
+            return 200, changed if isinstance(changed, str) else json.dumps(response_of(changed))
+        finally:
+            with lock:
+                self.open -= 1
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def files_of(folder):
+    """The names in a folder that a server is told of, while the request lasts."""
+    return sorted(os.listdir(folder))
