@@ -156,8 +156,9 @@ TEST_CASE("completion: each fault of an answer is named") {
   CHECK(says(with("prompt_token_ids", nullptr), "does not repeat the prompt"));
   CHECK(says(with("finish_reason", "content_filter"), "ended by \"content_filter\""));
   CHECK(says(with("finish_reason", nullptr), "ended by null"));
-  CHECK(says(completion_complaint(vllm_choice(nlohmann::json::array(), nlohmann::json::array(), "stop")),
-             "no tokens"));
+  CHECK(says(
+      completion_complaint(vllm_choice(nlohmann::json::array(), nlohmann::json::array(), "stop")),
+      "no tokens"));
   CHECK(says(completion_complaint(vllm_choice({5, 5, 5, 5, 2}, {-1, -1, -1, -1, -1}, "stop")),
              "5 tokens, more than max_completion_length (4)"));
   // The end token may come with the last possible token.

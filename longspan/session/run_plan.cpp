@@ -29,10 +29,9 @@ std::vector<std::pair<int64_t, int64_t>> heads_of(const ModelSpec& model) {
 std::optional<ParallelPlan> plan_of_reference(const Config& config, const RunPlan& plan,
                                               const ModelSpec& reference) {
   if (heads_of(reference) == heads_of(plan.attended)) return std::nullopt;
-  const PlanRequest request =
-      plan_request({config.model, config.data, config.optimization, config.memory, config.parallel},
-                   reference, plan.where.world_size, plan.where.local_world_size,
-                   plan.device.cuda());
+  const PlanRequest request = plan_request(
+      {config.model, config.data, config.optimization, config.memory, config.parallel}, reference,
+      plan.where.world_size, plan.where.local_world_size, plan.device.cuda());
   try {
     return plan_for_heads(plan.parallel, request);
   } catch (const UserError& error) {

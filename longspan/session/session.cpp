@@ -72,8 +72,8 @@ struct Session::Impl {
 
   SequenceParallel& attention_of_reference() {
     if (!plan.reference_parallel) return *attention;
-    reference_attention = make_attention(*plan.reference_parallel, workers.mesh(),
-                                         block_kernel_of(plan.device));
+    reference_attention =
+        make_attention(*plan.reference_parallel, workers.mesh(), block_kernel_of(plan.device));
     return *reference_attention;
   }
 

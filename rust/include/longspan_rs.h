@@ -155,7 +155,8 @@ typedef struct {
 LsrHttp* lsr_http_new(void);
 LsrStatus lsr_http_start(const LsrHttp* http, uint64_t key, const LsrHttpRequest* request,
                          LsrString* error);
-/* Waits for the end of any request. On success with *has_ended, body and problem are to be freed. */
+/* Waits for the end of any request. On success with *has_ended, body and problem are to be freed.
+ */
 LsrStatus lsr_http_wait(const LsrHttp* http, uint64_t milliseconds, bool* has_ended,
                         LsrHttpAnswer* answer, LsrString* error);
 /* Requests that have not ended are left to themselves. */
