@@ -38,10 +38,19 @@ std::string line_of(const EnvironmentAnswer& answer) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+/// Returns null for a text that is no JSON.
+nlohmann::ordered_json json_in(const std::string& line) {
+  try {
+    return parse_json(line, "");
+  } catch (const UserError&) {
+    return nullptr;
+  }
+}
+
 /// Returns the problem of a line; "" if `reply` has its content.
 std::string parse_reply(const std::string& line, const EnvironmentAnswer& answer,
                         EnvironmentReply& reply) {
-  const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  nlohmann::ordered_json object = json_in(line);
   const std::string got = fmt::format("for answer {} the line {}", answer.id, shortened(line, 120));
   if (!object.is_object()) return got + ", which is no JSON object";
   if (object.size() == 1 && object.contains("reward")) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "longspan/data/observation.h"
+#include "longspan/input/json_text.h"
 #include "longspan/kernels/dropout.h"
 #include "longspan/liveness/agreement.h"
 
@@ -104,7 +105,7 @@ std::optional<std::vector<std::vector<int32_t>>> Conversations::next_prompts(
   });
   text = parts_.world.gather_text(text)[0];
   if (text.empty()) return std::nullopt;
-  return nlohmann::json::parse(text).get<std::vector<std::vector<int32_t>>>();
+  return parse_json(text, "the prompts of rank 0").get<std::vector<std::vector<int32_t>>>();
 }
 
 std::optional<std::vector<HeldConversation>> Conversations::hold(
