@@ -38,21 +38,13 @@ std::string line_of(const EnvironmentAnswer& answer) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-/// Returns null for a text that is no JSON.
-nlohmann::ordered_json json_in(const std::string& line) {
-  try {
-    return parse_json(line, "");
-  } catch (const UserError&) {
-    return nullptr;
-  }
-}
-
 /// Returns the problem of a line; "" if `reply` has its content.
 std::string parse_reply(const std::string& line, const EnvironmentAnswer& answer,
                         EnvironmentReply& reply) {
-  nlohmann::ordered_json object = json_in(line);
+  const std::optional<nlohmann::json> parsed = try_parse_json(line);
   const std::string got = fmt::format("for answer {} the line {}", answer.id, shortened(line, 120));
-  if (!object.is_object()) return got + ", which is no JSON object";
+  if (!parsed || !parsed->is_object()) return got + ", which is no JSON object";
+  const nlohmann::json& object = *parsed;
   if (object.size() == 1 && object.contains("reward")) {
     if (!object["reward"].is_number() || !std::isfinite(object["reward"].get<double>())) {
       return got + ", whose reward is not a finite number";
