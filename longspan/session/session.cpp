@@ -72,11 +72,10 @@ struct Session::Impl {
 
   SequenceParallel& attention_of_reference() {
     if (!plan.reference_parallel) return *attention;
-    reference_attention =
-        make_attention(*plan.reference_parallel, workers.mesh(), block_kernel_of(plan.device));
+    const BlockKernel& kernel = block_kernel_of(plan.device);
+    reference_attention = make_attention(*plan.reference_parallel, workers.mesh(), kernel);
     return *reference_attention;
   }
-
   void read_ahead(std::span<const Row> rows) {
     if (pictures) ahead.read(rows, *pictures, objective->precomputes() ? 2 : 1);
   }
