@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from speed.comparison import (Work, add_arguments, check_first_step, compare, numbers, own_builds,
-                              parse_options, prepare)
+from speed.comparison import (Work, add_arguments, check_first_step, compare, goal_of, numbers,
+                              own_builds, parse_options, prepare)
 from speed.frameworks import Material
 from speed.workload import (TOKENIZER_SIZE, Case, make_checkpoint, make_pairs,
                             preference_flops)
@@ -88,32 +88,20 @@ def check_same_work(runs) -> None:
 def goals(works: list[Work], summaries: list[list[dict]]) -> list[dict]:
     """Those that the works and frameworks of this call can say something of."""
     found = []
-
-    def add(work: Work, rows: list[dict], what: str, value: float, goal: float, least: bool):
-        found.append({
-            "case": work.case.name, "what": what, "value": value, "goal": goal,
-            "reached": value >= goal if least else value <= goal,
-            "disturbed": any(row["disturbed"] for row in rows), "at": "least" if least else "most",
-        })
-
     for work, rows in zip(works, summaries):
         case, by_name = work.case, {row["framework"]: row for row in rows}
         ours, peer = by_name.get("longspan"), by_name.get("llamafactory")
         limits = [tokens for tokens in SPEED_GOALS if case.tokens >= tokens]
         if ours and peer and limits:
-            add(work, [ours, peer], "tokens/s over LLaMA-Factory's",
-                peer["longspan_speed_ratio"], SPEED_GOALS[max(limits)], True)
-            add(work, [ours, peer], "memory growth over LLaMA-Factory's",
-                peer["longspan_growth_ratio"], GROWTH_GOAL, False)
+            found.append(goal_of(work, [ours, peer], "tokens/s over LLaMA-Factory's",
+                                 peer["longspan_speed_ratio"], SPEED_GOALS[max(limits)], True))
+            found.append(goal_of(work, [ours, peer], "memory growth over LLaMA-Factory's",
+                                 peer["longspan_growth_ratio"], GROWTH_GOAL, False))
         goal = SHARED_GOALS.get(1 - case.answer_share)
         if goal and SHARED in by_name and case.tokens >= SHARED_GOAL_TOKENS:
-            add(work, [ours, by_name[SHARED]], "tokens/s of shared over unshared prompts",
-                1 / by_name[SHARED]["longspan_speed_ratio"], goal, True)
-    if found:
-        print("\nGoals")
-    for g in found:
-        print(f"  {'reached' if g['reached'] else 'MISSED':<8} {g['value']:.2f}x (at {g['at']} "
-              f"{g['goal']:g}x): {g['what']}, {g['case']}{' DISTURBED' if g['disturbed'] else ''}")
+            found.append(goal_of(work, [ours, by_name[SHARED]],
+                                 "tokens/s of shared over unshared prompts",
+                                 1 / by_name[SHARED]["longspan_speed_ratio"], goal, True))
     return found
 
 

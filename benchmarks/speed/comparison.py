@@ -1,5 +1,5 @@
 """Frameworks side by side on the same work: they take turns, disturbed steps are left out, and a table
-and a JSON file say what came of it. What sft_speed.py and preference_speed.py share."""
+and a JSON file say what came of it. What the programs that compare trainers share."""
 
 import argparse
 import dataclasses
@@ -229,10 +229,26 @@ def describe_case(work: Work, runs: dict[str, list[Run]], rows: list[dict]) -> d
     }
 
 
+def goal_of(work: Work, rows: list[dict], what: str, value: float, goal: float, least: bool) -> dict:
+    """A goal and its result. `rows`: those of summarise() that the value is made of. `least`: the value is to be the
+    goal at least, not at most."""
+    return {"case": work.case.name, "what": what, "value": value, "goal": goal,
+            "reached": value >= goal if least else value <= goal,
+            "disturbed": any(row["disturbed"] for row in rows), "at": "least" if least else "most"}
+
+
+def print_goals(goals: list[dict]) -> None:
+    if goals:
+        print("\nGoals")
+    for g in goals:
+        print(f"  {'reached' if g['reached'] else 'MISSED':<8} {g['value']:.2f}x (at {g['at']} "
+              f"{g['goal']:g}x): {g['what']}, {g['case']}{' DISTURBED' if g['disturbed'] else ''}")
+
+
 def compare(options, works: list[Work], setup: Setup, peer_versions: dict, columns: dict,
             same_work, name: str, goals=None) -> None:
-    """Runs everything, prints the table and writes NAME.json. `goals(works, summaries)` prints goals
-    and returns them for that file."""
+    """Runs everything, prints the table and writes NAME.json. `goals(works, summaries)` lists goals, which are printed
+    and written as well."""
     gemm: dict[str, float] = {}
     done: list[tuple[Work, dict]] = []
     options.out.mkdir(parents=True, exist_ok=True)
@@ -252,5 +268,6 @@ def compare(options, works: list[Work], setup: Setup, peer_versions: dict, colum
     print_table(works, summaries, gemm, columns, not options.no_longspan)
     if goals:
         document["goals"] = goals(works, summaries)
+        print_goals(document["goals"])
         path.write_text(json.dumps(document, indent=1))
     print(f"\nAll numbers: {path}")

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from speed import rollouts
 from speed.watch import Run, StepLog, summarise, watch
 from speed.workload import Case
 
@@ -32,7 +33,7 @@ class Setup:
 class Material:
     case: Case
     checkpoint: Path
-    rows: Path  # the folder that make_rows or make_pairs wrote
+    rows: Path  # the folder that make_rows, make_pairs or make_groups wrote
     labels: int  # of a step
     # Keys of the configuration that only this training has.
     keys: dict = dataclasses.field(default_factory=lambda: {"stage": "sft"})
@@ -58,10 +59,12 @@ def _fresh(folder: Path) -> Path:
 
 def _config(setup: Setup, material: Material, output: Path) -> dict:
     """The keys that Longspan and LLaMA-Factory are both given."""
-    return {
+    data = {"dataset": "rows", "dataset_dir": str(material.rows)}
+    if material.keys["stage"] == "grpo":
+        data = {"rollouts": str(material.rows / rollouts.SHARED)}
+    return data | {
         "model_name_or_path": str(material.checkpoint), "do_train": True,
-        "finetuning_type": "full", "dataset": "rows", "dataset_dir": str(material.rows),
-        "template": "chatml", "cutoff_len": material.case.tokens, "output_dir": str(output),
+        "finetuning_type": "full", "template": "chatml", "cutoff_len": material.case.tokens, "output_dir": str(output),
         "disable_shuffling": True, "preprocessing_num_workers": 1, "logging_steps": 1,
         "save_strategy": "no", "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": 1, "learning_rate": LEARNING_RATE,
@@ -91,7 +94,7 @@ def _peer_run(setup: Setup, command: list[str], folder: Path, events: Path) -> R
     return summarise(samples, begin, ends, [logged[i + 1] for i in range(len(ends))])
 
 
-def _run_worker(name: str, setup: Setup, material: Material) -> Run:
+def _run_worker(name: str, setup: Setup, material: Material, **job_of_worker) -> Run:
     """A peer that is given tokens, in this interpreter's environment: NAME_worker.py."""
     folder = _fresh(setup.work / "runs" / name)
     job = {
@@ -99,7 +102,7 @@ def _run_worker(name: str, setup: Setup, material: Material) -> Run:
         "events": str(folder / "events.jsonl"), "output_dir": str(folder / "output"),
         "threads": setup.threads, "steps": setup.steps, "learning_rate": LEARNING_RATE,
         "checkpointing": material.case.checkpointing, "keys": material.keys,
-    }
+    } | job_of_worker
     (folder / "job.json").write_text(json.dumps(job))
     command = [sys.executable, str(HERE / f"{name}_worker.py"), str(folder / "job.json")]
     return _peer_run(setup, command, folder, folder / "events.jsonl")
@@ -123,7 +126,9 @@ def run_longspan(setup: Setup, material: Material, name: str = "longspan") -> Ru
     keys = _config(setup, material, folder / "output") | {"device": "cpu"}
     config = _write_yaml(folder / "config.yaml", keys)
     step_log = StepLog(folder / "output/trainer_log.jsonl")
-    samples = watch([str(setup.longspan), "train", str(config)], _environment(setup),
+    ranks = keys.get("nproc_per_node", 1)
+    shared_out = dataclasses.replace(setup, threads=max(1, setup.threads // ranks))
+    samples = watch([str(setup.longspan), "train", str(config)], _environment(shared_out),
                     folder / "log.txt", step_log, setup.limit_seconds, copies_weights=True)
     lines = [(written, line) for written, line in step_log.lines if "loss" in line]
     elapsed = [line["total_tokens"] / line["throughput"] for _, line in lines]
@@ -134,8 +139,10 @@ def run_longspan(setup: Setup, material: Material, name: str = "longspan") -> Ru
     logged = [entry for entry in state["log_history"] if "loss" in entry]
     run = summarise(samples, begin, [begin + seconds for seconds in elapsed], logged)
     # AdamW's moments are growth for everybody. The peers make them in the first step, Longspan just
-    # before its clock starts, so they are in the level that was read: two for each fp32 weight.
-    run.level -= 2 * sum(f.stat().st_size for f in material.checkpoint.glob("*.safetensors"))
+    # before its clock starts, so they are in the level that was read: two for each fp32 weight, in
+    # each process.
+    weights = sum(f.stat().st_size for f in material.checkpoint.glob("*.safetensors"))
+    run.level -= 2 * ranks * weights
     return run
 
 
@@ -149,10 +156,25 @@ def run_longspan_sharing(setup: Setup, material: Material) -> Run:
     return run_longspan(setup, dataclasses.replace(material, keys=keys), "longspan-shared")
 
 
+def run_longspan_separate(setup: Setup, material: Material) -> Run:
+    """Each rollout of a step is a group and a row of its own."""
+    count = material.keys["num_generations"]
+    keys = material.keys | {
+        "rollouts": str(material.rows / rollouts.SEPARATE), "num_generations": 1,
+        "advantage_estimator": "reward", "gradient_accumulation_steps": count}
+    return run_longspan(setup, dataclasses.replace(material, keys=keys), "longspan-separate")
+
+
+def run_trl_grpo(setup: Setup, material: Material, at_once: int | None = None) -> Run:
+    """`at_once`: answers of a forward; left out: all of a group."""
+    return _run_worker("rollouts", setup, material, at_once=at_once or material.keys["num_generations"])
+
+
 FRAMEWORKS = {
     "longspan": run_longspan, "longspan-shared": run_longspan_sharing,
-    "longspan-before": run_longspan_before,
+    "longspan-before": run_longspan_before, "longspan-separate": run_longspan_separate,
     "transformers": functools.partial(_run_worker, "transformers"),
     "transformers-pictures": functools.partial(_run_worker, "pictures"),
     "trl": functools.partial(_run_worker, "trl"), "llamafactory": run_llamafactory,
+    "trl-grpo": run_trl_grpo, "trl-grpo-single": functools.partial(run_trl_grpo, at_once=1),
 }

@@ -210,22 +210,27 @@ void check_rollout_server(const Config& config, const Demand& demand) {
 void check_rollouts(const Config& config, const Demand& demand) {
   const PolicySettings& policy = config.preferences.policy;
   const PolicySettings defaults;
+  const Stage& stage = stage_of(config.method);
   if (policy.rollout == "file") {
     demand(!policy.rollouts.empty(), "rollouts is missing: give a file of rollouts (JSON lines)");
     demand(config.data.dataset.empty(),
            "dataset: rollout: file trains on the file in rollouts; remove dataset");
     demand(policy.rewards.empty() && policy.reward_weights.empty() &&
                policy.reward_command.empty() && policy.reward_format.empty() &&
-               policy.reward_url.empty() && policy.reward_timeout == defaults.reward_timeout,
-           "rewards, reward_weights, reward_command, reward_format, reward_url and reward_timeout "
-           "are for rollout: self and server; the rollouts of a file have their rewards; remove "
-           "the keys");
+               policy.reward_url.empty() && policy.reward_timeout == defaults.reward_timeout &&
+               policy.environment_command.empty(),
+           "rewards, reward_weights, reward_command, reward_format, reward_url, reward_timeout and "
+           "environment_command are for rollout: self and server; the rollouts of a file have "
+           "their rewards; remove the keys");
   } else {
     demand(policy.rollouts.empty(), "rollouts is for rollout: file; remove the key");
     demand(!config.data.dataset.empty(),
            "dataset is missing: give the questions to answer, by names from dataset_info.json");
-    demand(!policy.rewards.empty(), "rewards is missing: give the names of reward functions");
+    demand(!policy.rewards.empty() || stage.rollouts != RolloutUse::kRewards,
+           "rewards is missing: give the names of reward functions");
   }
+  demand(!policy.environment_command.empty() || policy.max_turns == defaults.max_turns,
+         "max_turns is for conversations with environment_command; give it, or remove max_turns");
   if (policy.rollout == "server") {
     check_rollout_server(config, demand);
   } else {
@@ -247,13 +252,14 @@ void check_rollouts(const Config& config, const Demand& demand) {
          "rollout_timeout and max_staleness are for rollout: file and server; remove the keys");
   demand(config.optimization.max_steps > 0,
          "max_steps is missing: the number of rollouts is not known in advance; give max_steps");
-  demand(config.data.val_size == 0, "val_size: stage grpo has no evaluation; remove the key");
+  demand(config.data.val_size == 0,
+         fmt::format("val_size: stage {} has no evaluation; remove the key", stage.name));
 }
 
 void check_required(const Config& config, TrainingRows rows, const Demand& demand) {
   if (rows == TrainingRows::kOfCaller) {
     check_rows_of_caller(config, demand);
-  } else if (stage_of(config.method).rows == RowKind::kQuestion) {
+  } else if (stage_of(config.method).rollouts != RolloutUse::kNone) {
     check_rollouts(config, demand);
   } else {
     demand(!config.data.dataset.empty(), "dataset is missing: give names from dataset_info.json");
@@ -321,8 +327,10 @@ void check_evaluation(const Config& config, const Demand& demand) {
       !evaluates || splits || !config.data.eval_dataset.empty(),
       "do_eval or eval_strategy is given, and there is nothing to evaluate on; give eval_dataset, "
       "or val_size for a validation split of dataset");
-  demand(!evaluates || stage_of(config.method).rows != RowKind::kQuestion,
-         "do_eval and eval_strategy: stage grpo has no evaluation; remove them");
+  const Stage& stage = stage_of(config.method);
+  demand(!evaluates || stage.rollouts == RolloutUse::kNone,
+         fmt::format("do_eval and eval_strategy: stage {} has no evaluation; remove them",
+                     stage.name));
   demand(evaluates || (!splits && config.data.eval_dataset.empty()),
          "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
          "eval_strategy: steps (or epoch), or do_eval: true for once at the end");

@@ -158,9 +158,9 @@ TEST_CASE("config: keys of one stage or way of fine-tuning are refused by the ot
   CHECK_SAYS(complaint({{"stage", "kto"}, {"pref_share_prompt", true}}), "stages dpo and rm");
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"value_head_dropout", 0.1}}), "stage: rm");
   CHECK_SAYS(complaint({{"stage", "rm"}, {"value_head_dropout", 1}}), "drops everything");
-  CHECK_SAYS(complaint({{"stage", "dpo"}, {"mask_history", true}}), "stage: sft");
-  CHECK_SAYS(complaint({{"stage", "dpo"}, {"neat_packing", true}}), "stage: sft");
-  CHECK_SAYS(complaint({{"stage", "rm"}, {"packing", true}}), "pt and sft");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"mask_history", true}}), "stages distill_sft and sft");
+  CHECK_SAYS(complaint({{"stage", "dpo"}, {"neat_packing", true}}), "stages distill_sft and sft");
+  CHECK_SAYS(complaint({{"stage", "rm"}, {"packing", true}}), "distill_sft, pt and sft");
   CHECK_SAYS(complaint({{"neat_packing", true}, {"packing", false}}), "keep one");
   CHECK_SAYS(complaint({{"image_max_pixels", 100}}), "image_min_pixels is above image_max_pixels");
   CHECK_SAYS(complaint({{"video_min_pixels", 100000}}), "video_min_pixels is above");

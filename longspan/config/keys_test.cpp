@@ -283,7 +283,7 @@ TEST_CASE("keys: the schema has every key of the tables") {
     CHECK(keys.at(key.name).at("anyOf") == keys.at(key.of).at("anyOf"));
     CHECK(!keys.at(key.name).contains("default"));
   }
-  CHECK(keys.at("stage").at("anyOf").at(0).at("enum").size() == 6);
+  CHECK(keys.at("stage").at("anyOf").at(0).at("enum").size() == 8);
   CHECK(keys.at("cutoff_len").at("default") == 2048);
 }
 

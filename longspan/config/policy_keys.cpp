@@ -8,7 +8,7 @@ namespace longspan::key_tables {
 namespace {
 
 constexpr double kMostConcurrency = 1024;
-constexpr std::string_view kOfRollouts = "It has no training on rollouts.";
+constexpr std::string_view kOfRollouts = "It has no training on rollouts and no distillation.";
 
 template <size_t N>
 std::vector<std::string_view> words(const std::string_view (&names)[N]) {
@@ -37,8 +37,12 @@ KeySection policy_keys() {
                         "Share of the tokens, those with the highest entropy, that have a loss.",
                         /*most=*/1);
   quantile.above_least = true;
+  Key distill_temperature =
+      number("distill_temperature", &S::distill_temperature, kNamed, 0,
+             "Divides the logits of teacher and policy before they are compared.");
+  distill_temperature.above_least = true;
   KeySection section{
-      "Reinforcement learning",
+      "Reinforcement learning and distillation",
       {choice("rollout", &S::rollout, kNamed, {"file", "self", "server"},
               "Source of rollouts. file: the file in rollouts. self: the model in training answers "
               "the questions of dataset. server: the server at rollout_url does."),
@@ -67,7 +71,7 @@ KeySection policy_keys() {
               kMostRows),
        listed(plain("rewards", &S::rewards, kNamed,
                     "Reward functions, as a list: exact_match, number, length, command, format, "
-                    "http.")),
+                    "http, environment.")),
        listed(plain("reward_weights", &S::reward_weights, kNamed,
                     "A weight for each reward function. Left out: 1.")),
        plain("reward_command", &S::reward_command, kNamed,
@@ -79,7 +83,14 @@ KeySection policy_keys() {
              "Address of the reward function http: a JSON list of answers in, a JSON list of "
              "numbers out."),
        number("reward_timeout", &S::reward_timeout, kFree, 1,
-              "Seconds that reward_command or reward_url may take for a batch.", kMostSeconds),
+              "Seconds that reward_command or reward_url may take for a batch, and "
+              "environment_command for a turn.",
+              kMostSeconds),
+       plain("environment_command", &S::environment_command, kNamed,
+             "Command that replies to answers, by a further message or a reward: JSON lines in, "
+             "JSON lines out."),
+       number("max_turns", &S::max_turns, kNamed, 1,
+              "Most answers of a conversation with environment_command.", kMostRows),
        choice("loss_type", &S::loss_type, kNamed, names_of_policy_losses(),
               "Loss of a rollout's tokens; its denominator is of the whole global batch."),
        choice("advantage_estimator", &S::advantage_estimator, kNamed,
@@ -123,6 +134,17 @@ KeySection policy_keys() {
        number("max_staleness", &S::max_staleness, kNamed, 0,
               "Leave out rollouts of a policy that is older by more updates. Left out: none.",
               kMostSteps)}};
+  section.keys.insert(
+      section.keys.end(),
+      {number("distill_beta", &S::distill_beta, kNamed, 0,
+              "Divergence from the teacher. 0: KL(teacher || policy), the forward KL. 1: KL(policy "
+              "|| teacher), the reverse KL. Between: the generalized Jensen-Shannon divergence.",
+              /*most=*/1),
+       distill_temperature,
+       number("distill_top_k", &S::distill_top_k, kNamed, 1,
+              "Compare the k most probable tokens each by itself, and all others together. Left "
+              "out: the whole vocabulary.",
+              kMostTokens)});
   for (Key& key : section.keys) key.differs = kOfRollouts;
   return section;
 }

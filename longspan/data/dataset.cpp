@@ -185,7 +185,7 @@ RunRows read_run_rows(const DataSettings& config, const Stage& stage, int64_t se
 
 void check_dataset_files(const DataSettings& config, const Stage& stage) {
   const std::string name(stage.name);
-  read_dataset_info(config.dataset_dir, config.dataset, name);
+  if (!config.dataset.empty()) read_dataset_info(config.dataset_dir, config.dataset, name);
   if (!config.eval_dataset.empty()) {
     read_dataset_info(config.dataset_dir, config.eval_dataset, name);
   }

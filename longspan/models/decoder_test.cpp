@@ -109,7 +109,8 @@ TEST_CASE(
     together.push_back(&pair);
     for (const Sample& document : pair.documents) apart.push_back(&document);
   }
-  const Batch shared = collate_shared(together, SharedTokens::kWithoutLabels), unshared = collate(apart);
+  const Batch shared = collate_shared(together, SharedTokens::kWithoutLabels),
+              unshared = collate(apart);
   CHECK(unshared.tokens_T.numel() - shared.tokens_T.numel() == 8 + 4 + 1 + 0 + 5);
   const auto at_labels = [](const Batch& batch, const at::Tensor& x_T) {
     return x_T.masked_select(batch.labels_T.ne(kIgnoreLabel));

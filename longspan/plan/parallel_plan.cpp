@@ -76,6 +76,27 @@ class Chooser {
     return best.plan;
   }
 
+  /// Returns base_ with other heads.
+  ParallelPlan for_heads() const {
+    ParallelPlan plan = base_;
+    const Method& method = *plan.method;
+    for (const Kind& kind : kinds_) check_heads(kind.request, method);
+    const std::vector<int> degrees = degrees_of_all(method.ulysses_degrees, method);
+    if (std::ranges::find(degrees, plan.ulysses_size) == degrees.end()) {
+      throw UserError(fmt::format("sequence_parallel_mode: {} cannot divide {} by {}.", method.name,
+                                  counted(request_.num_heads, "attention head"),
+                                  plan.ulysses_size));
+    }
+    plan.head_waves = waves_of(plan);
+    complete(plan);
+    if (plan.num_head_slices != base_.num_head_slices) {
+      throw UserError(fmt::format(
+          "sequence_parallel_mode: {} cuts {} and {} in different ways. Take another mode.",
+          method.name, counted(request_.num_heads, "attention head"), "those of the other model"));
+    }
+    return plan;
+  }
+
  private:
   struct Candidate {
     ParallelPlan plan;
@@ -299,6 +320,14 @@ ParallelPlan make_parallel_plan(const PlanRequest& given) {
   plan = request.method != nullptr ? chooser.asked_for(*request.method) : chooser.chosen();
   if (request.recurrence) choose_recurrent_way(request, plan);
   return plan;
+}
+
+ParallelPlan plan_for_heads(const ParallelPlan& plan, const PlanRequest& given) {
+  if (plan.sequence_size == 1) return plan;
+  PlanRequest request = given;
+  request.method = plan.method;
+  if (request.ranks_per_machine < 1) request.ranks_per_machine = request.world_size;
+  return Chooser(request, plan).for_heads();
 }
 
 ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method* method,

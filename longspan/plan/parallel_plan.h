@@ -91,6 +91,10 @@ AttentionSpec attention_of(const PlanRequest& request);
 /// local for every method, so that users can try sizes without a change of the method; keys that
 /// ask for several ranks are refused.
 ParallelPlan make_parallel_plan(const PlanRequest& request);
+/// Returns `plan` with the parts that depend on the heads made for another model, whose tokens are
+/// divided in the same way. `request`: the request of `plan`, with the other model's layers. Throws
+/// UserError if the method of the plan cannot divide the other model's heads by the plan's degrees.
+ParallelPlan plan_for_heads(const ParallelPlan& plan, const PlanRequest& request);
 ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method* method,
                                 int64_t num_heads, int64_t num_kv_heads);
 

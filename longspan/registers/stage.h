@@ -33,6 +33,13 @@ struct StageKeys {
   std::string_view use = {};               // purpose, if the stages' names do not show it
 };
 
+/// The numbers of rollouts that a stage trains with.
+enum class RolloutUse {
+  kNone,     // the stage does not train on rollouts
+  kRewards,  // rewards or advantages
+  kTeacher   // log-probabilities by a teacher
+};
+
 /// A mean, besides the loss, that is plotted and written to trainer_log.jsonl.
 struct DrawnMean {
   std::string_view name;      // among Objective::averages()
@@ -47,6 +54,7 @@ struct Stage {
   std::string_view help;   // of this value, in the help of the key stage
   std::span<const StageKeys* const> keys;
   RowKind rows;                      // the rows that the stage reads from a data set
+  RolloutUse rollouts;               // kNone: a data set's rows are trained
   bool packs;                        // default of the key packing
   bool trains_all_answers;           // in a conversation, unless mask_history says otherwise
   bool uses_lm_head;                 // otherwise the head gets no gradient, and is not trained

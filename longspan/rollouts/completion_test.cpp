@@ -9,8 +9,6 @@
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
-
 const std::vector<int32_t> kPrompt = {1, 7, 9};
 
 CompletionRules rules_of(std::string_view kind) {
@@ -23,11 +21,12 @@ CompletionRules rules_of(std::string_view kind) {
           .vocab_size = 100};
 }
 
-Json request_of(CompletionRules rules) {
-  return Json::parse(completion_request(rules, kPrompt, 3, 42));
+nlohmann::json request_of(CompletionRules rules) {
+  return nlohmann::json::parse(completion_request(rules, kPrompt, 3, 42));
 }
 
-Json vllm_choice(const Json& ids, const Json& logprobs, const std::string& finish) {
+nlohmann::json vllm_choice(const nlohmann::json& ids, const nlohmann::json& logprobs,
+                           const std::string& finish) {
   return {{"index", 0},
           {"text", "?"},
           {"finish_reason", finish},
@@ -36,9 +35,10 @@ Json vllm_choice(const Json& ids, const Json& logprobs, const std::string& finis
           {"logprobs", {{"token_logprobs", logprobs}}}};
 }
 
-std::string fault_of(const Json& choice, std::string_view kind = "vllm") {
+std::string completion_complaint(const nlohmann::json& choice, std::string_view kind = "vllm") {
   const CompletionRules rules = rules_of(kind);
-  const Json body = rules.kind.choices.empty() ? choice : Json{{"choices", {choice}}};
+  const nlohmann::json body =
+      rules.kind.choices.empty() ? choice : nlohmann::json{{"choices", {choice}}};
   try {
     completions_from(body.dump(), rules, kPrompt, 2, "URL, prompt 1 of 1");
   } catch (const UserError& error) {
@@ -54,23 +54,23 @@ bool says(const std::string& complaint, const std::string& words) {
 }
 
 TEST_CASE("completion: the requests of each kind of server") {
-  const Json vllm = request_of(rules_of("vllm"));
-  CHECK(vllm["prompt"] == Json(kPrompt));
+  const nlohmann::json vllm = request_of(rules_of("vllm"));
+  CHECK(vllm["prompt"] == nlohmann::json(kPrompt));
   CHECK(vllm["n"] == 3);
   CHECK(vllm["seed"] == 42);
   CHECK(vllm["max_tokens"] == 4);
   CHECK(vllm["temperature"] == 0.5);
   CHECK(vllm["model"] == "base");
   CHECK(vllm["return_token_ids"] == true);
-  CHECK(vllm["stop_token_ids"] == Json({2, 3}));
+  CHECK(vllm["stop_token_ids"] == nlohmann::json({2, 3}));
   CompletionRules with_adapter = rules_of("vllm");
   with_adapter.adapter = "adapter-7";
   CHECK(request_of(with_adapter)["model"] == "adapter-7");
 
   CompletionRules sglang = rules_of("sglang");
   sglang.adapter = "adapter-7";
-  const Json request = request_of(sglang);
-  CHECK(request["input_ids"] == Json(kPrompt));
+  const nlohmann::json request = request_of(sglang);
+  CHECK(request["input_ids"] == nlohmann::json(kPrompt));
   CHECK(request["lora_path"] == "adapter-7");
   CHECK_FALSE(request.contains("model"));
   CHECK(request["sampling_params"]["n"] == 3);
@@ -78,7 +78,7 @@ TEST_CASE("completion: the requests of each kind of server") {
   CHECK(request["sampling_params"]["top_k"] == -1);
   CHECK_FALSE(request.contains(""));
 
-  const Json llama = request_of(rules_of("llama_cpp"));
+  const nlohmann::json llama = request_of(rules_of("llama_cpp"));
   CHECK(llama["return_tokens"] == true);
   CHECK(llama["n_predict"] == 4);
   CHECK_FALSE(llama.contains("n"));
@@ -88,53 +88,57 @@ TEST_CASE("completion: each kind's answers become the same") {
   const Completion ended{.token_ids = {5, 6, 2}, .logprobs = {-1, -0.5, 0}, .has_end = true};
   const Completion truncated{
       .token_ids = {5, 6, 7, 8}, .logprobs = {-1, -2, -3, -4}, .has_end = false};
-  const auto read = [](std::string_view kind, const Json& body, int64_t count) {
+  const auto read = [](std::string_view kind, const nlohmann::json& body, int64_t count) {
     return completions_from(body.dump(), rules_of(kind), kPrompt, count, "URL");
   };
   // A log-probability above 0 by rounding is 0.
-  const Json choices = {vllm_choice({5, 6, 2}, {-1, -0.5, 1e-7}, "stop"),
-                        vllm_choice({5, 6, 7, 8}, {-1, -2, -3, -4}, "length")};
+  const nlohmann::json choices = {vllm_choice({5, 6, 2}, {-1, -0.5, 1e-7}, "stop"),
+                                  vllm_choice({5, 6, 7, 8}, {-1, -2, -3, -4}, "length")};
   CHECK(read("vllm", {{"choices", choices}}, 2) == std::vector{ended, truncated});
   CHECK(read("openai", {{"choices", choices}}, 3).size() == 2);
 
-  const auto of_sglang = [](const Json& tokens, const std::string& finish) -> Json {
+  const auto of_sglang = [](const nlohmann::json& tokens,
+                            const std::string& finish) -> nlohmann::json {
     return {{"text", "?"},
-            {"output_ids", Json::array()},
+            {"output_ids", nlohmann::json::array()},
             {"meta_info",
              {{"prompt_tokens", 3},
               {"finish_reason", {{"type", finish}, {"matched", 2}}},
               {"output_token_logprobs", tokens}}}};
   };
-  const Json first = of_sglang({{-1, 5, nullptr}, {-0.5, 6, nullptr}, {0, 2, nullptr}}, "stop");
-  const Json second = of_sglang({{-1, 5, "a"}, {-2, 6, "b"}, {-3, 7, "c"}, {-4, 8, "d"}}, "length");
-  CHECK(read("sglang", Json::array({first, second}), 2) == std::vector{ended, truncated});
+  const nlohmann::json first =
+      of_sglang({{-1, 5, nullptr}, {-0.5, 6, nullptr}, {0, 2, nullptr}}, "stop");
+  const nlohmann::json second =
+      of_sglang({{-1, 5, "a"}, {-2, 6, "b"}, {-3, 7, "c"}, {-4, 8, "d"}}, "length");
+  CHECK(read("sglang", nlohmann::json::array({first, second}), 2) == std::vector{ended, truncated});
   CHECK(read("sglang", first, 1) == std::vector{ended});
 
-  const Json llama = {{"tokens", {5, 6, 2}},
-                      {"stop_type", "eos"},
-                      {"tokens_evaluated", 3},
-                      {"completion_probabilities",
-                       {{{"id", 5}, {"logprob", -1}},
-                        {{"id", 6}, {"logprob", -0.5}},
-                        {{"id", 2}, {"logprob", 0}}}}};
+  const nlohmann::json llama = {{"tokens", {5, 6, 2}},
+                                {"stop_type", "eos"},
+                                {"tokens_evaluated", 3},
+                                {"completion_probabilities",
+                                 {{{"id", 5}, {"logprob", -1}},
+                                  {{"id", 6}, {"logprob", -0.5}},
+                                  {{"id", 2}, {"logprob", 0}}}}};
   CHECK(read("llama_cpp", llama, 1) == std::vector{ended});
 }
 
 TEST_CASE("completion: answers that the server broke off are left out") {
-  const Json choices = {vllm_choice({5}, {-1}, "abort"), vllm_choice({5, 2}, {-1, -1}, "stop")};
-  const auto read =
-      completions_from(Json{{"choices", choices}}.dump(), rules_of("vllm"), kPrompt, 2, "URL");
+  const nlohmann::json choices = {vllm_choice({5}, {-1}, "abort"),
+                                  vllm_choice({5, 2}, {-1, -1}, "stop")};
+  const auto read = completions_from(nlohmann::json{{"choices", choices}}.dump(), rules_of("vllm"),
+                                     kPrompt, 2, "URL");
   CHECK(read.size() == 1);
   CHECK(read[0].token_ids == std::vector<int32_t>{5, 2});
 }
 
 TEST_CASE("completion: each fault of an answer is named") {
   const auto good = [] { return vllm_choice({5, 6, 2}, {-1, -1, -1}, "stop"); };
-  CHECK(fault_of(good()) == "");
-  const auto with = [&](const std::string& key, const Json& value) {
-    Json choice = good();
+  CHECK(completion_complaint(good()) == "");
+  const auto with = [&](const std::string& key, const nlohmann::json& value) {
+    nlohmann::json choice = good();
     choice[key] = value;
-    return fault_of(choice);
+    return completion_complaint(choice);
   };
   CHECK(says(with("token_ids", nullptr), "no token ids"));
   CHECK(says(with("token_ids", {5, 100, 2}), "100 is no token id; the vocabulary has 100"));
@@ -152,16 +156,18 @@ TEST_CASE("completion: each fault of an answer is named") {
   CHECK(says(with("prompt_token_ids", nullptr), "does not repeat the prompt"));
   CHECK(says(with("finish_reason", "content_filter"), "ended by \"content_filter\""));
   CHECK(says(with("finish_reason", nullptr), "ended by null"));
-  CHECK(says(fault_of(vllm_choice(Json::array(), Json::array(), "stop")), "no tokens"));
-  CHECK(says(fault_of(vllm_choice({5, 5, 5, 5, 2}, {-1, -1, -1, -1, -1}, "stop")),
+  CHECK(says(
+      completion_complaint(vllm_choice(nlohmann::json::array(), nlohmann::json::array(), "stop")),
+      "no tokens"));
+  CHECK(says(completion_complaint(vllm_choice({5, 5, 5, 5, 2}, {-1, -1, -1, -1, -1}, "stop")),
              "5 tokens, more than max_completion_length (4)"));
   // The end token may come with the last possible token.
-  CHECK(fault_of(vllm_choice({5, 2}, {-1, -1}, "length")) == "");
-  const Json llama = {{"tokens", {2}},
-                      {"stop_type", "eos"},
-                      {"tokens_evaluated", 4},
-                      {"completion_probabilities", {{{"id", 2}, {"logprob", 0}}}}};
-  CHECK(says(fault_of(llama, "llama_cpp"), "another length: 4; sent were 3 tokens"));
+  CHECK(completion_complaint(vllm_choice({5, 2}, {-1, -1}, "length")) == "");
+  const nlohmann::json llama = {{"tokens", {2}},
+                                {"stop_type", "eos"},
+                                {"tokens_evaluated", 4},
+                                {"completion_probabilities", {{{"id", 2}, {"logprob", 0}}}}};
+  CHECK(says(completion_complaint(llama, "llama_cpp"), "another length: 4; sent were 3 tokens"));
   const auto garbage = [](const std::string& body) -> std::string {
     try {
       completions_from(body, rules_of("vllm"), kPrompt, 1, "URL");
@@ -174,7 +180,8 @@ TEST_CASE("completion: each fault of an answer is named") {
   CHECK(says(garbage("3"), "no JSON"));
   CHECK(says(garbage("{}"), "no list of 1 to 1 answers"));
   CHECK(says(garbage("{\"choices\": []}"), "no list of 1 to 1 answers"));
-  CHECK(says(garbage(Json{{"choices", {good(), good()}}}.dump()), "no list of 1 to 1 answers"));
+  CHECK(says(garbage(nlohmann::json{{"choices", {good(), good()}}}.dump()),
+             "no list of 1 to 1 answers"));
   CHECK(says(garbage("{\"choices\": [3]}"), "ended by nothing"));
   CHECK(says(garbage(std::string(100000, '[')), "no JSON"));
 }

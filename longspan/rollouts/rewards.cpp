@@ -144,6 +144,10 @@ Numbers by_http(const Answers& answers, const RewardFacts& facts) {
   return answer.template get<std::vector<double>>();
 }
 
+Numbers by_environment(const Answers& answers, const RewardFacts&) {
+  return for_each(answers, [](const JudgedAnswer& answer) { return answer.environment.value(); });
+}
+
 struct RewardFunction {
   std::string_view name;
   std::string_view key;  // of its setting; empty: none
@@ -159,6 +163,7 @@ constexpr RewardFunction kRewardFunctions[] = {
     {"command", "reward_command", &PolicySettings::reward_command, by_command},
     {"format", "reward_format", &PolicySettings::reward_format, by_format},
     {"http", "reward_url", &PolicySettings::reward_url, by_http},
+    {"environment", "environment_command", &PolicySettings::environment_command, by_environment},
 };
 
 }  // namespace

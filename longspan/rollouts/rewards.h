@@ -17,9 +17,10 @@ struct PolicySettings;
 
 /// An answer with the data that reward functions read.
 struct JudgedAnswer {
-  std::string prompt, answer, solution;  // texts without special tokens
-  int64_t num_tokens = 0;                // of the answer, with its end token
-  bool is_truncated = false;             // ended by its length limit
+  std::string prompt, answer, solution;    // texts without special tokens
+  int64_t num_tokens = 0;                  // of the answer, with its end token
+  bool is_truncated = false;               // ended by its length limit
+  std::optional<double> environment = {};  // the environment's reward
 };
 
 /// The names of reward functions, in the order of the help:
@@ -33,6 +34,7 @@ struct JudgedAnswer {
 ///   http         of the service at reward_url: it gets a POST of a JSON list of objects with the
 ///                keys of `command`, and answers with a JSON list of numbers, or {"rewards":
 ///                [...]}, in the same order
+///   environment  the reward by environment_command (rollouts/environment.h)
 std::vector<std::string_view> names_of_rewards();
 
 /// Reward functions with weights.

@@ -35,7 +35,8 @@ Batch row_of(bool forked, bool with_axes) {
     for (int i = 0; i < 4; ++i) sample.labels[i] = kIgnoreLabel;
   }
   other.documents = {sample_of({11, 12, 13}, 2, false), sample_of({14}, 3, with_axes)};
-  return forked ? collate_shared({&pair, &other}, SharedTokens::kWithoutLabels) : collate_examples({&pair, &other});
+  return forked ? collate_shared({&pair, &other}, SharedTokens::kWithoutLabels)
+                : collate_examples({&pair, &other});
 }
 
 /// The tensors of a row with a token dimension: that dimension, and the padding value.

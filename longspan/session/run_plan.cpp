@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
@@ -12,6 +15,31 @@
 #include "longspan/text/counted.h"
 
 namespace longspan {
+namespace {
+
+std::vector<std::pair<int64_t, int64_t>> heads_of(const ModelSpec& model) {
+  std::vector<std::pair<int64_t, int64_t>> heads;
+  for (const auto& [attention, count] : attentions_of(model)) {
+    heads.emplace_back(attention.num_heads, attention.num_kv_heads);
+  }
+  return heads;
+}
+
+/// Returns RunPlan::reference_parallel.
+std::optional<ParallelPlan> plan_of_reference(const Config& config, const RunPlan& plan,
+                                              const ModelSpec& reference) {
+  if (heads_of(reference) == heads_of(plan.attended)) return std::nullopt;
+  const PlanRequest request = plan_request(
+      {config.model, config.data, config.optimization, config.memory, config.parallel}, reference,
+      plan.where.world_size, plan.where.local_world_size, plan.device.cuda());
+  try {
+    return plan_for_heads(plan.parallel, request);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("ref_model {}: {}", config.preferences.ref_model, error.what()));
+  }
+}
+
+}  // namespace
 
 RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where,
                  const ModelConfig* model) {
@@ -28,8 +56,9 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
       plan_request({config.model, config.data, config.optimization, config.memory, config.parallel},
                    plan.attended, where.world_size, where.local_world_size, plan.device.cuda());
   plan.parallel = make_parallel_plan(request);
-  if (!config.preferences.ref_model.empty() && config.parallel.expert_parallel_size > 1) {
+  if (!config.preferences.ref_model.empty()) {
     const ModelConfig reference = model_config_for(config, config.preferences.ref_model);
+    plan.reference_parallel = plan_of_reference(config, plan, reference.spec);
     if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
       check_experts_divide(config.parallel.expert_parallel_size, experts->num_experts, "ref_model");
     }

@@ -1,6 +1,7 @@
 // Decisions that each rank makes before any communication and before any tensor exists. No torch.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "longspan/account/run_account.h"
@@ -19,6 +20,8 @@ struct RunPlan {
   ModelConfig model;   // the trained model, with rope_scaling
   ModelSpec attended;  // attended_model()
   ParallelPlan parallel;
+  /// `parallel` with the heads of ref_model; nullopt: no ref_model, or the same heads.
+  std::optional<ParallelPlan> reference_parallel;
   DeviceChoice device;
   int num_threads = 1;  // threads of this process
   int num_cores = 0;    // cores of the machine; 0: unknown

@@ -70,6 +70,12 @@ struct Session::Impl {
   /// With distributed experts, a rank also computes rows of other ranks.
   bool idle_rows() const { return (sharding && sharding->stage >= 2) || experts; }
 
+  SequenceParallel& attention_of_reference() {
+    if (!plan.reference_parallel) return *attention;
+    const BlockKernel& kernel = block_kernel_of(plan.device);
+    reference_attention = make_attention(*plan.reference_parallel, workers.mesh(), kernel);
+    return *reference_attention;
+  }
   void read_ahead(std::span<const Row> rows) {
     if (pictures) ahead.read(rows, *pictures, objective->precomputes() ? 2 : 1);
   }
@@ -104,6 +110,7 @@ struct Session::Impl {
   RowsAhead ahead;
   FramePatches patches;  // by `ahead`
   std::unique_ptr<SequenceParallel> attention;
+  std::unique_ptr<SequenceParallel> reference_attention;  // null: `attention`
   std::optional<ShardingOptions> sharding;
   std::unique_ptr<ActivationOffload> activations;  // outlives every graph
   std::unique_ptr<ExpertParallel> experts;         // the same; null: every rank has all experts
@@ -151,7 +158,7 @@ std::unique_ptr<Reference> Session::make_reference() {
   return longspan::make_reference(impl_->config,
                                   {impl_->plan.model, impl_->sharding, impl_->device, impl_->given,
                                    &impl_->patches, &block_kernel_of(impl_->plan.device)},
-                                  impl_->trained, *impl_->decoder, *impl_->attention);
+                                  impl_->trained, *impl_->decoder, impl_->attention_of_reference());
 }
 
 void Session::prepare(std::unique_ptr<Reference> table) {

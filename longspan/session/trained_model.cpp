@@ -116,27 +116,15 @@ void require_parts(const MethodSettings& config, const ModelSpec& model) {
   require("freeze_language_model", config.freeze_language_model, defaults.freeze_language_model);
 }
 
-/// The plan depends on the heads, the scores on the tokens.
-void require_same_heads(const Config& config, const ModelSpec& model, const ModelSpec& reference) {
-  const auto heads = [](const ModelSpec& spec) {
-    const auto attentions = attentions_of(spec);
-    return attentions.empty() ? AttentionSpec{} : attentions.front().first;
-  };
-  const AttentionSpec ours = heads(model), theirs = heads(reference);
-  if (reference.vocab_size == model.vocab_size && theirs.num_heads == ours.num_heads &&
-      theirs.num_kv_heads == ours.num_kv_heads && theirs.key_dim == ours.key_dim) {
-    return;
-  }
-  const auto text = [](const AttentionSpec& attention, int64_t vocab_size) {
-    return fmt::format("{} and {} of {}, and {}", counted(attention.num_heads, "query head"),
-                       counted(attention.num_kv_heads, "kv head"), attention.key_dim,
-                       counted(vocab_size, "token"));
-  };
-  throw UserError(
-      fmt::format("ref_model {} has {}; the trained model has {}. Choose a reference with the same "
-                  "heads and vocabulary.",
-                  config.preferences.ref_model, text(theirs, reference.vocab_size),
-                  text(ours, model.vocab_size)));
+/// Both models score the same tokens.
+void require_same_vocabulary(const Config& config, const ModelSpec& model,
+                             const ModelSpec& reference) {
+  if (reference.vocab_size == model.vocab_size) return;
+  throw UserError(fmt::format(
+      "ref_model {} has a vocabulary of {}; the trained model has {}. Choose a model with the same "
+      "vocabulary.",
+      config.preferences.ref_model, counted(reference.vocab_size, "token"),
+      counted(model.vocab_size, "token")));
 }
 
 }  // namespace
@@ -187,7 +175,7 @@ void check_trained_model(const Config& config, const ModelConfig& model) {
     trained_by_freeze(config.method, spec);
   if (config.preferences.ref_model.empty()) return;
   const ModelConfig reference = model_config_for(config, config.preferences.ref_model);
-  require_same_heads(config, model.spec, reference.spec);
+  require_same_vocabulary(config, model.spec, reference.spec);
   if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
     check_experts_divide(config.parallel.expert_parallel_size, experts->num_experts, "ref_model");
   }
@@ -300,7 +288,7 @@ std::unique_ptr<Reference> make_reference(const Config& config, const ParameterP
   const bool own = config.preferences.ref_model.empty();
   const std::string folder = own ? config.model.model_name_or_path : config.preferences.ref_model;
   const ModelConfig reference_config = own ? model : model_config_for(config, folder);
-  require_same_heads(config, model.spec, reference_config.spec);
+  require_same_vocabulary(config, model.spec, reference_config.spec);
   const std::vector<std::string> adapters = split_names(config.preferences.ref_model_adapters);
   // Parameters that the policy casts to bf16 at every use can be held in bf16: the values are the
   // same.

@@ -68,7 +68,8 @@ void check_trained_model(const Config& config, const ModelConfig& model);
 
 /// Makes the reference: ref_model with ref_model_adapters; otherwise, with LoRA, the trained model
 /// without its adapter (even if the adapter existed before training, as in LLaMA-Factory);
-/// otherwise a copy of the initial model. `policy` and `attention` must outlive the result.
+/// otherwise a copy of the initial model. `attention`: made for the reference's heads. `policy` and
+/// `attention` must outlive the result.
 std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
                                           const TrainedModel& trained, Decoder& policy,
                                           SequenceParallel& attention);

@@ -1,4 +1,4 @@
-// Training on rollouts (stage grpo). No torch.
+// Training on rollouts, and distillation (stages grpo, distill, distill_sft). No torch.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,8 @@ struct PolicySettings {
   std::string reward_weights;        // a number for each; empty: 1
   std::string reward_command, reward_format, reward_url;
   int64_t reward_timeout = 60;  // seconds
+  std::string environment_command;
+  int64_t max_turns = 8;  // answers of a conversation with an environment
   std::string loss_type = "dapo";
   std::optional<std::string> advantage_estimator;        // default: by loss_type
   std::string scale_rewards = "group";                   // group | batch | none
@@ -47,6 +49,10 @@ struct PolicySettings {
   double importance_sampling_clip_max = 3.0;
   std::optional<double> importance_sampling_clip_min;
   std::optional<int64_t> max_staleness;  // in updates; nullopt: any
+  // Stages distill and distill_sft with a teacher model (kernels/linear_divergence.h)
+  double distill_beta = 0.5;
+  double distill_temperature = 1.0;
+  std::optional<int64_t> distill_top_k;  // nullopt: the whole vocabulary
 };
 
 }  // namespace longspan

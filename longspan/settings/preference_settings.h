@@ -16,7 +16,7 @@ struct PreferenceSettings {
   bool precompute_ref_log_probs = false;
   bool pref_share_prompt = false;
   double value_head_dropout = 0.0;  // stage rm
-  PolicySettings policy;            // stage grpo
+  PolicySettings policy;            // rollouts and distillation
 };
 
 }  // namespace longspan

@@ -201,6 +201,7 @@ extern const Stage kDpo{
     .help = "preferences",
     .keys = kKeys,
     .rows = RowKind::kPair,
+    .rollouts = RolloutUse::kNone,
     .packs = false,
     .trains_all_answers = false,
     .uses_lm_head = true,

@@ -14,24 +14,15 @@ namespace {
 constexpr std::string_view kLoss[] = {"loss_type",
                                       "advantage_estimator",
                                       "scale_rewards",
-                                      "num_generations",
-                                      "num_iterations",
                                       "importance_sampling_level",
-                                      "epsilon",
-                                      "epsilon_high",
                                       "delta",
                                       "beta",
                                       "kl_estimator",
                                       "kl_in_reward",
                                       "use_bias_correction_kl",
-                                      "top_entropy_quantile",
-                                      "max_completion_length",
-                                      "mask_truncated_completions",
-                                      "importance_sampling_correction",
-                                      "importance_sampling_clip_max",
-                                      "importance_sampling_clip_min"};
+                                      "top_entropy_quantile"};
 constexpr StageKeys kLossKeys{.keys = kLoss, .use = "rewarded rollouts"};
-constexpr const StageKeys* kKeys[] = {&kRolloutKeys, &kLossKeys, &kReferenceKeys};
+constexpr const StageKeys* kKeys[] = {&kRolloutKeys, &kUpdateKeys, &kLossKeys, &kReferenceKeys};
 
 std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings& method) {
   std::vector<std::string> problems;
@@ -102,11 +93,13 @@ std::unique_ptr<Objective> make(const ObjectiveContext& context) {
 
 constexpr DrawnMean kDrawn[] = {
     {.name = "reward", .log_name = "reward", .title = "Reward", .y_label = "mean"},
-    {.name = "entropy", .log_name = "entropy", .title = "Entropy of tokens", .y_label = "nats"},
-    {.name = "completions/mean_length",
-     .log_name = "mean_length",
-     .title = "Length of rollouts",
-     .y_label = "trained tokens"}};
+    kDrawnEntropy,
+    kDrawnKl,
+    kDrawnLength,
+    kDrawnTruncated,
+    kDrawnLow,
+    kDrawnHigh,
+    kDrawnMismatch};
 
 }  // namespace
 
@@ -116,6 +109,7 @@ extern const Stage kGrpo{
     .help = "rollouts of a policy, with rewards: GRPO, DAPO, GSPO, CISPO, RLOO and others",
     .keys = kKeys,
     .rows = RowKind::kQuestion,
+    .rollouts = RolloutUse::kRewards,
     .packs = false,
     .trains_all_answers = false,
     .uses_lm_head = true,

@@ -151,6 +151,7 @@ extern const Stage kKto{
         "does not depend on micro-batches (LLaMA-Factory's does, by about 5 %)",
     .keys = kKeys,
     .rows = RowKind::kUnpairedPreference,
+    .rollouts = RolloutUse::kNone,
     .packs = false,
     .trains_all_answers = false,
     .uses_lm_head = true,

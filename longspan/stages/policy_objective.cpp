@@ -55,11 +55,25 @@ double quantile(std::vector<double> numbers, double share) {
   return std::lerp(numbers[below], numbers[above], place - static_cast<double>(below));
 }
 
+/// The settings of a loss whose advantages are a teacher's.
+PolicySettings with_teacher(PolicySettings settings) {
+  settings.loss_type = "dapo";
+  settings.advantage_estimator = "reward";
+  settings.kl_estimator = "k1";
+  settings.kl_in_reward = false;
+  settings.beta = 0;
+  return settings;
+}
+
+enum class AdvantagesFrom { kRewards, kTeacher };
+
 class PolicyObjective : public Objective {
  public:
-  explicit PolicyObjective(const ObjectiveContext& context)
+  PolicyObjective(const ObjectiveContext& context, AdvantagesFrom from)
       : context_(context),
-        settings_(context.preferences.policy),
+        from_(from),
+        settings_(from == AdvantagesFrom::kTeacher ? with_teacher(context.preferences.policy)
+                                                   : context.preferences.policy),
         options_(options_of(settings_)),
         estimator_(options_.loss.advantages),
         scale_(reward_scale_named(settings_.scale_rewards)) {}
@@ -119,7 +133,17 @@ class PolicyObjective : public Objective {
                        .advantages_L = {},
                        .documents_L = row.local.documents_T.index_select(0, rows_L),
                        .labels_D = sent_to(document_label_counts(row.whole, D), context_.device)};
-    terms_of.advantages_L = column_L(row, kAdvantage);
+    if (keeps_old()) terms_of.old_L = old_.of(row, context_.attention);
+    if (from_ == AdvantagesFrom::kTeacher) {
+      terms_of.reference_L = column_L(row, kTeacherLogprobs);
+      if (!terms_of.reference_L.defined()) {
+        throw UserError("a row of stage distill needs the column \"teacher_logprob\"");
+      }
+      const at::Tensor& before_L = keeps_old() ? terms_of.old_L : scores.logprobs_L;
+      terms_of.advantages_L = terms_of.reference_L - before_L.detach();
+    } else {
+      terms_of.advantages_L = column_L(row, kAdvantage);
+    }
     if (!terms_of.advantages_L.defined()) {
       std::vector<double> all;
       all.reserve(D);
@@ -134,7 +158,6 @@ class PolicyObjective : public Objective {
       terms_of.advantages_L = sent_to(at::tensor(all, at::kDouble), context_.device)
                                   .index_select(0, terms_of.documents_L);
     }
-    if (keeps_old()) terms_of.old_L = old_.of(row, context_.attention);
     if (context_.reference != nullptr) terms_of.reference_L = references_[row_number];
     if (options_.loss.correction.corrects) terms_of.sampler_L = column_L(row, kSamplerLogprobs);
     if (chooses()) terms_of.chosen_L = entropies_[row_number].ge(threshold_).to(at::kDouble);
@@ -152,9 +175,14 @@ class PolicyObjective : public Objective {
   }
 
   std::vector<std::string> averages() const override {
-    std::vector<std::string> names{"reward", "reward_std", "frac_reward_zero_std"};
-    for (const std::string& name : split_names(settings_.rewards)) names.push_back(mean_of(name));
-    if (context_.reference != nullptr) names.emplace_back("kl");
+    std::vector<std::string> names;
+    if (from_ == AdvantagesFrom::kRewards) {
+      names = {"reward", "reward_std", "frac_reward_zero_std"};
+      for (const std::string& name : split_names(settings_.rewards)) names.push_back(mean_of(name));
+    }
+    if (context_.reference != nullptr || from_ == AdvantagesFrom::kTeacher) {
+      names.emplace_back("kl");
+    }
     names.insert(names.end(), {"entropy", "clip_ratio/low_mean", "clip_ratio/high_mean",
                                "completions/mean_length", "completions/clipped_ratio"});
     if (options_.loss.correction.corrects) {
@@ -284,6 +312,7 @@ class PolicyObjective : public Objective {
       num_truncated += static_cast<double>(example->num_truncated);
     }
     averages.add("completions/clipped_ratio", num_truncated, D);
+    if (from_ == AdvantagesFrom::kTeacher) return;
     for (const ExamplePointer& example : row.examples) {
       if (example->rewards.empty()) continue;
       const RewardSpread spread = spread_of_rewards(example->rewards);
@@ -296,7 +325,8 @@ class PolicyObjective : public Objective {
   }
 
   ObjectiveContext context_;
-  const PolicySettings& settings_;
+  AdvantagesFrom from_;
+  PolicySettings settings_;
   PolicyOptions options_;
   const AdvantageEstimatorKind& estimator_;
   RewardScale scale_;
@@ -312,7 +342,11 @@ class PolicyObjective : public Objective {
 }  // namespace
 
 std::unique_ptr<Objective> make_policy_objective(const ObjectiveContext& context) {
-  return std::make_unique<PolicyObjective>(context);
+  return std::make_unique<PolicyObjective>(context, AdvantagesFrom::kRewards);
+}
+
+std::unique_ptr<Objective> make_sampled_distillation(const ObjectiveContext& context) {
+  return std::make_unique<PolicyObjective>(context, AdvantagesFrom::kTeacher);
 }
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// The objective of stage grpo: rollouts with rewards.
+// The objective of rollouts with rewards, or with a teacher's log-probabilities.
 #pragma once
 
 #include <memory>
@@ -10,5 +10,11 @@ namespace longspan {
 /// Rewards become advantages, per group or with statistics of the whole batch; the loss is
 /// policy_terms() (objectives/policy.h).
 std::unique_ptr<Objective> make_policy_objective(const ObjectiveContext& context);
+
+/// The advantage of a token is log p of the teacher (column kTeacherLogprobs) minus log p of the
+/// policy before the first update on the batch. The loss is that of loss_type dapo. At the first
+/// update its gradient is the gradient of the mean of KL(policy || teacher) over tokens of the
+/// policy's own rollouts, estimated from these tokens (on-policy distillation).
+std::unique_ptr<Objective> make_sampled_distillation(const ObjectiveContext& context);
 
 }  // namespace longspan

@@ -18,6 +18,7 @@ extern const Stage kPretraining{
     .help = "plain text",
     .keys = kKeys,
     .rows = RowKind::kText,
+    .rollouts = RolloutUse::kNone,
     .packs = true,
     .trains_all_answers = false,
     .uses_lm_head = true,

@@ -35,6 +35,10 @@ class Model : public Reference {
     const at::NoGradGuard no_grad;
     return logprobs_of(*model_, row, temperature);
   }
+  at::Tensor divergence_of(Decoder& student, const Row& row,
+                           const DivergenceOptions& options) override {
+    return student.divergence_from(*model_, row.local, options);
+  }
   ShardedParameters::HeldBytes held_bytes() const override {
     if (sharded_) return sharded_->held_bytes();
     ShardedParameters::HeldBytes held;
@@ -89,6 +93,10 @@ class Table : public Reference {
 };
 
 }  // namespace
+
+at::Tensor Reference::divergence_of(Decoder&, const Row&, const DivergenceOptions&) {
+  throw std::logic_error("the reference has no model of its own");
+}
 
 std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
                                            std::unique_ptr<PictureFeatures> pictures,

@@ -81,6 +81,7 @@ extern const Stage kRewardModel{
     .help = "reward model",
     .keys = kKeys,
     .rows = RowKind::kPair,
+    .rollouts = RolloutUse::kNone,
     .packs = false,
     .trains_all_answers = false,
     .uses_lm_head = false,

@@ -6,9 +6,6 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kTrained[] = {"mask_history", "train_on_prompt"},
-                           kNeat[] = {"neat_packing"};
-constexpr StageKeys kTrainedKeys{.keys = kTrained}, kNeatKeys{.keys = kNeat};
 constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys};
 
 /// The default stage has no summary line.
@@ -22,6 +19,7 @@ extern const Stage kSft{
     .help = "supervised fine-tuning",
     .keys = kKeys,
     .rows = RowKind::kAnswer,
+    .rollouts = RolloutUse::kNone,
     .packs = false,
     .trains_all_answers = true,
     .uses_lm_head = true,

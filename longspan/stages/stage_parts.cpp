@@ -8,7 +8,9 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kPacking[] = {"packing"}, kPreference[] = {"pref_beta", "pref_ftx"},
+constexpr std::string_view kTrained[] = {"mask_history", "train_on_prompt"},
+                           kPacking[] = {"packing"}, kNeat[] = {"neat_packing"},
+                           kPreference[] = {"pref_beta", "pref_ftx"},
                            kReference[] = {"ref_model", "ref_model_adapters"},
                            kPrecomputed[] = {"precompute_ref_log_probs"},
                            kSharedPrompt[] = {"pref_share_prompt"},
@@ -29,17 +31,31 @@ constexpr std::string_view kPacking[] = {"packing"}, kPreference[] = {"pref_beta
                                           "reward_format",
                                           "reward_url",
                                           "reward_timeout",
+                                          "environment_command",
+                                          "max_turns",
                                           "rollout_temperature",
-                                          "max_staleness"};
+                                          "max_staleness"},
+                           kUpdates[] = {"num_generations",
+                                         "num_iterations",
+                                         "epsilon",
+                                         "epsilon_high",
+                                         "max_completion_length",
+                                         "mask_truncated_completions",
+                                         "importance_sampling_correction",
+                                         "importance_sampling_clip_max",
+                                         "importance_sampling_clip_min"};
 
 }  // namespace
 
+extern const StageKeys kTrainedKeys{.keys = kTrained};
 extern const StageKeys kPackingKeys{.keys = kPacking};
+extern const StageKeys kNeatKeys{.keys = kNeat};
 extern const StageKeys kPreferenceKeys{.keys = kPreference};
 extern const StageKeys kReferenceKeys{.keys = kReference};
 extern const StageKeys kPrecomputedKeys{.keys = kPrecomputed};
 extern const StageKeys kSharedPromptKeys{.keys = kSharedPrompt, .use = "pairs of answers"};
 extern const StageKeys kRolloutKeys{.keys = kRollouts, .use = "rollouts"};
+extern const StageKeys kUpdateKeys{.keys = kUpdates, .use = "rollouts"};
 
 std::vector<std::string> no_problems(const PreferenceSettings&, const MethodSettings&) {
   return {};

@@ -3,11 +3,11 @@
 
 namespace longspan {
 
-extern const Stage kPretraining, kSft, kRewardModel, kDpo, kKto, kGrpo;
+extern const Stage kPretraining, kSft, kRewardModel, kDpo, kKto, kGrpo, kDistill, kDistillSft;
 
 std::span<const Stage* const> all_stages() {
-  static constexpr const Stage* kStages[] = {&kPretraining, &kSft, &kRewardModel,
-                                             &kDpo,         &kKto, &kGrpo};
+  static constexpr const Stage* kStages[] = {&kPretraining, &kSft,  &kRewardModel, &kDpo,
+                                             &kKto,         &kGrpo, &kDistill,     &kDistillSft};
   return kStages;
 }
 

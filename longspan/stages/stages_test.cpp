@@ -48,6 +48,7 @@ TEST_CASE("stages: every part of every description answers") {
     CAPTURE(std::string(stage->name));
     Config config;
     config.method.stage = stage->name;
+    if (stage->name.starts_with("distill")) config.preferences.ref_model = "teacher";
     CHECK(stage->problems(config.preferences, config.method).empty());
     CHECK(packs(config.data, *stage) == stage->packs);
     CHECK(stage->document_name(pair, 0) != stage->document_name(pair, 1));
@@ -94,11 +95,11 @@ TEST_CASE("stages: what is refused names the keys and the stages that they are f
   CHECK(refused("kto", [](Config& c) { c.preferences.pref_share_prompt = true; }) ==
         Problems{"pref_share_prompt is for pairs of answers: stages dpo and rm"});
   CHECK(refused("kto", [](Config& c) { c.data.packing = true; }) ==
-        Problems{"packing is for the stages pt and sft"});
+        Problems{"packing is for the stages distill_sft, pt and sft"});
   CHECK(refused("kto", [](Config& c) { c.data.packing = false; }).empty());
   CHECK(refused("pt", [](Config& c) { c.data.train_on_prompt = c.data.neat_packing = true; }) ==
-        Problems{"mask_history and train_on_prompt are for stage: sft",
-                 "neat_packing is for stage: sft"});
+        Problems{"mask_history and train_on_prompt are for the stages distill_sft and sft",
+                 "neat_packing is for the stages distill_sft and sft"});
   CHECK(refused("dpo",
                 [](Config& c) {
                   c.preferences.pref_loss = "orpo", c.preferences.ref_model = "base";

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -46,15 +47,32 @@ class TinyServer {
   std::atomic<int> most_open = 0;
 
  private:
+  /// Reads the head and, by its Content-Length, the body.
+  static std::string request_from(int connection) {
+    std::string request;
+    for (size_t size = 1; request.size() < size;) {
+      char part[1 << 16];
+      const ssize_t read = ::recv(connection, part, sizeof(part), 0);
+      if (read <= 0) return request;
+      request.append(part, static_cast<size_t>(read));
+      const size_t head = request.find("\r\n\r\n");
+      size = head == std::string::npos ? request.size() + 1 : head + 4 + length_in(request);
+    }
+    return request;
+  }
+  static size_t length_in(std::string head) {
+    std::ranges::transform(head, head.begin(), [](unsigned char c) { return std::tolower(c); });
+    const size_t at = head.find("content-length: ");
+    return at == std::string::npos ? 0 : std::stoul(head.substr(at + 16));
+  }
+
   void serve() {
     for (int one = 0; (one = ::accept(listener_, nullptr, nullptr)) >= 0;) {
       connections_.emplace_back([this, one] {
         const int open = ++open_;
         for (int most = most_open; open > most && !most_open.compare_exchange_weak(most, open);) {
         }
-        std::string request(1 << 16, '\0');
-        request.resize(std::max<ssize_t>(0, ::recv(one, request.data(), request.size(), 0)));
-        const std::string answer = respond_(request);
+        const std::string answer = respond_(request_from(one));
         ::send(one, answer.data(), answer.size(), MSG_NOSIGNAL);
         --open_;
         ::shutdown(one, SHUT_RDWR);

@@ -10,6 +10,13 @@
 
 namespace longspan {
 
+struct AskedPrompts {
+  std::vector<std::vector<int32_t>> prompts;
+  int64_t count;           // answers to each prompt
+  int64_t policy_version;  // as update() returned it for these prompts
+  uint64_t seed;
+};
+
 /// A sampler of a policy. Each answer has its log-probabilities.
 class AnswerSource {
  public:
@@ -20,12 +27,10 @@ class AnswerSource {
   /// Collective.
   virtual int64_t update(int64_t policy_version) = 0;
 
-  /// Returns num_generations answers to each prompt, those of a prompt one after another.
-  /// `policy_version`: as update() returned it for these prompts. The result counts on rank 0 only.
-  /// nullopt: `waiting.stops` returned true. Collective unless is_of_rank_0().
-  virtual std::optional<std::vector<Answer>> answers(
-      const std::vector<std::vector<int32_t>>& prompts, int64_t policy_version, uint64_t seed,
-      const Waiting& waiting) = 0;
+  /// Returns the answers to each prompt, those of a prompt one after another. The result counts on
+  /// rank 0 only. nullopt: `waiting.stops` returned true. Collective unless is_of_rank_0().
+  virtual std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
+                                                     const Waiting& waiting) = 0;
 
   /// True if answers() is called on rank 0 alone, from any thread. The answers then depend on more
   /// than the parameters and the seed, and a resumed run cannot repeat them.

@@ -11,7 +11,6 @@
 #include "longspan/base/fnv1a.h"
 #include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/registers/policy_loss.h"
 #include "longspan/rollouts/rollout_line.h"
 
 namespace longspan {
@@ -63,16 +62,24 @@ void FileRollouts::say_unused(const std::vector<Rollout>& rollouts) {
     if (holds) run_.events.say(fmt::format("warning: {}: {}", run_.policy.rollouts, what));
   };
   const auto any = [&](auto has) { return std::ranges::any_of(rollouts, has); };
-  say_if(any([](const Rollout& r) { return !r.teacher_logprobs.empty(); }),
-         "teacher_logprobs has no use in stage grpo.");
-  say_if(any([](const Rollout& r) { return !r.rewards.empty() && r.reward.has_value(); }),
+  const RolloutNeeds& needs = run_.needs;
+  const bool has_reward = any([](const Rollout& r) { return r.reward.has_value(); }),
+             has_parts = any([](const Rollout& r) { return !r.rewards.empty(); }),
+             has_advantage = any([](const Rollout& r) { return !r.advantages.empty(); }),
+             has_teacher = any([](const Rollout& r) { return !r.teacher_logprobs.empty(); }),
+             has_sampler = any([](const Rollout& r) { return !r.logprobs.empty(); });
+  say_if(!needs.teacher_logprobs && has_teacher,
+         "teacher_logprobs are for stage distill without ref_model, and have no use here.");
+  say_if(!needs.rewards && (has_reward || has_parts || has_advantage),
+         "reward, rewards and advantage have no use in stage distill.");
+  say_if(needs.rewards && has_parts && has_reward,
          "the numbers in rewards are not logged one by one; the run uses reward, or their sum.");
-  say_if(any([](const Rollout& r) { return !r.advantages.empty() && r.reward.has_value(); }),
+  say_if(needs.rewards && has_advantage && has_reward,
          "advantage replaces reward, which is only logged.");
-  say_if(policy_loss_of(run_.policy).correction.corrects &&
-             any([](const Rollout& r) { return r.logprobs.empty(); }),
+  say_if(needs.sampler_logprobs && !has_sampler,
          "the rollouts have no logprobs of the sampler, so importance_sampling_correction corrects "
          "nothing.");
+  say_if(!needs.sampler_logprobs && has_sampler, "logprobs of the sampler have no use here.");
 }
 
 std::optional<std::vector<RolloutGroup>> FileRollouts::take(int64_t num_groups,

@@ -17,6 +17,7 @@ namespace longspan {
 /// The parts of a run that makers of rollouts use.
 struct RolloutRun {
   const PolicySettings& policy;
+  RolloutNeeds needs;
   OnBadRow on_bad_row;
   const Group& world;
   Notices& notices;

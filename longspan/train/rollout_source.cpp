@@ -12,11 +12,12 @@
 #include "longspan/data/bad_rows.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/registers/policy_loss.h"
+#include "longspan/registers/stage.h"
 #include "longspan/rollouts/rollout_check.h"
 #include "longspan/rollouts/rollout_examples.h"
 #include "longspan/rollouts/rollout_line.h"
 #include "longspan/settings/optimization_settings.h"
-#include "longspan/settings/policy_settings.h"
+#include "longspan/settings/preference_settings.h"
 
 namespace longspan {
 namespace {
@@ -34,11 +35,12 @@ std::vector<RolloutGroup> groups_of(std::vector<Rollout> rollouts, int64_t num_g
 }
 
 /// The first line of the text has the digest.
-std::vector<Rollout> rollouts_from(std::istringstream& lines) {
+std::vector<Rollout> rollouts_from(std::istringstream& lines, const RolloutNeeds& needs) {
   std::vector<Rollout> rollouts;
   std::string line;
   for (int64_t number = 1; std::getline(lines, line); ++number) {
-    rollouts.push_back(parse_rollout(line, "the rollouts of rank 0", number, {}));
+    rollouts.push_back(
+        parse_rollout(line, "the rollouts of rank 0", number, {.needs_reward = needs.rewards}));
   }
   return rollouts;
 }
@@ -74,10 +76,27 @@ void check_advantages(const std::vector<RolloutGroup>& groups, const PolicySetti
 
 }  // namespace
 
-RolloutSource::RolloutSource(const PolicySettings& policy, const OptimizationSettings& optimization,
-                             int64_t cutoff_len, const Mesh& mesh, Notices& notices,
+RolloutNeeds rollout_needs(const MethodSettings& method, const PreferenceSettings& preferences) {
+  switch (stage_of(method).rollouts) {
+    case RolloutUse::kRewards:
+      return {.rewards = true,
+              .sampler_logprobs = policy_loss_of(preferences.policy).correction.corrects};
+    case RolloutUse::kTeacher:
+      if (stage_of(method).has_reference(preferences)) return {};
+      return {.teacher_logprobs = true,
+              .sampler_logprobs = policy_loss_of(preferences.policy).correction.corrects};
+    case RolloutUse::kNone:
+      break;
+  }
+  throw std::logic_error("a stage without rollouts");
+}
+
+RolloutSource::RolloutSource(const PolicySettings& policy, const RolloutNeeds& needs,
+                             const OptimizationSettings& optimization, int64_t cutoff_len,
+                             const Mesh& mesh, Notices& notices,
                              std::unique_ptr<RolloutMaker> maker)
     : policy_(policy),
+      needs_(needs),
       optimization_(optimization),
       cutoff_len_(cutoff_len),
       mesh_(mesh),
@@ -99,7 +118,7 @@ bool RolloutSource::prepare(int64_t step) {
     std::getline(lines, digest_);
     // Rank 0 has encoded its rollouts, whose errors name the places in the user's file.
     if (mesh_.world.rank() != 0) {
-      groups_ = encoded(groups_of(rollouts_from(lines), policy_.num_generations));
+      groups_ = encoded(groups_of(rollouts_from(lines, needs_), policy_.num_generations));
     }
   });
   for (size_t i = 0; i < groups_.size(); ++i) {
@@ -132,7 +151,7 @@ std::string RolloutSource::made(int64_t step) {
     for (const Rollout& rollout : *rollouts) text += write_rollout(rollout) + "\n";
     const std::vector<RolloutGroup> groups =
         groups_of(*std::move(rollouts), policy_.num_generations);
-    check_advantages(groups, policy_);
+    if (needs_.rewards) check_advantages(groups, policy_);
     groups_ = encoded(groups);
   });
   return text;
@@ -140,7 +159,14 @@ std::string RolloutSource::made(int64_t step) {
 
 std::vector<ExamplePointer> RolloutSource::encoded(const std::vector<RolloutGroup>& groups) const {
   RolloutColumns columns = columns_of(groups);
-  columns.teacher_logprobs = false;  // for distillation
+  if (needs_.teacher_logprobs && !columns.teacher_logprobs) {
+    throw UserError(fmt::format(
+        "{}: the rollout has no teacher_logprobs, and ref_model is not given. Give one of them.",
+        place_of(groups.front().rollouts.front())));
+  }
+  columns.teacher_logprobs = needs_.teacher_logprobs;
+  columns.sampler_logprobs &= needs_.sampler_logprobs;
+  columns.advantages &= needs_.rewards;
   const RolloutEncoding encoding{.cutoff_len = cutoff_len_,
                                  .columns = columns,
                                  .masks_truncated = policy_.mask_truncated_completions};
@@ -148,8 +174,8 @@ std::vector<ExamplePointer> RolloutSource::encoded(const std::vector<RolloutGrou
   std::vector<ExamplePointer> examples;
   for (const RolloutGroup& group : groups) {
     RolloutExample encoded = encode_rollouts(group, encoding, bad);
-    encoded.example.rewards = std::move(encoded.rewards);
     encoded.example.num_truncated = encoded.num_truncated;
+    if (needs_.rewards) encoded.example.rewards = std::move(encoded.rewards);
     for (const int64_t kept : encoded.kept) {
       for (const auto& [name, reward] : group.rollouts[kept].rewards) {
         encoded.example.reward_sums[name] += reward;

@@ -14,8 +14,18 @@
 
 namespace longspan {
 
+struct MethodSettings;
 struct OptimizationSettings;
 struct PolicySettings;
+struct PreferenceSettings;
+
+/// The numbers of rollouts that a run trains with.
+struct RolloutNeeds {
+  bool rewards = false;           // rewards or advantages
+  bool teacher_logprobs = false;  // as numbers of the rollouts
+  bool sampler_logprobs = false;  // used if the rollouts have them
+};
+RolloutNeeds rollout_needs(const MethodSettings& method, const PreferenceSettings& preferences);
 
 /// Makes the rollouts of a run, batch after batch.
 class RolloutMaker {
@@ -42,9 +52,9 @@ class RolloutSource final : public ExampleSource {
  public:
   /// `cutoff_len`: most tokens of a rollout with its prompt. All arguments must outlive this
   /// object.
-  RolloutSource(const PolicySettings& policy, const OptimizationSettings& optimization,
-                int64_t cutoff_len, const Mesh& mesh, Notices& notices,
-                std::unique_ptr<RolloutMaker> maker);
+  RolloutSource(const PolicySettings& policy, const RolloutNeeds& needs,
+                const OptimizationSettings& optimization, int64_t cutoff_len, const Mesh& mesh,
+                Notices& notices, std::unique_ptr<RolloutMaker> maker);
 
   std::optional<int64_t> num_batches() const override { return std::nullopt; }
   bool prepare(int64_t step) override;
@@ -61,6 +71,7 @@ class RolloutSource final : public ExampleSource {
   std::vector<ExamplePointer> encoded(const std::vector<RolloutGroup>& groups) const;
 
   const PolicySettings& policy_;
+  RolloutNeeds needs_;
   const OptimizationSettings& optimization_;
   int64_t cutoff_len_;
   const Mesh& mesh_;

@@ -39,6 +39,10 @@
 namespace longspan {
 namespace {
 
+bool trains_on_rollouts(const Config& config) {
+  return stage_of(config.method).rollouts != RolloutUse::kNone;
+}
+
 /// On rank 0: claims the output folders, so that no other run writes there.
 std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& workers,
                                            const Launch& launch) {
@@ -54,7 +58,7 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
 
 /// For a configuration that was not loaded for this kind of run.
 void require_rows(const Config& config, const RunParts& parts) {
-  if (!config.data.dataset.empty() || stage_of(config.method).rows == RowKind::kQuestion) return;
+  if (!config.data.dataset.empty() || trains_on_rollouts(config)) return;
   if (!parts.make_source) {
     throw UserError("dataset is missing: give names from dataset_info.json, or a source of rows");
   }
@@ -81,7 +85,7 @@ std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& p
   const ExampleSet& train = *rollouts.data.train;
   const Mesh& mesh = rollouts.session.mesh();
   if (parts.make_source) return parts.make_source(train, mesh);
-  if (stage_of(config.method).rows == RowKind::kQuestion) {
+  if (trains_on_rollouts(config)) {
     return rollout_source({config.model, config.method, config.preferences, config.data,
                            config.output, config.optimization},
                           rollouts);

@@ -35,7 +35,7 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
 RowLengths lengths_of(const AccountSettings& config, int64_t cutoff_len, const ExampleSet& train,
                       int sequence_size) {
   const int64_t batch_size = config.optimization.per_device_train_batch_size;
-  if (stage_of(config.method).rows == RowKind::kQuestion) {
+  if (stage_of(config.method).rollouts != RolloutUse::kNone) {
     // Rollouts are not known yet: each group may have one answer of cutoff_len with its prompt, and
     // further answers.
     const PolicySettings& policy = config.preferences.policy;

@@ -48,6 +48,7 @@ class FromFile final : public RolloutMaker {
         turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
                                  parts.template_time)),
         rollouts_(run, {.vocab_size = parts.session.model().spec.vocab_size,
+                        .needs_reward = run.needs.rewards,
                         .tokenizer = &tokenizer_,
                         .turns = turns_.get()}) {}
 
@@ -69,12 +70,19 @@ class Sampled final : public RolloutMaker {
  public:
   Sampled(const RolloutSettings& config, const RolloutParts& parts, const RolloutRun& run)
       : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
-        source_(source_of_answers(
-            config, parts, run,
-            ends_of(tokenizer_, *make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
-                                                   parts.template_time)))),
+        turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
+                                 parts.template_time)),
+        source_(source_of_answers(config, parts, run, ends_of(tokenizer_, *turns_))),
+        conversations_({.policy = run.policy,
+                        .source = *source_,
+                        .tokenizer = tokenizer_,
+                        .encoder = *turns_,
+                        .cutoff_len = config.data.cutoff_len,
+                        .world = run.world,
+                        .notices = run.notices}),
         rollouts_({.run = run,
                    .source = *source_,
+                   .conversations = conversations_,
                    .questions = *parts.data.train,
                    .tokenizer = tokenizer_,
                    .folder = config.output.output_dir + "/rollouts",
@@ -93,7 +101,9 @@ class Sampled final : public RolloutMaker {
 
  private:
   Tokenizer tokenizer_;
+  std::unique_ptr<TurnEncoder> turns_;
   std::unique_ptr<AnswerSource> source_;
+  Conversations conversations_;
   SampledRollouts rollouts_;
 };
 
@@ -111,7 +121,9 @@ std::unique_ptr<RolloutMaker> maker_of(const RolloutSettings& config, const Roll
 std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
                                               const RolloutParts& parts) {
   const PolicySettings& policy = config.preferences.policy;
+  const RolloutNeeds needs = rollout_needs(config.method, config.preferences);
   const RolloutRun run{.policy = policy,
+                       .needs = needs,
                        .on_bad_row = on_bad_row_of(config.data),
                        .world = parts.workers.world(),
                        .notices = parts.workers.notices(),
@@ -121,7 +133,7 @@ std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
                        }};
   std::unique_ptr<RolloutMaker> maker;
   all_or_none(parts.workers.world(), [&] { maker = maker_of(config, parts, run); });
-  return std::make_unique<RolloutSource>(policy, config.optimization, config.data.cutoff_len,
+  return std::make_unique<RolloutSource>(policy, needs, config.optimization, config.data.cutoff_len,
                                          parts.session.mesh(), parts.workers.notices(),
                                          std::move(maker));
 }

@@ -13,6 +13,7 @@
 #include "longspan/input/input_file.h"
 #include "longspan/kernels/dropout.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/rollouts/rollout_check.h"
 #include "longspan/rollouts/rollout_file.h"
 #include "longspan/rollouts/rollout_line.h"
 
@@ -28,20 +29,6 @@ std::string lines_of(const std::vector<Rollout>& rollouts) {
 
 std::string next_digest(const std::string& digest, const std::string& lines) {
   return fmt::format("{:016x}", fnv1a(digest + lines));
-}
-
-/// Returns a rollout without its reward.
-Rollout rollout_of(const std::vector<int32_t>& prompt, const Answer& answer) {
-  Rollout rollout;
-  rollout.token_ids = prompt;
-  rollout.mask.assign(prompt.size(), false);
-  rollout.logprobs.assign(prompt.size(), 0.0);
-  rollout.token_ids.insert(rollout.token_ids.end(), answer.tokens.begin(), answer.tokens.end());
-  if (answer.end_token) rollout.token_ids.push_back(*answer.end_token);
-  rollout.mask.resize(rollout.token_ids.size(), true);
-  rollout.logprobs.insert(rollout.logprobs.end(), answer.logprobs.begin(), answer.logprobs.end());
-  rollout.is_truncated = !answer.end_token;
-  return rollout;
 }
 
 /// Returns the questions of a batch, as places in the data set.
@@ -60,8 +47,8 @@ std::vector<int64_t> places_of(int64_t batch, int64_t num_groups, int64_t size, 
 
 }  // namespace
 
-SampledRollouts::SampledRollouts(Parts parts)
-    : parts_(std::move(parts)), rewards_(parts_.run.policy) {
+SampledRollouts::SampledRollouts(Parts parts) : parts_(std::move(parts)) {
+  if (parts_.run.needs.rewards) rewards_.emplace(parts_.run.policy);
   if (!parts_.resumed && parts_.run.world.rank() == 0) keep_earlier_files();
 }
 
@@ -92,7 +79,8 @@ bool SampledRollouts::has_file(int64_t batch) const {
 
 std::vector<Rollout> SampledRollouts::read(int64_t batch) const {
   std::vector<std::string> notes;
-  return read_rollouts(file_of(batch), {}, OnBadRow::kStop, notes);
+  return read_rollouts(file_of(batch), {.needs_reward = parts_.run.needs.rewards}, OnBadRow::kStop,
+                       notes);
 }
 
 std::string SampledRollouts::digest(int64_t batch) const {
@@ -120,9 +108,11 @@ std::optional<std::vector<Rollout>> SampledRollouts::made_by_all(int64_t batch, 
   all_or_none(run.world, [&] { asked = this->asked(batch, num_groups); });
   const int64_t version = parts_.source.update(policy_version);
   const Waiting waiting{.stops = run.stops, .say = {}};
-  const auto answers = parts_.source.answers(asked.prompts, version, asked.seed, waiting);
+  auto held = parts_.conversations.hold(asked.questions, version, asked.seed, waiting);
   all_or_none_patiently(run.world, run.notices, [&] {
-    if (run.world.rank() == 0 && answers) rollouts = judged(asked, *answers, version, waiting);
+    if (run.world.rank() == 0 && held) {
+      rollouts = judged(asked, *std::move(held), version, waiting);
+    }
   });
   return rollouts;
 }
@@ -176,10 +166,10 @@ void SampledRollouts::begin_up_to(int64_t last, int64_t num_groups, int64_t poli
     ahead_.add(batch,
                [this, policy_version, asked = asked(batch, num_groups)](
                    const Waiting& waiting) -> std::optional<std::vector<Rollout>> {
-                 const auto answers =
-                     parts_.source.answers(asked.prompts, policy_version, asked.seed, waiting);
-                 if (!answers) return std::nullopt;
-                 return judged(asked, *answers, policy_version, waiting);
+                 auto held = parts_.conversations.hold(asked.questions, policy_version, asked.seed,
+                                                       waiting);
+                 if (!held) return std::nullopt;
+                 return judged(asked, *std::move(held), policy_version, waiting);
                });
   }
 }
@@ -217,11 +207,11 @@ void SampledRollouts::add_to_digests(int64_t batch, const std::vector<Rollout>& 
 SampledRollouts::Asked SampledRollouts::asked(int64_t batch, int64_t num_groups) const {
   Asked asked{.batch = batch,
               .questions = {},
-              .prompts = {},
               .seed = mix_seed(static_cast<uint64_t>(parts_.seed), static_cast<uint64_t>(batch))};
   const int64_t answer = parts_.run.policy.max_completion_length;
+  int64_t group = 0;
   for (const int64_t place : places_of(batch, num_groups, parts_.questions.size(), parts_.seed)) {
-    ExamplePointer question = parts_.questions.example(place);
+    const ExamplePointer question = parts_.questions.example(place);
     const std::vector<int32_t>& prompt = question->documents.front().input_ids;
     if (std::ssize(prompt) + answer > parts_.cutoff_len) {
       throw UserError(fmt::format(
@@ -229,39 +219,45 @@ SampledRollouts::Asked SampledRollouts::asked(int64_t batch, int64_t num_groups)
           "exceeds cutoff_len ({}). Raise cutoff_len, or remove the question.",
           question->number + 1, prompt.size(), answer, parts_.cutoff_len));
     }
-    asked.prompts.push_back(prompt);
-    asked.questions.push_back(std::move(question));
+    asked.questions.push_back({fmt::format("{}.{}", batch, group++), prompt, question->solution});
   }
   return asked;
 }
 
+bool SampledRollouts::add_rewards(const std::vector<JudgedAnswer>& answers, const Waiting& waiting,
+                                  std::vector<Rollout>& rollouts) const {
+  const auto rewards = rewards_->of(answers, waiting.stops);
+  if (!rewards) return false;
+  for (size_t i = 0; i < rollouts.size(); ++i) {
+    rollouts[i].rewards = (*rewards)[i];
+    rollouts[i].reward = 0.0;
+    for (const auto& [name, weight] : rewards_->weights()) {
+      *rollouts[i].reward += weight * (*rewards)[i].at(name);
+    }
+  }
+  return true;
+}
+
 std::optional<std::vector<Rollout>> SampledRollouts::judged(const Asked& asked,
-                                                            const std::vector<Answer>& answers,
+                                                            std::vector<HeldConversation> held,
                                                             int64_t policy_version,
                                                             const Waiting& waiting) const {
   const int64_t N = parts_.run.policy.num_generations;
   std::vector<Rollout> rollouts;
   std::vector<JudgedAnswer> texts;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    const int64_t group = static_cast<int64_t>(i) / N;
-    Rollout& rollout = rollouts.emplace_back(rollout_of(asked.prompts[group], answers[i]));
-    rollout.group = fmt::format("{}.{}", asked.batch, group);
+  for (size_t i = 0; i < held.size(); ++i) {
+    const AskedQuestion& question = asked.questions[i / N];
+    Rollout& rollout = rollouts.emplace_back(std::move(held[i].rollout));
+    rollout.group = question.name;
     rollout.policy_version = policy_version;
-    texts.push_back({.prompt = parts_.tokenizer.decode(asked.prompts[group], true),
-                     .answer = parts_.tokenizer.decode(answers[i].tokens, true),
-                     .solution = asked.questions[group]->solution,
-                     .num_tokens = std::ssize(rollout.token_ids) - std::ssize(asked.prompts[group]),
-                     .is_truncated = rollout.is_truncated});
+    texts.push_back({.prompt = parts_.tokenizer.decode(question.prompt, true),
+                     .answer = std::move(held[i].answer),
+                     .solution = question.solution,
+                     .num_tokens = num_trained(rollout),
+                     .is_truncated = rollout.is_truncated,
+                     .environment = held[i].reward});
   }
-  const auto rewards = rewards_.of(texts, waiting.stops);
-  if (!rewards) return std::nullopt;
-  for (size_t i = 0; i < rollouts.size(); ++i) {
-    rollouts[i].rewards = (*rewards)[i];
-    rollouts[i].reward = 0.0;
-    for (const auto& [name, weight] : rewards_.weights()) {
-      *rollouts[i].reward += weight * (*rewards)[i].at(name);
-    }
-  }
+  if (rewards_ && !add_rewards(texts, waiting, rollouts)) return std::nullopt;
   const std::string lines = lines_of(rollouts);
   std::error_code error;
   std::filesystem::create_directories(parts_.folder, error);

@@ -5,6 +5,7 @@
 #include "longspan/rollouts/rewards.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/train/answer_source.h"
+#include "longspan/train/conversations.h"
 #include "longspan/train/file_rollouts.h"
 #include "longspan/train/rollouts_ahead.h"
 
@@ -22,6 +23,7 @@ class SampledRollouts final : public RolloutMaker {
   struct Parts {
     RolloutRun run;
     AnswerSource& source;
+    Conversations& conversations;  // of the source
     const ExampleSet& questions;
     const Tokenizer& tokenizer;
     std::string folder;
@@ -44,8 +46,7 @@ class SampledRollouts final : public RolloutMaker {
   /// The questions of a batch.
   struct Asked {
     int64_t batch;
-    std::vector<ExamplePointer> questions;
-    std::vector<std::vector<int32_t>> prompts;
+    std::vector<AskedQuestion> questions;
     uint64_t seed;
   };
 
@@ -57,8 +58,11 @@ class SampledRollouts final : public RolloutMaker {
   Asked asked(int64_t batch, int64_t num_groups) const;
   /// Returns the rollouts with their rewards, and writes the batch's file. nullopt:
   /// `waiting.stops` returned true.
-  std::optional<std::vector<Rollout>> judged(const Asked& asked, const std::vector<Answer>& answers,
+  std::optional<std::vector<Rollout>> judged(const Asked& asked, std::vector<HeldConversation> held,
                                              int64_t policy_version, const Waiting& waiting) const;
+  /// Returns false if `waiting.stops` returned true.
+  bool add_rewards(const std::vector<JudgedAnswer>& answers, const Waiting& waiting,
+                   std::vector<Rollout>& rollouts) const;
   std::optional<std::vector<Rollout>> made_by_all(int64_t batch, int64_t num_groups,
                                                   int64_t policy_version, bool is_begun);
   std::optional<std::vector<Rollout>> made_by_rank_0(int64_t batch, int64_t num_groups,
@@ -70,7 +74,7 @@ class SampledRollouts final : public RolloutMaker {
   void add_to_digests(int64_t batch, const std::vector<Rollout>& rollouts);
 
   Parts parts_;
-  Rewards rewards_;
+  std::optional<Rewards> rewards_;    // nullopt: the stage uses none
   int64_t next_ = -1;                 // the first batch that has not begun
   int64_t policy_version_ = 0;        // of the policy that answers
   std::vector<std::string> digests_;  // by batch

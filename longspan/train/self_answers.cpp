@@ -15,11 +15,10 @@ SelfAnswers::SelfAnswers(const PolicySettings& policy, Session& session,
                          std::set<int32_t> end_tokens)
     : policy_(policy), session_(session), end_tokens_(std::move(end_tokens)) {}
 
-std::optional<std::vector<Answer>> SelfAnswers::answers(
-    const std::vector<std::vector<int32_t>>& prompts, int64_t, uint64_t seed, const Waiting&) {
+std::optional<std::vector<Answer>> SelfAnswers::answers(const AskedPrompts& asked, const Waiting&) {
   std::vector<std::vector<int32_t>> repeated;
-  for (const std::vector<int32_t>& prompt : prompts) {
-    repeated.insert(repeated.end(), policy_.num_generations, prompt);
+  for (const std::vector<int32_t>& prompt : asked.prompts) {
+    repeated.insert(repeated.end(), asked.count, prompt);
   }
   const GenerationOptions options{.sampling = {.do_sample = true,
                                                .temperature = policy_.rollout_temperature,
@@ -27,7 +26,7 @@ std::optional<std::vector<Answer>> SelfAnswers::answers(
                                                .top_p = 1.0},
                                   .max_new_tokens = policy_.max_completion_length,
                                   .end_tokens = end_tokens_,
-                                  .seed = seed,
+                                  .seed = asked.seed,
                                   .logprobs = true};
   return session_.generate(repeated, options, kAnswersAtOnce);
 }

@@ -17,8 +17,7 @@ class SelfAnswers final : public AnswerSource {
   SelfAnswers(const PolicySettings& policy, Session& session, std::set<int32_t> end_tokens);
 
   int64_t update(int64_t policy_version) override { return policy_version; }
-  std::optional<std::vector<Answer>> answers(const std::vector<std::vector<int32_t>>& prompts,
-                                             int64_t policy_version, uint64_t seed,
+  std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
                                              const Waiting& waiting) override;
   bool is_of_rank_0() const override { return false; }
 

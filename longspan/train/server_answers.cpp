@@ -128,18 +128,18 @@ bool ServerAnswers::remove_unused(int64_t batch, const Waiting& waiting) {
   return true;
 }
 
-std::optional<std::vector<Answer>> ServerAnswers::answers(
-    const std::vector<std::vector<int32_t>>& prompts, int64_t policy_version, uint64_t seed,
-    const Waiting& waiting) {
+std::optional<std::vector<Answer>> ServerAnswers::answers(const AskedPrompts& asked,
+                                                          const Waiting& waiting) {
   const PolicySettings& policy = parts_.run.policy;
-  const CompletionRules rules{.kind = kind_,
-                              .model = parts_.model,
-                              .adapter = way_ == UpdateWay::kLora ? adapter_of(policy_version) : "",
-                              .max_length = policy.max_completion_length,
-                              .temperature = policy.rollout_temperature,
-                              .end_tokens = parts_.end_tokens,
-                              .vocab_size = parts_.vocab_size};
-  auto completions = client_.answers(rules, prompts, policy.num_generations, seed, waiting);
+  const CompletionRules rules{
+      .kind = kind_,
+      .model = parts_.model,
+      .adapter = way_ == UpdateWay::kLora ? adapter_of(asked.policy_version) : "",
+      .max_length = policy.max_completion_length,
+      .temperature = policy.rollout_temperature,
+      .end_tokens = parts_.end_tokens,
+      .vocab_size = parts_.vocab_size};
+  auto completions = client_.answers(rules, asked.prompts, asked.count, asked.seed, waiting);
   if (!completions) return std::nullopt;
   std::vector<Answer> answers;
   for (std::vector<Completion>& of_prompt : *completions) {

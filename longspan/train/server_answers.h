@@ -31,8 +31,7 @@ class ServerAnswers final : public AnswerSource {
   /// Gives the server the present weights at the first call, and then every rollout_update_steps
   /// batches.
   int64_t update(int64_t policy_version) override;
-  std::optional<std::vector<Answer>> answers(const std::vector<std::vector<int32_t>>& prompts,
-                                             int64_t policy_version, uint64_t seed,
+  std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
                                              const Waiting& waiting) override;
   bool is_of_rank_0() const override { return true; }
 

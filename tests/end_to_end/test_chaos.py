@@ -43,8 +43,7 @@ def test_each_kind_of_fault_comes_in_turn():
 def test_kinds_cover_what_is_promised():
     rng = random.Random(0)
     kinds = [runs.draw_any_kind(rng) for _ in range(500)]
-    # Chaos draws data sets; grpo trains on rollouts.
-    assert {kind.keys["stage"] for kind in kinds} == set(words_of_the_program("stage")) - {"grpo"}
+    assert {kind.keys["stage"] for kind in kinds} == set(words_of_the_program("stage"))
     assert {kind.keys.get("zero_stage", 0) for kind in kinds} == {0, 1, 2, 3}
     assert {kind.num_processes for kind in kinds} == {1, 2, 3, 4} and {kind.num_machines for kind in kinds} == {1, 2}
     modes = {kind.keys.get("sequence_parallel_mode") for kind in kinds}

@@ -1,10 +1,12 @@
-"""Rollouts of the model itself and of a file: answers, rewards, resumed runs, and refused rollouts."""
+"""Rollouts of the model itself and of a file: answers, rewards, tools, resumed runs, and refused rollouts."""
 
+import itertools
 import json
 import signal
+import sys
 
 import pytest
-from conftest import Running, add_dataset, run_to_end, settings_of
+from conftest import Running, add_dataset, run_to_end, settings_of, write_model
 from faults import wait_for
 
 STEPS = 4
@@ -110,5 +112,60 @@ def test_unused_fields_are_named(models, tmp_path):
     lines = lines_of(range(4), teacher_logprobs=[-1.0, -2.0])
     (tmp_path / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
     run = run_to_end(file_settings(models, tmp_path, "run"))
-    assert run.text.count("teacher_logprobs has no use in stage grpo") == 1
+    assert run.text.count("teacher_logprobs are for stage distill") == 1
     assert run.text.count("have no logprobs of the sampler") == 1
+
+
+ENVIRONMENT = '''
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    assert list(asked) == ["id", "turn", "prompt", "solution", "answer", "end"], asked
+    if asked["end"] or (asked["turn"] == 1 and asked["id"].endswith(".2")):
+        reply = dict(reward=asked["turn"] + len(asked["answer"]) / 100)
+    else:
+        reply = dict(observation=f"heard {len(asked['answer'])} letters", role="tool")
+    print(json.dumps(reply), flush=True)
+'''
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_environment(ranks, tmp_path):
+    """Turns of a tool: sampled tokens stay, the tool's are not trained, and both are the chat template's."""
+    from transformers import AutoTokenizer
+
+    folder = write_model(tmp_path / "qwen2", "qwen2")
+    ends = list(range(5, 480, 6)) + [AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("<|im_end|>")]
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(config | dict(eos_token_id=ends)))
+    (tmp_path / "environment.py").write_text(ENVIRONMENT)
+    keys = dict(rewards="environment,length", reward_weights="1,0.5", max_turns=3,
+                environment_command=f"{sys.executable} {tmp_path / 'environment.py'}", sequence_parallel_size=ranks)
+    run = run_to_end(settings_for({"qwen2": str(folder)}, tmp_path, "run", **keys), ranks)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    turns = []
+    for path in sorted((run.output_dir / "rollouts").iterdir()):
+        for row in map(json.loads, path.read_text().splitlines()):
+            ids, mask = row["token_ids"], row["mask"]
+            assert len(ids) == len(mask) and row["reward"] == pytest.approx(
+                row["rewards"]["environment"] - 0.5 * sum(mask) / 12)
+            parts = [[id for id, _ in group] for _, group in itertools.groupby(zip(ids, mask), key=lambda pair: pair[1])]
+            answers, others = parts[1::2], parts[2::2]
+            for answer, other in zip(answers, others):
+                assert answer[-1] in ends and not set(answer[:-1]) & set(ends)
+                said = f"heard {len(tokenizer.decode(answer[:-1], skip_special_tokens=True))} letters"
+                chat = [dict(role="user", content="a"), dict(role="assistant", content="b"), dict(role="tool", content=said)]
+                text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+                assert other == tokenizer.encode(text.split("b<|im_end|>")[1], add_special_tokens=False)
+            turns.append(len(answers))
+            assert row["rewards"]["environment"] // 1 == len(answers) - 1
+    assert set(turns) == {1, 2, 3}
+    assert max(run.logged("sampling/logp_difference")[::2]) < 1e-4
+
+
+def test_environment_that_ends(models, tmp_path):
+    settings = settings_for(models, tmp_path, "run", rewards="environment", reward_weights="1",
+                            environment_command="echo no tool here >&2; exit 4")
+    failed = Running(settings, 2).wait()
+    assert set(failed.statuses) != {0}
+    assert failed.text.count("ended (it returned status 4), with 0 of 12 replies written:\nno tool here") == 1

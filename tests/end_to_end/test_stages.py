@@ -82,8 +82,9 @@ def stage_run(stage_models, stage_data, known_run):
 
 
 def test_every_stage_and_loss_is_here():
-    # Rows of grpo are no rows of a data set: tests/parity/test_grpo.py shares them by ranks.
-    assert {keys["stage"] for keys in STAGES.values()} == set(words_of_the_program("stage")) - {"grpo"}
+    # Rollouts and teachers are shared by ranks in tests/parity: test_grpo.py, test_distill.py.
+    others = {"grpo", "distill", "distill_sft"}
+    assert {keys["stage"] for keys in STAGES.values()} == set(words_of_the_program("stage")) - others
     losses = [keys.get("pref_loss", "sigmoid") for keys in STAGES.values() if keys["stage"] == "dpo"]
     assert set(losses) == set(words_of_the_program("pref_loss"))
 

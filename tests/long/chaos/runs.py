@@ -17,6 +17,9 @@ ADDRESSES = ["10.77.0.1", "10.77.0.2"]  # of two machines
 # `longspan train` or torchrun on each of two machines.
 ALONE, RANKS, LAUNCHER, MACHINES, TORCHRUN_MACHINES = "alone", "ranks", "launcher", "two machines", "torchrun on two machines"
 
+# Rollouts of the model itself: a run may be killed between the updates on a batch. These stages have no evaluation.
+ROLLOUTS = dict(rollout="self", num_generations=2, num_iterations=2, max_completion_length=8, eval_dataset=None,
+                eval_strategy=None, eval_steps=None)
 LORA = dict(finetuning_type="lora", lora_rank=4, lora_dropout=0.1)
 STAGES = {
     "sft": dict(stage="sft"),
@@ -29,6 +32,9 @@ STAGES = {
     "dpo ahead": dict(stage="dpo", dataset="pairs", eval_dataset="held_out_pairs", precompute_ref_log_probs=True),
     "dpo lora": dict(stage="dpo", dataset="pairs", eval_dataset="held_out_pairs") | LORA,
     "kto": dict(stage="kto", dataset="verdicts", eval_dataset="held_out_verdicts"),
+    "grpo": dict(stage="grpo", rewards="length", beta=0.1) | ROLLOUTS,
+    "distill": dict(stage="distill", ref_model="teacher") | ROLLOUTS,
+    "distill_sft": dict(stage="distill_sft", ref_model="teacher"),
     "rm": dict(stage="rm", dataset="pairs", eval_dataset="held_out_pairs", pref_share_prompt=True),
 }
 # By the number of processes that share a row. The llama model has 8 query and 2 kv heads of 8 numbers; 3 divides neither.
@@ -116,6 +122,7 @@ def make_inputs(folder):
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_model(folder / "model", "llama")
+    write_model(folder / "teacher", "llama", initializer_range=0.1)
     data = folder / "data"
     write_dataset(data, num_rows=24, longest=60)
     write_dataset(data, num_rows=40, seed=1, longest=60, name="held_out")
@@ -134,6 +141,9 @@ def config_of(kind, inputs, output_dir, ddp_timeout, **changes):
                 save_total_limit=2, max_steps=STEPS, gradient_accumulation_steps=2, cutoff_len=96, ddp_timeout=ddp_timeout,
                 offload_folder=str(pathlib.Path(output_dir).parent))
     settings = settings_of(inputs / "model", inputs / "data", output_dir, **keys) | kind.keys
+    if "ref_model" in settings:
+        settings["ref_model"] = str(inputs / settings["ref_model"])
+    settings = {key: value for key, value in settings.items() if value is not None}
     if settings.get("offload_activations") != "disk":
         del settings["offload_folder"]
     if kind.start == LAUNCHER:

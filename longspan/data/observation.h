@@ -1,0 +1,19 @@
+// A message after an answer, as tokens of a conversation that goes on. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longspan/data/turns.h"
+
+namespace longspan {
+
+/// Returns the tokens between the end of an answer and the beginning of the next answer: the
+/// template's text around a message of `role` with this content, and the generation prompt. Earlier
+/// tokens are not encoded again, so they stay the sampled ones. `source`: for errors. Throws
+/// UserError if the template takes no such message after an answer.
+std::vector<int32_t> observation_tokens(const TurnEncoder& encoder, Role role,
+                                        const std::string& content, const std::string& source);
+
+}  // namespace longspan

@@ -1,0 +1,147 @@
+#include "longspan/rollouts/child_process.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "longspan/base/user_error.h"
+#include "longspan/text/shown.h"
+
+extern char** environ;
+
+namespace longspan {
+namespace {
+
+constexpr size_t kMostOfErrors = 2048;
+
+/// Returns this process's environment with further variables.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> all;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    if (!variables.contains(std::string(text.substr(0, text.find('='))))) all.emplace_back(text);
+  }
+  for (const auto& [name, value] : variables) all.push_back(name + "=" + value);
+  return all;
+}
+
+/// Reads the available text. Returns false at the end.
+bool read_some(int from, std::string& to) {
+  std::array<char, 1 << 16> buffer;
+  const ssize_t size = ::read(from, buffer.data(), buffer.size());
+  if (size > 0) to.append(buffer.data(), static_cast<size_t>(size));
+  return size > 0 || (size < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
+}  // namespace
+
+ChildProcess::ChildProcess(const std::string& command,
+                           const std::map<std::string, std::string>& variables) {
+  std::array<int, 3> theirs{-1, -1, -1};
+  const auto fail = [&](int error) {
+    for (int& end : theirs) close(end);
+    for (int& end : ends_) close(end);
+    throw UserError(
+        fmt::format("{} cannot be started: {}", shortened(command, 120), std::strerror(error)));
+  };
+  // Sockets, unlike pipes, can be written without SIGPIPE.
+  for (size_t i = 0; i < theirs.size(); ++i) {
+    std::array<int, 2> pair{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) fail(errno);
+    ends_[i] = pair[0];
+    theirs[i] = pair[1];
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawnattr_init(&attributes);
+  for (int stream = 0; stream < 3; ++stream) {
+    posix_spawn_file_actions_adddup2(&actions, theirs[stream], stream);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+  std::string words[] = {"/bin/sh", "-c", command};
+  char* argv[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+  std::vector<std::string> environment = environment_with(variables);
+  std::vector<char*> pointers;
+  for (std::string& variable : environment) pointers.push_back(variable.data());
+  pointers.push_back(nullptr);
+  const int error = ::posix_spawn(&pid_, argv[0], &actions, &attributes, argv, pointers.data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) {
+    pid_ = -1;
+    fail(error);
+  }
+  for (int& end : theirs) close(end);
+}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ > 0) {
+    ::kill(-pid_, SIGKILL);
+    wait();
+  }
+  for (int& end : ends_) close(end);
+}
+
+void ChildProcess::close(int& end) {
+  if (end >= 0) ::close(std::exchange(end, -1));
+}
+
+int ChildProcess::wait() {
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  return status;
+}
+
+void ChildProcess::exchange(std::chrono::milliseconds most) {
+  if (pending_.empty() && input_ends_) close(ends_[0]);
+  // A negative descriptor is ignored by poll().
+  pollfd waiting[] = {
+      {pending_.empty() ? -1 : ends_[0], POLLOUT, 0}, {ends_[1], POLLIN, 0}, {ends_[2], POLLIN, 0}};
+  ::poll(waiting, 3, static_cast<int>(most.count()));
+  if (waiting[0].revents != 0) {
+    const ssize_t size =
+        ::send(ends_[0], pending_.data(), pending_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (size > 0) pending_.erase(0, static_cast<size_t>(size));
+    // A command may ignore its input; its status tells whether it failed.
+    if (size < 0 && errno != EAGAIN && errno != EINTR) {
+      pending_.clear();
+      close(ends_[0]);
+    }
+  }
+  if (waiting[1].revents != 0 && !read_some(ends_[1], output_)) close(ends_[1]);
+  if (waiting[2].revents != 0 && !read_some(ends_[2], errors_)) close(ends_[2]);
+  if (errors_.size() > kMostOfErrors) errors_.erase(0, errors_.size() - kMostOfErrors);
+}
+
+std::string ChildProcess::status() {
+  // A command may close its streams and go on.
+  siginfo_t info{};
+  for (int i = 0; i < 20 && info.si_pid == 0; ++i) {
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | WNOHANG) != 0) break;
+    if (info.si_pid == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  if (info.si_pid == 0) ::kill(-pid_, SIGKILL);
+  const int status = wait();
+  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
+  return WEXITSTATUS(status) == 0 ? "" : fmt::format("returned status {}", WEXITSTATUS(status));
+}
+
+}  // namespace longspan
