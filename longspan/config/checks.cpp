@@ -160,6 +160,9 @@ void check_rollout_server(const Config& config, const Demand& demand) {
   const PolicySettings& policy = config.preferences.policy;
   const ServerKind& kind = server_kind_named(policy.rollout_server);
   demand(!policy.rollout_url.empty(), "rollout_url is missing: give the server's http://HOST:PORT");
+  demand(!kind.model.empty() || policy.rollout_model.empty(),
+         fmt::format("rollout_model: requests to rollout_server: {} name no model; remove the key",
+                     kind.name));
   demand(
       kind.is_tempered || policy.rollout_temperature == 1,
       fmt::format("rollout_temperature: the log-probabilities of rollout_server: {} are those of "

@@ -193,8 +193,7 @@ void SampledRollouts::add_to_digests(int64_t batch, const std::vector<Rollout>& 
     if (file) return file->read_all(kAnySize);
     throw UserError(
         fmt::format("{}: the file is missing, and the checkpoint was trained on its rollouts. Give "
-                    "the files of "
-                    "the run that saved the checkpoint.",
+                    "the files of the run that saved the checkpoint.",
                     file_of(one)));
   };
   while (std::ssize(digests_) <= batch) {

@@ -15,6 +15,9 @@
 namespace longspan {
 namespace {
 
+/// A server must not stay paused when the run ends, and may be gone.
+constexpr auto kResumeTime = std::chrono::seconds(5);
+
 /// Returns a text that no other start of a run has.
 std::string name_of_start(const std::string& url) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
@@ -101,14 +104,24 @@ bool ServerAnswers::change_in_place(int64_t version, const std::string& path,
   try {
     is_changed = change() && post(kind_.reset_cache);
   } catch (const UserError&) {
-    // The server must not stay paused. The first error is the one to report.
+    // The first error is the one to report.
     try {
-      post(kind_.resume);
+      resume();
     } catch (const UserError&) {
     }
     throw;
   }
-  return post(kind_.resume) && is_changed;
+  if (is_changed) return post(kind_.resume);
+  resume();
+  return false;
+}
+
+void ServerAnswers::resume() const {
+  if (kind_.resume.empty()) return;
+  const auto until = std::chrono::steady_clock::now() + kResumeTime;
+  client_.post(kind_.resume, "", kind_.remedy,
+               {.stops = [&] { return std::chrono::steady_clock::now() > until; },
+                .say = [](const std::string&) {}});
 }
 
 bool ServerAnswers::remove_unused(int64_t batch, const Waiting& waiting) {

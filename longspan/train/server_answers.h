@@ -44,6 +44,8 @@ class ServerAnswers final : public AnswerSource {
   /// Tells the server of a folder with the weights. Returns false if the run was asked to stop.
   bool tell(int64_t version, const std::string& path, const Waiting& waiting) const;
   bool change_in_place(int64_t version, const std::string& path, const Waiting& waiting) const;
+  /// Resumes a paused server within a few seconds, also where the run was asked to stop.
+  void resume() const;
   /// Removes folders and adapters that no batch from `batch` on uses.
   bool remove_unused(int64_t batch, const Waiting& waiting);
   std::string adapter_of(int64_t version) const;
