@@ -35,8 +35,7 @@ def sglang_choice(prompt, ids, logprobs, ended):
 
 
 def llama_choice(prompt, ids, logprobs, ended):
-    return dict(content="?", tokens=ids, stop=True, stop_type="eos" if ended else "limit", tokens_evaluated=len(prompt),
-                completion_probabilities=[dict(id=token, logprob=logprob) for token, logprob in zip(ids, logprobs)])
+    return dict(content="?", tokens=ids, stop=True, stop_type="eos" if ended else "limit", tokens_evaluated=len(prompt))
 
 
 def read_vllm(body):
@@ -51,7 +50,7 @@ def read_sglang(body):
 
 
 def read_llama(body):
-    assert body["return_tokens"] is True and body["n_probs"] == 1 and body["samplers"] == ["temperature"]
+    assert body["return_tokens"] is True and body["samplers"] == ["temperature"]
     return body["prompt"], 1, body["n_predict"], body["seed"]
 
 

@@ -163,11 +163,10 @@ void check_rollout_server(const Config& config, const Demand& demand) {
   demand(!kind.model.empty() || policy.rollout_model.empty(),
          fmt::format("rollout_model: requests to rollout_server: {} name no model; remove the key",
                      kind.name));
-  demand(
-      kind.is_tempered || policy.rollout_temperature == 1,
-      fmt::format("rollout_temperature: the log-probabilities of rollout_server: {} are those of "
-                  "temperature 1; give 1, or another server",
-                  kind.name));
+  demand(!kind.logprobs.empty() || policy.importance_sampling_correction == "none",
+         fmt::format("importance_sampling_correction: rollout_server: {} does not give the "
+                     "log-probability of each token; set importance_sampling_correction: none",
+                     kind.name));
   demand(policy.rollout_update.has_value(),
          fmt::format("rollout_update is missing: say how the server gets new weights: {}",
                      fmt::join(kUpdateWayNames, ", ")));

@@ -27,19 +27,21 @@ struct ServerKind {
   std::string_view fixed;
 
   // Answer
-  std::string_view choices;     // list of choices; empty: the whole answer is a choice or a list
-  std::string_view token_ids;   // list of the answer's tokens
-  std::string_view id;          // within an element of that list; empty: the element is the id
-  std::string_view logprobs;    // list with an element for each token
-  std::string_view logprob;     // within an element of that list; empty: the element is the number
-  std::string_view finish;      // why the answer ended
-  std::string_view ended;       // the word for: the model ended it
-  std::string_view truncated;   // the word for: it has the most tokens
-  std::string_view aborted;     // the word for: the server broke it off
+  std::string_view choices;    // list of choices; empty: the whole answer is a choice or a list
+  std::string_view token_ids;  // list of the answer's tokens
+  std::string_view id;         // within an element of that list; empty: the element is the id
+  /// List with an element for each token: log p of the logits divided by the temperature. Empty:
+  /// the program does not give them for each token.
+  std::string_view logprobs;
+  std::string_view logprob;    // within an element of that list; empty: the element is the number
+  std::string_view finish;     // why the answer ended
+  std::string_view ended;      // the word for: the model ended it
+  std::string_view truncated;  // the word for: it has the most tokens
+  std::string_view aborted;    // the word for: the server broke it off
+  /// Whether the last token of an answer that the model ended is always the token that ended it.
+  bool returns_end;
   std::string_view prompt_ids;  // the prompt as the server read it
   std::string_view num_prompt;  // the number of its tokens
-  /// Whether log-probabilities are those of the logits divided by the temperature.
-  bool is_tempered;
 
   // Updates: paths of POST requests
   std::string_view load_model;      // {"model_path": FOLDER}
@@ -67,15 +69,15 @@ inline constexpr ServerKind kServerKinds[] = {
      .choices = "/choices",
      .token_ids = "/token_ids",
      .id = "",
-     .logprobs = "/logprobs/token_logprobs",
+     .logprobs = "/logprobs/token_logprobs",  // with --logprobs-mode processed_logprobs
      .logprob = "",
      .finish = "/finish_reason",
      .ended = "stop",
      .truncated = "length",
      .aborted = "abort",
+     .returns_end = true,
      .prompt_ids = "/prompt_token_ids",
      .num_prompt = "",
-     .is_tempered = true,  // with --logprobs-mode processed_logprobs
      .load_model = "",
      .load_adapter = "/v1/load_lora_adapter",
      .unload_adapter = "/v1/unload_lora_adapter",
@@ -107,9 +109,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .ended = "stop",
      .truncated = "length",
      .aborted = "abort",
+     .returns_end = true,
      .prompt_ids = "",
      .num_prompt = "/meta_info/prompt_tokens",
-     .is_tempered = true,
      .load_model = "/update_weights_from_disk",
      .load_adapter = "/load_lora_adapter",
      .unload_adapter = "/unload_lora_adapter",
@@ -127,20 +129,19 @@ inline constexpr ServerKind kServerKinds[] = {
      .temperature = "/temperature",
      .seed = "/seed",
      .ends = "",
-     .fixed = R"({"return_tokens": true, "n_probs": 1, "samplers": ["temperature"],
-                  "stream": false})",
+     .fixed = R"({"return_tokens": true, "samplers": ["temperature"], "stream": false})",
      .choices = "",
      .token_ids = "/tokens",
      .id = "",
-     .logprobs = "/completion_probabilities",
-     .logprob = "/logprob",
+     .logprobs = "",  // none for a token that ends within a character
+     .logprob = "",
      .finish = "/stop_type",
      .ended = "eos",
      .truncated = "limit",
      .aborted = "none",
+     .returns_end = true,
      .prompt_ids = "",
      .num_prompt = "/tokens_evaluated",
-     .is_tempered = false,
      .load_model = "",
      .load_adapter = "",
      .unload_adapter = "",
@@ -169,9 +170,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .ended = "stop",
      .truncated = "length",
      .aborted = "",
+     .returns_end = false,
      .prompt_ids = "",
      .num_prompt = "",
-     .is_tempered = true,
      .load_model = "",
      .load_adapter = "",
      .unload_adapter = "",

@@ -91,6 +91,25 @@ double logprob_of(const JsonOfServer& element, std::string_view where, const Pla
   return std::min(logprob, 0.0);
 }
 
+std::vector<double> logprobs_of(const JsonOfServer& choice, const ServerKind& kind,
+                                size_t num_tokens, const Place& place) {
+  const JsonOfServer& list =
+      list_at(choice, kind.logprobs,
+              fmt::format("the answer has no log-probabilities ({}); rollout_server is {}",
+                          kind.logprobs, kind.name),
+              place);
+  if (list.size() != num_tokens) {
+    place.fail(fmt::format("the answer has {} and {}",
+                           counted(static_cast<int64_t>(num_tokens), "token id"),
+                           counted(std::ssize(list), "log-probability")));
+  }
+  std::vector<double> logprobs;
+  for (const JsonOfServer& element : list) {
+    logprobs.push_back(logprob_of(element, kind.logprob, place));
+  }
+  return logprobs;
+}
+
 /// Checks where the answer ends. Sets Completion::has_end.
 void check_end(const std::string& finish, const CompletionRules& rules, const Place& place,
                Completion& completion) {
@@ -100,7 +119,9 @@ void check_end(const std::string& finish, const CompletionRules& rules, const Pl
     place.fail(fmt::format("the answer has {}, more than max_completion_length ({})",
                            counted(std::ssize(ids), "token"), rules.max_length));
   }
-  completion.has_end = rules.end_tokens.contains(ids.back());
+  // A server may end answers by more tokens than this run knows.
+  completion.has_end = rules.end_tokens.contains(ids.back()) ||
+                       (finish == rules.kind.ended && rules.kind.returns_end);
   for (size_t i = 0; i + 1 < ids.size(); ++i) {
     if (!rules.end_tokens.contains(ids[i])) continue;
     place.fail(fmt::format("the answer goes on after its token {}, which ends an answer", ids[i]));
@@ -133,15 +154,6 @@ std::optional<Completion> completion_from(const JsonOfServer& choice, const Comp
                           "for training; rollout_server is {}",
                           kind.token_ids, kind.name),
               place);
-  const JsonOfServer& logprobs = list_at(choice, kind.logprobs,
-                                         fmt::format("the answer has no log-probabilities ({}); "
-                                                     "rollout_server is {}",
-                                                     kind.logprobs, kind.name),
-                                         place);
-  if (ids.size() != logprobs.size()) {
-    place.fail(fmt::format("the answer has {} and {}", counted(std::ssize(ids), "token id"),
-                           counted(std::ssize(logprobs), "log-probability")));
-  }
   Completion completion{};
   for (const JsonOfServer& element : ids) {
     const int64_t id = whole_number(value_at(element, kind.id), rules.vocab_size);
@@ -151,9 +163,7 @@ std::optional<Completion> completion_from(const JsonOfServer& choice, const Comp
     }
     completion.token_ids.push_back(static_cast<int32_t>(id));
   }
-  for (const JsonOfServer& element : logprobs) {
-    completion.logprobs.push_back(logprob_of(element, kind.logprob, place));
-  }
+  if (!kind.logprobs.empty()) completion.logprobs = logprobs_of(choice, kind, ids.size(), place);
   check_end(finish, rules, place, completion);
   return completion;
 }

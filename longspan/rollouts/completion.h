@@ -25,8 +25,8 @@ struct CompletionRules {
 /// An answer of a server.
 struct Completion {
   std::vector<int32_t> token_ids;  // with the end token
-  std::vector<double> logprobs;    // of each token
-  bool has_end;                    // the last token is an end token; otherwise: truncated
+  std::vector<double> logprobs;    // of each token; empty: the kind of server has none
+  bool has_end;                    // the last token ended the answer; otherwise: truncated
   bool operator==(const Completion&) const = default;
 };
 
@@ -38,7 +38,7 @@ std::string completion_request(const CompletionRules& rules, const std::vector<i
 /// broke answers off. Throws UserError, which begins with `place`: no JSON, no answer or too many,
 /// another prompt than the sent one, no token ids, ids outside of the vocabulary, other numbers of
 /// ids and log-probabilities, a log-probability that is missing or above 0, more tokens than
-/// max_length, an end without an end token, tokens after an end token.
+/// max_length, an end without a token that ends an answer, tokens after such a token.
 std::vector<Completion> completions_from(std::string_view body, const CompletionRules& rules,
                                          const std::vector<int32_t>& prompt, int64_t count,
                                          const std::string& place);

@@ -73,8 +73,8 @@ class TinyServer {
         for (int most = most_open; open > most && !most_open.compare_exchange_weak(most, open);) {
         }
         const std::string answer = respond_(request_from(one));
+        --open_;  // before the answer, after which the client may send its next request
         ::send(one, answer.data(), answer.size(), MSG_NOSIGNAL);
-        --open_;
         ::shutdown(one, SHUT_RDWR);
         ::close(one);
       });

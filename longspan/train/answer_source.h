@@ -17,7 +17,7 @@ struct AskedPrompts {
   uint64_t seed;
 };
 
-/// A sampler of a policy. Each answer has its log-probabilities.
+/// A sampler of a policy.
 class AnswerSource {
  public:
   virtual ~AnswerSource() = default;
@@ -31,6 +31,9 @@ class AnswerSource {
   /// rank 0 only. nullopt: `waiting.stops` returned true. Collective unless is_of_rank_0().
   virtual std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
                                                      const Waiting& waiting) = 0;
+
+  /// Whether answers have log-probabilities.
+  virtual bool has_logprobs() const = 0;
 
   /// True if answers() is called on rank 0 alone, from any thread. The answers then depend on more
   /// than the parameters and the seed, and a resumed run cannot repeat them.

@@ -139,7 +139,10 @@ std::optional<std::vector<HeldConversation>> Conversations::hold(
     for (size_t k = 0; k < going_on.size(); ++k) add_answer(all[going_on[k]], (*answers)[k]);
   }
   std::vector<HeldConversation> held;
-  for (Open& open : all) held.push_back(std::move(open.held));
+  for (Open& open : all) {
+    if (!parts_.source.has_logprobs()) open.held.rollout.logprobs.clear();
+    held.push_back(std::move(open.held));
+  }
   return held;
 }
 

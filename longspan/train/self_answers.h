@@ -19,6 +19,7 @@ class SelfAnswers final : public AnswerSource {
   int64_t update(int64_t policy_version) override { return policy_version; }
   std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
                                              const Waiting& waiting) override;
+  bool has_logprobs() const override { return true; }
   bool is_of_rank_0() const override { return false; }
 
  private:

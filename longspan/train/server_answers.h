@@ -33,6 +33,7 @@ class ServerAnswers final : public AnswerSource {
   int64_t update(int64_t policy_version) override;
   std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
                                              const Waiting& waiting) override;
+  bool has_logprobs() const override { return !kind_.logprobs.empty(); }
   bool is_of_rank_0() const override { return true; }
 
  private:

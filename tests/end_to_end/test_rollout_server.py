@@ -9,6 +9,7 @@ import time
 import pytest
 from conftest import Running, add_dataset, free_port, run_to_end, settings_of
 from faults import wait_for
+from patience import patient_time
 from rollout_server import Server, files_of
 from safetensors.torch import load_file
 
@@ -50,6 +51,8 @@ def refused(settings, sentence, ranks=1, times=1, timeout=60):
 def test_each_kind_of_server(kind, ranks, models, tmp_path):
     with Server(kind) as server:
         named = {} if kind == "sglang" else dict(rollout_model="base")
+        if kind == "llama_cpp":
+            named |= dict(importance_sampling_correction="none", rollout_temperature=0.7)
         run = run_to_end(settings_for(models, tmp_path, "run", server, rollout_server=kind, num_iterations=2,
                                       rollout_concurrency=2, sequence_parallel_size=ranks, **named), ranks)
         assert len(server.asked) == (2 * GROUPS if kind != "llama_cpp" else 2 * GROUPS * GENERATIONS)
@@ -61,10 +64,10 @@ def test_each_kind_of_server(kind, ranks, models, tmp_path):
         for row in rows:
             answer = [token for token, trained in zip(row["token_ids"], row["mask"]) if trained]
             assert (2 in answer) == (not row.get("truncated", False)) and answer.count(2) <= 1
-            assert len(row["logprobs"]) == len(answer)
+            assert "logprobs" not in row if kind == "llama_cpp" else len(row["logprobs"]) == len(answer)
             assert row["reward"] == pytest.approx(-len(answer) / 8)
             assert row["policy_version"] == 0
-    assert len(run.logged("sampling/logp_difference")) == STEPS
+    assert len(run.logged("sampling/logp_difference")) == (0 if kind == "llama_cpp" else STEPS)
 
 
 def test_faults_that_pass_change_nothing(models, tmp_path):
@@ -110,14 +113,22 @@ def with_fields(**fields):
     (with_fields(token_ids=[10 ** 6], logprobs=dict(token_logprobs=[-1])), "1000000 is no token id"),
     (with_fields(token_ids=None), "the answer has no token ids"),
     (with_fields(logprobs=dict(token_logprobs=[-1])), "and 1 log-probability"),
-    (with_fields(token_ids=[11, 12], logprobs=dict(token_logprobs=[-1, -1]), finish_reason="stop"),
-     "is no token that ends an answer"),
     (with_fields(token_ids=[2, 2], logprobs=dict(token_logprobs=[-1, -1])), "goes on after its token 2"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_each_fault_of_an_answer(change, sentence, models, tmp_path):
     with Server(change=change) as server:
         run = refused(settings_for(models, tmp_path, "run", server, rollout_concurrency=1), sentence, ranks=2)
         assert f"{server.url}/v1/completions, prompt " in run.text
+
+
+def test_ends_that_are_not_known(models, tmp_path):
+    """The last token of a program that returns the end has ended the answer. Of any other, it must be an end of this run."""
+    change = with_fields(token_ids=[11, 12], logprobs=dict(token_logprobs=[-1, -1]), finish_reason="stop")
+    with Server(change=change) as server:
+        run = run_to_end(settings_for(models, tmp_path, "run", server))
+    assert all(row["token_ids"][-2:] == [11, 12] and "truncated" not in row for row in batch(run, 1))
+    with Server("openai", change=change) as server:
+        refused(settings_for(models, tmp_path, "openai", server, rollout_server="openai"), "is no token that ends an answer")
 
 
 def test_refused_requests_and_dead_servers(models, tmp_path):
@@ -207,28 +218,33 @@ def test_weights_from_the_disk(models, tmp_path):
             assert tensor.equal(state[name]), name
 
 
-@pytest.mark.parametrize("ranks, keys", [(1, {}), (2, dict(zero_stage=3))])
-def test_weights_as_adapters(ranks, keys, models, tmp_path):
+ADAPTERS = {"vllm": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "model"),
+            "sglang": ("/load_lora_adapter", "/unload_lora_adapter", "lora_path")}
+
+
+@pytest.mark.parametrize("kind, ranks, keys", [("vllm", 1, {}), ("vllm", 2, dict(zero_stage=3)), ("sglang", 1, {})])
+def test_weights_as_adapters(kind, ranks, keys, models, tmp_path):
+    load, unload, field = ADAPTERS[kind]
     present, seen = {}, []
 
     def tell(path, body):
-        if path == "/v1/load_lora_adapter":
+        if path == load:
             assert body["lora_name"] not in present
             files = files_of(body["lora_path"])
             assert "adapter_model.safetensors" in files and "adapter_config.json" in files
             present[body["lora_name"]] = load_file(f"{body['lora_path']}/adapter_model.safetensors")
         else:
-            assert path == "/v1/unload_lora_adapter" and present.pop(body["lora_name"])
+            assert path == unload and present.pop(body["lora_name"])
         return 200
 
     def change(number, choices):
         seen.append(sorted(present))
         return choices
 
-    with Server(tell=tell, change=change) as server:
-        run = run_to_end(settings_for(models, tmp_path, "run", server, finetuning_type="lora", rollout_update="lora",
-                                      sequence_parallel_size=ranks, **keys), ranks)
-        names = [body["model"] for body in server.asked]
+    with Server(kind, tell=tell, change=change) as server:
+        run = run_to_end(settings_for(models, tmp_path, "run", server, rollout_server=kind, finetuning_type="lora",
+                                      rollout_update="lora", sequence_parallel_size=ranks, **keys), ranks)
+        names = [body[field] for body in server.asked]
     assert len(set(names)) == STEPS and all(name in before for name, before in zip(names, seen))
     assert [name.rpartition("-")[2] for name in names[::GROUPS]] == ["0", "1", "2", "3"]
     assert len(present) == 1 and files_of(run.output_dir / "policy") == ["version-3"]
@@ -252,6 +268,16 @@ def test_weights_by_a_command(models, tmp_path):
     with Server(tell=lambda path, body: 404) as server:
         refused(settings_for(models, tmp_path, "404", server, rollout_update="command", rollout_update_command="true"),
                 f"{server.url}/pause?mode=keep: status 404")
+    with Server() as server:  # a server is not left paused
+        settings = settings_for(models, tmp_path, "stopped", server, rollout_update="command", rollout_update_command="sleep 60")
+        waiting = Running(settings)
+        end = patient_time() + 60
+        while not server.told:
+            assert patient_time() < end and waiting.ranks[0].poll() is None, waiting.text()
+            time.sleep(0.05)
+        waiting.ranks[0].send_signal(signal.SIGTERM)
+        waiting.wait()
+        assert [path for path, _ in server.told] == ["/pause?mode=keep", "/resume"] and not server.asked
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -311,7 +337,7 @@ def test_adapters_of_batches_ahead(models, tmp_path):
     (dict(rollout_update="lora"), "rollout_update: lora is for finetuning_type: lora"),
     (dict(rollout_update="command"), "belong together"),
     (dict(rollout_server="sglang", rollout_model="base"), "rollout_model: requests to rollout_server: sglang name no model"),
-    (dict(rollout_server="llama_cpp", rollout_temperature=0.7), "are those of temperature 1"),
+    (dict(rollout_server="llama_cpp"), "set importance_sampling_correction: none"),
     (dict(rollout="self", rollout_url="", rollout_update=None, async_steps=1), "the model trains on the same devices"),
     (dict(rollout="self"), "are for rollout: server"),
     (dict(max_staleness=1), "rollouts become older with each update"),
