@@ -98,7 +98,7 @@ def test_completion_in_bash():
     assert completions("train", "a.yaml", "sequence_parallel_m") == ["sequence_parallel_mode="]
     assert "learning_rate=" in completions("train", "a.yaml", "")
     # bash cuts words at =.
-    assert completions("train", "a.yaml", "stage", "=", "d") == ["dpo"]
+    assert completions("train", "a.yaml", "stage", "=", "dp") == ["dpo"]
     assert {"pt", "sft", "rm", "dpo", "kto"} <= set(completions("train", "a.yaml", "stage", "="))
     assert completions("train", "a.yaml", "bf16=t") == ["bf16=true"]
     assert completions("train", "a.yaml", "--sequence-parallel-mode", "zig") == ["zigzag-ring"]
@@ -147,7 +147,7 @@ def test_help_of_a_key():
             assert re.search(rf"^  {key} +\S", text, re.MULTILINE), key
         assert ("batch_size" in text) == (command == "generate")
     assert "value_head_dropout: a number, at least 0, below 1 [0] (stages: rm)" in said("help", "train")
-    assert "LLaMA-Factory: " in said("help", "packing") and "Stages: pt, sft" in said("help", "packing")
+    assert "LLaMA-Factory: " in said("help", "packing") and "Stages: distill_sft, pt, sft" in said("help", "packing")
     ran = subprocess.run([PROGRAM, "help", "cutof_len"], capture_output=True, text=True)
     assert ran.returncode == 1 and "the nearest key is cutoff_len" in ran.stderr
     first = said("help").splitlines()[0]
