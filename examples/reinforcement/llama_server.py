@@ -20,6 +20,7 @@ params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in s
 params.n_parallel = 8  # answers at a time, as rollout_concurrency
 params.n_ctx = 8 * 256  # tokens of a prompt and its answer, for each of them
 params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 params.cpuparams.n_threads = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count()))
 server = xllamacpp.Server(params)
 print("listening at", server.listening_address, flush=True)
