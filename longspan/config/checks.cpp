@@ -163,7 +163,9 @@ void check_rollout_server(const Config& config, const Demand& demand) {
   demand(!kind.model.empty() || policy.rollout_model.empty(),
          fmt::format("rollout_model: requests to rollout_server: {} name no model; remove the key",
                      kind.name));
-  demand(!kind.logprobs.empty() || policy.importance_sampling_correction == "none",
+  const bool corrects = stage_of(config.method).rollouts == RolloutUse::kRewards &&
+                        policy.importance_sampling_correction != "none";
+  demand(!kind.logprobs.empty() || !corrects,
          fmt::format("importance_sampling_correction: rollout_server: {} does not give the "
                      "log-probability of each token; set importance_sampling_correction: none",
                      kind.name));

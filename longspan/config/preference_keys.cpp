@@ -32,9 +32,12 @@ KeySection preference_keys() {
               "kto: weight of good answers."),
        number("kto_rejected_weight", &S::kto_rejected_weight, kNamed, 0,
               "kto: weight of bad answers."),
-       plain("ref_model", &S::ref_model, kFree,
-             "The reference model's folder. Left out: under lora the model without the trained "
-             "adapter, else a copy of the model at the start."),
+       plain(
+           "ref_model", &S::ref_model, kFree,
+           "The reference model's folder; the teacher in distill and distill_sft. Left out in "
+           "other "
+           "stages: under lora the model without the trained adapter, else a copy of the model at "
+           "the start."),
        plain("ref_model_adapters", &S::ref_model_adapters, kFree,
              "LoRA adapter folders of the reference model, with commas between."),
        noted(

@@ -10,7 +10,8 @@
 namespace longspan {
 
 std::vector<int32_t> observation_tokens(const TurnEncoder& encoder, Role role,
-                                        const std::string& content, const std::string& source) {
+                                        const std::string& content, int32_t end_token,
+                                        const std::string& source) {
   // The tokens do not depend on the earlier messages, for which short ones stand.
   const Message user{.role = Role::kUser, .content = "a"},
       answer{.role = Role::kAssistant, .content = "b"},
@@ -35,6 +36,17 @@ std::vector<int32_t> observation_tokens(const TurnEncoder& encoder, Role role,
       std::ranges::find_first_of(answered.rbegin(), answered.rend(), ends.begin(), ends.end());
   std::vector<int32_t> tokens(end == answered.rend() ? answered.end() : end.base(), answered.end());
   tokens.insert(tokens.end(), turns[1].source.begin(), turns[1].source.end());
+  // In templates without an end token, an answer ends with the marker of the next message.
+  if (end == answered.rend() && !tokens.empty() &&
+      std::ranges::find(ends, tokens.front()) != ends.end()) {
+    if (tokens.front() != end_token) {
+      throw UserError(fmt::format(
+          "{}: the answer ended with the marker of another role than {}, which the message has; "
+          "reply with the other role",
+          source, name_of(role)));
+    }
+    tokens.erase(tokens.begin());
+  }
   if (asked == trained) return tokens;
   if (asked.size() < trained.size() || !std::equal(trained.begin(), trained.end(), asked.begin())) {
     throw UserError(fmt::format(

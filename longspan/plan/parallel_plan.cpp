@@ -83,9 +83,11 @@ class Chooser {
     for (const Kind& kind : kinds_) check_heads(kind.request, method);
     const std::vector<int> degrees = degrees_of_all(method.ulysses_degrees, method);
     if (std::ranges::find(degrees, plan.ulysses_size) == degrees.end()) {
-      throw UserError(fmt::format("sequence_parallel_mode: {} cannot divide {} by {}.", method.name,
-                                  counted(request_.num_heads, "attention head"),
-                                  plan.ulysses_size));
+      throw UserError(fmt::format(
+          "sequence_parallel_mode: {} cannot divide {} by {}. Set a mode that takes any number, "
+          "for "
+          "example zigzag-ring or allgather.",
+          method.name, counted(request_.num_heads, "attention head"), plan.ulysses_size));
     }
     plan.head_waves = waves_of(plan);
     complete(plan);

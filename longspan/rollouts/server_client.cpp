@@ -104,8 +104,10 @@ std::optional<std::vector<std::vector<Completion>>> ServerClient::answers(
       if (response->may_pass) {
         problem = clause_of(*response);
       } else if (!response->is_good()) {
-        throw UserError(fmt::format("prompt {} of {}: {}", prompt + 1, prompts.size(),
-                                    http_failure(requests[i], *response)));
+        throw UserError(fmt::format(
+            "prompt {} of {}: {}. Check rollout_url, rollout_server and rollout_model ({}).",
+            prompt + 1, prompts.size(), http_failure(requests[i], *response),
+            rules.adapter.empty() ? rules.model : rules.adapter));
       } else {
         std::vector<Completion> more =
             completions_from(response->body, rules, prompts[prompt], num_answers, place);

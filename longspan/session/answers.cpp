@@ -105,11 +105,13 @@ std::vector<Answer> answers_from(const std::string& text) {
 
 std::vector<Answer> answers_of(const AnsweringModel& model,
                                const std::vector<std::vector<int32_t>>& prompts,
-                               const GenerationOptions& options, int64_t num_at_a_time) {
+                               const GenerationOptions& options, int64_t num_at_a_time,
+                               const std::function<bool()>& go_on) {
   all_or_none(model.world, [&] { check_prompts(model.model, prompts); });
   if (prompts.empty()) return {};
   std::vector<NamedTensor> parameters = gathered(model);
-  std::vector<Answer> answers(prompts.size());
+  std::vector<Answer> answers(prompts.size(),
+                              Answer{.tokens = {}, .reason = FinishReason::kInterrupted});
   all_or_none_patiently(model.world, model.notices, [&] {
     if (model.world.rank() != 0) return;
     CachedDecoder decoder(model.model.spec, std::move(parameters),
@@ -119,7 +121,7 @@ std::vector<Answer> answers_of(const AnsweringModel& model,
         decoder, prompts, options,
         {.token = {},
          .answer = [&](int64_t prompt, Answer answer) { answers[prompt] = std::move(answer); },
-         .go_on = {}});
+         .go_on = go_on});
   });
   if (model.world.size() == 1) return answers;
   return answers_from(model.world.gather_text(text_of(answers))[0]);

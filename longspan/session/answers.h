@@ -25,6 +25,7 @@ struct AnsweringModel {
 /// Collective.
 std::vector<Answer> answers_of(const AnsweringModel& model,
                                const std::vector<std::vector<int32_t>>& prompts,
-                               const GenerationOptions& options, int64_t num_at_a_time);
+                               const GenerationOptions& options, int64_t num_at_a_time,
+                               const std::function<bool()>& go_on);
 
 }  // namespace longspan

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,10 +18,10 @@
 namespace longspan {
 namespace {
 
-std::vector<std::pair<int64_t, int64_t>> heads_of(const ModelSpec& model) {
-  std::vector<std::pair<int64_t, int64_t>> heads;
+std::vector<std::array<int64_t, 3>> heads_of(const ModelSpec& model) {
+  std::vector<std::array<int64_t, 3>> heads;
   for (const auto& [attention, count] : attentions_of(model)) {
-    heads.emplace_back(attention.num_heads, attention.num_kv_heads);
+    heads.push_back({attention.num_heads, attention.num_kv_heads, attention.key_dim});
   }
   return heads;
 }

@@ -181,9 +181,11 @@ class Session {
   at::Tensor label_logprobs(const Row& row);
   /// Generates answers to prompts (token ids) with the current parameters, on the CPU of rank 0.
   /// Returns the answers on every rank. `num_at_a_time`: sequences in the key-value cache. Gathers
-  /// sharded parameters; rank 0 then holds the whole model once more.
+  /// sharded parameters; rank 0 then holds the whole model once more. `go_on`: called on rank 0 for
+  /// each token; false ends all answers with FinishReason::kInterrupted.
   std::vector<Answer> generate(const std::vector<std::vector<int32_t>>& prompts,
-                               const GenerationOptions& options, int64_t num_at_a_time = 8);
+                               const GenerationOptions& options, int64_t num_at_a_time = 8,
+                               const std::function<bool()>& go_on = {});
   /// Saves the model, or the adapter, as a Hugging Face folder.
   void save(const std::string& folder);
   /// Saves folder/checkpoint-N after N steps: the model, the optimizer's state and `source`, the

@@ -37,13 +37,28 @@ class Distillation : public Objective {
     return static_cast<double>(count_labels(row.whole));
   }
   bool replicated() const override { return false; }
-  at::Tensor loss(const Row& row, size_t, double total_weight, Averages&) override {
+  std::vector<std::string> averages() const override {
+    if (documents_ != Documents::kRollouts) return {};
+    return {"completions/mean_length", "completions/clipped_ratio"};
+  }
+  at::Tensor loss(const Row& row, size_t, double total_weight, Averages& averages) override {
+    if (documents_ == Documents::kRollouts && !row.examples.empty()) add_lengths(row, averages);
     return context_.reference->divergence_of(context_.model, row, options_)
         .sum()
         .div(std::max(1.0, total_weight));
   }
 
  private:
+  static void add_lengths(const Row& row, Averages& averages) {
+    const auto D = static_cast<double>(row.num_documents());
+    averages.add("completions/mean_length", static_cast<double>(count_labels(row.whole)), D);
+    double num_truncated = 0;
+    for (const ExamplePointer& example : row.examples) {
+      num_truncated += static_cast<double>(example->num_truncated);
+    }
+    averages.add("completions/clipped_ratio", num_truncated, D);
+  }
+
   ObjectiveContext context_;
   Documents documents_;
   DivergenceOptions options_;
@@ -72,6 +87,10 @@ std::vector<std::string> problems_of_rollouts(const PreferenceSettings& config,
                policy.distill_temperature == defaults.distill_temperature && !policy.distill_top_k,
            "distill_beta, distill_temperature and distill_top_k compare whole distributions, which "
            "a teacher model has; give ref_model, the teacher, or remove the keys");
+    demand(policy.epsilon < 1, "epsilon: the lower clip is 1 - epsilon; give less than 1");
+    demand(!policy.importance_sampling_clip_min ||
+               *policy.importance_sampling_clip_min <= policy.importance_sampling_clip_max,
+           "importance_sampling_clip_min is above importance_sampling_clip_max; lower it");
     demand(policy.rollout == "file",
            "ref_model is missing: give the teacher. Only rollouts of a file can have a teacher's "
            "log-probabilities (teacher_logprobs) instead");

@@ -66,7 +66,8 @@ std::optional<std::vector<size_t>> Conversations::react(std::vector<Open>& all, 
       if (open.is_over) continue;
       const std::vector<int32_t> seen = observation_tokens(
           parts_.encoder, reply.role == "tool" ? Role::kObservation : Role::kUser,
-          reply.observation, "environment_command, conversation " + open.name);
+          reply.observation, open.held.rollout.token_ids.back(),
+          "environment_command, conversation " + open.name);
       Rollout& rollout = open.held.rollout;
       if (std::ssize(rollout.token_ids) + std::ssize(seen) + parts_.policy.max_completion_length >
           parts_.cutoff_len) {

@@ -32,7 +32,7 @@ class RolloutMaker {
  public:
   virtual ~RolloutMaker() = default;
   /// Returns a hash of the rollouts up to a batch, on rank 0, for the last batches that make() has
-  /// seen. Empty: the number of a batch and the parameters determine the rollouts.
+  /// seen. Empty: the rollouts are not known any more, and no later batch depends on them.
   virtual std::string digest(int64_t batch) const = 0;
   /// Returns the file or folder of the rollouts, for errors.
   virtual std::string origin() const = 0;

@@ -24,12 +24,12 @@ std::optional<std::vector<Rollout>> RolloutsAhead::take(int64_t batch, const Wai
   std::unique_lock lock(mutex_);
   for (;;) {
     for (const std::string& line : std::exchange(lines_, {})) waiting.say(line);
-    if (error_) std::rethrow_exception(error_);
     if (const auto found = made_.find(batch); found != made_.end()) {
       std::vector<Rollout> rollouts = std::move(found->second);
       made_.erase(found);
       return rollouts;
     }
+    if (error_) std::rethrow_exception(error_);
     if (waiting.stops()) {
       stops_ = true;
       changed_.notify_all();

@@ -34,7 +34,8 @@ class RolloutsAhead {
 
   void add(int64_t batch, Job job);
   /// Waits for the rollouts of a batch that was added. Says the lines of all jobs. nullopt:
-  /// `waiting.stops` returned true; the jobs are then stopped. Throws the error of any job so far.
+  /// `waiting.stops` returned true; the jobs are then stopped. Throws the error of this job or an
+  /// earlier one.
   std::optional<std::vector<Rollout>> take(int64_t batch, const Waiting& waiting);
 
  private:

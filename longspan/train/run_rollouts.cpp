@@ -88,6 +88,7 @@ class Sampled final : public RolloutMaker {
                    .folder = config.output.output_dir + "/rollouts",
                    .resumed = parts.resumed,
                    .seed = config.optimization.seed,
+                   .shuffles = !config.method.disable_shuffling,
                    .cutoff_len = config.data.cutoff_len,
                    .num_batches = (config.optimization.max_steps + run.policy.num_iterations - 1) /
                                   run.policy.num_iterations}) {}

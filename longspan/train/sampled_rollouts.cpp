@@ -16,6 +16,7 @@
 #include "longspan/rollouts/rollout_check.h"
 #include "longspan/rollouts/rollout_file.h"
 #include "longspan/rollouts/rollout_line.h"
+#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -31,16 +32,18 @@ std::string next_digest(const std::string& digest, const std::string& lines) {
   return fmt::format("{:016x}", fnv1a(digest + lines));
 }
 
-/// Returns the questions of a batch, as places in the data set.
-std::vector<int64_t> places_of(int64_t batch, int64_t num_groups, int64_t size, int64_t seed) {
+/// Returns the questions of a batch, as places in the data set. `seed`: of the order of a pass;
+/// nullopt: the order of the data set.
+std::vector<int64_t> places_of(int64_t batch, int64_t num_groups, int64_t size,
+                               std::optional<int64_t> seed) {
   std::vector<int64_t> places, order;
   int64_t pass = -1;
   for (int64_t i = batch * num_groups; i < (batch + 1) * num_groups; ++i) {
     if (i / size != pass) {
       pass = i / size;
-      order = seeded_permutation(size, seed, pass);
+      if (seed) order = seeded_permutation(size, *seed, pass);
     }
-    places.push_back(order[i % size]);
+    places.push_back(seed ? order[i % size] : i % size);
   }
   return places;
 }
@@ -77,14 +80,28 @@ bool SampledRollouts::has_file(int64_t batch) const {
   return parts_.resumed && std::filesystem::exists(file_of(batch), error);
 }
 
-std::vector<Rollout> SampledRollouts::read(int64_t batch) const {
+std::vector<Rollout> SampledRollouts::read(int64_t batch, int64_t num_groups) const {
   std::vector<std::string> notes;
-  return read_rollouts(file_of(batch), {.needs_reward = parts_.run.needs.rewards}, OnBadRow::kStop,
-                       notes);
+  std::vector<Rollout> rollouts = read_rollouts(
+      file_of(batch), {.needs_reward = parts_.run.needs.rewards}, OnBadRow::kStop, notes);
+  const int64_t N = parts_.run.policy.num_generations;
+  bool fits = std::ssize(rollouts) == num_groups * N;
+  for (int64_t i = 0; fits && i < std::ssize(rollouts); ++i) {
+    fits = rollouts[i].group == rollouts[i / N * N].group;
+  }
+  if (fits) return rollouts;
+  throw UserError(fmt::format(
+      "{}: the file does not have {} of {} rollouts each, which a step needs. Resume with the "
+      "num_generations and batch sizes of the run that wrote the file, or remove the file.",
+      file_of(batch), counted(num_groups, "group"), N));
 }
 
 std::string SampledRollouts::digest(int64_t batch) const {
-  return batch < std::ssize(digests_) ? digests_[batch] : std::string();
+  if (parts_.source.is_of_rank_0()) {
+    return batch < std::ssize(digests_) ? digests_[batch] : std::string();
+  }
+  std::optional<InputFile> file = InputFile::open_if_there(file_of(batch), "file of rollouts");
+  return file ? next_digest("", file->read_all(kAnySize)) : std::string();
 }
 
 std::optional<std::vector<Rollout>> SampledRollouts::make(int64_t batch, int64_t num_groups,
@@ -100,7 +117,8 @@ std::optional<std::vector<Rollout>> SampledRollouts::made_by_all(int64_t batch, 
   std::optional<std::vector<Rollout>> rollouts;
   if (is_begun) {
     all_or_none(run.world, [&] {
-      if (run.world.rank() == 0) rollouts = read(batch);
+      if (run.world.rank() != 0) return;
+      rollouts = read(batch, num_groups);
     });
     return rollouts;
   }
@@ -157,9 +175,9 @@ std::optional<std::vector<Rollout>> SampledRollouts::made_by_rank_0(int64_t batc
 void SampledRollouts::begin_up_to(int64_t last, int64_t num_groups, int64_t policy_version) {
   for (int64_t batch = next_; batch <= last; ++batch) {
     if (has_file(batch)) {
-      ahead_.add(batch, [this, batch](const Waiting& waiting) {
+      ahead_.add(batch, [this, batch, num_groups](const Waiting& waiting) {
         waiting.say(fmt::format("Rollouts of batch {} are read from {}.", batch, file_of(batch)));
-        return std::optional(read(batch));
+        return std::optional(read(batch, num_groups));
       });
       continue;
     }
@@ -209,7 +227,9 @@ SampledRollouts::Asked SampledRollouts::asked(int64_t batch, int64_t num_groups)
               .seed = mix_seed(static_cast<uint64_t>(parts_.seed), static_cast<uint64_t>(batch))};
   const int64_t answer = parts_.run.policy.max_completion_length;
   int64_t group = 0;
-  for (const int64_t place : places_of(batch, num_groups, parts_.questions.size(), parts_.seed)) {
+  for (const int64_t place :
+       places_of(batch, num_groups, parts_.questions.size(),
+                 parts_.shuffles ? std::optional(parts_.seed) : std::nullopt)) {
     const ExamplePointer question = parts_.questions.example(place);
     const std::vector<int32_t>& prompt = question->documents.front().input_ids;
     if (std::ssize(prompt) + answer > parts_.cutoff_len) {

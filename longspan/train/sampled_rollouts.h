@@ -29,14 +29,15 @@ class SampledRollouts final : public RolloutMaker {
     std::string folder;
     bool resumed;  // the run goes on from a checkpoint
     int64_t seed;
+    bool shuffles;        // the questions, anew in each pass over the data set
     int64_t cutoff_len;   // most tokens of a question and its answer
     int64_t num_batches;  // of the whole run
   };
   /// All parts must outlive this object. Throws UserError.
   explicit SampledRollouts(Parts parts);
 
-  /// Empty for a source whose batches the number and the parameters determine. Otherwise a hash of
-  /// the files up to the batch.
+  /// Returns a hash of the files up to the batch; of the batch's file alone if the source depends
+  /// on the parameters and the seed only. Empty: there is no file.
   std::string digest(int64_t batch) const override;
   std::string origin() const override { return parts_.folder; }
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
@@ -53,7 +54,8 @@ class SampledRollouts final : public RolloutMaker {
   void keep_earlier_files() const;
   std::string file_of(int64_t batch) const;
   bool has_file(int64_t batch) const;
-  std::vector<Rollout> read(int64_t batch) const;
+  /// Throws UserError unless the file has whole groups, as many as a batch.
+  std::vector<Rollout> read(int64_t batch, int64_t num_groups) const;
   /// Throws UserError for a question that leaves too little room for an answer.
   Asked asked(int64_t batch, int64_t num_groups) const;
   /// Returns the rollouts with their rewards, and writes the batch's file. nullopt:

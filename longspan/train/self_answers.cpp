@@ -1,5 +1,6 @@
 #include "longspan/train/self_answers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "longspan/settings/policy_settings.h"
@@ -15,7 +16,8 @@ SelfAnswers::SelfAnswers(const PolicySettings& policy, Session& session,
                          std::set<int32_t> end_tokens)
     : policy_(policy), session_(session), end_tokens_(std::move(end_tokens)) {}
 
-std::optional<std::vector<Answer>> SelfAnswers::answers(const AskedPrompts& asked, const Waiting&) {
+std::optional<std::vector<Answer>> SelfAnswers::answers(const AskedPrompts& asked,
+                                                        const Waiting& waiting) {
   std::vector<std::vector<int32_t>> repeated;
   for (const std::vector<int32_t>& prompt : asked.prompts) {
     repeated.insert(repeated.end(), asked.count, prompt);
@@ -28,7 +30,14 @@ std::optional<std::vector<Answer>> SelfAnswers::answers(const AskedPrompts& aske
                                   .end_tokens = end_tokens_,
                                   .seed = asked.seed,
                                   .logprobs = true};
-  return session_.generate(repeated, options, kAnswersAtOnce);
+  std::vector<Answer> answers =
+      session_.generate(repeated, options, kAnswersAtOnce, [&] { return !waiting.stops(); });
+  // Answers are equal on all ranks.
+  const auto is_interrupted = [](const Answer& answer) {
+    return answer.reason == FinishReason::kInterrupted;
+  };
+  if (std::ranges::any_of(answers, is_interrupted)) return std::nullopt;
+  return answers;
 }
 
 }  // namespace longspan

@@ -99,11 +99,14 @@ bool ServerAnswers::change_in_place(int64_t version, const std::string& path,
                      "", waiting.stops)
         .has_value();
   };
-  if (!post(kind_.pause)) return false;
+  if (!post(kind_.pause)) {
+    resume();  // the request may have arrived
+    return false;
+  }
   bool is_changed = false;
   try {
     is_changed = change() && post(kind_.reset_cache);
-  } catch (const UserError&) {
+  } catch (...) {
     // The first error is the one to report.
     try {
       resume();
