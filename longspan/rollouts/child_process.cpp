@@ -1,9 +1,9 @@
 #include "longspan/rollouts/child_process.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +24,32 @@ namespace longspan {
 namespace {
 
 constexpr size_t kMostOfErrors = 2048;
+
+/// Blocks SIGPIPE in this thread: a write to a command that has closed its input returns EPIPE. A
+/// library leaves the process's own handling of signals alone.
+class BlockedSigpipe {
+ public:
+  BlockedSigpipe() {
+    sigemptyset(&sigpipe_);
+    sigaddset(&sigpipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+  ~BlockedSigpipe() {
+    const timespec at_once{};
+    while (!was_pending_ && sigtimedwait(&sigpipe_, nullptr, &at_once) < 0 && errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  BlockedSigpipe(const BlockedSigpipe&) = delete;
+  BlockedSigpipe& operator=(const BlockedSigpipe&) = delete;
+
+ private:
+  sigset_t sigpipe_, before_;
+  bool was_pending_;
+};
 
 /// Returns this process's environment with further variables.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& variables) {
@@ -55,13 +81,14 @@ ChildProcess::ChildProcess(const std::string& command,
     throw UserError(
         fmt::format("{} cannot be started: {}", shortened(command, 120), std::strerror(error)));
   };
-  // Sockets, unlike pipes, can be written without SIGPIPE.
+  // Pipes, unlike sockets, can be opened as /dev/stdin.
   for (size_t i = 0; i < theirs.size(); ++i) {
     std::array<int, 2> pair{};
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) fail(errno);
-    ends_[i] = pair[0];
-    theirs[i] = pair[1];
+    if (::pipe2(pair.data(), O_CLOEXEC) != 0) fail(errno);
+    ends_[i] = pair[i == 0 ? 1 : 0];
+    theirs[i] = pair[i == 0 ? 0 : 1];
   }
+  if (::fcntl(ends_[0], F_SETFL, O_NONBLOCK) != 0) fail(errno);
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&actions);
@@ -69,11 +96,17 @@ ChildProcess::ChildProcess(const std::string& command,
   for (int stream = 0; stream < 3; ++stream) {
     posix_spawn_file_actions_adddup2(&actions, theirs[stream], stream);
   }
-  sigset_t none;
+#if __GLIBC_PREREQ(2, 34)
+  posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+#endif
+  sigset_t none, all;
   sigemptyset(&none);
+  sigfillset(&all);
   posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   std::string words[] = {"/bin/sh", "-c", command};
   char* argv[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
   std::vector<std::string> environment = environment_with(variables);
@@ -117,11 +150,12 @@ void ChildProcess::exchange(std::chrono::milliseconds most) {
       {pending_.empty() ? -1 : ends_[0], POLLOUT, 0}, {ends_[1], POLLIN, 0}, {ends_[2], POLLIN, 0}};
   ::poll(waiting, 3, static_cast<int>(most.count()));
   if (waiting[0].revents != 0) {
-    const ssize_t size =
-        ::send(ends_[0], pending_.data(), pending_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const BlockedSigpipe blocked;
+    const ssize_t size = ::write(ends_[0], pending_.data(), pending_.size());
+    const int error = size < 0 ? errno : 0;
     if (size > 0) pending_.erase(0, static_cast<size_t>(size));
     // A command may ignore its input; its status tells whether it failed.
-    if (size < 0 && errno != EAGAIN && errno != EINTR) {
+    if (error != 0 && error != EAGAIN && error != EINTR) {
       pending_.clear();
       close(ends_[0]);
     }

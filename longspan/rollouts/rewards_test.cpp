@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <thread>
 
 #include "longspan/base/user_error.h"
+#include "longspan/rollouts/user_command.h"
 #include "longspan/settings/policy_settings.h"
 #include "longspan/testing/tiny_server.h"
 
@@ -91,6 +93,20 @@ TEST_CASE("rewards: a command gets JSON lines, and its faults are named") {
   CHECK(complaint_of("cat").find("wanted is {\"reward\": NUMBER}") != std::string::npos);
   CHECK(complaint_of("kill -9 $$").find("signal 9") != std::string::npos);
   CHECK(complaint_of("sed 's/.*/{\"reward\": 1e999}/'") != "");
+}
+
+TEST_CASE("rewards: a command has the streams and signals of a shell") {
+  const auto output = [](const std::string& command, const std::string& input) {
+    return output_of({.key = "k", .command = command, .seconds = 20, .timeout_key = "timeout"},
+                     input);
+  };
+  CHECK(output("cat /dev/stdin", "a\n") == "a\n");
+  // More than a pipe holds, and never read.
+  CHECK(output("exec <&-; echo done", std::string(1 << 22, 'x')) == "done\n");
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  CHECK_THROWS_WITH_AS(output("kill -PIPE $$; echo alive", ""),
+                       doctest::Contains("was ended by signal 13"), UserError);
+  std::signal(SIGPIPE, before);
 }
 
 TEST_CASE("rewards: a regular expression matches the whole answer") {

@@ -8,6 +8,7 @@ import sys
 import pytest
 from conftest import Running, add_dataset, run_to_end, settings_of, write_model
 from faults import wait_for
+from full_disk import full_disk, shim  # noqa: F401 (fixtures)
 
 STEPS = 4
 
@@ -48,6 +49,22 @@ def test_resumed_amid_a_batch(ranks, models, tmp_path):
     from_third = str(whole.output_dir / "checkpoint-3")
     resumed = run_to_end(settings_for(models, tmp_path, "whole", **keys, resume_from_checkpoint=from_third), ranks)
     assert (resumed.output_dir / "model.safetensors").read_bytes() == weights
+
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_full_disk(ranks, models, tmp_path, full_disk):  # noqa: F811 (the fixture)
+    keys = dict(sequence_parallel_size=ranks)
+    undisturbed = run_to_end(settings_for(models, tmp_path, "undisturbed", **keys), ranks)
+    full_disk("batch-000001")
+    failed = Running(settings_for(models, tmp_path, "run", **keys), ranks).wait()
+    assert all(status != 0 for status in failed.statuses), failed.text
+    assert failed.text.count("batch-000001.jsonl: No space left on device. Free some space") == 1, failed.text
+    assert (failed.output_dir / "checkpoint-2").is_dir()
+    full_disk("no file")
+    resumed = run_to_end(settings_for(models, tmp_path, "run", **keys, resume_from_checkpoint=True), ranks)
+    weights = [(run.output_dir / "model.safetensors").read_bytes() for run in (undisturbed, resumed)]
+    assert weights[0] == weights[1]
 
 
 def file_settings(models, folder, name, **keys):
