@@ -184,8 +184,11 @@ def test_a_resumed_run_reads_its_files(models, tmp_path):
         text = file.read_text()
         file.unlink()
         refuse("batch-000001.jsonl: the file is missing, and the checkpoint is amid the updates on its rollouts")
-        file.write_text(text.replace("1", "3", 1))
+        rows = [json.loads(line) for line in text.splitlines()]
+        file.write_text("\n".join(json.dumps(row | dict(reward=row["reward"] + 1)) for row in rows) + "\n")
         refuse("are not those of the run that saved the checkpoint")
+        file.write_text("".join(text.splitlines(True)[1:]))
+        refuse(f"does not have {GROUPS} groups of {GENERATIONS} rollouts each")
 
         anew = run_to_end(settings_for(models, tmp_path, "run", server, **keys, overwrite_output_dir=True,
                                        resume_from_checkpoint=False))

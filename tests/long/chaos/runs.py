@@ -18,7 +18,7 @@ ADDRESSES = ["10.77.0.1", "10.77.0.2"]  # of two machines
 ALONE, RANKS, LAUNCHER, MACHINES, TORCHRUN_MACHINES = "alone", "ranks", "launcher", "two machines", "torchrun on two machines"
 
 # Rollouts of the model itself: a run may be killed between the updates on a batch. These stages have no evaluation.
-ROLLOUTS = dict(rollout="self", num_generations=2, num_iterations=2, max_completion_length=8, eval_dataset=None,
+ROLLOUTS = dict(rollout="self", num_generations=2, num_iterations=2, max_completion_length=8, cutoff_len=160, eval_dataset=None,
                 eval_strategy=None, eval_steps=None)
 LORA = dict(finetuning_type="lora", lora_rank=4, lora_dropout=0.1)
 STAGES = {
