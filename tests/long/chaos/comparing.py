@@ -13,7 +13,7 @@ NOT_COMPARED = {"memory.json", "sequence_parallel.json", "expert_parallel.json",
 
 
 def is_compared(name):
-    return not (name in NOT_COMPARED or name.startswith((".", "checkpoint-", "reference_logps_")) or name.endswith((".png", ".lock")))
+    return not (name in NOT_COMPARED or name.startswith((".", "checkpoint-", "reference_logps_", "rollouts.kept")) or name.endswith((".png", ".lock")))
 
 
 def without_times(value):
@@ -53,7 +53,8 @@ def differing_values(name, left, right):
 
 def places_of(model, record):
     """Path by name of what is compared, where logs and results are in a folder of their own."""
-    found = {path.name: path for path in model.iterdir() if is_compared(path.name)}
+    found = {path.name: path for path in model.iterdir() if is_compared(path.name) and path.name != "rollouts"}
+    found |= {f"rollouts/{path.name}": path for path in model.glob("rollouts/*") if is_compared(path.name)}
     if record != model:
         found = {name: path for name, path in found.items() if name not in NUMBERS | LINES}
         found |= {path.name: path for path in record.iterdir() if path.name in NUMBERS | LINES}
