@@ -13,7 +13,8 @@ NOT_COMPARED = {"memory.json", "sequence_parallel.json", "expert_parallel.json",
 
 
 def is_compared(name):
-    return not (name in NOT_COMPARED or name.startswith((".", "checkpoint-", "reference_logps_", "rollouts.kept")) or name.endswith((".png", ".lock")))
+    beside = (".", "checkpoint-", "reference_logps_", "rollouts.kept")
+    return not (name in NOT_COMPARED or name.startswith(beside) or name.endswith((".png", ".lock")))
 
 
 def without_times(value):
