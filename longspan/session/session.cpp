@@ -299,11 +299,9 @@ at::Tensor Session::label_logprobs(const Row& row) {
 std::vector<Answer> Session::generate(const std::vector<std::vector<int32_t>>& prompts,
                                       const GenerationOptions& options, int64_t num_at_a_time,
                                       const std::function<bool()>& go_on) {
-  return answers_of({.model = impl_->plan.model,
-                     .trained = impl_->trained,
-                     .world = impl_->workers.world(),
-                     .notices = impl_->workers.notices()},
-                    prompts, options, num_at_a_time, go_on);
+  Impl& s = *impl_;
+  return answers_of({s.plan.model, s.trained, s.workers.world(), s.workers.notices()}, prompts,
+                    options, num_at_a_time, go_on);
 }
 
 void Session::save(const std::string& folder) {
