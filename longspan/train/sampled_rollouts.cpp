@@ -32,6 +32,18 @@ std::string next_digest(const std::string& digest, const std::string& lines) {
   return fmt::format("{:016x}", fnv1a(digest + lines));
 }
 
+constexpr const char* kEnvironment = "environment";  // in Rollout::rewards
+
+/// Returns the tokens of the last answer without its end token.
+std::vector<int32_t> last_answer(const Rollout& rollout) {
+  auto end = std::ssize(rollout.mask);
+  while (end > 0 && !rollout.mask[end - 1]) --end;
+  auto begin = end;
+  while (begin > 0 && rollout.mask[begin - 1]) --begin;
+  if (!rollout.is_truncated && end > begin) --end;
+  return {rollout.token_ids.begin() + begin, rollout.token_ids.begin() + end};
+}
+
 /// Returns the questions of a batch, as places in the data set. `seed`: of the order of a pass;
 /// nullopt: the order of the data set.
 std::vector<int64_t> places_of(int64_t batch, int64_t num_groups, int64_t size,
@@ -82,8 +94,8 @@ bool SampledRollouts::has_file(int64_t batch) const {
 
 std::vector<Rollout> SampledRollouts::read(int64_t batch, int64_t num_groups) const {
   std::vector<std::string> notes;
-  std::vector<Rollout> rollouts = read_rollouts(
-      file_of(batch), {.needs_reward = parts_.run.needs.rewards}, OnBadRow::kStop, notes);
+  std::vector<Rollout> rollouts =
+      read_rollouts(file_of(batch), {.needs_reward = false}, OnBadRow::kStop, notes);
   const int64_t N = parts_.run.policy.num_generations;
   bool fits = std::ssize(rollouts) == num_groups * N;
   for (int64_t i = 0; fits && i < std::ssize(rollouts); ++i) {
@@ -129,7 +141,7 @@ std::optional<std::vector<Rollout>> SampledRollouts::made_by_all(int64_t batch, 
   auto held = parts_.conversations.hold(asked.questions, version, asked.seed, waiting);
   all_or_none_patiently(run.world, run.notices, [&] {
     if (run.world.rank() == 0 && held) {
-      rollouts = judged(asked, *std::move(held), version, waiting);
+      rollouts = judged(asked, rollouts_of(asked, *std::move(held), version), waiting);
     }
   });
   return rollouts;
@@ -177,7 +189,13 @@ void SampledRollouts::begin_up_to(int64_t last, int64_t num_groups, int64_t poli
     if (has_file(batch)) {
       ahead_.add(batch, [this, batch, num_groups](const Waiting& waiting) {
         waiting.say(fmt::format("Rollouts of batch {} are read from {}.", batch, file_of(batch)));
-        return std::optional(read(batch, num_groups));
+        std::vector<Rollout> rollouts = read(batch, num_groups);
+        const bool is_judged =
+            !rewards_ || std::ranges::all_of(rollouts, [](const Rollout& rollout) {
+              return rollout.reward.has_value();
+            });
+        if (is_judged) return std::optional(std::move(rollouts));
+        return judged(asked(batch, num_groups), std::move(rollouts), waiting);
       });
       continue;
     }
@@ -187,7 +205,11 @@ void SampledRollouts::begin_up_to(int64_t last, int64_t num_groups, int64_t poli
                  auto held = parts_.conversations.hold(asked.questions, policy_version, asked.seed,
                                                        waiting);
                  if (!held) return std::nullopt;
-                 return judged(asked, *std::move(held), policy_version, waiting);
+                 std::vector<Rollout> rollouts =
+                     rollouts_of(asked, *std::move(held), policy_version);
+                 // A reward that fails loses no answer.
+                 if (rewards_) write(asked.batch, rollouts);
+                 return judged(asked, std::move(rollouts), waiting);
                });
   }
 }
@@ -257,35 +279,49 @@ bool SampledRollouts::add_rewards(const std::vector<JudgedAnswer>& answers, cons
   return true;
 }
 
-std::optional<std::vector<Rollout>> SampledRollouts::judged(const Asked& asked,
-                                                            std::vector<HeldConversation> held,
-                                                            int64_t policy_version,
-                                                            const Waiting& waiting) const {
+std::vector<Rollout> SampledRollouts::rollouts_of(const Asked& asked,
+                                                  std::vector<HeldConversation> held,
+                                                  int64_t policy_version) const {
   const int64_t N = parts_.run.policy.num_generations;
   std::vector<Rollout> rollouts;
-  std::vector<JudgedAnswer> texts;
   for (size_t i = 0; i < held.size(); ++i) {
-    const AskedQuestion& question = asked.questions[i / N];
     Rollout& rollout = rollouts.emplace_back(std::move(held[i].rollout));
-    rollout.group = question.name;
+    rollout.group = asked.questions[i / N].name;
     rollout.policy_version = policy_version;
+    if (held[i].reward) rollout.rewards = {{kEnvironment, *held[i].reward}};
+  }
+  return rollouts;
+}
+
+std::optional<std::vector<Rollout>> SampledRollouts::judged(const Asked& asked,
+                                                            std::vector<Rollout> rollouts,
+                                                            const Waiting& waiting) const {
+  const int64_t N = parts_.run.policy.num_generations;
+  std::vector<JudgedAnswer> texts;
+  for (size_t i = 0; i < rollouts.size(); ++i) {
+    const AskedQuestion& question = asked.questions[i / N];
+    const Rollout& rollout = rollouts[i];
+    const auto environment = rollout.rewards.find(kEnvironment);
     texts.push_back({.prompt = parts_.tokenizer.decode(question.prompt, true),
-                     .answer = std::move(held[i].answer),
+                     .answer = parts_.tokenizer.decode(last_answer(rollout), true),
                      .solution = question.solution,
                      .num_tokens = num_trained(rollout),
-                     .is_truncated = rollout.is_truncated,
-                     .environment = held[i].reward});
+                     .is_truncated = rollout.is_truncated});
+    if (environment != rollout.rewards.end()) texts.back().environment = environment->second;
   }
   if (rewards_ && !add_rewards(texts, waiting, rollouts)) return std::nullopt;
-  const std::string lines = lines_of(rollouts);
+  write(asked.batch, rollouts);
+  return rollouts;
+}
+
+void SampledRollouts::write(int64_t batch, const std::vector<Rollout>& rollouts) const {
   std::error_code error;
   std::filesystem::create_directories(parts_.folder, error);
   if (error) {
     throw UserError(fmt::format("the folder {} for rollouts cannot be made: {}", parts_.folder,
                                 error.message()));
   }
-  write_file_atomically(file_of(asked.batch), lines);
-  return rollouts;
+  write_file_atomically(file_of(batch), lines_of(rollouts));
 }
 
 }  // namespace longspan

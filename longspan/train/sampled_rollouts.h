@@ -58,10 +58,15 @@ class SampledRollouts final : public RolloutMaker {
   std::vector<Rollout> read(int64_t batch, int64_t num_groups) const;
   /// Throws UserError for a question that leaves too little room for an answer.
   Asked asked(int64_t batch, int64_t num_groups) const;
+  /// Returns the rollouts without `reward`; Rollout::rewards has the environment's.
+  std::vector<Rollout> rollouts_of(const Asked& asked, std::vector<HeldConversation> held,
+                                   int64_t policy_version) const;
   /// Returns the rollouts with their rewards, and writes the batch's file. nullopt:
   /// `waiting.stops` returned true.
-  std::optional<std::vector<Rollout>> judged(const Asked& asked, std::vector<HeldConversation> held,
-                                             int64_t policy_version, const Waiting& waiting) const;
+  std::optional<std::vector<Rollout>> judged(const Asked& asked, std::vector<Rollout> rollouts,
+                                             const Waiting& waiting) const;
+  /// Writes the batch's file. Throws UserError.
+  void write(int64_t batch, const std::vector<Rollout>& rollouts) const;
   /// Returns false if `waiting.stops` returned true.
   bool add_rewards(const std::vector<JudgedAnswer>& answers, const Waiting& waiting,
                    std::vector<Rollout>& rollouts) const;

@@ -362,7 +362,8 @@ def test_rewards_of_a_service(models, tmp_path):
             rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             bodies.append(rows)
             text = replies.get("text") or json.dumps([len(row["completion"]) / 10 for row in rows])
-            self.send_response(replies.get("status", 200))
+            is_over = len(bodies) > replies.get("after", len(bodies))
+            self.send_response(503 if is_over else replies.get("status", 200))
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text.encode())
@@ -388,4 +389,17 @@ def test_rewards_of_a_service(models, tmp_path):
             replies.update(reply)
             refused(settings_for(models, tmp_path, "refused", server, **keys), sentence)
         refused(settings_for(models, tmp_path, "refused", server, **keys | dict(reward_format="(")), "reward_format: ")
+        # The reward of the second batch fails: its answers are kept, and a resumed run asks for their rewards alone.
+        replies.clear()
+        bodies.clear()
+        settings = settings_for(models, tmp_path, "goes_on", server, **keys)
+        asked = len(server.asked)
+        replies["after"] = len(bodies) + 1
+        refused(settings, f"reward_url {url}: status 503")
+        assert len(server.asked) == asked + 2 * GROUPS
+        replies.clear()
+        resumed = run_to_end(settings | dict(resume_from_checkpoint=True))
+        assert len(server.asked) == asked + 2 * GROUPS and len(bodies) == 3
+        assert all("reward" in row for row in batch(resumed, 1))
+    assert weights(resumed) == weights(run)
     judge.shutdown()
