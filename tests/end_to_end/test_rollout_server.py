@@ -184,8 +184,7 @@ def test_a_resumed_run_reads_its_files(models, tmp_path):
         text = file.read_text()
         file.unlink()
         refuse("batch-000001.jsonl: the file is missing, and the checkpoint is amid the updates on its rollouts")
-        rows = [json.loads(line) for line in text.splitlines()]
-        file.write_text("\n".join(json.dumps(row | dict(reward=row["reward"] + 1)) for row in rows) + "\n")
+        file.write_text("".join(json.dumps(json.loads(row) | dict(reward=1)) + "\n" for row in text.splitlines()))
         refuse("are not those of the run that saved the checkpoint")
         file.write_text("".join(text.splitlines(True)[1:]))
         refuse(f"does not have {GROUPS} groups of {GENERATIONS} rollouts each")
@@ -362,8 +361,7 @@ def test_rewards_of_a_service(models, tmp_path):
             rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             bodies.append(rows)
             text = replies.get("text") or json.dumps([len(row["completion"]) / 10 for row in rows])
-            is_over = len(bodies) > replies.get("after", len(bodies))
-            self.send_response(503 if is_over else replies.get("status", 200))
+            self.send_response(503 if len(bodies) > replies.get("after", len(bodies)) else replies.get("status", 200))
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text.encode())
@@ -390,11 +388,9 @@ def test_rewards_of_a_service(models, tmp_path):
             refused(settings_for(models, tmp_path, "refused", server, **keys), sentence)
         refused(settings_for(models, tmp_path, "refused", server, **keys | dict(reward_format="(")), "reward_format: ")
         # The reward of the second batch fails: its answers are kept, and a resumed run asks for their rewards alone.
-        replies.clear()
         bodies.clear()
-        settings = settings_for(models, tmp_path, "goes_on", server, **keys)
-        asked = len(server.asked)
-        replies["after"] = len(bodies) + 1
+        replies.update(status=200, text="", after=1)
+        settings, asked = settings_for(models, tmp_path, "goes_on", server, **keys), len(server.asked)
         refused(settings, f"reward_url {url}: status 503")
         assert len(server.asked) == asked + 2 * GROUPS
         replies.clear()
