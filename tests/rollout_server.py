@@ -66,7 +66,41 @@ KINDS = {
 }
 
 
-class Server:
+class QuietHandler(http.server.BaseHTTPRequestHandler):
+    def reply(self, status, text):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+class Service:
+    """A server on a thread, until the end of the block."""
+
+    def __init__(self, handler, port=0):
+        class Threads(http.server.ThreadingHTTPServer):
+            request_queue_size = 64
+
+        self._server = Threads(("127.0.0.1", port), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, kwargs=dict(poll_interval=0.05), daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Server(Service):
     """`status(number)`: of the request of that number for answers; None or 200: it succeeds. `seconds(number)`: before its
     answer. `change(number, choices)`: returns the choices, or text in place of the response. `tell(path, body)`: of any other
     request; returns the status."""
@@ -76,7 +110,7 @@ class Server:
         where, read, choice_of, response_of = KINDS[kind]
         lock = threading.Lock()
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_POST(handler):
                 text = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
                 body = json.loads(text) if text else None
@@ -87,21 +121,9 @@ class Server:
                         self.told.append((handler.path, body))
                     code = tell(handler.path, body) if tell else 200
                     reply = code, json.dumps(dict(success=code == 200))
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    handler.send_response(reply[0])
-                    handler.send_header("Content-Length", str(len(reply[1])))
-                    handler.end_headers()
-                    handler.wfile.write(reply[1].encode())
+                handler.reply(*reply)
 
-            def log_message(handler, *_):
-                pass
-
-        class Threads(http.server.ThreadingHTTPServer):
-            request_queue_size = 64
-
-        self._server = Threads(("127.0.0.1", port), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, kwargs=dict(poll_interval=0.05), daemon=True).start()
+        super().__init__(Handler, port)
 
     def _complete(self, body, read, choice_of, response_of, lock, status, seconds, change):
         with lock:
@@ -122,15 +144,23 @@ class Server:
             with lock:
                 self.open -= 1
 
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
 
-    def __enter__(self):
-        return self
+class RewardService(Service):
+    """A reward is a tenth of the answer's length. `replies`: `text` and `status` of the next replies, and `after`: the number
+    of the request that gets status 503."""
 
-    def __exit__(self, *_):
-        self.close()
+    def __init__(self):
+        self.bodies, self.replies = [], {}
+
+        class Handler(QuietHandler):
+            def do_POST(handler):
+                rows = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+                self.bodies.append(rows)
+                busy = len(self.bodies) - 1 == self.replies.get("after")
+                text = self.replies.get("text") or json.dumps([len(row["completion"]) / 10 for row in rows])
+                handler.reply(503 if busy else self.replies.get("status", 200), text)
+
+        super().__init__(Handler)
 
 
 def files_of(folder):

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "longspan/base/fnv1a.h"
 #include "longspan/base/user_error.h"
 #include "longspan/saving/training_state.h"
 
@@ -87,6 +88,20 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
           ? fmt::format("Set gradient_accumulation_steps: {}.",
                         then.rows_per_step / rows_per_micro_batch)
           : fmt::format("Choose the three so that their product is {}.", then.rows_per_step));
+}
+
+std::string digest_of(const RunIdentity& identity) {
+  if (identity.contents.empty()) return "";
+  std::string text =
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n", identity.stage, identity.finetuning_type,
+                  identity.trained, identity.rows, identity.num_rows, identity.rows_per_step,
+                  identity.seed, identity.shuffled, identity.rope_scaling);
+  for (const auto& [key, value] : identity.settings) text += fmt::format("{}={}\n", key, value);
+  for (const RunFile& file : identity.contents) {
+    if (!file.digest) return "";
+    text += fmt::format("{} {} {:016x}\n", name_of(file.role), file.name, *file.digest);
+  }
+  return fmt::format("{:016x}", fnv1a(text));
 }
 
 std::vector<std::string> changes_since(const std::string& checkpoint, const RunIdentity& then,

@@ -197,8 +197,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
     RunReports reports(config.method, config.optimization, config.output, memory, parts.meter,
                        events);
     const std::unique_ptr<ExampleSource> source = source_of(
-        config, parts,
-        {session, workers, data, run.template_time, control, events, start.resumed.has_value()});
+        config, parts, {session, workers, data, run.template_time, control, events, start});
     const StepSchedule schedule(config.method, config.optimization, config.output,
                                 source->num_batches());
     TrainingStep step(config.optimization, schedule, session, *source, control);

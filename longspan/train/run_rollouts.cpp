@@ -6,6 +6,8 @@
 #include "longspan/data/turns.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/registers/stage.h"
+#include "longspan/saving/training_state.h"
+#include "longspan/settings/choices.h"
 #include "longspan/settings/data_settings.h"
 #include "longspan/settings/method_settings.h"
 #include "longspan/settings/model_settings.h"
@@ -86,7 +88,9 @@ class Sampled final : public RolloutMaker {
                    .questions = *parts.data.train,
                    .tokenizer = tokenizer_,
                    .folder = config.output.output_dir + "/rollouts",
-                   .resumed = parts.resumed,
+                   .resumed = parts.start.resumed.has_value(),
+                   .goes_on = parts.start.launch.is_restart || goes_on_by_itself(config.output),
+                   .identity = digest_of(parts.start.identity),
                    .seed = config.optimization.seed,
                    .shuffles = !config.method.disable_shuffling,
                    .cutoff_len = config.data.cutoff_len,

@@ -8,6 +8,7 @@
 #include "longspan/session/session.h"
 #include "longspan/session/workers.h"
 #include "longspan/train/run_data.h"
+#include "longspan/train/run_start.h"
 
 namespace longspan {
 
@@ -35,7 +36,7 @@ struct RolloutParts {
   const LocalTime& template_time;
   const RunControl& control;
   Events& events;
-  bool resumed;  // the run goes on from a checkpoint
+  const RunStart& start;
 };
 
 /// The settings and the parts must outlive the source. Throws UserError. Collective.

@@ -64,7 +64,25 @@ std::vector<int64_t> places_of(int64_t batch, int64_t num_groups, int64_t size,
 
 SampledRollouts::SampledRollouts(Parts parts) : parts_(std::move(parts)) {
   if (parts_.run.needs.rewards) rewards_.emplace(parts_.run.policy);
-  if (!parts_.resumed && parts_.run.world.rank() == 0) keep_earlier_files();
+  if (!parts_.resumed && parts_.run.world.rank() == 0) begin_folder();
+}
+
+void SampledRollouts::begin_folder() {
+  const std::string name = parts_.folder + "/run-identity";
+  std::optional<InputFile> file = InputFile::open_if_there(name, "identity of a run");
+  if (parts_.goes_on && !parts_.identity.empty() && file &&
+      file->read_all(kAnySize) == parts_.identity) {
+    parts_.resumed = true;
+    if (!parts_.source.is_of_rank_0()) return;
+    parts_.run.events.say(fmt::format(
+        "{} has rollouts of this run, which ended before its first checkpoint: they are used. To "
+        "sample anew, set overwrite_output_dir: true.",
+        parts_.folder));
+    return;
+  }
+  keep_earlier_files();
+  make_folder();
+  write_file_atomically(name, parts_.identity);
 }
 
 void SampledRollouts::keep_earlier_files() const {
@@ -195,7 +213,9 @@ void SampledRollouts::begin_up_to(int64_t last, int64_t num_groups, int64_t poli
               return rollout.reward.has_value();
             });
         if (is_judged) return std::optional(std::move(rollouts));
-        return judged(asked(batch, num_groups), std::move(rollouts), waiting);
+        const Asked asked = this->asked(batch, num_groups);
+        check_prompts(asked, rollouts);
+        return judged(asked, std::move(rollouts), waiting);
       });
       continue;
     }
@@ -265,6 +285,23 @@ SampledRollouts::Asked SampledRollouts::asked(int64_t batch, int64_t num_groups)
   return asked;
 }
 
+void SampledRollouts::check_prompts(const Asked& asked,
+                                    const std::vector<Rollout>& rollouts) const {
+  const int64_t N = parts_.run.policy.num_generations;
+  for (size_t i = 0; i < rollouts.size(); ++i) {
+    const std::vector<int32_t>& prompt = asked.questions[i / N].prompt;
+    const std::vector<int32_t>& ids = rollouts[i].token_ids;
+    if (ids.size() >= prompt.size() && std::equal(prompt.begin(), prompt.end(), ids.begin())) {
+      continue;
+    }
+    throw UserError(
+        fmt::format("{}: rollout {} answers another question than the data set has in this place, "
+                    "so its reward cannot be computed. Resume with the data set, template and seed "
+                    "of the run that wrote the file, or remove the file.",
+                    file_of(asked.batch), i + 1));
+  }
+}
+
 bool SampledRollouts::add_rewards(const std::vector<JudgedAnswer>& answers, const Waiting& waiting,
                                   std::vector<Rollout>& rollouts) const {
   const auto rewards = rewards_->of(answers, waiting.stops);
@@ -314,13 +351,17 @@ std::optional<std::vector<Rollout>> SampledRollouts::judged(const Asked& asked,
   return rollouts;
 }
 
-void SampledRollouts::write(int64_t batch, const std::vector<Rollout>& rollouts) const {
+void SampledRollouts::make_folder() const {
   std::error_code error;
   std::filesystem::create_directories(parts_.folder, error);
   if (error) {
     throw UserError(fmt::format("the folder {} for rollouts cannot be made: {}", parts_.folder,
                                 error.message()));
   }
+}
+
+void SampledRollouts::write(int64_t batch, const std::vector<Rollout>& rollouts) const {
+  make_folder();
   write_file_atomically(file_of(batch), lines_of(rollouts));
 }
 

@@ -15,9 +15,10 @@ namespace longspan {
 /// set. Rank 0 writes each batch into `folder` (JSON lines, docs/rollouts.md) before the batch is
 /// used.
 ///
-/// A resumed run reads a batch from its file where the batch cannot be sampled again: if some
-/// updates have used the batch already, or if the source gives other answers each time. A new run
-/// moves the folder of an earlier run away.
+/// A run that goes on reads a batch from its file where the batch cannot be sampled again: if some
+/// updates have used the batch already, or if the source gives other answers each time. A run goes
+/// on from a checkpoint, or from a start that ended before its first checkpoint. Any other run
+/// moves the folder away.
 class SampledRollouts final : public RolloutMaker {
  public:
   struct Parts {
@@ -27,7 +28,9 @@ class SampledRollouts final : public RolloutMaker {
     const ExampleSet& questions;
     const Tokenizer& tokenizer;
     std::string folder;
-    bool resumed;  // the run goes on from a checkpoint
+    bool resumed;          // from a checkpoint
+    bool goes_on;          // the same command, run again, goes on where it ended
+    std::string identity;  // digest_of(RunIdentity); empty: not known
     int64_t seed;
     bool shuffles;        // the questions, anew in each pass over the data set
     int64_t cutoff_len;   // most tokens of a question and its answer
@@ -51,13 +54,18 @@ class SampledRollouts final : public RolloutMaker {
     uint64_t seed;
   };
 
+  /// Takes the files of an earlier start of the same run, or moves the folder of another run away.
+  void begin_folder();
   void keep_earlier_files() const;
+  void make_folder() const;  // throws UserError
   std::string file_of(int64_t batch) const;
   bool has_file(int64_t batch) const;
   /// Throws UserError unless the file has whole groups, as many as a batch.
   std::vector<Rollout> read(int64_t batch, int64_t num_groups) const;
   /// Throws UserError for a question that leaves too little room for an answer.
   Asked asked(int64_t batch, int64_t num_groups) const;
+  /// Throws UserError unless the prompts of the file's rollouts are the questions of the batch.
+  void check_prompts(const Asked& asked, const std::vector<Rollout>& rollouts) const;
   /// Returns the rollouts without `reward`; Rollout::rewards has the environment's.
   std::vector<Rollout> rollouts_of(const Asked& asked, std::vector<HeldConversation> held,
                                    int64_t policy_version) const;

@@ -3,14 +3,13 @@
 import json
 import pathlib
 import signal
-import threading
 import time
 
 import pytest
 from conftest import Running, add_dataset, free_port, run_to_end, settings_of
 from faults import wait_for
 from patience import patient_time
-from rollout_server import Server, files_of
+from rollout_server import RewardService, Server, files_of
 from safetensors.torch import load_file
 
 STEPS, GROUPS, GENERATIONS = 4, 2, 3
@@ -31,9 +30,12 @@ def settings_for(models, folder, name, server, **keys):
                            save_strategy="steps", save_steps=1) | keys
 
 
+def batch_file(folder, number):
+    return folder / "rollouts" / f"batch-{number:06}.jsonl"
+
+
 def batch(run, number):
-    path = run.output_dir / "rollouts" / f"batch-{number:06}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in batch_file(run.output_dir, number).read_text().splitlines()]
 
 
 def weights(run):
@@ -193,7 +195,7 @@ def test_a_resumed_run_reads_its_files(models, tmp_path):
                                        resume_from_checkpoint=False))
         kept = whole.output_dir / "rollouts.kept"
         assert anew.text.count(f"Rollouts of an earlier run are kept in {kept}.") == 1
-        assert len(list(kept.iterdir())) == 3 and len(server.asked) == 2 * asked
+        assert len(list(kept.glob("batch-*"))) == 3 and len(server.asked) == 2 * asked
     assert weights(anew) == bytes_of_whole
 
 
@@ -352,49 +354,47 @@ def test_keys_that_do_not_fit(keys, sentence, models, tmp_path):
 
 
 def test_rewards_of_a_service(models, tmp_path):
-    import http.server
-
-    bodies, replies = [], {}
-
-    class Judge(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            bodies.append(rows)
-            text = replies.get("text") or json.dumps([len(row["completion"]) / 10 for row in rows])
-            self.send_response(503 if len(bodies) - 1 == replies.get("after") else replies.get("status", 200))
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_):
-            pass
-
-    judge = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
-    threading.Thread(target=judge.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{judge.server_port}/judge"
-    keys = dict(rewards="http,format", reward_url=url, reward_format="(?s).{0,9}", reward_weights="1,2", max_steps=2)
-    with Server() as server:
+    with RewardService() as judge, Server() as server:
+        keys = dict(rewards="http,format", reward_url=judge.url, reward_format="(?s).{0,9}", reward_weights="1,2", max_steps=2)
         run = run_to_end(settings_for(models, tmp_path, "run", server, **keys))
-        for row, judged in zip(batch(run, 0), bodies[0]):
+        for row, judged in zip(batch(run, 0), judge.bodies[0]):
             short = float(len(judged["completion"]) < 10)
             assert row["rewards"] == {"http": len(judged["completion"]) / 10, "format": short}
             assert row["reward"] == pytest.approx(row["rewards"]["http"] + 2 * short)
             assert judged["solution"] and "What is" in judged["prompt"]
+        asked = len(server.asked)  # each start fails before the first checkpoint, and the next one uses its answers
         for reply, sentence in [(dict(text="[1]"), "the reward function http returned 1 reward for 6 answers"),
-                                (dict(text="no"), f"reward_url {url}"),
-                                (dict(status=503, text="x"), f"reward_url {url}: status 503, x (reward_timeout: 60 s)")]:
-            replies.clear()
-            replies.update(reply)
-            refused(settings_for(models, tmp_path, "refused", server, **keys), sentence)
+                                (dict(text="no"), f"reward_url {judge.url}"),
+                                (dict(status=503, text="x"), f"reward_url {judge.url}: status 503, x (reward_timeout: 60 s)")]:
+            judge.replies = reply
+            refused(settings_for(models, tmp_path, "late", server, **keys), sentence)
+            assert len(server.asked) == asked + GROUPS
+        judge.replies = {}
+        late = run_to_end(settings_for(models, tmp_path, "late", server, **keys))
+        assert len(server.asked) == asked + 2 * GROUPS and "ended before its first checkpoint" in late.text
+        assert weights(late) == weights(run)
         refused(settings_for(models, tmp_path, "refused", server, **keys | dict(reward_format="(")), "reward_format: ")
         # The reward of the second batch fails: its answers are kept, and a resumed run asks for their rewards alone.
-        bodies.clear()
-        replies.update(status=200, text="", after=1)
+        judge.bodies.clear()
+        judge.replies = dict(after=1)
         settings, asked = settings_for(models, tmp_path, "goes_on", server, **keys), len(server.asked)
-        refused(settings, f"reward_url {url}: status 503")
+        refused(settings, f"reward_url {judge.url}: status 503")
         assert len(server.asked) == asked + 2 * GROUPS
         resumed = run_to_end(settings | dict(resume_from_checkpoint=True))
-        assert len(server.asked) == asked + 2 * GROUPS and len(bodies) == 3
+        assert len(server.asked) == asked + 2 * GROUPS and len(judge.bodies) == 3
         assert all("reward" in row for row in batch(resumed, 1))
-    assert weights(resumed) == weights(run)
-    judge.shutdown()
+        assert weights(resumed) == weights(run)
+
+
+def test_rollouts_of_another_run_are_kept(models, tmp_path):
+    with RewardService() as judge, Server() as server:
+        settings = settings_for(models, tmp_path, "run", server, rewards="http", reward_url=judge.url, max_steps=1)
+        judge.replies = dict(status=503, text="x")
+        for number, change in enumerate([dict(), dict(seed=1), dict(overwrite_output_dir=True)]):
+            refused(settings | change, "status 503")
+            assert len(server.asked) == (number + 1) * GROUPS
+        assert {path.name for path in (tmp_path / "run").glob("rollouts.kept*")} == {"rollouts.kept", "rollouts.kept-2"}
+        # Answers of another question get no reward.
+        rows = batch_file(tmp_path / "run", 0).read_text().splitlines()
+        batch_file(tmp_path / "run", 0).write_text("\n".join(rows[GENERATIONS:] + rows[:GENERATIONS]) + "\n")
+        refused(settings, "rollout 1 answers another question than the data set has in this place")

@@ -33,7 +33,7 @@ def settings_for(models, folder, name, **keys):
 def test_resumed_amid_a_batch(ranks, models, tmp_path):
     keys = dict(sequence_parallel_size=ranks)
     whole = run_to_end(settings_for(models, tmp_path, "whole", **keys), ranks)
-    rollouts = sorted((whole.output_dir / "rollouts").iterdir())
+    rollouts = sorted((whole.output_dir / "rollouts").glob("batch-*"))
     assert [path.name for path in rollouts] == ["batch-000000.jsonl", "batch-000001.jsonl"]
     rows = [json.loads(line) for line in rollouts[0].read_text().splitlines()]
     assert len(rows) == 2 * 3 and len({row["group"] for row in rows}) == 2
@@ -161,7 +161,7 @@ def test_environment(ranks, tmp_path):
     run = run_to_end(settings_for({"qwen2": str(folder)}, tmp_path, "run", **keys), ranks)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     turns = []
-    for path in sorted((run.output_dir / "rollouts").iterdir()):
+    for path in sorted((run.output_dir / "rollouts").glob("batch-*")):
         for row in map(json.loads, path.read_text().splitlines()):
             ids, mask = row["token_ids"], row["mask"]
             assert len(ids) == len(mask) and row["reward"] == pytest.approx(
