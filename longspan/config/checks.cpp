@@ -16,6 +16,7 @@
 #include "longspan/base/names.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
+#include "longspan/config/unused_keys.h"
 #include "longspan/input/numbers.h"
 #include "longspan/registers/rollout_server.h"
 #include "longspan/registers/schedule.h"
@@ -160,9 +161,6 @@ void check_rollout_server(const Config& config, const Demand& demand) {
   const PolicySettings& policy = config.preferences.policy;
   const ServerKind& kind = server_kind_named(policy.rollout_server);
   demand(!policy.rollout_url.empty(), "rollout_url is missing: give the server's http://HOST:PORT");
-  demand(!kind.model.empty() || policy.rollout_model.empty(),
-         fmt::format("rollout_model: requests to rollout_server: {} name no model; remove the key",
-                     kind.name));
   const bool corrects = stage_of(config.method).rollouts == RolloutUse::kRewards &&
                         policy.importance_sampling_correction != "none";
   demand(!kind.logprobs.empty() || !corrects,
@@ -194,10 +192,8 @@ void check_rollout_server(const Config& config, const Demand& demand) {
          "choose another rollout_update");
   demand(way != UpdateWay::kLora || trains_adapter(config.method),
          "rollout_update: lora is for finetuning_type: lora; choose another rollout_update");
-  demand((way == UpdateWay::kCommand) == !policy.rollout_update_command.empty(),
-         "rollout_update: command and rollout_update_command belong together; give both or none");
-  demand(way != UpdateWay::kNone || policy.rollout_update_steps == 1,
-         "rollout_update_steps is for a server that gets new weights; remove the key");
+  demand(way != UpdateWay::kCommand || !policy.rollout_update_command.empty(),
+         "rollout_update: command wants rollout_update_command; give it");
   if (!policy.max_staleness) return;
   demand(way != UpdateWay::kNone,
          "max_staleness: with rollout_update: none, rollouts become older with each update; remove "
@@ -213,47 +209,18 @@ void check_rollout_server(const Config& config, const Demand& demand) {
 /// The source of rollouts is a file, or answers to the questions of a data set.
 void check_rollouts(const Config& config, const Demand& demand) {
   const PolicySettings& policy = config.preferences.policy;
-  const PolicySettings defaults;
   const Stage& stage = stage_of(config.method);
   if (policy.rollout == "file") {
     demand(!policy.rollouts.empty(), "rollouts is missing: give a file of rollouts (JSON lines)");
     demand(config.data.dataset.empty(),
            "dataset: rollout: file trains on the file in rollouts; remove dataset");
-    demand(policy.rewards.empty() && policy.reward_weights.empty() &&
-               policy.reward_command.empty() && policy.reward_format.empty() &&
-               policy.reward_url.empty() && policy.reward_timeout == defaults.reward_timeout &&
-               policy.environment_command.empty(),
-           "rewards, reward_weights, reward_command, reward_format, reward_url, reward_timeout and "
-           "environment_command are for rollout: self and server; the rollouts of a file have "
-           "their rewards; remove the keys");
   } else {
-    demand(policy.rollouts.empty(), "rollouts is for rollout: file; remove the key");
     demand(!config.data.dataset.empty(),
            "dataset is missing: give the questions to answer, by names from dataset_info.json");
     demand(!policy.rewards.empty() || stage.rollouts != RolloutUse::kRewards,
            "rewards is missing: give the names of reward functions");
   }
-  demand(!policy.environment_command.empty() || policy.max_turns == defaults.max_turns,
-         "max_turns is for conversations with environment_command; give it, or remove max_turns");
-  if (policy.rollout == "server") {
-    check_rollout_server(config, demand);
-  } else {
-    demand(policy.rollout_url.empty() && policy.rollout_model.empty() &&
-               policy.rollout_server == defaults.rollout_server &&
-               policy.rollout_concurrency == defaults.rollout_concurrency &&
-               !policy.rollout_update && policy.rollout_update_command.empty() &&
-               policy.rollout_update_steps == defaults.rollout_update_steps,
-           "rollout_url, rollout_server, rollout_model, rollout_concurrency, rollout_update, "
-           "rollout_update_command and rollout_update_steps are for rollout: server; remove the "
-           "keys");
-    demand(policy.async_steps == 0,
-           fmt::format(
-               "async_steps: rollout: {} samples nothing ahead{}; remove the key", policy.rollout,
-               policy.rollout == "self" ? ", because the model trains on the same devices" : ""));
-  }
-  demand(policy.rollout != "self" ||
-             (policy.rollout_timeout == defaults.rollout_timeout && !policy.max_staleness),
-         "rollout_timeout and max_staleness are for rollout: file and server; remove the keys");
+  if (policy.rollout == "server") check_rollout_server(config, demand);
   demand(config.optimization.max_steps > 0,
          "max_steps is missing: the number of rollouts is not known in advance; give max_steps");
   demand(config.data.val_size == 0,
@@ -350,6 +317,8 @@ std::vector<std::string> problems_of(const Config& config, std::optional<Trainin
   };
   check_method(config, demand);
   check_stage(config, problems);
+  std::ranges::move(problems_of_unused_keys(config, of_run == TrainingRows::kOfDataSet),
+                    std::back_inserter(problems));
   check_preferences(config.preferences, demand);
   check_packing(config.data, demand);
   check_pictures(config, demand);

@@ -53,16 +53,17 @@ std::string what_is_wanted(const Key& key) {
   return kind;
 }
 
+std::string value_of(const Key& key, const Config& config) {
+  return std::visit([&](const auto& member) { return shown_value(member.in(config)); }, key.field);
+}
+
 std::vector<KeyDescription> describe_keys() {
   const Config defaults;
   std::vector<KeyDescription> lines;
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
-      lines.push_back(
-          {std::string(section.title), std::string(key.name), what_is_wanted(key),
-           std::visit([&](const auto& member) { return shown_value(member.in(defaults)); },
-                      key.field),
-           std::string(key.help), stages_of_key(key.name)});
+      lines.push_back({std::string(section.title), std::string(key.name), what_is_wanted(key),
+                       value_of(key, defaults), std::string(key.help), stages_of_key(key.name)});
     }
   }
   return lines;

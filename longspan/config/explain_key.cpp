@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "longspan/config/keys.h"
+#include "longspan/config/unused_keys.h"
 #include "longspan/registers/stage.h"
 #include "longspan/text/nearest.h"
 
@@ -24,6 +25,10 @@ std::string explain(const Key& key, const KeyDescription& description) {
                                                                        : description.default_value);
   const std::string stages = stages_of_key(key.name);
   text += fmt::format("  Stages: {}\n", stages.empty() ? "all" : stages);
+  for (const UnusedKeys& unused : unused_keys()) {
+    if (std::ranges::find(unused.keys, key.name) == unused.keys.end()) continue;
+    text += fmt::format("  Has no effect {}.\n", unused.where);
+  }
   if (!key.differs.empty()) text += fmt::format("  LLaMA-Factory: {}\n", key.differs);
   return text;
 }

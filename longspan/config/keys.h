@@ -147,6 +147,9 @@ struct KeyDescription {
 };
 std::vector<KeyDescription> describe_keys();
 
+/// Returns the key's value as text, for example "true"; "" for a key that is left out.
+std::string value_of(const Key& key, const Config& config);
+
 /// Returns "a whole number, at least 1", "one of: no, steps, epoch", "text", ...
 std::string what_is_wanted(const Key& key);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <variant>
 
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
@@ -19,16 +18,6 @@ bool applies(const Key& key, const Config& config) {
   return key.finetuning_type.value_or(finetuning_type_of(config.method)) ==
              finetuning_type_of(config.method) &&
          is_for_stage(key.name, stage_of(config.method));
-}
-
-std::string text_of(const std::string& value) { return value.empty() ? "not set" : value; }
-std::string text_of(bool value) { return value ? "true" : "false"; }
-std::string text_of(double value) { return fmt::format("{}", value); }
-std::string text_of(int64_t value) { return fmt::format("{}", value); }
-std::string text_of(int value) { return fmt::format("{}", value); }
-template <typename T>
-std::string text_of(const std::optional<T>& value) {
-  return value ? text_of(*value) : "not set";
 }
 
 }  // namespace
@@ -46,15 +35,14 @@ Settings training_settings(const Config& config) {
   for (const KeySection& section : key_sections()) {
     for (const Key& key : section.keys) {
       if (key.on_resume == OnResume::kFree || !applies(key, config)) continue;
-      settings.emplace_back(
-          key.name,
-          std::visit([&](const auto& member) { return text_of(member.in(config)); }, key.field));
+      const std::string value = value_of(key, config);
+      settings.emplace_back(key.name, value.empty() ? "not set" : value);
     }
   }
   // Defaults that depend on other keys.
   set_value(settings, "lora_alpha",
-            text_of(config.method.lora_alpha.value_or(2 * config.method.lora_rank)));
-  set_value(settings, "packing", text_of(packs(config.data, stage_of(config.method))));
+            fmt::format("{}", config.method.lora_alpha.value_or(2 * config.method.lora_rank)));
+  set_value(settings, "packing", fmt::format("{}", packs(config.data, stage_of(config.method))));
   return settings;
 }
 

@@ -73,36 +73,17 @@ std::vector<std::string> problems_of_rollouts(const PreferenceSettings& config,
     if (!holds) problems.emplace_back(problem);
   };
   const PolicySettings& policy = config.policy;
-  const PolicySettings defaults;
-  if (has_teacher(config)) {
-    demand(policy.epsilon == defaults.epsilon && !policy.epsilon_high &&
-               policy.importance_sampling_correction == defaults.importance_sampling_correction &&
-               policy.importance_sampling_clip_max == defaults.importance_sampling_clip_max &&
-               !policy.importance_sampling_clip_min,
-           "epsilon, epsilon_high and the keys importance_sampling_* are for a teacher's "
-           "log-probabilities in the rollouts, and ref_model is given; remove the keys, or "
-           "ref_model");
-  } else {
-    demand(policy.distill_beta == defaults.distill_beta &&
-               policy.distill_temperature == defaults.distill_temperature && !policy.distill_top_k,
-           "distill_beta, distill_temperature and distill_top_k compare whole distributions, which "
-           "a teacher model has; give ref_model, the teacher, or remove the keys");
-    demand(policy.epsilon < 1, "epsilon: the lower clip is 1 - epsilon; give less than 1");
-    demand(!policy.importance_sampling_clip_min ||
-               *policy.importance_sampling_clip_min <= policy.importance_sampling_clip_max,
-           "importance_sampling_clip_min is above importance_sampling_clip_max; lower it");
-    demand(policy.rollout == "file",
-           "ref_model is missing: give the teacher. Only rollouts of a file can have a teacher's "
-           "log-probabilities (teacher_logprobs) instead");
-    demand(method.lora_dropout == 0 || policy.num_iterations == 1,
-           "num_iterations above 1 computes each rollout twice, which lora_dropout would make "
-           "different; set lora_dropout: 0");
-  }
-  demand(
-      policy.rewards.empty() && policy.reward_weights.empty() && policy.reward_command.empty() &&
-          policy.reward_format.empty() && policy.reward_url.empty(),
-      "rewards, reward_weights, reward_command, reward_format and reward_url: stage distill uses "
-      "no rewards; remove them");
+  if (has_teacher(config)) return problems;
+  demand(policy.epsilon < 1, "epsilon: the lower clip is 1 - epsilon; give less than 1");
+  demand(!policy.importance_sampling_clip_min ||
+             *policy.importance_sampling_clip_min <= policy.importance_sampling_clip_max,
+         "importance_sampling_clip_min is above importance_sampling_clip_max; lower it");
+  demand(policy.rollout == "file",
+         "ref_model is missing: give the teacher. Only rollouts of a file can have a teacher's "
+         "log-probabilities (teacher_logprobs) instead");
+  demand(method.lora_dropout == 0 || policy.num_iterations == 1,
+         "num_iterations above 1 computes each rollout twice, which lora_dropout would make "
+         "different; set lora_dropout: 0");
   return problems;
 }
 

@@ -41,32 +41,17 @@ std::vector<std::string> problems(const PreferenceSettings& config, const Method
       "lora_dropout would make different; set lora_dropout: 0");
   demand(policy.epsilon < 1 || loss.kind.use == RatioUse::kWeight,
          "epsilon: the lower clip is 1 - epsilon; give less than 1");
-  demand(!policy.delta || loss.kind.use == RatioUse::kClipped,
-         fmt::format("delta is for losses that clip the ratio, and loss_type: {} weights by it; "
-                     "remove delta",
-                     loss.kind.name));
   demand(!policy.delta || *policy.delta > 1 + policy.epsilon_high.value_or(policy.epsilon),
          "delta must be above 1 + epsilon_high, the upper clip; give more");
   demand(loss.kind.use != RatioUse::kWeight || policy.epsilon_high,
          "loss_type: cispo clips the ratio at epsilon_high itself (for example 5); give it");
-  demand(loss.kind.mean != PolicyMean::kOfSums || !policy.importance_sampling_level,
-         fmt::format("importance_sampling_level: loss_type: {} has the ratio of whole rollouts; "
-                     "remove the key",
-                     loss.kind.name));
   demand(loss.kind.use == RatioUse::kClipped || loss.level == RatioLevel::kToken,
          fmt::format("importance_sampling_level: sequence is for losses that clip the ratio, and "
                      "loss_type: {} weights tokens by it; remove the key",
                      loss.kind.name));
-  demand(policy.beta > 0 || (config.ref_model.empty() && config.ref_model_adapters.empty()),
-         "ref_model is given without a use for it, because beta is 0; give beta, or remove "
-         "ref_model");
-  demand(policy.beta > 0 || (!policy.kl_estimator && !policy.kl_in_reward),
-         "kl_estimator and kl_in_reward are for beta above 0; give beta, or remove the keys");
   demand(!policy.importance_sampling_clip_min ||
              *policy.importance_sampling_clip_min <= policy.importance_sampling_clip_max,
          "importance_sampling_clip_min is above importance_sampling_clip_max; lower it");
-  demand(loss.advantages.scale == AdvantageScale::kChosen || policy.scale_rewards == "group",
-         "scale_rewards is for advantage_estimator: grpo; remove the key");
   return problems;
 }
 

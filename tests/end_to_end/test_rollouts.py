@@ -113,7 +113,7 @@ def test_file_of_rollouts(ranks, models, tmp_path):
     (dict(token_ids=[5] * 70, mask=[0] * 69 + [1]), {}, "line 1: the rollout has 70 tokens, more than cutoff_len 64"),
     (dict(rewad=1), {}, "line 1: rewad is no field of a rollout"),
     ({}, dict(max_steps=5, rollout_timeout=0), "the file has 0 complete groups for a step that needs 1"),
-    ({}, dict(rewards="number"), "are for rollout: self"),
+    ({}, dict(rewards="number"), "rewards: number has no effect with rollout: file"),
     ({}, dict(lora_dropout=0.1, finetuning_type="lora", num_iterations=2), "lora_dropout would make different"),
 ])
 def test_what_is_refused(fields, keys, sentence, models, tmp_path):

@@ -191,7 +191,9 @@ def test_teacher_in_the_file(updates, tmp_path):
         return -torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.2) * advantage).mean()
 
     losses, norms, model = plain_training(student, batches, loss_of, updates)
-    finished = run_to_end(ours(tmp_path, student, num_iterations=updates, epsilon=0.1, epsilon_high=0.2))
+    # The ratio of a single update is 1, and clipping is refused there.
+    clips = dict(epsilon=0.1, epsilon_high=0.2) if updates > 1 else {}
+    finished = run_to_end(ours(tmp_path, student, num_iterations=updates, **clips))
     assert_same(finished, losses, norms, model)
     assert finished.logged("kl")[0] == pytest.approx(losses[0], rel=TOLERANCE)
 
@@ -245,7 +247,7 @@ def test_answers_of_a_data_set(ranks, tmp_path):
 
 @pytest.mark.parametrize("keys, sentence", [
     (dict(stage="distill_sft"), "ref_model is missing: give the teacher"),
-    (dict(distill_beta=0.2), "compare whole distributions"),
+    (dict(distill_beta=0.2), "distill_beta: 0.2 has no effect without ref_model"),
     (dict(rollout="self"), "ref_model is missing: give the teacher"),
 ])
 def test_what_is_refused(keys, sentence, tmp_path):
