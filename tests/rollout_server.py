@@ -8,8 +8,11 @@ import random
 import threading
 import time
 
+from conftest import Running, add_dataset, settings_of
+
 END = 2  # <|im_end|> of write_tokenizer
 TOKENS = range(10, 200)
+STEPS, GROUPS, GENERATIONS = 4, 2, 3  # of a run
 
 
 def answer_of(prompt, seed, number, most):
@@ -103,9 +106,9 @@ class Service:
 class Server(Service):
     """`status(number)`: of the request of that number for answers; None or 200: it succeeds. `seconds(number)`: before its
     answer. `change(number, choices)`: returns the choices, or text in place of the response. `tell(path, body)`: of any other
-    request; returns the status."""
+    request; returns the status. `models()`: the names that it lists."""
 
-    def __init__(self, kind="vllm", port=0, status=None, seconds=None, change=None, tell=None):
+    def __init__(self, kind="vllm", port=0, status=None, seconds=None, change=None, tell=None, models=lambda: []):
         self.asked, self.told, self.open, self.most_open = [], [], 0, 0
         where, read, choice_of, response_of = KINDS[kind]
         lock = threading.Lock()
@@ -122,6 +125,10 @@ class Server(Service):
                     code = tell(handler.path, body) if tell else 200
                     reply = code, json.dumps(dict(success=code == 200))
                 handler.reply(*reply)
+
+            def do_GET(handler):
+                assert handler.path == "/v1/models"
+                handler.reply(200, json.dumps(dict(object="list", data=[dict(id=name) for name in models()])))
 
         super().__init__(Handler, port)
 
@@ -166,3 +173,37 @@ class RewardService(Service):
 def files_of(folder):
     """The names in a folder that a server is told of, while the request lasts."""
     return sorted(os.listdir(folder))
+
+
+def questions(folder):
+    rows = [{"instruction": f"What is {i} and {i + 1}?", "input": "", "output": str(2 * i + 1)} for i in range(6)]
+    add_dataset(folder, "questions", rows)
+    return folder
+
+
+def settings_for(models, folder, name, server, **keys):
+    settings = settings_of(models["qwen2"], questions(folder / "data"), folder / name, stage="grpo", dataset="questions")
+    url = server if isinstance(server, str) else server.url
+    return settings | dict(rollout="server", rollout_url=url, rollout_update="none", rewards="length",
+                           num_generations=GENERATIONS, max_completion_length=8, cutoff_len=256,
+                           per_device_train_batch_size=GROUPS, gradient_accumulation_steps=1, max_steps=STEPS,
+                           save_strategy="steps", save_steps=1) | keys
+
+
+def batch_file(folder, number):
+    return folder / "rollouts" / f"batch-{number:06}.jsonl"
+
+
+def batch(run, number):
+    return [json.loads(line) for line in batch_file(run.output_dir, number).read_text().splitlines()]
+
+
+def weights(run):
+    return (run.output_dir / "model.safetensors").read_bytes()
+
+
+def refused(settings, sentence, ranks=1, times=1, timeout=60):
+    run = Running(settings | dict(sequence_parallel_size=ranks), ranks).wait(timeout)
+    assert all(status != 0 for status in run.statuses), run.text
+    assert run.text.count(sentence) == times, run.text
+    return run

@@ -49,7 +49,7 @@ writer.write_tensors_to_file()
 writer.close()
 
 start = [sys.executable, pathlib.Path(__file__).with_name("llama_server.py"), port, model, adapter]
-with open(ours / "log", "wb") as log:  # the run waits until all output of this command is closed
+with open(ours / "log", "wb") as log:  # the streams of this command are closed with it
     server = subprocess.Popen(start, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 pid_file.write_text(str(server.pid))
 while server.poll() is None:

@@ -47,6 +47,7 @@ struct ServerKind {
   std::string_view load_model;      // {"model_path": FOLDER}
   std::string_view load_adapter;    // {"lora_name": NAME, "lora_path": FOLDER}
   std::string_view unload_adapter;  // {"lora_name": NAME}
+  std::string_view models;          // GET: {"data": [{"id": NAME}]}, of adapters, too
   // Around a change of the weights in place: before it, and after it in this order.
   std::string_view pause, reset_cache, resume;
   std::string_view remedy;  // where such a request is not known: how to start the server
@@ -81,6 +82,7 @@ inline constexpr ServerKind kServerKinds[] = {
      .load_model = "",
      .load_adapter = "/v1/load_lora_adapter",
      .unload_adapter = "/v1/unload_lora_adapter",
+     .models = "/v1/models",
      .pause = "/pause?mode=keep",
      .reset_cache = "/reset_prefix_cache",
      .resume = "/resume",
@@ -115,6 +117,7 @@ inline constexpr ServerKind kServerKinds[] = {
      .load_model = "/update_weights_from_disk",
      .load_adapter = "/load_lora_adapter",
      .unload_adapter = "/unload_lora_adapter",
+     .models = "/v1/models",
      .pause = "",  // loading waits for the answers in flight, and empties the cache
      .reset_cache = "",
      .resume = "",
@@ -145,6 +148,7 @@ inline constexpr ServerKind kServerKinds[] = {
      .load_model = "",
      .load_adapter = "",
      .unload_adapter = "",
+     .models = "",
      .pause = "",
      .reset_cache = "",
      .resume = "",
@@ -176,6 +180,7 @@ inline constexpr ServerKind kServerKinds[] = {
      .load_model = "",
      .load_adapter = "",
      .unload_adapter = "",
+     .models = "",
      .pause = "",
      .reset_cache = "",
      .resume = "",

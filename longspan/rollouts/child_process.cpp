@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -51,12 +52,39 @@ class BlockedSigpipe {
   bool was_pending_;
 };
 
-/// Returns this process's environment with further variables.
+/// Variables by which launchers tell a process its rank. A command with torch, MPI or Longspan in
+/// it would take itself for this rank, and wait for the others.
+constexpr std::string_view kOfRanks[] = {
+    "RANK",         "WORLD_SIZE",       "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",   "GROUP_WORLD_SIZE", "ROLE_RANK",       "ROLE_WORLD_SIZE",
+    "ROLE_NAME",    "MASTER_ADDR",      "MASTER_PORT",     "LONGSPAN_DDP_TIMEOUT",
+    "PMI_RANK",     "PMI_SIZE",         "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+    "SLURM_PROCID", "SLURM_LOCALID"};
+constexpr std::string_view kBeginningsOfRanks[] = {"TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMIX_",
+                                                   "SLURM_STEP_"};
+/// Variables that torchrun, or `longspan train` for it, gives each rank.
+constexpr std::string_view kByTorchrun[] = {"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"};
+
+/// Returns this process's environment without the variables of its launcher, with further
+/// variables.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& variables) {
-  std::vector<std::string> all;
+  std::vector<std::string_view> own;
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-    const std::string_view text(*variable);
-    if (!variables.contains(std::string(text.substr(0, text.find('='))))) all.emplace_back(text);
+    own.emplace_back(*variable);
+  }
+  const bool by_torchrun = std::ranges::any_of(
+      own, [](std::string_view text) { return text.starts_with("TORCHELASTIC_RUN_ID="); });
+  std::vector<std::string> all;
+  for (const std::string_view text : own) {
+    const std::string_view name = text.substr(0, text.find('='));
+    const auto is_name = [&](std::string_view other) { return other == name; };
+    const auto begins = [&](std::string_view other) { return name.starts_with(other); };
+    if (std::ranges::any_of(kOfRanks, is_name) || std::ranges::any_of(kBeginningsOfRanks, begins) ||
+        (by_torchrun && std::ranges::any_of(kByTorchrun, is_name)) ||
+        variables.contains(std::string(name))) {
+      continue;
+    }
+    all.emplace_back(text);
   }
   for (const auto& [name, value] : variables) all.push_back(name + "=" + value);
   return all;
@@ -165,14 +193,18 @@ void ChildProcess::exchange(std::chrono::milliseconds most) {
   if (errors_.size() > kMostOfErrors) errors_.erase(0, errors_.size() - kMostOfErrors);
 }
 
+bool ChildProcess::has_exited() const {
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(pid_);
+  return ::waitid(P_PID, id, &info, WEXITED | WNOWAIT | WNOHANG) != 0 || info.si_pid != 0;
+}
+
 std::string ChildProcess::status() {
   // A command may close its streams and go on.
-  siginfo_t info{};
-  for (int i = 0; i < 20 && info.si_pid == 0; ++i) {
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | WNOHANG) != 0) break;
-    if (info.si_pid == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  for (int i = 0; i < 20 && !has_exited(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  if (info.si_pid == 0) ::kill(-pid_, SIGKILL);
+  if (!has_exited()) ::kill(-pid_, SIGKILL);
   const int status = wait();
   if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
   return WEXITSTATUS(status) == 0 ? "" : fmt::format("returned status {}", WEXITSTATUS(status));

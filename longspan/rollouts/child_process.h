@@ -14,8 +14,8 @@ namespace longspan {
 /// destructor kills the group if the command still runs.
 class ChildProcess {
  public:
-  /// `variables`: of the command's environment, beside this process's own. Throws UserError with
-  /// the system's message if the command cannot be started.
+  /// The command gets this process's environment without the variables that tell a rank its place,
+  /// and `variables`. Throws UserError with the system's message if it cannot be started.
   explicit ChildProcess(const std::string& command,
                         const std::map<std::string, std::string>& variables = {});
   ~ChildProcess();
@@ -31,6 +31,8 @@ class ChildProcess {
   void exchange(std::chrono::milliseconds most);
   /// True if the command has closed both of its output streams.
   bool has_ended() const { return ends_[1] < 0 && ends_[2] < 0; }
+  /// True if the command's own process has ended. Processes that it left may have its streams.
+  bool has_exited() const;
   /// Standard output that the caller has not taken.
   std::string& output() { return output_; }
   /// The end of standard error, at most 2 KiB.

@@ -20,6 +20,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstPause{200}, kLongestPause{5000}, kSlice{100};
 /// Seconds of a request where rollout_timeout is 0.
 constexpr double kRequestSeconds = 600;
+/// Seconds of a question after a failure, whose answer a server knows at once.
+constexpr double kListSeconds = 10;
 
 /// Returns a seed that every kind of server accepts.
 uint64_t seed_of(uint64_t seed, size_t prompt, int64_t number) {
@@ -139,6 +141,18 @@ bool ServerClient::post(std::string_view path, const std::string& json, std::str
     if (response.is_good() && !refused) return true;
     throw UserError(fmt::format("{}. {}", http_failure(request, response), remedy));
   }
+}
+
+bool ServerClient::lists(std::string_view path, const std::string& name,
+                         const std::function<bool()>& stops) const {
+  const HttpRequest request{.url = url_ + std::string(path), .json = {}};
+  const auto responses = answers_of({request}, {.total_seconds = kListSeconds}, stops);
+  if (!responses || !responses->front()->is_good()) return false;
+  const auto body = try_parse_json(responses->front()->body);
+  if (!body || !body->is_object() || !body->contains("data")) return false;
+  return std::ranges::any_of(body->at("data"), [&](const nlohmann::json& model) {
+    return model.is_object() && model.contains("id") && model.at("id") == name;
+  });
 }
 
 }  // namespace longspan

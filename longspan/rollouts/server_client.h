@@ -50,6 +50,10 @@ class ServerClient {
   bool post(std::string_view path, const std::string& json, std::string_view remedy,
             const Waiting& waiting) const;
 
+  /// True if the server's list of models, by a GET, has a model or an adapter of this name.
+  bool lists(std::string_view path, const std::string& name,
+             const std::function<bool()>& stops) const;
+
   const std::string& url() const { return url_; }
   double seconds() const { return limits_.total_seconds; }
 

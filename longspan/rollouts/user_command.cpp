@@ -27,7 +27,10 @@ std::optional<std::string> output_of(const UserCommand& command, const std::stri
   child.end_input();
   const auto until =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(command.seconds);
-  while (!child.has_ended()) {
+  const auto lasts = [&] {
+    return !child.has_ended() && !(command.may_leave_processes && child.has_exited());
+  };
+  while (lasts()) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         until - std::chrono::steady_clock::now());
     if (left.count() <= 0) {
@@ -38,6 +41,7 @@ std::optional<std::string> output_of(const UserCommand& command, const std::stri
     child.exchange(std::min(left, std::chrono::milliseconds(200)));
     if (child.output().size() > kMostOutput) fail(command, "wrote more than 1 GiB");
   }
+  if (!child.has_ended()) child.exchange(std::chrono::milliseconds(0));
   const std::string status = child.status();
   if (status.empty()) return std::move(child.output());
   fail(command, status + (child.errors().empty() ? "" : ":\n" + child.errors()));

@@ -15,6 +15,9 @@ struct UserCommand {
   double seconds;                                       // time limit
   std::string timeout_key;                              // that gives the limit
   std::map<std::string, std::string> environment = {};  // beside this process's own
+  /// Processes that the command leaves, such as a server, may keep its streams open. Otherwise the
+  /// command lasts until its streams are closed, so that no output is lost.
+  bool may_leave_processes = false;
 };
 
 /// Runs a command with `input` as its standard input. Returns its standard output; nullopt:

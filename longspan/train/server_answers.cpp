@@ -72,7 +72,13 @@ bool ServerAnswers::tell(int64_t version, const std::string& path, const Waiting
       return true;
     case UpdateWay::kLora: {
       const nlohmann::json body = {{"lora_name", adapter_of(version)}, {"lora_path", path}};
-      return client_.post(kind_.load_adapter, body.dump(), kind_.remedy, waiting);
+      try {
+        return client_.post(kind_.load_adapter, body.dump(), kind_.remedy, waiting);
+      } catch (const UserError&) {
+        // A request whose answer was lost is refused when it is repeated. Names are of this start.
+        if (!client_.lists(kind_.models, adapter_of(version), waiting.stops)) throw;
+        return true;
+      }
     }
     case UpdateWay::kDisk:
     case UpdateWay::kCommand:
@@ -95,7 +101,8 @@ bool ServerAnswers::change_in_place(int64_t version, const std::string& path,
                       .seconds = client_.seconds(),
                       .timeout_key = "rollout_timeout",
                       .environment = {{"LONGSPAN_PATH", path},
-                                      {"LONGSPAN_VERSION", std::to_string(version)}}},
+                                      {"LONGSPAN_VERSION", std::to_string(version)}},
+                      .may_leave_processes = true},
                      "", waiting.stops)
         .has_value();
   };

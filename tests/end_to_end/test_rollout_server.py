@@ -1,52 +1,15 @@
-"""Rollouts of a server, and rewards of a service: good answers, each fault, resumed runs, new weights, batches ahead."""
+"""Rollouts of a server, and rewards of a service: good answers, each fault, resumed runs, batches ahead."""
 
 import json
-import pathlib
 import signal
 import time
 
 import pytest
-from conftest import Running, add_dataset, free_port, run_to_end, settings_of
+from conftest import Running, free_port, run_to_end
 from faults import wait_for
-from patience import patient_time
-from rollout_server import RewardService, Server, files_of
-from safetensors.torch import load_file
-
-STEPS, GROUPS, GENERATIONS = 4, 2, 3
-
-
-def questions(folder):
-    rows = [{"instruction": f"What is {i} and {i + 1}?", "input": "", "output": str(2 * i + 1)} for i in range(6)]
-    add_dataset(folder, "questions", rows)
-    return folder
-
-
-def settings_for(models, folder, name, server, **keys):
-    settings = settings_of(models["qwen2"], questions(folder / "data"), folder / name, stage="grpo", dataset="questions")
-    url = server if isinstance(server, str) else server.url
-    return settings | dict(rollout="server", rollout_url=url, rollout_update="none", rewards="length",
-                           num_generations=GENERATIONS, max_completion_length=8, cutoff_len=256,
-                           per_device_train_batch_size=GROUPS, gradient_accumulation_steps=1, max_steps=STEPS,
-                           save_strategy="steps", save_steps=1) | keys
-
-
-def batch_file(folder, number):
-    return folder / "rollouts" / f"batch-{number:06}.jsonl"
-
-
-def batch(run, number):
-    return [json.loads(line) for line in batch_file(run.output_dir, number).read_text().splitlines()]
-
-
-def weights(run):
-    return (run.output_dir / "model.safetensors").read_bytes()
-
-
-def refused(settings, sentence, ranks=1, times=1, timeout=60):
-    run = Running(settings | dict(sequence_parallel_size=ranks), ranks).wait(timeout)
-    assert all(status != 0 for status in run.statuses), run.text
-    assert run.text.count(sentence) == times, run.text
-    return run
+from rollout_server import (
+    GENERATIONS, GROUPS, STEPS, RewardService, Server, batch, batch_file, refused, settings_for, weights,
+)
 
 
 @pytest.mark.parametrize("kind, ranks", [("vllm", 1), ("vllm", 2), ("sglang", 1), ("llama_cpp", 1), ("openai", 1)])
@@ -199,91 +162,6 @@ def test_a_resumed_run_reads_its_files(models, tmp_path):
     assert weights(anew) == bytes_of_whole
 
 
-def test_weights_from_the_disk(models, tmp_path):
-    loaded = []
-
-    def load(path, body):
-        from transformers import AutoModelForCausalLM
-        loaded.append(AutoModelForCausalLM.from_pretrained(body["model_path"]).state_dict())
-        return 200
-
-    with Server("sglang", tell=load) as server:
-        run = run_to_end(settings_for(models, tmp_path, "run", server, rollout_server="sglang", rollout_update="disk",
-                                      rollout_update_steps=2, max_steps=5, save_total_limit=None))
-    folder = run.output_dir / "policy"
-    assert [(path, body["model_path"]) for path, body in server.told] == [
-        ("/update_weights_from_disk", str(folder / f"version-{version}")) for version in (0, 2, 4)]
-    assert files_of(folder) == ["version-4"]
-    assert [batch(run, number)[0]["policy_version"] for number in range(5)] == [0, 0, 2, 2, 4]
-    for version, state in zip((0, 2, 4), loaded):
-        folder = run.output_dir / f"checkpoint-{version}" if version else pathlib.Path(models["qwen2"])
-        saved = load_file(folder / "model.safetensors")
-        for name, tensor in saved.items():
-            assert tensor.equal(state[name]), name
-
-
-ADAPTERS = {"vllm": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "model"),
-            "sglang": ("/load_lora_adapter", "/unload_lora_adapter", "lora_path")}
-
-
-@pytest.mark.parametrize("kind, ranks, keys", [("vllm", 1, {}), ("vllm", 2, dict(zero_stage=3)), ("sglang", 1, {})])
-def test_weights_as_adapters(kind, ranks, keys, models, tmp_path):
-    load, unload, field = ADAPTERS[kind]
-    present, seen = {}, []
-
-    def tell(path, body):
-        if path == load:
-            assert body["lora_name"] not in present
-            files = files_of(body["lora_path"])
-            assert "adapter_model.safetensors" in files and "adapter_config.json" in files
-            present[body["lora_name"]] = load_file(f"{body['lora_path']}/adapter_model.safetensors")
-        else:
-            assert path == unload and present.pop(body["lora_name"])
-        return 200
-
-    def change(number, choices):
-        seen.append(sorted(present))
-        return choices
-
-    with Server(kind, tell=tell, change=change) as server:
-        run = run_to_end(settings_for(models, tmp_path, "run", server, rollout_server=kind, finetuning_type="lora",
-                                      rollout_update="lora", sequence_parallel_size=ranks, **keys), ranks)
-        names = [body[field] for body in server.asked]
-    assert len(set(names)) == STEPS and all(name in before for name, before in zip(names, seen))
-    assert [name.rpartition("-")[2] for name in names[::GROUPS]] == ["0", "1", "2", "3"]
-    assert len(present) == 1 and files_of(run.output_dir / "policy") == ["version-3"]
-    last = load_file(run.output_dir / "checkpoint-3" / "adapter_model.safetensors")
-    for name, tensor in present.popitem()[1].items():
-        assert tensor.equal(last[name]), name
-
-
-def test_weights_by_a_command(models, tmp_path):
-    log = tmp_path / "log"
-    command = f'ls "$LONGSPAN_PATH" > /dev/null && basename "$LONGSPAN_PATH" >> {log} && echo "$LONGSPAN_VERSION" >> {log}'
-    with Server() as server:
-        run_to_end(settings_for(models, tmp_path, "run", server, rollout_update="command", rollout_update_command=command,
-                                max_steps=2))
-        assert [path for path, _ in server.told] == ["/pause?mode=keep", "/reset_prefix_cache", "/resume"] * 2
-    assert log.read_text().split() == ["version-0", "0", "version-1", "1"]
-    with Server() as server:
-        refused(settings_for(models, tmp_path, "fails", server, rollout_update="command", rollout_update_command="exit 3"),
-                "rollout_update_command exit 3: returned status 3")
-        assert [path for path, _ in server.told] == ["/pause?mode=keep", "/resume"]
-    with Server(tell=lambda path, body: 404) as server:
-        refused(settings_for(models, tmp_path, "404", server, rollout_update="command", rollout_update_command="true"),
-                f"{server.url}/pause?mode=keep: status 404")
-    with Server() as server:  # a server is not left paused
-        settings = settings_for(models, tmp_path, "stopped", server, rollout_update="command", rollout_update_command="sleep 60")
-        waiting = Running(settings)
-        end = patient_time() + 60
-        while not server.told:
-            assert patient_time() < end and waiting.ranks[0].poll() is None, waiting.text()
-            time.sleep(0.05)
-        waiting.ranks[0].send_signal(signal.SIGTERM)
-        waiting.wait()
-        assert [path for path, _ in server.told] == ["/pause?mode=keep", "/resume"] and not server.asked
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_batches_ahead(ranks, models, tmp_path):
     """The server samples while the model trains: requests for the next batch come before the model of the last one is saved."""
@@ -314,24 +192,6 @@ def test_a_fault_ahead_ends_the_run(models, tmp_path):
     with Server(change=change) as server:
         run = refused(settings_for(models, tmp_path, "run", server, async_steps=1), "the answer is no JSON: no", ranks=2)
     assert (run.output_dir / "checkpoint-1").is_dir()
-
-
-def test_adapters_of_batches_ahead(models, tmp_path):
-    """An adapter stays until the batches are done that ask for it."""
-    present = set()
-
-    def tell(path, body):
-        (present.add if path == "/v1/load_lora_adapter" else present.remove)(body["lora_name"])
-        return 200
-
-    def change(number, choices):
-        return choices if server.asked[number]["model"] in present else "no such adapter"
-
-    with Server(tell=tell, change=change, seconds=lambda number: 0.2) as server:
-        run_to_end(settings_for(models, tmp_path, "run", server, finetuning_type="lora", rollout_update="lora",
-                                async_steps=1, max_steps=6))
-        names = [body["model"].rpartition("-")[2] for body in server.asked[::GROUPS]]
-    assert names == ["0", "0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("keys, sentence", [
