@@ -1,6 +1,6 @@
 """Writes data sets of additions of one-digit numbers, in LLaMA-Factory's alpaca format, into the given folder: 65
 questions for training (additions.jsonl), the other 16 for a look at the trained model (held_out.jsonl), and
-dataset_info.json.
+dataset_info.json, which names both.
 
     python examples/reinforcement/additions.py data/additions
 """
@@ -19,4 +19,5 @@ questions = [{"instruction": f"{a} + {b} = ? Answer with one number.", "output":
 random.Random(0).shuffle(questions)
 for name, part in ("additions.jsonl", questions[16:]), ("held_out.jsonl", questions[:16]):
     (folder / name).write_text("".join(json.dumps(question) + "\n" for question in part))
-(folder / "dataset_info.json").write_text(json.dumps({"additions": {"file_name": "additions.jsonl"}}, indent=2) + "\n")
+names = {name: {"file_name": f"{name}.jsonl"} for name in ("additions", "held_out")}
+(folder / "dataset_info.json").write_text(json.dumps(names, indent=2) + "\n")
