@@ -171,8 +171,11 @@ def test_correction_of_the_sampler(mode, models, tmp_path):
 
 
 def test_rloo(models, tmp_path):
-    compare(models, tmp_path, METRICS[:2], dict(beta=0.05, num_iterations=2, steps_per_generation=1),
-            dict(loss_type="rloo", beta=0.05, num_iterations=2), trainer="RLOO")
+    # The ratio is that of a whole answer. At a rate of 1e-3 the second update clips seven answers of eight: its gradient is
+    # then 12 times smaller than that of the first, and its rounding above TOLERANCE on AVX-512.
+    rate = dict(learning_rate=2e-4)
+    compare(models, tmp_path, METRICS[:2], dict(beta=0.05, num_iterations=2, steps_per_generation=1) | rate,
+            dict(loss_type="rloo", beta=0.05, num_iterations=2) | rate, trainer="RLOO")
 
 
 def test_entropy_and_truncation(models, tmp_path):
