@@ -121,7 +121,10 @@ void add_peak_correction(const MemoryFacts& facts, const Division& division, int
   int64_t all = -always;
   for (const MemoryAccount::Line& line : lines) all += line.device;
   if (there < all) {
-    lines.push_back({"Never at once", there - all, 0, "gradients are made while activations go"});
+    lines.push_back({"Never at once", there - all, 0,
+                     facts.reference ? "the reference's pass is before the row's; gradients are "
+                                       "made while activations go"
+                                     : "gradients are made while activations go"});
   } else if (there > all) {
     lines.push_back({"At the peak", there - all, 0, "beside all of these"});
   }
@@ -155,6 +158,11 @@ double add_activations(const MemoryFacts& facts, Lines& lines) {
   }
   lines.push_back({"  worked with", static_cast<int64_t>(tokens.working * row), 0,
                    fmt::format("{:.1f} KiB a token, in {}", tokens.working / 1024, phase.name)});
+  if (facts.reference) {
+    lines.push_back({"Reference's pass", reference_pass_bytes(facts), 0,
+                     facts.divergence.is_computed ? "of each row, before the row's own"
+                                                  : "of each row, before the step's first loss"});
+  }
   lines.push_back({"Buffers",
                    static_cast<int64_t>(phase.fixed) + device_sizes(facts.cuda).workspace_bytes, 0,
                    "whatever the row"});

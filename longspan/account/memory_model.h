@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,15 @@ struct MemoryFacts {
     /// tensors. A larger number: the tower has no backward.
     int64_t first_saving_block = 0;
   } tower;
+  /// A reference with a model of its own, whose passes save nothing; null: there is none.
+  std::shared_ptr<const MemoryFacts> reference = {};
+  /// The reference is a teacher, which computes a row within the row's loss. The logits of both
+  /// models exist together (kernels/linear_divergence.h).
+  struct Divergence {
+    bool is_computed = false;
+    bool mixes = false;  // a mixture of both distributions
+    int64_t top_k = 0;   // 0: the whole vocabulary
+  } divergence = {};
 };
 
 /// Bytes of one rank.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 
 #include "longspan/account/kept_layers.h"
 #include "longspan/account/step_peak.h"
@@ -101,7 +102,7 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
                                            const RowLengths& row, int64_t element_bytes) {
   const Packing padded =
       padded_row(plan, row.documents.empty() ? Packing::single(std::max<int64_t>(1, row.num_tokens))
-                                             : Packing::from_lengths(row.documents));
+                                             : Packing::from_documents(row.documents));
   std::vector<MemoryFacts::Layers> layers;
   const std::vector<int64_t> counts = layers_of_pattern(model);
   for (size_t i = 0; i < counts.size(); ++i) {
@@ -113,13 +114,13 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
 
 /// Returns the inputs for a model's tower, whose lowest trained unit says where tensors are saved.
 MemoryFacts::Tower tower_of(const ModelSpec& model, const RunParameters& parameters,
-                            const RowLengths& row, int64_t compute_bytes, int64_t rows_of_step) {
+                            const RowLengths& row, int64_t compute_bytes, int64_t rows_ahead) {
   MemoryFacts::Tower tower;
   if (!model.vision || row.num_patches == 0) return tower;
   tower.spec = *model.vision;
   tower.num_patches = row.num_patches;
   tower.largest_frame = row.largest_frame;
-  tower.rows_ahead = 2 * rows_of_step - 1;  // besides the one that the tower computes
+  tower.rows_ahead = rows_ahead;
   tower.most_features = row.row_patches / model.vision->merged_patches();
   tower.residual_bytes = compute_bytes;
   int64_t lowest = model.vision->merger_unit() + 1;
@@ -136,6 +137,23 @@ MemoryFacts::Tower tower_of(const ModelSpec& model, const RunParameters& paramet
   return tower;
 }
 
+/// True if the reference computes each row within the row's loss.
+bool has_teacher(const AccountSettings& settings) {
+  const Stage& stage = stage_of(settings.method);
+  return stage.compares_distributions && stage.has_reference(settings.preferences);
+}
+
+/// Returns one rank's parameters of a reference that computes the rows of training; none if there
+/// is no such reference, or if it is the trained model without adapters.
+std::vector<HeldParameter> reference_of_rows(const AccountSettings& settings,
+                                             const ModelSpec& reference, int expert_parallel_size) {
+  if (!stage_of(settings.method).has_reference(settings.preferences) ||
+      settings.preferences.precompute_ref_log_probs) {
+    return {};
+  }
+  return parameters_here(reference_parameters(settings, reference), expert_parallel_size);
+}
+
 }  // namespace
 
 RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
@@ -150,12 +168,8 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
   if (zero_stage_of(settings.memory) > 0 || settings.memory.offload_optimizer || experts > 1) {
     parameters.sharded = sharded_bytes(settings, held, ranks, experts, hardware.cuda);
   }
-  if (!stage_of(settings.method).has_reference(settings.preferences) ||
-      settings.preferences.precompute_ref_log_probs) {
-    return parameters;
-  }
-  const std::vector<HeldParameter> compared = parameters_here(
-      reference_parameters(settings, reference == nullptr ? model : *reference), experts);
+  const std::vector<HeldParameter> compared =
+      reference_of_rows(settings, reference == nullptr ? model : *reference, experts);
   if (divides_values(settings.memory)) {
     parameters.reference = sharded_bytes(settings, compared, ranks, experts, hardware.cuda);
   } else {
@@ -166,9 +180,11 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
   return parameters;
 }
 
-MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
-                         const ParallelPlan& plan, const RunParameters& parameters,
-                         const RowLengths& row, const Hardware& hardware) {
+namespace {
+
+MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& model,
+                           const ParallelPlan& plan, const RunParameters& parameters,
+                           const RowLengths& row, const Hardware& hardware) {
   const bool bf16 = computes_in_bf16(settings.model, settings.optimization);
   const int64_t master_bytes = settings.model.pure_bf16 ? 2 : 4;
   MemoryFacts facts;
@@ -253,8 +269,10 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
     }
   }
   facts.cuda = hardware.cuda;
+  // Besides the row that the tower computes, whose pixels wait only for a second model.
+  const int64_t rows_of_steps = 2 * settings.optimization.gradient_accumulation_steps;
   facts.tower = tower_of(model, parameters, row, facts.compute_bytes,
-                         settings.optimization.gradient_accumulation_steps);
+                         has_teacher(settings) ? rows_of_steps : rows_of_steps - 1);
   for (const HeldParameter& parameter : parameters.used) {
     if (!parameter.spec.expert || parameter.spec.role != ParameterRole::kLoraA) continue;
     facts.expert_adapter_rank = parameter.spec.shape[0];
@@ -279,12 +297,51 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
   return facts;
 }
 
+/// Returns the facts of a model whose passes save nothing for a backward.
+MemoryFacts facts_of_reference(const AccountSettings& settings, const ReferenceModel& reference,
+                               const std::vector<HeldParameter>& held, const RowLengths& row,
+                               const Hardware& hardware) {
+  const ParallelPlan& plan = reference.plan;
+  const RunParameters parameters{
+      .used = used_parameters(settings, held, plan.shard_size, plan.expert_parallel_size),
+      .sharded = std::nullopt,
+      .reference = {}};
+  MemoryFacts facts = facts_of_model(settings, reference.spec, plan, parameters, row, hardware);
+  facts.checkpointing = true;  // queries, keys and values are freed after each layer
+  facts.offload_activations = facts.in_file = facts.reads_ahead = facts.drops_inputs = false;
+  for (MemoryFacts::Layers& layers : facts.layers) layers.kept = 0;
+  return facts;
+}
+
+}  // namespace
+
+MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
+                         const ParallelPlan& plan, const RunParameters& parameters,
+                         const RowLengths& row, const Hardware& hardware,
+                         const std::optional<ReferenceModel>& reference) {
+  MemoryFacts facts = facts_of_model(settings, model, plan, parameters, row, hardware);
+  const ReferenceModel other = reference ? *reference : ReferenceModel{model, plan};
+  const std::vector<HeldParameter> held =
+      reference_of_rows(settings, other.spec, plan.expert_parallel_size);
+  if (held.empty()) return facts;
+  facts.reference =
+      std::make_shared<const MemoryFacts>(facts_of_reference(settings, other, held, row, hardware));
+  if (has_teacher(settings)) {
+    const PolicySettings& policy = settings.preferences.policy;
+    facts.divergence = {.is_computed = true,
+                        .mixes = policy.distill_beta > 0 && policy.distill_beta < 1,
+                        .top_k = policy.distill_top_k.value_or(0)};
+  }
+  return facts;
+}
+
 MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
-                              const Hardware& hardware, const ModelSpec* reference) {
-  return account_of(memory_facts(settings, model, plan,
-                                 planned_run_parameters(settings, model, plan, reference, hardware),
-                                 row, hardware));
+                              const Hardware& hardware,
+                              const std::optional<ReferenceModel>& reference) {
+  const RunParameters parameters = planned_run_parameters(
+      settings, model, plan, reference ? &reference->spec : nullptr, hardware);
+  return account_of(memory_facts(settings, model, plan, parameters, row, hardware, reference));
 }
 
 }  // namespace longspan

@@ -9,6 +9,7 @@
 #include "longspan/account/held_parameters.h"
 #include "longspan/account/memory_model.h"
 #include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/packing.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
@@ -16,8 +17,8 @@ namespace longspan {
 /// The longest row of a run, in tokens.
 struct RowLengths {
   int64_t num_tokens = 0, num_labels = 0;
-  bool keeps_places = false;            // positions restart in documents; places are stored too
-  std::vector<int64_t> documents = {};  // document lengths; empty: the row counts as one document
+  bool keeps_places = false;             // positions restart in documents; places are stored too
+  std::vector<Document> documents = {};  // empty: the row counts as one document
   /// Patches of the rank with the most patches, and of the largest frame. Both belong to the row
   /// with the most patches, which may differ from the longest row.
   int64_t num_patches = 0, largest_frame = 0;
@@ -37,6 +38,12 @@ struct Hardware {
   int64_t num_threads = 1;  // on a CPU
 };
 
+/// The model of ref_model, and the plan of its attention.
+struct ReferenceModel {
+  const ModelSpec& spec;
+  const ParallelPlan& plan;
+};
+
 /// Returns the parameters that a run will make, if there is no adapter yet. `reference`: the model
 /// of ref_model; null: the trained model. Throws UserError, as planned_parameters() does.
 RunParameters planned_run_parameters(const AccountSettings& settings, const ModelSpec& model,
@@ -44,14 +51,17 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
                                      const Hardware& hardware = {});
 
 /// Returns the inputs of the memory estimate of a run. `model`: attended_model()
-/// (session/attended_model.h).
+/// (session/attended_model.h). `reference`: of ref_model; nullopt: a reference, if there is one,
+/// has the spec and the plan of `model`.
 MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
                          const ParallelPlan& plan, const RunParameters& parameters,
-                         const RowLengths& row, const Hardware& hardware);
+                         const RowLengths& row, const Hardware& hardware,
+                         const std::optional<ReferenceModel>& reference = std::nullopt);
 
 /// Returns the estimate for a run before any tensor exists.
 MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
                               const ParallelPlan& plan, const RowLengths& row,
-                              const Hardware& hardware, const ModelSpec* reference = nullptr);
+                              const Hardware& hardware,
+                              const std::optional<ReferenceModel>& reference = std::nullopt);
 
 }  // namespace longspan

@@ -131,7 +131,7 @@ TEST_CASE("run account: of experts that are shared out, too") {
 TEST_CASE("run account: a value head looks at the last token of each document") {
   const ModelConfig model = small_model();
   const ParallelPlan plan;
-  const RowLengths row{.num_tokens = 90, .num_labels = 60, .documents = {50, 40}};
+  const RowLengths row{.num_tokens = 90, .num_labels = 60, .documents = {{50}, {40}}};
   Config config;
   const auto labels = [&](const char* stage) {
     config.method.stage = stage;

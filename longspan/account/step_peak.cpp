@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "longspan/account/logit_chunk.h"
 #include "longspan/account/step_phases.h"
 #include "longspan/account/tower_memory.h"
 #include "longspan/spec/device_sizes.h"
@@ -47,7 +48,7 @@ class Step {
         keeps_(layers_that_keep(facts, num_layers_)) {
     for (int64_t i = 0; i < num_layers_; ++i) {
       const size_t kind = static_cast<size_t>(i) % facts.layers.size();
-      const bool last = i + 1 == num_layers_, saves = i >= first_;
+      const bool last = is_last(i), saves = i >= first_;
       const double saved = facts.offload_activations ? 0.0 : saved_by_layer(facts, kind, last);
       saved_.push_back(saves ? tokens_ * (saved + chosen_by_layer(facts, kind, last)) : 0.0);
       kept_.push_back(saves && keeps_[i] ? tokens_ * kept_by_layer(facts, kind, last) : 0.0);
@@ -55,11 +56,28 @@ class Step {
   }
 
   double peak() {
+    reference_pass();
     forward();
     head();
     for (int64_t i = num_layers_ - 1; i >= first_; --i) backward(i);
     if (trains_embedding()) embedding();
     update();
+    return peak_;
+  }
+
+  /// Returns the peak of a pass that saves nothing. `with_head`: the pass has its own logits.
+  double peak_of_pass(bool with_head) {
+    raise_peak(gathered(embedding_unit(), layer(0)) + tower_.forward);
+    for (int64_t i = 0; i < num_layers_; ++i) {
+      const size_t kind = static_cast<size_t>(i) % facts_.layers.size();
+      const double input = static_cast<double>(facts_.residual_bytes * facts_.hidden_size),
+                   mixed = saved_by_layer(facts_, kind, is_last(i));
+      for (const StepPhase& phase : phases(i, /*in_forward=*/true)) {
+        raise_peak(gathered(layer(i), layer(i + 1)) + tower_.features +
+                   tokens_ * (phase.has_mixed ? mixed : input) + worked_with(phase));
+      }
+    }
+    if (with_head) raise_peak(gathered(units_.head, {}) + worked_with(head_phase(facts_)));
     return peak_;
   }
 
@@ -70,15 +88,18 @@ class Step {
     return phase.per_token * tokens_ + phase.fixed;
   }
 
-  bool trains_embedding() const {
-    return (units_.head_is_embedding ? units_.head : units_.embedding).gradients > 0;
-  }
+  bool trains_embedding() const { return embedding_unit().gradients > 0; }
   /// Returns the layer at which the backward ends: no lower layer is trained.
   int64_t first_trained() const {
     if (trains_embedding()) return 0;
     const auto trained =
         std::ranges::find_if(units_.layers, [](const Unit& unit) { return unit.gradients > 0; });
     return trained - units_.layers.begin();
+  }
+
+  bool is_last(int64_t i) const { return i + 1 == num_layers_; }
+  const Unit& embedding_unit() const {
+    return units_.head_is_embedding ? units_.head : units_.embedding;
   }
 
   const Unit& layer(int64_t i) const {
@@ -106,7 +127,7 @@ class Step {
 
   std::vector<StepPhase> phases(int64_t i, bool in_forward) const {
     std::vector<StepPhase> some = layer_phases(
-        facts_, static_cast<size_t>(i) % facts_.layers.size(), {keeps_[i], i + 1 == num_layers_});
+        facts_, static_cast<size_t>(i) % facts_.layers.size(), {keeps_[i], is_last(i)});
     std::erase_if(some, [&](const StepPhase& phase) { return phase.in_forward != in_forward; });
     return some;
   }
@@ -115,16 +136,26 @@ class Step {
   /// the first backward of this row.
   int64_t of_row_before(int64_t otherwise) const {
     if (!facts_.accumulates) return otherwise;
-    return (units_.head_is_embedding ? units_.head : units_.embedding).gradients;
+    return embedding_unit().gradients;
+  }
+
+  /// In a step of several rows, all gradients of the previous row exist.
+  double sums_of_rows_before() const {
+    return facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
+  }
+
+  /// A teacher's pass is within a row. Other references compute all rows before the first loss.
+  void reference_pass() {
+    raise_peak((facts_.divergence.is_computed ? sums_of_rows_before() : 0.0) +
+               static_cast<double>(reference_pass_bytes(facts_)));
+    activations_ = teacher_bytes();
   }
 
   void forward() {
-    // In a step of several rows, all gradients of the previous row exist.
-    const double sums = facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
-    const Unit& embedding = units_.head_is_embedding ? units_.head : units_.embedding;
-    raise_peak(sums + gathered(embedding, layer(0)) + under_way(0, of_row_before(0), 0) +
-               tower_.saved + tower_.forward);
-    activations_ = tower_.saved + tower_.features;
+    const double sums = sums_of_rows_before();
+    raise_peak(sums + gathered(embedding_unit(), layer(0)) + under_way(0, of_row_before(0), 0) +
+               activations_ + tower_.saved + tower_.forward);
+    activations_ += tower_.saved + tower_.features;
     for (int64_t i = 0; i < num_layers_; ++i) {
       activations_ += saved_[i] + kept_[i];
       for (const StepPhase& phase : phases(i, /*in_forward=*/true)) {
@@ -144,7 +175,18 @@ class Step {
     const int64_t own =
         sums_.at_once ? gradient : std::min(gradient, static_cast<int64_t>(phase.before_gradient));
     raise_peak(sums_without(not_made_ + own) + under_way(gradient, of_row_before(0), 0) +
-               gathered(units_.head, layer(num_layers_ - 1)) + activations_ + worked_with(phase));
+               gathered(units_.head, layer(num_layers_ - 1)) + heads_of_teacher() + activations_ +
+               worked_with(phase));
+    activations_ -= teacher_bytes();
+  }
+
+  double teacher_bytes() const {
+    return static_cast<double>(share_of(facts_.num_labels, facts_.sequence_size)) *
+           teacher_states(facts_);
+  }
+
+  double heads_of_teacher() const {
+    return facts_.divergence.is_computed ? gathered(facts_.reference->units.head, {}) : 0.0;
   }
 
   void backward(int64_t i) {
@@ -159,8 +201,7 @@ class Step {
   }
 
   void embedding() {
-    const int64_t own =
-        units_.head_is_embedding ? units_.head.gradients : units_.embedding.gradients;
+    const int64_t own = embedding_unit().gradients;
     raise_peak(sums_without(0) + under_way(own, layer(0).gradients, layer(1).gradients) +
                tower_.saved +
                std::max(tower_.features + worked_with(embedding_phase(facts_)), tower_.backward));
@@ -207,6 +248,13 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
 int64_t bytes_under_reduction(int64_t bytes) {
   // As many bytes arrive as are sent. Large gradients are sent in copies of their chunks.
   return bytes <= kReductionBytes ? bytes : 2 * std::min(bytes, 2 * kReductionBytes);
+}
+
+int64_t reference_pass_bytes(const MemoryFacts& facts) {
+  if (!facts.reference) return 0;
+  const GradientSums none;
+  return std::llround(
+      Step(*facts.reference, none).peak_of_pass(/*with_head=*/!facts.divergence.is_computed));
 }
 
 int64_t step_peak_bytes(const MemoryFacts& facts, const GradientSums& sums) {

@@ -28,6 +28,10 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
 /// needs.
 int64_t bytes_under_reduction(int64_t bytes);
 
+/// Returns the peak in bytes of a pass of facts.reference, without its parameters between uses; 0
+/// without a reference.
+int64_t reference_pass_bytes(const MemoryFacts& facts);
+
 /// Returns the peak in bytes of gathered parameters, gradients, and saved, kept and temporary
 /// tensors; 0 if `facts` has no units.
 int64_t step_peak_bytes(const MemoryFacts& facts, const GradientSums& sums);

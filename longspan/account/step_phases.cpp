@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "longspan/account/layer_sizes.h"
+#include "longspan/account/logit_chunk.h"
 #include "longspan/attention/flash/tile_sizes.h"
 #include "longspan/spec/device_sizes.h"
 
@@ -122,18 +123,16 @@ StepPhase phase_of_head(const MemoryFacts& facts, const LayerSizes& s) {
   const double index = index_bytes(facts, s);
   const double hidden = s.labels * s.D * static_cast<double>(facts.compute_bytes) /
                         static_cast<double>(facts.residual_bytes);
-  const auto V = static_cast<double>(facts.vocab_size);
   const int64_t head = facts.vocab_size * facts.hidden_size;
-  const double logits = V * (facts.compute_bytes < 4 ? 4.0 + 2.0 : 4.0);  // and a bf16 copy
-  const auto head_rows = static_cast<double>(
-      std::min(s.num_labels, device_sizes(facts.cuda).head.rows(facts.vocab_size, 4)));
+  const LogitChunk chunk = logit_chunk(facts);
+  const auto head_rows = static_cast<double>(std::min(s.num_labels, chunk.rows));
   const bool in_chunks = static_cast<double>(s.num_labels) > head_rows;
   const bool summed_apart = facts.sums_head_apart && in_chunks;
   return {.name = "the head",
-          .per_token = index + s.labels * s.D + 2 * hidden,
-          .fixed = head_rows * logits +
+          .per_token = index + s.labels * (s.D + chunk.label_bytes) + 2 * hidden,
+          .fixed = head_rows * chunk.row_bytes +
                    of_matrices({head, head}, head, facts.casts_head, summed_apart, facts),
-          .before_gradient = summed_apart ? head_rows * logits : 0.0};
+          .before_gradient = summed_apart ? head_rows * chunk.row_bytes : 0.0};
 }
 
 /// Returns the temporary bytes per token of a GPU kernel in attention's backward: the fp32 gradient
@@ -209,7 +208,8 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
                     .fixed = rows * (forward + s.dropped + 2 * s.hidden + s.behind) +
                              of_matrices({matrices.numbers, 0}, s.cost.feed_forward.cast_at_once,
                                          facts.casts_blocks, false, facts),
-                    .in_forward = true});
+                    .in_forward = true,
+                    .has_mixed = false});
   // Per row of a chunk: the recomputed row between the halves of the block, its norm, the gradient
   // of the norm, and the gradient of the output if it has another dtype; in the last layer also the
   // mixer's output.

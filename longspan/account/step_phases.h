@@ -18,13 +18,15 @@ struct StepPhase {
   /// The bytes of the phase that are freed before the unit's gradient is allocated; 0 if the
   /// gradient is allocated before the phase.
   double before_gradient = 0.0;
+  bool has_mixed = true;  ///< the output of the layer's mixer still exists if nothing is saved
 };
 
 /// Returns the phase with the peak memory, under the assumption that all saved and kept tensors
 /// exist in each phase.
 StepPhase peak_phase(const MemoryFacts& facts);
 
-/// Returns the phase of the head, whose forward and backward are one phase.
+/// Returns the phase of the head, whose forward and backward are one phase. With a teacher, the
+/// logits of both models.
 StepPhase head_phase(const MemoryFacts& facts);
 /// Properties of one layer of a kind.
 struct LayerPlace {

@@ -343,22 +343,24 @@ TokenScores Decoder::token_scores(const Batch& batch, const TokenScoreOptions& o
   return {logprobs_L, entropies_L};
 }
 
-at::Tensor Decoder::divergence_from(Decoder& teacher, const Batch& batch,
-                                    const DivergenceOptions& options) {
-  TORCH_CHECK(&teacher != this, "the divergence of a decoder from itself");
-  TeacherHead head{{}, teacher.impl_->weights.head};
-  {
-    const c10::NoGradGuard no_grad;
-    head.hidden_LE = teacher.hidden_states(batch, label_rows(batch));
-  }
-  if (ParameterHooks* const hooks = teacher.impl_->options.parameter_hooks) {
-    const int unit = teacher.impl_->spec.head_unit();
+TeacherHead Decoder::teacher_head(const Batch& batch) {
+  const c10::NoGradGuard no_grad;
+  TeacherHead head{hidden_states(batch, label_rows(batch)), impl_->weights.head};
+  if (ParameterHooks* const hooks = impl_->options.parameter_hooks) {
+    const int unit = impl_->spec.head_unit();
     head.before_use = [=] { hooks->before(unit, Use::kForward, /*next=*/-1); };
     head.after_use = [=] { hooks->after(unit, Use::kForward); };
   }
+  return head;
+}
+
+at::Tensor Decoder::divergence_from(const TeacherHead& teacher, const Batch& batch,
+                                    const DivergenceOptions& options) {
+  TORCH_CHECK(!teacher.weight_VE.is_same(impl_->weights.head),
+              "the divergence of a decoder from itself");
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
   return impl_->with_head(hidden_LD, Use::kBackward, [&](const at::Tensor& hidden) {
-    return linear_divergence(hidden, impl_->weights.head, head, options);
+    return linear_divergence(hidden, impl_->weights.head, teacher, options);
   });
 }
 

@@ -88,13 +88,15 @@ class Decoder {
   /// As token_logprobs(), at a temperature, with the entropies of the softmax if requested. No
   /// model has a bias or a softcap on its logits.
   TokenScores token_scores(const Batch& batch, const TokenScoreOptions& options);
-  /// Returns the divergence of this model (the student) and `teacher` at each position with a
+  /// Returns the final hidden states of the positions with a label, and the head, without
+  /// gradients: this model as the teacher of another decoder. The decoder must outlive the result,
+  /// and the graph of what divergence_from() makes of it.
+  TeacherHead teacher_head(const Batch& batch);
+  /// Returns the divergence of this model (the student) and a teacher at each position with a
   /// label, [L] fp64, in order (kernels/linear_divergence.h). Differentiable in this model's
-  /// parameters. `batch` is the input of both models, whose vocabularies must be equal. First
-  /// computes the teacher's hidden states without gradients. The teacher's adapters, attention and
-  /// hooks are its own. The teacher must be another decoder, and must outlive the graph of the
-  /// result.
-  at::Tensor divergence_from(Decoder& teacher, const Batch& batch,
+  /// parameters. `teacher`: teacher_head() of another decoder with an equal vocabulary, for the
+  /// same batch.
+  at::Tensor divergence_from(const TeacherHead& teacher, const Batch& batch,
                              const DivergenceOptions& options);
   /// Returns the sum of -log p over the labels, a scalar in fp64. Equals -token_logprobs().sum(),
   /// but computes the gradient in the forward pass, so the logits are computed once. `upstream`: d

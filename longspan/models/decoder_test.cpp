@@ -306,7 +306,8 @@ TEST_CASE("decoder: the divergence from a teacher is that of their logits") {
     DecoderOptions options;
     if (hooks) options.parameter_hooks = &removed;
     Decoder teacher(other, teachers, *attention, options);
-    const auto ours = student.divergence_from(teacher, batch, {.beta = 0.3, .temperature = 1.4});
+    const auto ours = student.divergence_from(teacher.teacher_head(batch), batch,
+                                              {.beta = 0.3, .temperature = 1.4});
     CHECK(relative_error(ours, expected) < 1e-12);
     torch::autograd::backward({(ours * upstream).sum()}, {});
     check_equal(take_gradients(parameters), expected_gradients);
@@ -314,7 +315,7 @@ TEST_CASE("decoder: the divergence from a teacher is that of their logits") {
     // The head is used in the forward and in the backward.
     if (hooks) CHECK(removed.num_uses[other.head_unit()] == 2);
   }
-  CHECK_THROWS_WITH(student.divergence_from(student, batch, {}),
+  CHECK_THROWS_WITH(student.divergence_from(student.teacher_head(batch), batch, {}),
                     doctest::Contains("a decoder from itself"));
 }
 

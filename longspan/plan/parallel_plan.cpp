@@ -39,10 +39,10 @@ class Chooser {
     check_keys_fit_auto(request_);
     std::vector<Candidate> of_methods = cheapest_of_methods();
     if (of_methods.empty()) {
+      const int64_t heads = std::min(request_.num_heads, reference_heads());
       throw UserError(fmt::format(
           "sequence_parallel_head_waves: {} is more than {} allow on {}. Give at most {}.",
-          *request_.head_waves, counted(request_.num_heads, "attention head"), counted(P, "rank"),
-          request_.num_heads));
+          *request_.head_waves, counted(heads, "attention head"), counted(P, "rank"), heads));
     }
     const double least = cheapest(of_methods).seconds;
     const auto first = std::ranges::find_if(
@@ -57,6 +57,11 @@ class Chooser {
     } else if (request_.num_heads % P != 0) {
       add(fmt::format("{} {} not divide by {}", counted(request_.num_heads, "head"),
                       request_.num_heads == 1 ? "does" : "do", P));
+    }
+    if (!degrees && request_.reference && reference_heads() % P != 0) {
+      add(fmt::format("of {}, {} {} not divide by {}", request_.reference->name,
+                      counted(reference_heads(), "head"), reference_heads() == 1 ? "does" : "do",
+                      P));
     }
     // A ratio, because the seconds are estimates for assumed machines (cost_model.h).
     if (!of_methods.empty()) {
@@ -149,6 +154,22 @@ class Chooser {
     return degrees;
   }
 
+  /// Returns the number of heads of the reference's first layers; the largest number without a
+  /// reference.
+  int64_t reference_heads() const {
+    return request_.reference ? request_.reference->layers.front().first.num_heads : INT64_MAX;
+  }
+
+  /// Throws UserError if the reference cannot have this plan.
+  void require_for_reference(const ParallelPlan& plan) const {
+    if (!request_.reference) return;
+    try {
+      plan_for_heads(plan, with_layers(request_, request_.reference->layers));
+    } catch (const UserError& error) {
+      throw UserError(fmt::format("{}: {}", request_.reference->name, error.what()));
+    }
+  }
+
   /// Completes the plan for all kinds of layers. Throws UserError.
   void complete(ParallelPlan& plan) const {
     plan.method->complete(kinds_.front().request, plan);
@@ -234,6 +255,7 @@ class Chooser {
       plan.head_waves = waves_of(plan);
       try {
         complete(plan);
+        require_for_reference(plan);
       } catch (const UserError& error) {
         if (!choice) throw;
         if (!refused || degree > 1) refused = error;  // degree 1 has no waves
@@ -328,8 +350,20 @@ ParallelPlan plan_for_heads(const ParallelPlan& plan, const PlanRequest& given) 
   if (plan.sequence_size == 1) return plan;
   PlanRequest request = given;
   request.method = plan.method;
+  request.reference.reset();
   if (request.ranks_per_machine < 1) request.ranks_per_machine = request.world_size;
   return Chooser(request, plan).for_heads();
+}
+
+PlanRequest with_layers(PlanRequest request,
+                        std::vector<std::pair<AttentionSpec, int64_t>> layers) {
+  const AttentionSpec& attention = layers.front().first;
+  request.num_heads = attention.num_heads;
+  request.num_kv_heads = attention.num_kv_heads;
+  request.head_dim = attention.key_dim;
+  request.value_dim = attention.value_dim;
+  request.layers = std::move(layers);
+  return request;
 }
 
 ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method* method,

@@ -46,6 +46,12 @@ inline int expert_shard_size(int shard_size, int expert_parallel_size) {
   return shard_size > expert_parallel_size ? shard_size / expert_parallel_size : 1;
 }
 
+/// The attention of a second model, the reference, as PlanRequest::layers; `name`: for messages.
+struct SecondModel {
+  std::string name;
+  std::vector<std::pair<AttentionSpec, int64_t>> layers;
+};
+
 /// Inputs of a plan. The cost model (plan/cost_model.h) chooses missing degrees, window and method.
 struct PlanRequest {
   int world_size = 1;
@@ -64,8 +70,11 @@ struct PlanRequest {
   /// every kind. Empty: all layers have the attention of num_heads, num_kv_heads, head_dim.
   std::vector<std::pair<AttentionSpec, int64_t>> layers;
   std::optional<RecurrenceSpec> recurrence;  // of the model's recurrent layers, if any
-  Packing row = Packing::single(8192);       // the documents expected in a row
-  int64_t element_bytes = 4;                 // of queries and keys
+  /// The plan's method and degrees must suit this model's heads, too (plan_for_heads). The costs
+  /// are those of `layers` alone.
+  std::optional<SecondModel> reference;
+  Packing row = Packing::single(8192);  // the documents expected in a row
+  int64_t element_bytes = 4;            // of queries and keys
   bool cuda = false;
   bool checkpointing = true;
 };
@@ -93,8 +102,11 @@ AttentionSpec attention_of(const PlanRequest& request);
 ParallelPlan make_parallel_plan(const PlanRequest& request);
 /// Returns `plan` with the parts that depend on the heads made for another model, whose tokens are
 /// divided in the same way. `request`: the request of `plan`, with the other model's layers. Throws
-/// UserError if the method of the plan cannot divide the other model's heads by the plan's degrees.
+/// UserError if the method of the plan cannot divide the other model's heads by the plan's degrees;
+/// make_parallel_plan() makes no such plan for a request with this model as its reference.
 ParallelPlan plan_for_heads(const ParallelPlan& plan, const PlanRequest& request);
+/// Returns the request with these layers; there must be one or more.
+PlanRequest with_layers(PlanRequest request, std::vector<std::pair<AttentionSpec, int64_t>> layers);
 ParallelPlan make_parallel_plan(int world_size, int sequence_size, const Method* method,
                                 int64_t num_heads, int64_t num_kv_heads);
 

@@ -374,27 +374,5 @@ TEST_CASE("plan: serves layers whose numbers of heads differ, or says which mode
   CHECK(make_parallel_plan(many).reason == make_parallel_plan(one).reason);
 }
 
-TEST_CASE("plan: a second model with other heads gets the same division of tokens, or an error") {
-  for (const Method* method : all_methods()) {
-    const PlanRequest request = request_of(8, 4, method, 8, 4);
-    if (method->name == kLocal.name) continue;
-    const ParallelPlan plan = make_parallel_plan(request);
-    CAPTURE(describe_method(plan));
-    for (const int64_t num_heads : {4, 8, 12, 16, 6}) {
-      PlanRequest other = request;
-      other.num_heads = num_heads;
-      other.num_kv_heads = 2;
-      try {
-        const ParallelPlan second = plan_for_heads(plan, other);
-        CHECK((second.method == plan.method && second.ulysses_size == plan.ulysses_size));
-        CHECK((second.ring_size == plan.ring_size && second.window_size == plan.window_size));
-        check_waves(other, second);
-      } catch (const UserError&) {
-        CHECK(num_heads % 4 != 0);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace longspan

@@ -1,6 +1,7 @@
 #include "longspan/plan/plan_request.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
@@ -29,17 +30,13 @@ PlanRequest plan_request(const RequestSettings& settings, const ModelSpec& model
   if (const MixtureOfExpertsSpec* experts = experts_of(model)) {
     request.num_experts = experts->num_experts;
   }
-  request.layers = attentions_of(model);
-  if (request.layers.empty()) {
+  auto layers = attentions_of(model);
+  if (layers.empty()) {
     throw UserError(
         "No layer of the model is one of softmax attention, by which a plan shares rows. Take a "
         "model that has one.");
   }
-  const AttentionSpec& attention = request.layers.front().first;
-  request.num_heads = attention.num_heads;
-  request.num_kv_heads = attention.num_kv_heads;
-  request.head_dim = attention.key_dim;
-  request.value_dim = attention.value_dim;
+  request = with_layers(std::move(request), std::move(layers));
   // The documents are equal, so more of them change no choice.
   constexpr int64_t kMostRows = 4096;
   request.row = Packing::from_lengths(

@@ -53,12 +53,15 @@ struct Stage {
   std::string_view title;  // in a list of features, e.g. "reward models"
   std::string_view help;   // of this value, in the help of the key stage
   std::span<const StageKeys* const> keys;
-  RowKind rows;                      // the rows that the stage reads from a data set
-  RolloutUse rollouts;               // kNone: a data set's rows are trained
-  bool packs;                        // default of the key packing
-  bool trains_all_answers;           // in a conversation, unless mask_history says otherwise
-  bool uses_lm_head;                 // otherwise the head gets no gradient, and is not trained
-  bool has_value_head;               // trained and saved with the model
+  RowKind rows;             // the rows that the stage reads from a data set
+  RolloutUse rollouts;      // kNone: a data set's rows are trained
+  bool packs;               // default of the key packing
+  bool trains_all_answers;  // in a conversation, unless mask_history says otherwise
+  bool uses_lm_head;        // otherwise the head gets no gradient, and is not trained
+  bool has_value_head;      // trained and saved with the model
+  /// The reference, if there is one, is a teacher: it computes a row within the row's loss, and the
+  /// logits of both models exist together.
+  bool compares_distributions;
   std::span<const DrawnMean> drawn;  // besides the loss
 
   /// Returns a line for each violated requirement between keys at this stage, as check_config

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,29 @@ constexpr TrafficColumn kCollectives[] = {{"all_to_all", &Direction::all_to_all}
                                           {"reduce_scatter", &Direction::reduce_scatter},
                                           {"shift", &Direction::shift}};
 
+/// A number of the communication layer, and its place in the report.
+struct Counter {
+  int64_t Traffic::* sent;
+  int64_t Direction::* bytes;
+};
+constexpr Counter kCounters[] = {{&Traffic::all_to_all, &Direction::all_to_all},
+                                 {&Traffic::all_gather, &Direction::all_gather},
+                                 {&Traffic::reduce_scatter, &Direction::reduce_scatter},
+                                 {&Traffic::shift, &Direction::shift},
+                                 {&Traffic::features, &Direction::features}};
+
+/// The directions of a report that have bytes, with their names.
+std::vector<std::pair<const char*, const Direction*>> directions_of(
+    const AttentionTraffic::Report& report) {
+  std::vector<std::pair<const char*, const Direction*>> directions{{"forward", &report.forward},
+                                                                   {"backward", &report.backward}};
+  const Direction& reference = report.reference;
+  if (reference.formula > 0 || reference.measured() > 0) {
+    directions.emplace_back("reference", &reference);
+  }
+  return directions;
+}
+
 nlohmann::ordered_json json_of(const Direction& direction) {
   nlohmann::ordered_json json;
   for (const TrafficColumn& column : kCollectives) json[column.name] = direction.*column.bytes;
@@ -37,71 +61,95 @@ nlohmann::ordered_json json_of(const Direction& direction) {
 
 }  // namespace
 
-AttentionTraffic::AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan,
-                                   const ModelSpec& model, const Sending& sending,
-                                   at::Device device)
-    : plan_(plan),
+AttentionTraffic::Mixers::Mixers(const Sender& sender) : plan(sender.plan) {
+  const std::vector<int64_t> counts = layers_of_pattern(sender.model);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    layers.emplace_back(sender.model.pattern[i].mixer, counts[i]);
+    num_layers += counts[i];
+  }
+}
+
+AttentionVolume AttentionTraffic::Mixers::volume(const Packing& padded,
+                                                 const Sending& sending) const {
+  AttentionVolume sum;
+  for (const auto& [mixer, count] : layers) {
+    const AttentionVolume one = mixer_volume(plan, mixer, padded, sending.element_bytes,
+                                             sending.checkpointing, sending.output_is_known);
+    sum.forward += count * one.forward;
+    sum.backward += count * one.backward;
+  }
+  return sum;
+}
+
+AttentionTraffic::AttentionTraffic(const Mesh& mesh, const Sender& policy, const Sender& reference,
+                                   const Sending& sending, at::Device device)
+    : policy_(policy),
+      reference_(reference),
       sending_(sending),
       device_(device),
       // Every member of a sequence group holds the whole row; only one counts it.
       counts_rows_(mesh.sequence.rank() == 0),
       mesh_(mesh) {
-  mine_.choice = plan.reason;
-  const std::vector<int64_t> counts = layers_of_pattern(model);
-  for (size_t i = 0; i < counts.size(); ++i) {
-    layers_.emplace_back(model.pattern[i].mixer, counts[i]);
-    num_layers_ += counts[i];
-  }
+  mine_.choice = policy.plan.reason;
 }
 
-void AttentionTraffic::add_to(Direction& direction) {
+Traffic AttentionTraffic::add_to(Direction& direction, const Traffic& begin) const {
   const Traffic now = sequence_traffic(mesh_);
-  direction.all_to_all += now.all_to_all - before_.all_to_all;
-  direction.all_gather += now.all_gather - before_.all_gather;
-  direction.reduce_scatter += now.reduce_scatter - before_.reduce_scatter;
-  direction.shift += now.shift - before_.shift;
-  direction.features += now.features - before_.features;
-  before_ = now;
+  for (const Counter& counter : kCounters) {
+    direction.*counter.bytes += now.*counter.sent - begin.*counter.sent;
+  }
+  return now;
 }
 
 void AttentionTraffic::begin_row() { before_ = sequence_traffic(mesh_); }
 
 void AttentionTraffic::end_forward(const Packing& padded) {
-  add_to(mine_.forward);
+  before_ = add_to(mine_.forward, before_);
   if (!counts_rows_) return;
-  for (const auto& [mixer, count] : layers_) {
-    const AttentionVolume volume = mixer_volume(plan_, mixer, padded, sending_.element_bytes,
-                                                sending_.checkpointing, sending_.output_is_known);
-    mine_.forward.formula += count * volume.forward;
-    mine_.backward.formula += count * volume.backward;
-  }
+  const AttentionVolume volume = policy_.volume(padded, sending_);
+  mine_.forward.formula += volume.forward;
+  mine_.backward.formula += volume.backward;
   mine_.num_rows += 1;
   mine_.num_tokens += padded.num_tokens();
 }
 
-void AttentionTraffic::end_backward() { add_to(mine_.backward); }
+void AttentionTraffic::end_backward() { before_ = add_to(mine_.backward, before_); }
+
+void AttentionTraffic::begin_reference() { before_reference_ = sequence_traffic(mesh_); }
+
+void AttentionTraffic::end_reference(const Packing& padded) {
+  const Traffic now = add_to(mine_.reference, before_reference_);
+  for (const Counter& counter : kCounters) {
+    before_.*counter.sent += now.*counter.sent - before_reference_.*counter.sent;
+  }
+  if (counts_rows_) mine_.reference.formula += reference_.volume(padded, sending_).forward;
+}
 
 AttentionTraffic::Report AttentionTraffic::report(const Group& world) const {
   Report report = mine_;
-  std::vector<int64_t*> numbers, of_layers;
-  for (Direction* direction : {&report.forward, &report.backward}) {
-    of_layers.push_back(&direction->formula);
-    for (const TrafficColumn& column : kCollectives)
-      of_layers.push_back(&(direction->*column.bytes));
+  // A number, and the layers whose sum it is; 0: no sum over layers.
+  std::vector<std::pair<int64_t*, int64_t>> numbers{{&report.num_rows, 0}, {&report.num_tokens, 0}};
+  for (const auto& [direction, num_layers] : {std::pair{&report.forward, policy_.num_layers},
+                                              {&report.backward, policy_.num_layers},
+                                              {&report.reference, reference_.num_layers}}) {
+    numbers.emplace_back(&direction->features, 0);
+    numbers.emplace_back(&direction->formula, num_layers);
+    for (const TrafficColumn& column : kCollectives) {
+      numbers.emplace_back(&(direction->*column.bytes), num_layers);
+    }
   }
-  numbers = of_layers;
-  numbers.insert(numbers.end(), {&report.num_rows, &report.num_tokens, &report.forward.features,
-                                 &report.backward.features});
   std::vector<int64_t> values;
-  for (const int64_t* number : numbers) values.push_back(*number);
+  for (const auto& [number, num_layers] : numbers) values.push_back(*number);
   at::Tensor sums = at::tensor(values, at::kLong);
   if (world.size() > 1) {
     sums = sums.to(device_);
     world.sum_(sums);
     sums = sums.cpu();
   }
-  for (size_t i = 0; i < numbers.size(); ++i) *numbers[i] = sums.const_data_ptr<int64_t>()[i];
-  for (int64_t* number : of_layers) *number /= std::max<int64_t>(1, num_layers_);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const auto& [number, num_layers] = numbers[i];
+    *number = sums.const_data_ptr<int64_t>()[i] / std::max<int64_t>(1, num_layers);
+  }
   return report;
 }
 
@@ -109,30 +157,33 @@ std::string table_of(const AttentionTraffic::Report& report) {
   if (report.forward.formula == 0 && report.forward.measured() == 0) return "";
   std::string text = fmt::format(
       "{}\nSent to other processes by the attention of a layer, bytes in all, {} of {} "
-      "together:\n{:8}",
+      "together:\n{:9}",
       report.choice, counted(report.num_rows, "row"), counted(report.num_tokens, "token"), "");
-  std::vector<std::string> names;
-  std::vector<std::vector<int64_t>> rows(2);
-  const auto add = [&](const char* name, int64_t forward, int64_t backward) {
-    names.emplace_back(name);
-    rows[0].push_back(forward);
-    rows[1].push_back(backward);
+  const auto directions = directions_of(report);
+  std::vector<std::string> rows, features;
+  for (const auto& [name, direction] : directions) {
+    rows.push_back(fmt::format("\n{:9}", name));
+    if (direction->features > 0) {
+      features.push_back(fmt::format("{} {}", with_commas(direction->features), name));
+    }
+  }
+  const auto add = [&](const char* name, const auto& bytes_of) {
+    text += fmt::format("{:>20}", name);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i] += fmt::format("{:>20}", with_commas(bytes_of(*directions[i].second)));
+    }
   };
   for (const TrafficColumn& column : kCollectives) {
-    const int64_t forward = report.forward.*column.bytes, backward = report.backward.*column.bytes;
-    if (forward != 0 || backward != 0) add(column.name, forward, backward);
+    const auto bytes_of = [&](const Direction& direction) { return direction.*column.bytes; };
+    if (std::ranges::any_of(directions, [&](const auto& d) { return bytes_of(*d.second) != 0; })) {
+      add(column.name, bytes_of);
+    }
   }
-  add("measured", report.forward.measured(), report.backward.measured());
-  add("formula", report.forward.formula, report.backward.formula);
-  for (const std::string& name : names) text += fmt::format("{:>20}", name);
-  for (const auto& [name, numbers] : {std::pair{"forward", rows[0]}, {"backward", rows[1]}}) {
-    text += fmt::format("\n{:8}", name);
-    for (const int64_t number : numbers) text += fmt::format("{:>20}", with_commas(number));
-  }
-  if (report.forward.features + report.backward.features > 0) {
-    text +=
-        fmt::format("\nFeatures of pictures, all layers: {} forward, {} backward",
-                    with_commas(report.forward.features), with_commas(report.backward.features));
+  add("measured", [](const Direction& direction) { return direction.measured(); });
+  add("formula", [](const Direction& direction) { return direction.formula; });
+  for (const std::string& row : rows) text += row;
+  if (!features.empty()) {
+    text += fmt::format("\nFeatures of pictures, all layers: {}", fmt::join(features, ", "));
   }
   return text;
 }
@@ -142,8 +193,9 @@ void write_report(const std::string& folder, const AttentionTraffic::Report& rep
   json["choice"] = report.choice;
   json["rows"] = report.num_rows;
   json["padded_tokens"] = report.num_tokens;
-  json["bytes_per_layer"] = {{"forward", json_of(report.forward)},
-                             {"backward", json_of(report.backward)}};
+  for (const auto& [name, direction] : directions_of(report)) {
+    json["bytes_per_layer"][name] = json_of(*direction);
+  }
   write_file_atomically(folder + "/sequence_parallel.json", json.dump(2) + "\n");
 }
 

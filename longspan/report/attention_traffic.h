@@ -25,8 +25,13 @@ class AttentionTraffic {
     int64_t element_bytes;
     bool checkpointing, output_is_known;
   };
-  /// Counts the mixers of `model`.
-  AttentionTraffic(const Mesh& mesh, const ParallelPlan& plan, const ModelSpec& model,
+  /// A model and the plan of its attention.
+  struct Sender {
+    const ModelSpec& model;
+    const ParallelPlan& plan;
+  };
+  /// Counts the mixers of the policy, and of the reference in its passes.
+  AttentionTraffic(const Mesh& mesh, const Sender& policy, const Sender& reference,
                    const Sending& sending, at::Device device);
 
   /// Count the bytes of a row. Call begin_row() before the row's forward, end_forward() after the
@@ -35,8 +40,13 @@ class AttentionTraffic {
   /// `padded`: the row as in TokenOrder::packing.
   void end_forward(const Packing& padded);
   void end_backward();
+  /// Count the bytes of a pass of the reference, within a row or between rows. The bytes do not
+  /// count as those of the row's forward.
+  void begin_reference();
+  void end_reference(const Packing& padded);
 
-  /// Bytes that all ranks of the run send to other ranks, per layer (the mean over layers).
+  /// Bytes that all ranks of the run send to other ranks, per layer (the mean over the layers of
+  /// the model that sends).
   struct Direction {
     int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0;
     int64_t formula = 0;
@@ -47,22 +57,31 @@ class AttentionTraffic {
     std::string choice;  // ParallelPlan::reason
     int64_t num_rows = 0, num_tokens = 0;
     Direction forward, backward;
+    Direction reference;  // passes of the reference, which have no backward
   };
   /// Returns the totals. Collective.
   Report report(const Group& world) const;
 
  private:
-  /// Adds the bytes sent since the last call.
-  void add_to(Direction& direction);
+  /// The mixers of a model, and their numbers of layers.
+  struct Mixers {
+    explicit Mixers(const Sender& sender);
+    AttentionVolume volume(const Packing& padded, const Sending& sending) const;
 
-  ParallelPlan plan_;
-  std::vector<std::pair<TokenMixerSpec, int64_t>> layers_;
-  int64_t num_layers_ = 0;
+    ParallelPlan plan;
+    std::vector<std::pair<TokenMixerSpec, int64_t>> layers;
+    int64_t num_layers = 0;
+  };
+
+  /// Adds the bytes sent since `begin`; returns the bytes sent so far.
+  Traffic add_to(Direction& direction, const Traffic& begin) const;
+
+  Mixers policy_, reference_;
   Sending sending_;
   at::Device device_;
   bool counts_rows_;
   const Mesh& mesh_;
-  Traffic before_;
+  Traffic before_, before_reference_;
   Report mine_;  // totals of all layers; the formula only on one rank of a sequence group
 };
 

@@ -19,14 +19,17 @@ class ExpertTraffic {
  public:
   /// `experts`: null if nothing is sent; must outlive this object. `element_bytes`: of the rows'
   /// elements.
-  ExpertTraffic(const ExpertParallel* experts, const ModelSpec& model, int64_t element_bytes,
-                at::Device device);
+  ExpertTraffic(const ExpertParallel* experts, const ModelSpec& policy, const ModelSpec& reference,
+                int64_t element_bytes, at::Device device);
 
   /// Call begin_row() before a row's forward, end_forward() after the forward, and end_backward()
   /// after the backward.
   void begin_row();
   void end_forward();
   void end_backward();
+  /// Count the bytes of a pass of the reference, within a row or between rows.
+  void begin_reference();
+  void end_reference();
 
   /// Totals of all ranks and layers.
   struct Direction {
@@ -36,6 +39,7 @@ class ExpertTraffic {
     int size = 1;          // expert_parallel_size
     int64_t num_rows = 0;  // pairs of a token and an expert of another rank, in forwards
     Direction forward, backward;
+    Direction reference;  // passes of the reference
   };
   /// Returns the totals. Collective.
   Report report(const Group& world) const;
@@ -44,15 +48,17 @@ class ExpertTraffic {
   struct Sent {
     int64_t bytes = 0;
     ExpertParallel::Use use;
+    /// Adds what was sent from `begin` to `end`.
+    void add(const Sent& begin, const Sent& end);
   };
   Sent so_far() const;
-  /// Adds the bytes sent since the last call.
-  void add_to(Sent& sum);
+  /// Adds what was sent since `begin`; returns what was sent so far.
+  Sent add_to(Sent& sum, const Sent& begin) const;
 
   const ExpertParallel* experts_;
-  ExpertShape shape_;
+  ExpertShape shape_, reference_shape_;
   at::Device device_;
-  Sent before_, forward_, backward_;
+  Sent before_, before_reference_, forward_, backward_, reference_;
 };
 
 /// Returns a small table; empty if experts are not distributed.

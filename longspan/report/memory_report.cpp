@@ -100,7 +100,7 @@ RowLengths row_lengths(const ExampleSet& examples, int64_t batch_size, RowKind k
       const ExamplePointer drawn = examples.example(of_rows[i].example);
       for (size_t k = 0; k < drawn->documents.size(); ++k) {
         const int64_t tokens = std::ssize(drawn->documents[k].input_ids);
-        if (tokens > 0 && (!apart || k == number)) row.documents.push_back(tokens);
+        if (tokens > 0 && (!apart || k == number)) row.documents.push_back({tokens});
       }
     }
     if (row.num_tokens > longest.num_tokens) longest = std::move(row);

@@ -18,13 +18,13 @@ TEST_CASE("memory report: the longest row, of documents that are in it at once")
   const RowLengths pairs = row_lengths(set, 2, RowKind::kPair);
   CHECK(pairs.num_tokens == 50 + 36);
   CHECK(pairs.num_labels == 9 + 39 + 29 + 5);
-  CHECK(pairs.documents == std::vector<int64_t>{10, 40, 30, 6});
+  CHECK(pairs.documents == std::vector<Document>{{10}, {40}, {30}, {6}});
   // An answer is in one row, and its KL estimate's document in another.
   const RowLengths answers = row_lengths(set, 2, RowKind::kUnpairedPreference);
   CHECK(answers.num_tokens == 30 + 20);
   CHECK(answers.num_labels == 29 + 19);
-  CHECK(answers.documents == std::vector<int64_t>{30, 20});
-  CHECK(row_lengths(set, 1, RowKind::kUnpairedPreference).documents == std::vector<int64_t>{40});
+  CHECK(answers.documents == std::vector<Document>{{30}, {20}});
+  CHECK(row_lengths(set, 1, RowKind::kUnpairedPreference).documents == std::vector<Document>{{40}});
 }
 
 TEST_CASE("memory report: a warning where the ranks of a machine need more than it has") {

@@ -22,6 +22,18 @@ void RowTraffic::end_backward() {
   experts_.end_backward();
 }
 
+void RowTraffic::begin_reference() {
+  if (!counts_references_) return;
+  attention_.begin_reference();
+  experts_.begin_reference();
+}
+
+void RowTraffic::end_reference(const Packing& padded) {
+  if (!counts_references_) return;
+  attention_.end_reference(padded);
+  experts_.end_reference();
+}
+
 SentBytes RowTraffic::report(const Group& world) const {
   // One collective after the other, in the same order on all ranks.
   SentBytes sent;

@@ -24,12 +24,18 @@ class RowTraffic {
   void begin_row();
   void end_forward(const Packing& padded);
   void end_backward();
+  /// Count a pass of the reference, within a row of training or between rows. Outside of
+  /// count_references(true) nothing is counted: passes of an evaluation belong to no row.
+  void begin_reference();
+  void end_reference(const Packing& padded);
+  void count_references(bool on) { counts_references_ = on; }
   /// Returns the totals. Collective.
   SentBytes report(const Group& world) const;
 
  private:
   AttentionTraffic attention_;
   ExpertTraffic experts_;
+  bool counts_references_ = false;
 };
 
 /// Returns a small table for each kind of parallelism that has sent something.

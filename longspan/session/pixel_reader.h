@@ -31,10 +31,11 @@ class PixelReader {
   /// Waits until the thread has ended the frame that it reads at present.
   ~PixelReader();
 
-  /// Queues frames of a row behind the frames announced before. The caller must take frames in this
-  /// order. Not thread-safe.
+  /// Queues frames of a row behind the frames announced before, `num_uses` times one after the
+  /// other. The caller must take frames in this order. A frame's pixels stay until its last use, as
+  /// far as `most_bytes` allow; otherwise they are read again. Not thread-safe.
   void announce(const std::shared_ptr<const RowPictures>& row,
-                const std::vector<PictureFrame>& frames);
+                const std::vector<PictureFrame>& frames, int num_uses = 1);
   /// Returns the patches of temporal patch `t`, as FramePatches. `picture`: a picture in an
   /// announced row, found by its address. A frame that was not announced is read in the calling
   /// thread. Drops the frames that were announced before this frame. Rethrows the exception of the
@@ -46,10 +47,10 @@ class PixelReader {
     std::shared_ptr<const RowPictures> row;
     size_t picture;
     int64_t t;
+    int uses;  // left: places in frames_, and a use that has begun
     enum class State { kWaiting, kReading, kRead } state = State::kWaiting;
     at::Tensor patches_PX = {};
     std::exception_ptr error = {};
-    bool dropped = false;
 
     const Picture* address() const { return &row->pictures[picture]; }
   };
@@ -58,14 +59,18 @@ class PixelReader {
   void work_on();
   /// The thread's work: reads frames until no frame is left, or until pixels of `most_bytes` wait.
   void read_frames();
+  /// Reads the frame's pixels without the lock.
+  void read(Frame& frame, std::unique_lock<std::mutex>& lock);
   std::shared_ptr<Frame> next_frame() const;
-  void drop(Frame& frame);
+  /// Ends a use of the frame. Drops the pixels after the last use.
+  void end_use(Frame& frame);
+  void drop_pixels(Frame& frame);
 
   FramePatches patches_;
   int64_t most_bytes_;
   std::mutex mutex_;
   std::condition_variable read_;
-  std::deque<std::shared_ptr<Frame>> frames_;  // announced, not taken
+  std::deque<std::shared_ptr<Frame>> frames_;  // announced, not taken; each once for each use
   int64_t bytes_ = 0;                          // of pixels read and not taken
   bool works_ = false, ends_ = false;
   std::optional<Worker> worker_;  // declared last, so that the thread ends before the other members

@@ -75,6 +75,46 @@ TEST_CASE("pixel reader: announced frames are read once, in their order, by the 
   CHECK(source.read_by_caller == 0);
 }
 
+TEST_CASE("pixel reader: frames with two uses are read once, ahead or by the one who takes them") {
+  for (const bool waits : {true, false}) {
+    CAPTURE(waits);
+    Source source;
+    PixelReader reader(source.patches());
+    const auto row = row_of(3, 4), next = row_of(2);
+    reader.announce(row, frames_of(*row), /*num_uses=*/2);
+    reader.announce(next, frames_of(*next), /*num_uses=*/2);
+    if (waits) source.wait_for(14);
+    for (const auto& one : {row, row, next, next}) take_all(reader, *one);
+    CHECK(source.read == 14);
+    take_all(reader, *next);  // no use is left
+    CHECK(source.read == 16);
+  }
+}
+
+TEST_CASE(
+    "pixel reader: frames with two uses stay within the bound, and are read again beyond it") {
+  Source source;
+  PixelReader reader(source.patches(), /*most_bytes=*/2 * kBytes);
+  const auto row = row_of(9);
+  reader.announce(row, frames_of(*row), /*num_uses=*/2);
+  take_all(reader, *row);
+  const int first = source.read;
+  CHECK(first >= 9);
+  take_all(reader, *row);
+  CHECK(source.read > first);  // the pixels of all nine never waited together
+  CHECK(source.read <= 18);
+}
+
+TEST_CASE("pixel reader: a second use may have other frames than the first") {
+  Source source;
+  PixelReader reader(source.patches());
+  const auto row = row_of(4);
+  reader.announce(row, frames_of(*row), /*num_uses=*/2);
+  for (const size_t i : {1, 3}) reader.take(row->pictures[i], 0);  // another share of the row
+  take_all(reader, *row);
+  CHECK(source.read == 4);
+}
+
 TEST_CASE("pixel reader: no frame is begun while the pixels that wait are too many") {
   Source source;
   PixelReader reader(source.patches(), /*most_bytes=*/2 * kBytes);
@@ -125,6 +165,10 @@ TEST_CASE("pixel reader: an error reaches the one who takes the frame") {
   source.wait_for(2);
   CHECK_THROWS_WITH(reader.take(row->pictures[0], 0), "bad.png is broken");
   CHECK(reader.take(row->pictures[1], 0).size(1) == 100);
+  reader.announce(row, {{0, 0}}, /*num_uses=*/2);
+  for (int use = 0; use < 2; ++use) {
+    CHECK_THROWS_WITH(reader.take(row->pictures[0], 0), "bad.png is broken");
+  }
 }
 
 TEST_CASE("pixel reader: ends while frames wait") {

@@ -20,9 +20,13 @@ class RowsAhead {
   FramePatches patches() {
     return [this](const Picture& picture, int64_t t) { return reader_.take(picture, t); };
   }
-  /// Announces this rank's frames of rows that have not been announced before. `num_passes`: passes
-  /// over all of these rows, one after the other.
-  void read(std::span<const Row> rows, const SharedTower& tower, int num_passes);
+  /// The uses of a row's pictures in a step.
+  struct Uses {
+    int num_passes;  // over all rows of the step, one after the other
+    int of_pass;     // of a row in a pass, directly one after the other
+  };
+  /// Announces this rank's frames of rows that have not been announced before.
+  void read(std::span<const Row> rows, const SharedTower& tower, const Uses& uses);
 
  private:
   PixelReader reader_;

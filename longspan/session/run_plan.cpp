@@ -26,18 +26,8 @@ std::vector<std::array<int64_t, 3>> heads_of(const ModelSpec& model) {
   return heads;
 }
 
-/// Returns RunPlan::reference_parallel.
-std::optional<ParallelPlan> plan_of_reference(const Config& config, const RunPlan& plan,
-                                              const ModelSpec& reference) {
-  if (heads_of(reference) == heads_of(plan.attended)) return std::nullopt;
-  const PlanRequest request = plan_request(
-      {config.model, config.data, config.optimization, config.memory, config.parallel}, reference,
-      plan.where.world_size, plan.where.local_world_size, plan.device.cuda());
-  try {
-    return plan_for_heads(plan.parallel, request);
-  } catch (const UserError& error) {
-    throw UserError(fmt::format("ref_model {}: {}", config.preferences.ref_model, error.what()));
-  }
+RequestSettings request_settings(const Config& config) {
+  return {config.model, config.data, config.optimization, config.memory, config.parallel};
 }
 
 }  // namespace
@@ -53,28 +43,32 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
   plan.model = model != nullptr ? model_config_for(config, *model)
                                 : model_config_for(config, config.model.model_name_or_path);
   plan.attended = attended_model(config, plan.model);
-  const PlanRequest request =
-      plan_request({config.model, config.data, config.optimization, config.memory, config.parallel},
-                   plan.attended, where.world_size, where.local_world_size, plan.device.cuda());
+  const auto request_for = [&](const ModelSpec& model_spec) {
+    return plan_request(request_settings(config), model_spec, where.world_size,
+                        where.local_world_size, plan.device.cuda());
+  };
+  PlanRequest request = request_for(plan.attended);
+  const std::string& ref_model = config.preferences.ref_model;
+  if (!ref_model.empty()) {
+    plan.reference = model_config_for(config, ref_model).spec;
+    request.reference = {"ref_model " + ref_model, request_for(*plan.reference).layers};
+  }
   plan.parallel = make_parallel_plan(request);
-  if (!config.preferences.ref_model.empty()) {
-    const ModelConfig reference = model_config_for(config, config.preferences.ref_model);
-    plan.reference_parallel = plan_of_reference(config, plan, reference.spec);
-    if (const MixtureOfExpertsSpec* experts = experts_of(reference.spec)) {
-      check_experts_divide(config.parallel.expert_parallel_size, experts->num_experts, "ref_model");
-    }
+  if (const MixtureOfExpertsSpec* experts =
+          plan.reference ? experts_of(*plan.reference) : nullptr) {
+    check_experts_divide(config.parallel.expert_parallel_size, experts->num_experts, "ref_model");
+  }
+  if (plan.reference && heads_of(*plan.reference) != heads_of(plan.attended)) {
+    plan.reference_parallel = plan_for_heads(plan.parallel, request_for(*plan.reference));
   }
   plan.warning = warning_of_shards(request);
   return plan;
 }
 
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {
-  std::optional<ModelSpec> reference;
-  if (!config.preferences.ref_model.empty())
-    reference = model_config_for(config, config.preferences.ref_model).spec;
   return planned_account(
       {config.model, config.method, config.preferences, config.optimization, config.memory},
-      plan.attended, plan.parallel, row, plan.hardware(), reference ? &*reference : nullptr);
+      plan.attended, plan.parallel, row, plan.hardware(), plan.reference_model());
 }
 
 std::string device_text(const RunPlan& plan) {

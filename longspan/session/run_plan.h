@@ -20,6 +20,7 @@ struct RunPlan {
   ModelConfig model;   // the trained model, with rope_scaling
   ModelSpec attended;  // attended_model()
   ParallelPlan parallel;
+  std::optional<ModelSpec> reference;  // of ref_model; nullopt: no ref_model
   /// `parallel` with the heads of ref_model; nullopt: no ref_model, or the same heads.
   std::optional<ParallelPlan> reference_parallel;
   DeviceChoice device;
@@ -27,6 +28,15 @@ struct RunPlan {
   int num_cores = 0;    // cores of the machine; 0: unknown
   std::string warning;  // may be empty
 
+  /// Returns the plan of the reference's attention.
+  const ParallelPlan& parallel_of_reference() const {
+    return reference_parallel ? *reference_parallel : parallel;
+  }
+  /// Returns the model of ref_model, for the memory estimate.
+  std::optional<ReferenceModel> reference_model() const {
+    if (!reference) return std::nullopt;
+    return ReferenceModel{*reference, parallel_of_reference()};
+  }
   /// Returns the hardware of this rank.
   Hardware hardware() const { return {.cuda = device.cuda(), .num_threads = num_threads}; }
   /// Returns the index of this rank's GPU on its machine; 0 on a CPU.

@@ -15,11 +15,11 @@
 #include "longspan/models/decoder.h"
 #include "longspan/registers/stage.h"
 #include "longspan/report/averages.h"
-#include "longspan/report/row_traffic.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/saving.h"
 #include "longspan/session/answers.h"
 #include "longspan/session/backends.h"
+#include "longspan/session/counted_traffic.h"
 #include "longspan/session/evaluation.h"
 #include "longspan/session/expert_balance.h"
 #include "longspan/session/host_sums.h"
@@ -77,7 +77,10 @@ struct Session::Impl {
     return *reference_attention;
   }
   void read_ahead(std::span<const Row> rows) {
-    if (pictures) ahead.read(rows, *pictures, objective->precomputes() ? 2 : 1);
+    if (!pictures) return;
+    const bool has_teacher = reference && stage_of(config.method).compares_distributions;
+    ahead.read(rows, *pictures,
+               {.num_passes = objective->precomputes() ? 2 : 1, .of_pass = has_teacher ? 2 : 1});
   }
 
   /// Runs forward and backward of the rows, after the passes that an objective needs before.
@@ -86,6 +89,7 @@ struct Session::Impl {
     RowPass row_pass(*context, of_rows, balance.get(), *updating, *traffic,
                      config.optimization.seed);
     read_ahead(rows);
+    traffic->count_references(true);
     row_pass.look_at(rows, step);
     // Values that all members of a sequence group know are counted once.
     Averages others;
@@ -95,6 +99,7 @@ struct Session::Impl {
       losses.contributions.push_back(row_pass.run(rows[i], i, step, total_weight, sums));
       if (stops && context->mesh.world.size() == 1 && stops()) break;
     }
+    traffic->count_references(false);
     // A rank without rows takes part in the others' count.
     if (balance && rows.empty()) balance->count_step();
     return losses;
@@ -164,6 +169,9 @@ std::unique_ptr<Reference> Session::make_reference() {
 void Session::prepare(std::unique_ptr<Reference> table) {
   Impl& s = *impl_;
   const Stage& stage = stage_of(s.config.method);
+  const bool output_is_known = s.activations && !s.attention->overlaps_projections();
+  s.traffic.emplace(row_traffic_of(
+      s.config, {s.plan, s.workers.mesh(), s.experts.get(), s.device, output_is_known}));
   if (table) {
     s.reference = std::move(table);
   } else if (stage.has_reference(s.config.preferences)) {
@@ -173,7 +181,7 @@ void Session::prepare(std::unique_ptr<Reference> table) {
             "precompute_ref_log_probs computes a table for the rows of a data set, which only "
             "`longspan train` has; remove the key");
       }
-      s.reference = make_reference();
+      s.reference = counted_reference(make_reference(), *s.traffic);
     });
   }
   s.context.emplace(ObjectiveContext{.preferences = s.config.preferences,
@@ -188,13 +196,6 @@ void Session::prepare(std::unique_ptr<Reference> table) {
   s.updating.emplace(s.decoder->parameters(), s.trained.specs, s.trained.sharded.get(),
                      s.workers.world(), s.config.optimization, s.config.memory.offload_optimizer);
   s.balance = ExpertBalance::make(s.config.optimization, *s.context, s.plan.model);
-  const AttentionTraffic::Sending sending{
-      .element_bytes = computes_in_bf16(s.config.model, s.config.optimization) ? 2 : 4,
-      .checkpointing = !s.config.model.disable_gradient_checkpointing,
-      .output_is_known = s.activations && !s.attention->overlaps_projections()};
-  s.traffic.emplace(
-      AttentionTraffic{s.workers.mesh(), s.plan.parallel, s.plan.attended, sending, s.device},
-      ExpertTraffic{s.experts.get(), s.plan.model.spec, sending.element_bytes, s.device});
 }
 
 void Session::run(const std::function<void()>& loop) {

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "longspan/models/parse_model_config.h"
 #include "longspan/session/session.h"
 #include "longspan/testing/session_ranks.h"
+#include "longspan/testing/temporary_folder.h"
 
 namespace longspan {
 namespace {
@@ -203,6 +205,31 @@ TEST_CASE("pictures: frozen parts stay, and losses still agree") {
   testing::check_close(losses_of(2, config, model), language);
   config.method.freeze_multi_modal_projector = false;
   testing::check_close(losses_of(2, config, model), projector);
+}
+
+TEST_CASE("pictures: a teacher and its student read each frame once") {
+  const testing::TemporaryFolder folder;
+  ModelParts model = model_of("qwen3_vl");
+  save_model_folder(folder.path, model.config, random_parameters(model.config, 8, at::kFloat),
+                    at::kFloat, "");
+  std::atomic<int64_t> frames = 0;
+  model.patches = [&frames, patches = model.patches](const Picture& picture, int64_t t) {
+    ++frames;
+    return patches(picture, t);
+  };
+  const auto frames_of = [&](const char* stage, int num_ranks) {
+    Config config = config_for(num_ranks);
+    config.method.stage = stage;
+    if (config.method.stage == "distill_sft") config.preferences.ref_model = folder.path;
+    frames = 0;
+    const std::vector<double> losses = losses_of(num_ranks, config, model);
+    CHECK(losses.front() > 0.0);
+    return frames.load();
+  };
+  // Steps 0 and 3 have seven frames, step 1 has one.
+  CHECK(frames_of("sft", 1) == 13);
+  CHECK(frames_of("distill_sft", 1) == 13);
+  CHECK(frames_of("distill_sft", 2) == 13);
 }
 
 }  // namespace with_pictures_in_rows

@@ -43,7 +43,8 @@ class Distillation : public Objective {
   }
   at::Tensor loss(const Row& row, size_t, double total_weight, Averages& averages) override {
     if (documents_ == Documents::kRollouts && !row.examples.empty()) add_lengths(row, averages);
-    return context_.reference->divergence_of(context_.model, row, options_)
+    return context_.model
+        .divergence_from(context_.reference->teacher_head(row), row.local, options_)
         .sum()
         .div(std::max(1.0, total_weight));
   }
@@ -143,6 +144,7 @@ extern const Stage kDistill{
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
+    .compares_distributions = true,
     .drawn = kDrawn,
     .problems = problems_of_rollouts,
     .encode = encode_prompts,
@@ -163,6 +165,7 @@ extern const Stage kDistillSft{
     .trains_all_answers = true,
     .uses_lm_head = true,
     .has_value_head = false,
+    .compares_distributions = true,
     .drawn = kLossAlone,
     .problems = problems_of_answers,
     .encode = encode_answers,

@@ -206,6 +206,7 @@ extern const Stage kDpo{
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
+    .compares_distributions = false,
     .drawn = kDrawnAccuracies,
     .problems = problems,
     .encode = encode_pairs,

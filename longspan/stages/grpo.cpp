@@ -99,6 +99,7 @@ extern const Stage kGrpo{
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
+    .compares_distributions = false,
     .drawn = kDrawn,
     .problems = problems,
     .encode = encode_prompts,

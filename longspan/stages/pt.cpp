@@ -23,6 +23,7 @@ extern const Stage kPretraining{
     .trains_all_answers = false,
     .uses_lm_head = true,
     .has_value_head = false,
+    .compares_distributions = false,
     .drawn = kLossAlone,
     .problems = no_problems,
     .encode = encode_texts,

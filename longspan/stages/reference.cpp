@@ -35,10 +35,7 @@ class Model : public Reference {
     const at::NoGradGuard no_grad;
     return logprobs_of(*model_, row, temperature);
   }
-  at::Tensor divergence_of(Decoder& student, const Row& row,
-                           const DivergenceOptions& options) override {
-    return student.divergence_from(*model_, row.local, options);
-  }
+  TeacherHead teacher_head(const Row& row) override { return model_->teacher_head(row.local); }
   ShardedParameters::HeldBytes held_bytes() const override {
     if (sharded_) return sharded_->held_bytes();
     ShardedParameters::HeldBytes held;
@@ -94,7 +91,7 @@ class Table : public Reference {
 
 }  // namespace
 
-at::Tensor Reference::divergence_of(Decoder&, const Row&, const DivergenceOptions&) {
+TeacherHead Reference::teacher_head(const Row&) {
   throw std::logic_error("the reference has no model of its own");
 }
 

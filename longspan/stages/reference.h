@@ -26,12 +26,9 @@ class Reference {
   /// divides the logits. Collective as document_logprobs(). Throws std::logic_error for a table,
   /// which has only sums.
   virtual at::Tensor token_logprobs(const Row& row, double temperature) = 0;
-  /// Returns the divergence of `student` and the reference, the teacher, at each of the row's
-  /// labels on this rank, [L] fp64, differentiable in the student's parameters
-  /// (Decoder::divergence_from). Collective as document_logprobs(). Throws std::logic_error unless
-  /// the reference has a model of its own.
-  virtual at::Tensor divergence_of(Decoder& student, const Row& row,
-                                   const DivergenceOptions& options);
+  /// Returns the reference as the teacher of Decoder::divergence_from(). Collective as
+  /// document_logprobs(). Throws std::logic_error unless the reference has a model of its own.
+  virtual TeacherHead teacher_head(const Row& row);
   /// Returns the bytes of parameters that only the reference holds.
   virtual ShardedParameters::HeldBytes held_bytes() const { return {}; }
 };

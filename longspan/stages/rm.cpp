@@ -86,6 +86,7 @@ extern const Stage kRewardModel{
     .trains_all_answers = false,
     .uses_lm_head = false,
     .has_value_head = true,
+    .compares_distributions = false,
     .drawn = kDrawnAccuracies,
     .problems = no_problems,
     .encode = encode_pairs,

@@ -24,6 +24,7 @@ extern const Stage kSft{
     .trains_all_answers = true,
     .uses_lm_head = true,
     .has_value_head = false,
+    .compares_distributions = false,
     .drawn = kLossAlone,
     .problems = no_problems,
     .encode = encode_answers,

@@ -19,6 +19,7 @@
 #include "longspan/session/trained_model.h"
 #include "longspan/session/workers.h"
 #include "longspan/stages/objective.h"
+#include "longspan/train/longest_row.h"
 #include "longspan/train/reference_cache.h"
 #include "longspan/train/run_checkpoints.h"
 #include "longspan/train/run_data.h"
@@ -192,7 +193,10 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
     }
     const RunMemory memory = plan_memory(
         {config.model, config.method, config.preferences, config.optimization, config.memory},
-        config.data.cutoff_len, plan, data, session.account(), workers);
+        longest_row({config.model, config.method, config.preferences, config.data},
+                    config.optimization, plan, data, run.template_time,
+                    /*gives_rows=*/static_cast<bool>(parts.make_source), workers),
+        plan, session.account(), workers);
     session.context().model.keep_feed_forwards(memory.kept.count);
     RunReports reports(config.method, config.optimization, config.output, memory, parts.meter,
                        events);

@@ -8,11 +8,6 @@
 #include "longspan/cuda/cuda.h"
 #include "longspan/memory/device_memory.h"
 #include "longspan/memory/machine_memory.h"
-#include "longspan/registers/stage.h"
-#include "longspan/report/memory_report.h"
-#include "longspan/settings/method_settings.h"
-#include "longspan/settings/optimization_settings.h"
-#include "longspan/settings/preference_settings.h"
 
 namespace longspan {
 namespace {
@@ -31,33 +26,13 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
   return static_cast<int64_t>(kShare * static_cast<double>(bytes / on_one));
 }
 
-/// Rows of the caller's are not known yet: each example may have cutoff_len tokens.
-RowLengths lengths_of(const AccountSettings& config, int64_t cutoff_len, const ExampleSet& train,
-                      int sequence_size) {
-  const int64_t batch_size = config.optimization.per_device_train_batch_size;
-  if (stage_of(config.method).rollouts != RolloutUse::kNone) {
-    // Rollouts are not known yet: each group may have one answer of cutoff_len with its prompt, and
-    // further answers.
-    const PolicySettings& policy = config.preferences.policy;
-    const int64_t answer = std::min(policy.max_completion_length, cutoff_len);
-    const int64_t tokens = batch_size * (cutoff_len + (policy.num_generations - 1) * answer);
-    return {.num_tokens = tokens, .num_labels = batch_size * policy.num_generations * answer};
-  }
-  if (!train.empty())
-    return row_lengths(train, batch_size, stage_of(config.method).rows, sequence_size);
-  const int64_t num_tokens = batch_size * cutoff_len;
-  return {.num_tokens = num_tokens, .num_labels = num_tokens};
-}
-
 }  // namespace
 
-RunMemory plan_memory(const AccountSettings& config, int64_t cutoff_len, const RunPlan& plan,
-                      const RunData& data, const RunParameters& parameters,
-                      const Workers& workers) {
+RunMemory plan_memory(const AccountSettings& config, const LongestRow& row, const RunPlan& plan,
+                      const RunParameters& parameters, const Workers& workers) {
   RunMemory memory;
-  memory.facts = memory_facts(
-      config, plan.attended, plan.parallel, parameters,
-      lengths_of(config, cutoff_len, *data.train, plan.parallel.sequence_size), plan.hardware());
+  memory.facts = memory_facts(config, plan.attended, plan.parallel, parameters, row.lengths,
+                              plan.hardware(), plan.reference_model());
   if (auto said =
           said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);
@@ -70,6 +45,9 @@ RunMemory plan_memory(const AccountSettings& config, int64_t cutoff_len, const R
     memory.kept = kept_layers_that_fit(memory.facts, plan.attended, least);
   }
   keep_layers(memory.facts, plan.attended, memory.kept.count);
+  memory.text = row.text;
+  if (!row.text.empty() && !memory.kept.reason.empty()) memory.text += "\n";
+  memory.text += memory.kept.reason;
   return memory;
 }
 

@@ -1,24 +1,24 @@
 // The memory estimate of a run, and the layers whose feed-forward tensors fit into the free memory.
 #pragma once
 
-#include <cstdint>
+#include <string>
 
 #include "longspan/account/account_settings.h"
 #include "longspan/account/kept_layers.h"
 #include "longspan/account/run_account.h"
 #include "longspan/session/workers.h"
-#include "longspan/train/run_data.h"
+#include "longspan/train/longest_row.h"
 
 namespace longspan {
 
 struct RunMemory {
   MemoryFacts facts;
-  KeptLayers kept;  // the same on all ranks
+  KeptLayers kept;   // the same on all ranks
+  std::string text;  // sentences for users on the row and the kept layers; may be empty
 };
 
-/// `cutoff_len`: the assumed length of documents if the program gives the rows. `parameters`: the
-/// parameters that the run has made. Collective.
-RunMemory plan_memory(const AccountSettings& config, int64_t cutoff_len, const RunPlan& plan,
-                      const RunData& data, const RunParameters& parameters, const Workers& workers);
+/// `parameters`: the parameters that the run has made. Collective.
+RunMemory plan_memory(const AccountSettings& config, const LongestRow& row, const RunPlan& plan,
+                      const RunParameters& parameters, const Workers& workers);
 
 }  // namespace longspan

@@ -10,7 +10,7 @@ namespace longspan {
 RunReports::RunReports(const MethodSettings& method, const OptimizationSettings& optimization,
                        const OutputSettings& output, const RunMemory& memory, PeakMeter* meter,
                        Events& events)
-    : memory(meter, memory.facts, memory.kept.reason),
+    : memory(meter, memory.facts, memory.text),
       log(output,
           {.train_batch_size = optimization.per_device_train_batch_size,
            .num_train_epochs = epochs_of(optimization.num_train_epochs),

@@ -15,6 +15,7 @@
 #include "longspan/settings/output_settings.h"
 #include "longspan/settings/preference_settings.h"
 #include "longspan/train/file_rollouts.h"
+#include "longspan/train/file_rules.h"
 #include "longspan/train/rollout_source.h"
 #include "longspan/train/sampled_rollouts.h"
 #include "longspan/train/self_answers.h"
@@ -46,13 +47,9 @@ std::unique_ptr<AnswerSource> source_of_answers(const RolloutSettings& config,
 class FromFile final : public RolloutMaker {
  public:
   FromFile(const RolloutSettings& config, const RolloutParts& parts, const RolloutRun& run)
-      : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
-        turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
-                                 parts.template_time)),
-        rollouts_(run, {.vocab_size = parts.session.model().spec.vocab_size,
-                        .needs_reward = run.needs.rewards,
-                        .tokenizer = &tokenizer_,
-                        .turns = turns_.get()}) {}
+      : rules_({config.model, config.method, config.preferences, config.data},
+               parts.session.model().spec.vocab_size, parts.template_time),
+        rollouts_(run, rules_.rules()) {}
 
   std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
                                            int64_t policy_version, bool is_begun) override {
@@ -62,8 +59,7 @@ class FromFile final : public RolloutMaker {
   std::string origin() const override { return rollouts_.origin(); }
 
  private:
-  Tokenizer tokenizer_;
-  std::unique_ptr<TurnEncoder> turns_;
+  FileRules rules_;
   FileRollouts rollouts_;
 };
 

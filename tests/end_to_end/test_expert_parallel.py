@@ -144,12 +144,20 @@ def test_sizes_and_accumulation(batch, size, alone, settings):
     ("gpt_oss", dict(finetuning_type="freeze", freeze_trainable_modules="self_attn", freeze_trainable_layers=1, zero_stage=3), 2),
     ("gpt_oss", dict(stage="dpo", dataset="pairs", zero_stage=3), 2),
     ("gpt_oss", dict(stage="dpo", dataset="pairs", zero_stage=2, expert_parallel_size=2), 2),
-], ids=["freeze", "dpo", "dpo, ahead", "stacked, freeze", "sinks alone, zero 3", "stacked, dpo, zero 3", "stacked, dpo"])
-def test_ways_of_training(model, keys, num_ranks, alone, settings):
+    ("qwen3_moe", dict(stage="distill_sft", ref_model="teacher", expert_parallel_size=2), 2),
+], ids=["freeze", "dpo", "dpo, ahead", "stacked, freeze", "sinks alone, zero 3", "stacked, dpo, zero 3", "stacked, dpo", "teacher"])
+def test_ways_of_training(model, keys, num_ranks, alone, settings, place):
     """22 rows, four a step: in the sixth some ranks have no row and compute the experts of others' rows."""
     keys = keys | dict(max_steps=6)
+    if "ref_model" in keys:
+        keys["ref_model"] = str(made_once(place / "teacher_of_experts", lambda folder: write_model(
+            folder, "qwen3_moe", num_experts=6, hidden_size=48)))
     without = {key: value for key, value in keys.items() if key not in ("expert_parallel_size", "zero_stage", "offload_optimizer")}
-    check_same(run(settings(model, num_ranks, **keys), num_ranks), alone(model, **without))
+    many = run(settings(model, num_ranks, **keys), num_ranks)
+    check_same(many, alone(model, **without))
+    if "expert_parallel_size" in keys:
+        has_reference = "stage" in keys and "precompute_ref_log_probs" not in keys
+        assert ("reference" in check_traffic(many)["bytes"]) == has_reference
 
 
 @pytest.mark.long

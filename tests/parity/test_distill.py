@@ -222,6 +222,17 @@ def test_ranks_change_nothing(kind, keys, tmp_path):
     one = run_to_end(ours(tmp_path, student, **{key: value for key, value in keys.items() if key not in SPLIT}))
     many = run_to_end(ours(tmp_path, student, **keys) | dict(output_dir=str(tmp_path / "many")), ranks)
     assert_same(many, one.logged("loss"), one.logged("grad_norm"))
+    if "sequence_parallel_size" in keys:
+        check_traffic(many, directions=3 if keys["ref_model"] else 2)
+
+
+def check_traffic(run, directions):
+    """What was counted is the formula's, to the byte; the teacher's passes are counted by themselves."""
+    report = json.loads((run.output_dir / "sequence_parallel.json").read_text())["bytes_per_layer"]
+    assert list(report) == ["forward", "backward", "reference"][:directions]
+    for sent in report.values():
+        assert sent["measured"] == sent["formula"] > 0, report
+    assert ("reference" in run.texts[0].split("Sent to other processes")[1]) == (directions == 3)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
