@@ -32,6 +32,14 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
                                                     const std::string& host,
                                                     const std::string& interfaces = "");
 
+/// Returns this machine's address that the other ranks can reach.
+std::string own_address(const Rendezvous& where);
+
+/// Throws UserError on every rank unless all ranks have the same plan. A rank chooses its plan from
+/// its own view: machines with other numbers of processes may see different things, and ranks with
+/// two plans would wait for each other forever. `store`: shared by the ranks, used once.
+void require_one_plan(c10d::Store& store, int own_rank, int size, const ParallelPlan& plan);
+
 /// Makes all groups of one rank of a plan. `world`: this rank's number among all ranks of the run,
 /// and the store that all ranks share.
 Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link);

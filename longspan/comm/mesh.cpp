@@ -75,50 +75,6 @@ std::string outside_address() {
   return address;
 }
 
-std::string own_address(const Rendezvous& where) {
-  std::string address = local_address_towards(where.master_address, where.master_port);
-  if (address.empty() || is_loopback(address)) {
-    const bool all_here = where.local_world_size >= where.world_size;
-    address = all_here ? "127.0.0.1" : outside_address();
-  }
-  return address.empty() ? "127.0.0.1" : address;
-}
-
-// A rank chooses its plan from its own view. Machines with other numbers of processes may see
-// different things, and ranks with two plans would wait for each other forever. So every rank reads
-// every plan, and all stop at once with the same message.
-void require_one_plan(c10d::Store& store, const Rendezvous& where, const ParallelPlan& plan) {
-  const std::string mine =
-      fmt::format("{} processes, {} by {} of {}", plan.world_size, plan.sequence_size,
-                  describe_method(plan), plan.ulysses_size);
-  const auto keys_of = [&](const char* what) {
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < where.world_size; ++rank) {
-      keys.push_back(fmt::format("{}{}", what, rank));
-    }
-    return keys;
-  };
-  store.set(fmt::format("plan{}", where.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
-  const std::vector<std::vector<uint8_t>> plans = store.multiGet(keys_of("plan"));
-  const auto other = std::ranges::find_if(plans, [&](const auto& p) { return p != plans[0]; });
-  if (other == plans.end()) return;
-  // Rank 0 may serve the store, and must not end before all have read.
-  const std::vector<std::string> read = keys_of("read_plans");
-  store.set(read[where.rank], std::vector<uint8_t>{1});
-  if (where.rank == 0) {
-    try {
-      store.wait(read, std::chrono::seconds(5));
-    } catch (const std::exception&) {  // a rank has ended, with the same message as this one
-    }
-  }
-  throw UserError(fmt::format(
-      "The ranks would share rows in different ways: rank 0: {}; rank {}: {}. Start as many "
-      "processes on each machine, or set sequence_parallel_mode (and, for {}, its degrees).",
-      std::string(plans[0].begin(), plans[0].end()), other - plans.begin(),
-      std::string(other->begin(), other->end()),
-      names_of(methods_that_take(kUlyssesDegree), " and ")));
-}
-
 Group Mesh::* member_of(GroupKind kind) {
   switch (kind) {
     using enum GroupKind;
@@ -153,6 +109,47 @@ Group Mesh::* member_of(GroupKind kind) {
 }
 
 }  // namespace
+
+std::string own_address(const Rendezvous& where) {
+  std::string address = local_address_towards(where.master_address, where.master_port);
+  if (address.empty() || is_loopback(address)) {
+    const bool all_here = where.local_world_size >= where.world_size;
+    address = all_here ? "127.0.0.1" : outside_address();
+  }
+  return address.empty() ? "127.0.0.1" : address;
+}
+
+void require_one_plan(c10d::Store& store, int own_rank, int size, const ParallelPlan& plan) {
+  const std::string mine =
+      fmt::format("{} processes, {} by {} of {}", plan.world_size, plan.sequence_size,
+                  describe_method(plan), plan.ulysses_size);
+  const auto keys_of = [&](const char* what) {
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < size; ++rank) {
+      keys.push_back(fmt::format("{}{}", what, rank));
+    }
+    return keys;
+  };
+  store.set(fmt::format("plan{}", own_rank), std::vector<uint8_t>(mine.begin(), mine.end()));
+  const std::vector<std::vector<uint8_t>> plans = store.multiGet(keys_of("plan"));
+  const auto other = std::ranges::find_if(plans, [&](const auto& p) { return p != plans[0]; });
+  if (other == plans.end()) return;
+  // Rank 0 may serve the store, and must not end before all have read.
+  const std::vector<std::string> read = keys_of("read_plans");
+  store.set(read[own_rank], std::vector<uint8_t>{1});
+  if (own_rank == 0) {
+    try {
+      store.wait(read, std::chrono::seconds(5));
+    } catch (const std::exception&) {  // a rank has ended, with the same message as this one
+    }
+  }
+  throw UserError(fmt::format(
+      "The ranks would share rows in different ways: rank 0: {}; rank {}: {}. Start as many "
+      "processes on each machine, or set sequence_parallel_mode (and, for {}, its degrees).",
+      std::string(plans[0].begin(), plans[0].end()), other - plans.begin(),
+      std::string(other->begin(), other->end()),
+      names_of(methods_that_take(kUlyssesDegree), " and ")));
+}
 
 Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link) {
   const auto counts = std::make_shared<CollectiveCounts>();
@@ -220,7 +217,7 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
       auto keys =
           c10::make_intrusive<c10d::PrefixStore>(fmt::format("mesh{}", meshes.size()), store);
       while_meeting<bool>(end, [keys, where, plan] {
-        require_one_plan(*keys, where, plan);
+        require_one_plan(*keys, where.rank, where.world_size, plan);
         return true;
       });
       const auto connect = [keys, where, plan, &traits, timeout_seconds, prepare_thread] {

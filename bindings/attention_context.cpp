@@ -1,0 +1,91 @@
+#include "bindings/attention_context.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "cli/process/launcher_environment.h"
+#include "longspan/attention/block_kernel.h"
+#include "longspan/comm/process_group.h"
+
+namespace longspan {
+namespace {
+
+struct ContextKey {
+  std::string process_group, purpose;
+  auto operator<=>(const ContextKey&) const = default;
+};
+
+struct Contexts {
+  std::mutex mutex;
+  std::map<ContextKey, std::unique_ptr<AttentionContext>> made;
+  std::map<ContextKey, int> num_made;  // a context that is made again has new keys in the store
+};
+
+Contexts& contexts() {
+  static auto* contexts = new Contexts;  // outlives all threads; connections end with the process
+  return *contexts;
+}
+
+int size_of(const std::string& process_group) {
+  return process_group.empty() ? 1 : place_in(process_group).size;
+}
+
+}  // namespace
+
+ParallelPlan plan_of(const SharedRows& rows, const AttentionLayers& layers,
+                     const PlannedRows& planned) {
+  PlanRequest request;
+  request.world_size = request.sequence_size = size_of(rows.process_group);
+  request.method = rows.method == "auto" ? nullptr : method_named(rows.method);
+  if (rows.ulysses_degree > 0) request.ulysses_degree = static_cast<int>(rows.ulysses_degree);
+  request.num_heads = layers.at(0).first.num_heads;
+  request.num_kv_heads = layers.at(0).first.num_kv_heads;
+  request.head_dim = layers.at(0).first.key_dim;
+  request.value_dim = layers.at(0).first.value_dim;
+  request.layers = layers;
+  request.row = Packing::single(planned.num_tokens);
+  request.element_bytes = planned.element_bytes;
+  request.cuda = planned.cuda;
+  return make_parallel_plan(request);
+}
+
+AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads, bool cuda,
+                             int64_t timeout_seconds) {
+  const ContextKey key{rows.process_group,
+                       fmt::format("{}.{}/{}.{}/{}.{}/{}", rows.method, rows.ulysses_degree,
+                                   heads.num_heads, heads.num_kv_heads, heads.key_dim,
+                                   heads.value_dim, cuda ? "cuda" : "cpu")};
+  Contexts& all = contexts();
+  const std::lock_guard lock(all.mutex);
+  std::unique_ptr<AttentionContext>& context = all.made[key];
+  if (context) return *context;
+  auto made = std::make_unique<AttentionContext>();
+  made->plan = plan_of(rows, {{heads, 1}}, {.num_tokens = 8192, .element_bytes = 4, .cuda = cuda});
+  if (!rows.process_group.empty()) {
+    made->mesh = mesh_of(rows.process_group, fmt::format("{}/{}", key.purpose, all.num_made[key]++),
+                         made->plan, cuda ? Link::kNccl : Link::kGloo, timeout_seconds,
+                         rendezvous_from_environment());
+  }
+  made->attention = make_attention(made->plan, made->mesh,
+                                   cuda ? cuda_block_kernel() : cpu_block_kernel());
+  context = std::move(made);
+  return *context;
+}
+
+void forget_contexts(const std::string& process_group) {
+  Contexts& all = contexts();
+  const std::lock_guard lock(all.mutex);
+  for (auto context = all.made.begin(); context != all.made.end();) {
+    if (context->first.process_group != process_group) {
+      ++context;
+      continue;
+    }
+    shut_down(context->second->mesh);
+    context = all.made.erase(context);
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,55 @@
+// Methods of sequence parallelism for Python's attention: one object for each process group, method
+// and shape of heads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "longspan/comm/mesh.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/spec/attention_spec.h"
+
+namespace longspan {
+
+/// The ranks that share rows, and the method by which they do so.
+struct SharedRows {
+  std::string process_group;  // its name; empty: this process alone
+  std::string method;         // value of sequence_parallel_mode, other than auto
+  int64_t ulysses_degree;     // 0: the cost model chooses
+};
+
+/// Kinds of attention, each with its number of layers.
+using AttentionLayers = std::vector<std::pair<AttentionSpec, int64_t>>;
+
+/// What a plan is made for.
+struct PlannedRows {
+  int64_t num_tokens;     // of a row
+  int64_t element_bytes;  // of queries and keys
+  bool cuda;
+};
+
+/// Returns the plan of a method, or of the fastest method if `rows.method` is "auto". Throws
+/// UserError.
+ParallelPlan plan_of(const SharedRows& rows, const AttentionLayers& layers,
+                     const PlannedRows& planned);
+
+/// A method on a process group.
+struct AttentionContext {
+  ParallelPlan plan;
+  Mesh mesh;
+  std::unique_ptr<SequenceParallel> attention;
+};
+
+/// Returns the context of these heads. The first call for a process group, method and shape of heads
+/// makes the context, and is collective. Throws UserError, CommunicationError.
+AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads, bool cuda,
+                             int64_t timeout_seconds);
+
+/// Closes the connections of a process group's contexts. Collective.
+void forget_contexts(const std::string& process_group);
+
+}  // namespace longspan

@@ -1,0 +1,25 @@
+# _core.so of the Python package: the library with operators for torch.ops.longspan. It needs no header of Python, so one
+# file serves every Python. It stands beside the package's modules, and finds torch's libraries already loaded.
+file(GLOB BINDINGS CONFIGURE_DEPENDS bindings/*.cpp)
+split_by_aten(BINDINGS BINDINGS_WITH_ATEN BINDINGS_WITHOUT_ATEN)
+add_library(longspan_python SHARED ${BINDINGS_WITH_ATEN})
+target_precompile_headers(longspan_python REUSE_FROM longspan_aten)
+unite_sources(longspan_python ${BINDINGS_WITH_ATEN})
+add_library(longspan_python_common OBJECT ${BINDINGS_WITHOUT_ATEN})
+target_precompile_headers(longspan_python_common REUSE_FROM longspan_common)
+unite_sources(longspan_python_common ${BINDINGS_WITHOUT_ATEN})
+target_link_libraries(longspan_python_common PRIVATE longspan_flags)
+target_link_libraries(longspan_python PRIVATE longspan_process $<TARGET_OBJECTS:longspan_python_common>)
+target_compile_options(longspan_python PRIVATE ${CONTROL_OPTIONS})
+target_compile_options(longspan_python_common PRIVATE ${CONTROL_OPTIONS})
+set_target_properties(longspan_python PROPERTIES PREFIX "" OUTPUT_NAME _core
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/longspan)
+target_link_options(longspan_python PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+# The package as a program imports it from the build folder: links to its modules beside _core.so.
+file(GLOB_RECURSE MODULES RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/python CONFIGURE_DEPENDS python/longspan/*.py)
+foreach(module ${MODULES})
+  cmake_path(GET module PARENT_PATH folder)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/python/${folder})
+  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR}/python/${module} ${CMAKE_BINARY_DIR}/python/${module} SYMBOLIC)
+endforeach()
+file(WRITE ${CMAKE_BINARY_DIR}/python/longspan/_built_for_torch.txt "${TORCH_VERSION}\n")

@@ -1,0 +1,29 @@
+// Process groups of torch.distributed, as Python makes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "longspan/comm/group.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/plan/parallel_plan.h"
+
+namespace longspan {
+
+/// This process's place in a process group.
+struct ProcessGroupPlace {
+  int rank, size;
+};
+
+/// Returns the place in the process group of this name (ProcessGroup.group_name in Python). Throws
+/// UserError for an unknown name.
+ProcessGroupPlace place_in(const std::string& process_group);
+
+/// Makes the groups of a plan for the ranks of a process group, over the group's store. The groups
+/// have connections of their own. `purpose` distinguishes meshes of one process group.
+/// `master_address`: the interface towards this address is used. Collective. Throws UserError,
+/// CommunicationError.
+Mesh mesh_of(const std::string& process_group, const std::string& purpose, const ParallelPlan& plan,
+             Link link, int64_t timeout_seconds, const Rendezvous& where);
+
+}  // namespace longspan

@@ -1,0 +1,186 @@
+"""Attention over rows that several ranks share.
+
+A row is one sequence, or several packed sequences (documents). T: tokens of this rank, N: query heads, M: key and value
+heads, H: elements of a query's or key's head, V: elements of a value's head.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Optional, Union
+
+import torch
+import torch.distributed as dist
+
+from longspan import _native
+from longspan.errors import UsageError
+
+DEFAULT_TIMEOUT = 1800  # seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """The ranks that share rows, and the method by which they do so.
+
+    group: process group; None: this process alone.
+    mode: a value of sequence_parallel_mode, such as "ulysses" or "zigzag-ring"; never "auto" (see share()).
+    ulysses_degree: ranks of a Ulysses group.
+    reason: why the method was chosen.
+    timeout: seconds that a collective may take.
+    """
+
+    group: Optional[dist.ProcessGroup]
+    mode: str
+    ulysses_degree: int
+    reason: str = ""
+    timeout: int = DEFAULT_TIMEOUT
+
+    @property
+    def size(self) -> int:
+        return 1 if self.group is None else self.group.size()
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.group is None else self.group.rank()
+
+    @property
+    def name(self) -> str:
+        return "" if self.size == 1 else self.group.group_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """The shape of a layer's attention."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    window: int = 0  # keys that a query sees, including its own; 0: all
+    num_layers: int = 1
+
+    def _numbers(self) -> list[int]:
+        return [self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim, self.value_dim, self.window]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenOrder:
+    """The tokens of a rank.
+
+    index: for each token of the rank, its index in the unpadded row; -1: padding. int64 [T].
+    documents: lengths of the documents of the padded row.
+    """
+
+    index: torch.Tensor
+    documents: tuple[int, ...]
+
+    def take(self, row: torch.Tensor, padding: float, dim: int = 0) -> torch.Tensor:
+        """Returns this rank's tokens of a whole unpadded row, with `padding` in place of tokens that the row lacks."""
+        index = self.index.to(row.device)
+        taken = row.index_select(dim, index.clamp(min=0))
+        shape = [1] * row.dim()
+        shape[dim] = -1
+        return taken.masked_fill((index < 0).view(shape), padding)
+
+
+def share(
+    heads: Union[Heads, Sequence[Heads]],
+    *,
+    group: Optional[dist.ProcessGroup] = None,
+    mode: str = "auto",
+    ulysses_degree: Optional[int] = None,
+    num_tokens: int = 8192,
+    dtype: torch.dtype = torch.bfloat16,
+    device: Union[str, torch.device] = "cpu",
+    timeout: int = DEFAULT_TIMEOUT,
+) -> Sharing:
+    """Chooses how the ranks of a group share rows.
+
+    heads: of all kinds of layers, each with its number of layers.
+    mode: "auto" takes the method that is estimated to be the fastest for rows of `num_tokens` tokens.
+    Raises UsageError if the method cannot divide the heads.
+    """
+    kinds = [heads] if isinstance(heads, Heads) else list(heads)
+    numbers = [number for kind in kinds for number in kind._numbers()]
+    chosen = _native.call("choose", _name_of(group), mode, ulysses_degree or 0, numbers, num_tokens, dtype.itemsize,
+                          torch.device(device).type == "cuda")
+    return Sharing(group, chosen[0], chosen[1], chosen[2], timeout)
+
+
+def token_order(sharing: Sharing, documents: Sequence[int], heads: Heads, multiple: int = 1) -> TokenOrder:
+    """Returns this rank's tokens of a row. `documents`: lengths of the unpadded row's documents."""
+    index, padded = _native.call("token_order", list(documents), sharing.name, sharing.mode, sharing.ulysses_degree,
+                                 heads._numbers()[1:5], multiple)
+    return TokenOrder(index, tuple(padded))
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    cu_seqlens: Optional[Union[torch.Tensor, Sequence[int]]] = None,
+    group: Optional[dist.ProcessGroup] = None,
+    mode: str = "auto",
+    ulysses_degree: Optional[int] = None,
+    scale: Optional[float] = None,
+    window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    sinks: Optional[torch.Tensor] = None,
+    timeout: int = DEFAULT_TIMEOUT,
+) -> torch.Tensor:
+    """Causal attention within the documents of a row that the ranks of `group` share.
+
+    q: [T, N, H], k: [T, M, H], v: [T, M, V], in the order of token_order(); N is a multiple of M. Returns [T, N, V].
+    cu_seqlens: 0, the end of the first document, ..., the number of tokens of the whole row, without padding. None: one
+        document, without padding.
+    scale: of q k^T; None: 1 / sqrt(H).
+    window: keys that a query sees, including its own; None: all.
+    softcap: c in c tanh(scores / c).
+    sinks: [N], an additional logit of each query head without a value (gpt-oss). All ranks pass the same sinks. The gradient
+        is this rank's part; the sum over the ranks is the gradient.
+
+    Differentiable. Every rank of the group calls the function. Raises UsageError, CommunicationError.
+    """
+    if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
+        raise UsageError(f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: each must be [tokens, heads, elements]")
+    heads = Heads(q.shape[1], k.shape[1], q.shape[2], v.shape[2], window or 0)
+    size = 1 if group is None else group.size()
+    documents = _documents_of(cu_seqlens, q.shape[0] * size)
+    sharing = share(heads, group=group, mode=mode, ulysses_degree=ulysses_degree, num_tokens=sum(documents), dtype=q.dtype,
+                    device=q.device, timeout=timeout)
+    order = token_order(sharing, documents, heads)
+    return attend(q, k, v, sharing=sharing, documents=order.documents, scale=scale, window=window, softcap=softcap,
+                  sinks=sinks)
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    sharing: Sharing,
+    documents: Sequence[int],
+    scale: Optional[float] = None,
+    window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    sinks: Optional[torch.Tensor] = None,
+) -> torch.Tensor:
+    """As attention(), with a method that was chosen before. `documents`: lengths of the padded row (TokenOrder)."""
+    scale = q.shape[2] ** -0.5 if scale is None else float(scale)
+    return _native.call("attend", q, k, v, sinks, list(documents), sharing.name, sharing.mode, sharing.ulysses_degree, scale,
+                        window, softcap, sharing.timeout)
+
+
+def _name_of(group: Optional[dist.ProcessGroup]) -> str:
+    return "" if group is None or group.size() == 1 else group.group_name
+
+
+def _documents_of(cu_seqlens: Optional[Union[torch.Tensor, Sequence[int]]], num_tokens: int) -> list[int]:
+    if cu_seqlens is None:
+        return [num_tokens]
+    ends = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else list(cu_seqlens)
+    if len(ends) < 2 or ends[0] != 0 or any(a >= b for a, b in zip(ends, ends[1:])):
+        raise UsageError(f"cu_seqlens {ends}: must begin with 0 and increase")
+    return [b - a for a, b in zip(ends, ends[1:])]
