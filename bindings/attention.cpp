@@ -2,6 +2,7 @@
 // heads, M: kv heads, H: elements of a query's or key's head, V: elements of a value's head.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/library.h>
 
 #include <tuple>
@@ -36,12 +37,16 @@ AttentionSpec heads_of(Ints heads) {
   return spec;
 }
 
+std::array<int64_t, 3> three(Ints degrees) {
+  TORCH_CHECK_VALUE(degrees.size() == 3, "degrees: ", degrees.size(), " numbers, and 3 are needed");
+  return {degrees[0], degrees[1], degrees[2]};
+}
+
 void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
                   const std::optional<at::Tensor>& sinks_N) {
   const auto fail = [&](const char* limit) {
-    throw UserError(fmt::format(
-        "attention: q {}, k {}, v {}: {}", fmt::streamed(q_TNH.sizes()),
-        fmt::streamed(k_TMH.sizes()), fmt::streamed(v_TMV.sizes()), limit));
+    throw UserError(fmt::format("attention: q {}, k {}, v {}: {}", q_TNH.sizes(), k_TMH.sizes(),
+                                v_TMV.sizes(), limit));
   };
   if (q_TNH.dim() != 3 || k_TMH.dim() != 3 || v_TMV.dim() != 3) {
     fail("each must be [tokens, heads, elements]");
@@ -60,19 +65,19 @@ void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Te
   }
   if (sinks_N && (sinks_N->dim() != 1 || sinks_N->size(0) != q_TNH.size(1))) {
     throw UserError(fmt::format("attention: sinks {} must be one number for each of {} heads",
-                                fmt::streamed(sinks_N->sizes()), q_TNH.size(1)));
+                                sinks_N->sizes(), q_TNH.size(1)));
   }
 }
 
 at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
                   const std::optional<at::Tensor>& sinks_N, Ints documents,
-                  const std::string& group, const std::string& method, int64_t ulysses,
-                  double scale, std::optional<int64_t> window, std::optional<double> softcap,
-                  int64_t timeout) {
+                  const std::string& group, const std::string& method, Ints degrees, double scale,
+                  std::optional<int64_t> window, std::optional<double> softcap, int64_t timeout) {
   return for_python([&] {
     check_shapes(q_TNH, k_TMH, v_TMV, sinks_N);
     AttentionSpec spec = heads_of({q_TNH.size(1), k_TMH.size(1), q_TNH.size(2), v_TMV.size(2)});
-    AttentionContext& context = context_of({group, method, ulysses}, spec, q_TNH.is_cuda(), timeout);
+    AttentionContext& context =
+        context_of({group, method, three(degrees)}, spec, q_TNH.is_cuda(), timeout);
     const Packing packing = packing_of(documents);
     const int64_t num_tokens = q_TNH.size(0) * context.plan.sequence_size;
     if (packing.num_tokens() != num_tokens) {
@@ -93,13 +98,11 @@ at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Te
 /// Returns, for each token of a rank, the index in the unpadded row (-1: padding), and the lengths
 /// of the padded row's documents.
 std::tuple<at::Tensor, std::vector<int64_t>> token_order(Ints documents, const std::string& group,
-                                                         const std::string& method,
-                                                         int64_t ulysses, Ints heads,
-                                                         int64_t multiple) {
+                                                         const std::string& method, Ints degrees,
+                                                         Ints heads, int64_t multiple) {
   return for_python([&]() -> std::tuple<at::Tensor, std::vector<int64_t>> {
-    const ParallelPlan plan =
-        plan_of({group, method, ulysses}, {{heads_of(heads), 1}},
-                {.num_tokens = 8192, .element_bytes = 4, .cuda = false});
+    const ParallelPlan plan = plan_of({group, method, three(degrees)}, {{heads_of(heads), 1}},
+                                      {.num_tokens = 8192, .element_bytes = 4, .cuda = false});
     const TokenOrder order = plan.method->token_order(plan, packing_of(documents), multiple,
                                                       static_cast<int>(rank_in(group)));
     std::vector<int64_t> lengths;
@@ -111,12 +114,11 @@ std::tuple<at::Tensor, std::vector<int64_t>> token_order(Ints documents, const s
 }
 
 /// `layers`: six numbers for each kind of attention: layers, heads, kv heads, elements of keys and
-/// of values, window (0: none). Returns the method, its Ulysses degree, and the reason.
-std::tuple<std::string, int64_t, std::string> choose(const std::string& group,
-                                                     const std::string& mode, int64_t ulysses,
-                                                     Ints layers, int64_t num_tokens,
-                                                     int64_t element_bytes, bool cuda) {
-  return for_python([&]() -> std::tuple<std::string, int64_t, std::string> {
+/// of values, window (0: none). Returns the method, its degrees, and the reason.
+std::tuple<std::string, std::vector<int64_t>, std::string> choose(
+    const std::string& group, const std::string& mode, Ints degrees, Ints layers,
+    int64_t num_tokens, int64_t element_bytes, bool cuda) {
+  return for_python([&]() -> std::tuple<std::string, std::vector<int64_t>, std::string> {
     TORCH_CHECK_VALUE(!layers.empty() && layers.size() % 6 == 0, "layers: six numbers for each");
     AttentionLayers kinds;
     for (size_t i = 0; i < layers.size(); i += 6) {
@@ -124,10 +126,11 @@ std::tuple<std::string, int64_t, std::string> choose(const std::string& group,
       if (layers[i + 5] > 0) spec.window = layers[i + 5];
       kinds.emplace_back(spec, layers[i]);
     }
-    const ParallelPlan plan = plan_of({group, mode, ulysses}, kinds,
-                                      {.num_tokens = num_tokens, .element_bytes = element_bytes,
-                                       .cuda = cuda});
-    return {std::string(plan.method->name), plan.ulysses_size, plan.reason};
+    const ParallelPlan plan =
+        plan_of({group, mode, three(degrees)}, kinds,
+                {.num_tokens = num_tokens, .element_bytes = element_bytes, .cuda = cuda});
+    const std::array<int64_t, 3> chosen = degrees_of(plan);
+    return {std::string(plan.method->name), {chosen.begin(), chosen.end()}, plan.reason};
   });
 }
 
@@ -142,14 +145,15 @@ std::string version() { return LONGSPAN_VERSION; }
 TORCH_LIBRARY_FRAGMENT(longspan, library) {
   library.def(
       "attend(Tensor q, Tensor k, Tensor v, Tensor? sinks, int[] documents, str group, "
-      "str method, int ulysses, float scale, int? window, float? softcap, int timeout) -> Tensor");
+      "str method, int[] degrees, float scale, int? window, float? softcap, int timeout) -> "
+      "Tensor");
   library.def(
-      "token_order(int[] documents, str group, str method, int ulysses, int[] heads, "
+      "token_order(int[] documents, str group, str method, int[] degrees, int[] heads, "
       "int multiple) -> (Tensor, int[])",
       token_order);
   library.def(
-      "choose(str group, str mode, int ulysses, int[] layers, int num_tokens, int element_bytes, "
-      "bool cuda) -> (str, int, str)",
+      "choose(str group, str mode, int[] degrees, int[] layers, int num_tokens, int element_bytes, "
+      "bool cuda) -> (str, int[], str)",
       choose);
   library.def("forget(str group) -> ()", forget);
   library.def("version() -> str", version);

@@ -1,6 +1,7 @@
 #include "bindings/attention_context.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <mutex>
@@ -29,18 +30,37 @@ Contexts& contexts() {
   return *contexts;
 }
 
+struct Degree {
+  const MethodKey* key;
+  int ParallelPlan::* of_plan;
+};
+const std::array<Degree, 3> kDegrees{{{&kUlyssesDegree, &ParallelPlan::ulysses_size},
+                                      {&kRingDegree, &ParallelPlan::ring_size},
+                                      {&kWindowSize, &ParallelPlan::window_size}}};
+
 int size_of(const std::string& process_group) {
   return process_group.empty() ? 1 : place_in(process_group).size;
 }
 
 }  // namespace
 
+std::array<int64_t, 3> degrees_of(const ParallelPlan& plan) {
+  std::array<int64_t, 3> degrees{};
+  for (size_t i = 0; i < degrees.size(); ++i) {
+    if (takes(*plan.method, *kDegrees[i].key)) degrees[i] = plan.*(kDegrees[i].of_plan);
+  }
+  return degrees;
+}
+
 ParallelPlan plan_of(const SharedRows& rows, const AttentionLayers& layers,
                      const PlannedRows& planned) {
   PlanRequest request;
   request.world_size = request.sequence_size = size_of(rows.process_group);
-  request.method = rows.method == "auto" ? nullptr : method_named(rows.method);
-  if (rows.ulysses_degree > 0) request.ulysses_degree = static_cast<int>(rows.ulysses_degree);
+  const bool is_chosen = rows.method != "auto" && rows.method != kLocal.name;
+  request.method = is_chosen ? method_named(rows.method) : nullptr;
+  for (size_t i = 0; i < kDegrees.size(); ++i) {
+    if (rows.degrees[i] > 0) request.*(kDegrees[i].key->given) = static_cast<int>(rows.degrees[i]);
+  }
   request.num_heads = layers.at(0).first.num_heads;
   request.num_kv_heads = layers.at(0).first.num_kv_heads;
   request.head_dim = layers.at(0).first.key_dim;
@@ -54,10 +74,11 @@ ParallelPlan plan_of(const SharedRows& rows, const AttentionLayers& layers,
 
 AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads, bool cuda,
                              int64_t timeout_seconds) {
-  const ContextKey key{rows.process_group,
-                       fmt::format("{}.{}/{}.{}/{}.{}/{}", rows.method, rows.ulysses_degree,
-                                   heads.num_heads, heads.num_kv_heads, heads.key_dim,
-                                   heads.value_dim, cuda ? "cuda" : "cpu")};
+  const ContextKey key{
+      rows.process_group,
+      fmt::format("{}.{}/{}.{}/{}.{}/{}", rows.method, fmt::join(rows.degrees, "."),
+                  heads.num_heads, heads.num_kv_heads, heads.key_dim, heads.value_dim,
+                  cuda ? "cuda" : "cpu")};
   Contexts& all = contexts();
   const std::lock_guard lock(all.mutex);
   std::unique_ptr<AttentionContext>& context = all.made[key];
@@ -69,8 +90,8 @@ AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads,
                          made->plan, cuda ? Link::kNccl : Link::kGloo, timeout_seconds,
                          rendezvous_from_environment());
   }
-  made->attention = make_attention(made->plan, made->mesh,
-                                   cuda ? cuda_block_kernel() : cpu_block_kernel());
+  made->attention =
+      make_attention(made->plan, made->mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());
   context = std::move(made);
   return *context;
 }

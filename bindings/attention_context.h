@@ -2,6 +2,7 @@
 // and shape of heads.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,8 +19,10 @@ namespace longspan {
 /// The ranks that share rows, and the method by which they do so.
 struct SharedRows {
   std::string process_group;  // its name; empty: this process alone
-  std::string method;         // value of sequence_parallel_mode, other than auto
-  int64_t ulysses_degree;     // 0: the cost model chooses
+  std::string method;         // value of sequence_parallel_mode; "local": one rank
+  /// Ranks of a Ulysses group, of a ring, of a window (Method::keys); 0: the cost model chooses, or
+  /// the method takes no such key.
+  std::array<int64_t, 3> degrees;
 };
 
 /// Kinds of attention, each with its number of layers.
@@ -31,6 +34,9 @@ struct PlannedRows {
   int64_t element_bytes;  // of queries and keys
   bool cuda;
 };
+
+/// Returns the degrees of a plan; 0 for keys that the method does not take.
+std::array<int64_t, 3> degrees_of(const ParallelPlan& plan);
 
 /// Returns the plan of a method, or of the fastest method if `rows.method` is "auto". Throws
 /// UserError.
@@ -44,8 +50,8 @@ struct AttentionContext {
   std::unique_ptr<SequenceParallel> attention;
 };
 
-/// Returns the context of these heads. The first call for a process group, method and shape of heads
-/// makes the context, and is collective. Throws UserError, CommunicationError.
+/// Returns the context of these heads. The first call for a process group, method and shape of
+/// heads makes the context, and is collective. Throws UserError, CommunicationError.
 AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads, bool cuda,
                              int64_t timeout_seconds);
 

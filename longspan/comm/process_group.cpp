@@ -42,13 +42,13 @@ Mesh mesh_of(const std::string& process_group, const std::string& purpose, const
   const std::chrono::seconds patience = patience_to_meet(timeout_seconds);
   const auto end = std::chrono::steady_clock::now() + patience + traits.time_to_meet;
   const std::function<void()> prepare_thread = traits.prepare_threads();
-  const GroupPlace place{.store = c10::make_intrusive<c10d::PrefixStore>(
-                             "longspan/" + purpose, group->getStore()),
-                         .rank = group->getRank(),
-                         .size = group->getSize(),
-                         .timeout_seconds = timeout_seconds,
-                         .host = own_address(where),
-                         .interfaces = where.interfaces};
+  const GroupPlace place{
+      .store = c10::make_intrusive<c10d::PrefixStore>("longspan/" + purpose, group->getStore()),
+      .rank = group->getRank(),
+      .size = group->getSize(),
+      .timeout_seconds = timeout_seconds,
+      .host = own_address(where),
+      .interfaces = where.interfaces};
   try {
     // The group stays alive until its store has served all ranks.
     return while_meeting<Mesh>(end, [group, place, plan, &traits, prepare_thread] {

@@ -24,15 +24,16 @@ class Sharing:
     """The ranks that share rows, and the method by which they do so.
 
     group: process group; None: this process alone.
-    mode: a value of sequence_parallel_mode, such as "ulysses" or "zigzag-ring"; never "auto" (see share()).
-    ulysses_degree: ranks of a Ulysses group.
+    mode: a value of sequence_parallel_mode, such as "ulysses" or "zigzag-ring"; "local" for one rank; never "auto" (see
+        share()).
+    degrees: ranks of a Ulysses group, of a ring, of a window (an inner ring); 0: the method has no such degree.
     reason: why the method was chosen.
     timeout: seconds that a collective may take.
     """
 
     group: Optional[dist.ProcessGroup]
     mode: str
-    ulysses_degree: int
+    degrees: tuple[int, int, int] = (0, 0, 0)
     reason: str = ""
     timeout: int = DEFAULT_TIMEOUT
 
@@ -103,14 +104,14 @@ def share(
     """
     kinds = [heads] if isinstance(heads, Heads) else list(heads)
     numbers = [number for kind in kinds for number in kind._numbers()]
-    chosen = _native.call("choose", _name_of(group), mode, ulysses_degree or 0, numbers, num_tokens, dtype.itemsize,
+    chosen = _native.call("choose", _name_of(group), mode, [ulysses_degree or 0, 0, 0], numbers, num_tokens, dtype.itemsize,
                           torch.device(device).type == "cuda")
-    return Sharing(group, chosen[0], chosen[1], chosen[2], timeout)
+    return Sharing(group, chosen[0], tuple(chosen[1]), chosen[2], timeout)
 
 
 def token_order(sharing: Sharing, documents: Sequence[int], heads: Heads, multiple: int = 1) -> TokenOrder:
     """Returns this rank's tokens of a row. `documents`: lengths of the unpadded row's documents."""
-    index, padded = _native.call("token_order", list(documents), sharing.name, sharing.mode, sharing.ulysses_degree,
+    index, padded = _native.call("token_order", list(documents), sharing.name, sharing.mode, list(sharing.degrees),
                                  heads._numbers()[1:5], multiple)
     return TokenOrder(index, tuple(padded))
 
@@ -169,7 +170,7 @@ def attend(
 ) -> torch.Tensor:
     """As attention(), with a method that was chosen before. `documents`: lengths of the padded row (TokenOrder)."""
     scale = q.shape[2] ** -0.5 if scale is None else float(scale)
-    return _native.call("attend", q, k, v, sinks, list(documents), sharing.name, sharing.mode, sharing.ulysses_degree, scale,
+    return _native.call("attend", q, k, v, sinks, list(documents), sharing.name, sharing.mode, list(sharing.degrees), scale,
                         window, softcap, sharing.timeout)
 
 

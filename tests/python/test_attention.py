@@ -1,0 +1,118 @@
+"""longspan.attention under every method beside a plain softmax in fp64."""
+
+import pytest
+import torch
+from ranks import run_ranks
+
+DOCUMENTS = [37, 20, 6]
+MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "balanced-ulysses", "ring", "striped-ring",
+         "zigzag-ring", "usp", "allgather", "llama3", "loongtrain", "auto"]
+
+
+def plain_attention(q, k, v, documents, scale, window=None, softcap=None, sinks=None):
+    """[T, N, V] of q [T, N, H], k [T, M, H], v [T, M, V], by the definition."""
+    repeats = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(repeats, 1) for x in (k, v))
+    scores = torch.einsum("tnh,snh->nts", q, k) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    place = torch.arange(len(q))
+    document = torch.repeat_interleave(torch.arange(len(documents)), torch.tensor(documents))
+    seen = (place[:, None] >= place) & (document[:, None] == document)
+    if window is not None:
+        seen &= place[:, None] - place < window
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(-1, len(q), 1)], -1)
+    weights = torch.softmax(scores, -1)
+    return torch.einsum("nts,snh->tnh", weights[..., : len(q)], v)
+
+
+def errors_of(rank, mode, heads, keys):
+    """Largest errors of the output and of the gradients on this rank; the message of a UsageError."""
+    import torch.distributed as dist
+
+    import longspan
+
+    torch.manual_seed(0)
+    N, M, H, V = heads
+    tokens = sum(DOCUMENTS)
+    q, k, v = (torch.randn(tokens, n, h, dtype=torch.double, requires_grad=True) for n, h in [(N, H), (M, H), (M, V)])
+    sinks = torch.randn(N, dtype=torch.double, requires_grad=True) if keys.pop("sinks", False) else None
+    weights = torch.randn(tokens, N, V, dtype=torch.double)
+    inputs = [q, k, v] + [sinks] * (sinks is not None)
+    expected = plain_attention(q, k, v, DOCUMENTS, H**-0.5, sinks=sinks, **keys)
+    gradients = torch.autograd.grad((expected * weights).sum(), inputs)
+
+    kind = longspan.Heads(N, M, H, V, keys.get("window") or 0)
+    try:
+        sharing = longspan.share(kind, group=dist.group.WORLD, mode=mode, num_tokens=tokens, dtype=torch.double)
+    except longspan.UsageError as error:
+        return str(error)
+    order = longspan.token_order(sharing, DOCUMENTS, kind)
+    is_real = order.index >= 0
+    own = [order.take(x.detach(), 0).requires_grad_() for x in (q, k, v)]
+    own_sinks = None if sinks is None else sinks.detach().requires_grad_()
+    out = longspan.attend(*own, sharing=sharing, documents=order.documents, sinks=own_sinks, **keys)
+    (out * order.take(weights, 0)).sum().backward()
+    pairs = [(out, order.take(expected, 0))] + [(x.grad, order.take(y, 0)) for x, y in zip(own, gradients)]
+    errors = [(a - b)[is_real].abs().max().item() for a, b in pairs]
+    if sinks is not None:
+        dist.all_reduce(own_sinks.grad)
+        errors.append((own_sinks.grad - gradients[3]).abs().max().item())
+    return max(errors)
+
+
+def many(rank, heads, keys):
+    return {mode: errors_of(rank, mode, heads, dict(keys)) for mode in MODES}
+
+
+@pytest.mark.parametrize("size, heads, keys, refused", [
+    (1, (4, 2, 16, 16), {}, set()),
+    (2, (4, 2, 16, 16), dict(sinks=True), set()),
+    (2, (3, 1, 16, 8), dict(window=9, softcap=5.0), {"ulysses", "async-ulysses"}),
+    (3, (4, 2, 16, 16), dict(window=25), {"ulysses", "async-ulysses", "xtuner-ulysses"}),
+])
+def test_every_method(size, heads, keys, refused):
+    for found in run_ranks(size, many, heads, keys):
+        # Sums over at most 63 keys of numbers of order 1: rounding is below 63 * 16 units in the last place of 10.
+        assert {mode for mode, error in found.items() if not isinstance(error, float)} == refused, found
+        assert max(error for error in found.values() if isinstance(error, float)) < 63 * 16 * 10 * 2.0**-53, found
+
+
+def misuse(rank):
+    import torch.distributed as dist
+
+    import longspan
+
+    texts = []
+
+    def refused(**changes):
+        shape = dict(q=(8, 4, 16), k=(8, 2, 16), v=(8, 2, 16)) | changes.pop("shapes", {})
+        inputs = {name: torch.zeros(size) for name, size in shape.items()} | changes.pop("tensors", {})
+        try:
+            longspan.attention(**inputs, group=dist.group.WORLD, **changes)
+        except longspan.UsageError as error:
+            texts.append(str(error))
+        else:
+            texts.append("")
+
+    refused(shapes=dict(k=(8, 3, 16)))
+    refused(shapes=dict(v=(7, 2, 16)))
+    refused(shapes=dict(q=(8, 64)))
+    refused(tensors=dict(k=torch.zeros(8, 2, 16, dtype=torch.double)))
+    refused(cu_seqlens=[0, 5, 5, 16])
+    refused(cu_seqlens=[0, 40])
+    refused(mode="rings")
+    refused(mode="ulysses", shapes=dict(q=(8, 3, 16), k=(8, 3, 16), v=(8, 3, 16)))
+    refused(sinks=torch.zeros(3))
+    return texts
+
+
+def test_misuse():
+    first, second = run_ranks(2, misuse)
+    assert first == second
+    for text, sentence in zip(first, ["whose number divides the heads of q", "the same tokens", "must be [tokens, heads, elements]",
+                                      "the same dtype", "must begin with 0 and increase", "pass the lengths", "is not a mode",
+                                      "cannot split 3 attention heads", "one number for each of 4 heads"], strict=True):
+        assert sentence in text, text
