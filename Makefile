@@ -5,6 +5,7 @@
 # make bench-preference  preference training beside the peers, prompts shared and not
 # make test-kernels  the numerically sensitive tests under every kernel that the processor has
 # make test-torch TORCH=2.11.0  every test, built against that version of torch
+# make wheel TORCH=2.11.0  the wheel for that version of torch (without TORCH: for the newest), into dist/
 # make test-device  the tests that train, on simulated GPUs
 # make operators  the same, which writes the list of operators that they dispatch (tests/dispatched_operators.txt)
 # make test-families  every model family with every method, and rows with pictures, on 2 to 5 processes, beside one process
@@ -27,7 +28,7 @@ export CCACHE_DEPEND := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build program unit-tests kernel-tests python-tests test test-device operators test-kernels test-torch test-families test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build program wheel unit-tests kernel-tests python-tests test test-device operators test-kernels test-torch test-families test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -54,6 +55,17 @@ build: $(BUILD)/build.ninja
 # What users run, and nothing that only tests need.
 program: $(BUILD)/build.ninja
 	$(SAY) "Building (about 9 minutes the first time on 2 slow cores, seconds after that)" $(BIN)/cmake --build $(BUILD) --target longspan
+
+ifneq ($(TORCH),)
+wheel:
+	@tools/test_torch $(TORCH) wheel
+else
+wheel: $(VENV)/.ready
+	$(SAY) "Building the wheel (about 9 minutes the first time on 2 slow cores)" $(BIN)/python -m pip wheel --quiet \
+	  --disable-pip-version-check . --no-deps --wheel-dir dist -C build-dir=$(BUILD)/wheel \
+	  -C cmake.define.CMAKE_C_COMPILER_LAUNCHER=$(BIN)/ccache -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(BIN)/ccache
+	@ls -sh dist
+endif
 
 unit-tests: build
 	$(SAY) "Unit tests (2 to 3 minutes)" tools/unit_tests $(BUILD)/unit_tests

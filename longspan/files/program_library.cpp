@@ -1,15 +1,28 @@
 #include "longspan/files/program_library.h"
 
+#include <dlfcn.h>
+
 #include <filesystem>
+#include <vector>
 
 namespace longspan {
 
 std::string program_library(const std::string& file_name) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto folder = program.parent_path();
-  for (const auto& path : {folder / file_name, folder / "../lib" / file_name}) {
-    if (std::filesystem::exists(path, error)) return path.string();
+  // The code of this function is in the program, or in the shared object of the Python package.
+  Dl_info here;
+  const bool is_known = dladdr(reinterpret_cast<const void*>(&program_library), &here) != 0;
+  const fs::path file = is_known ? fs::path(here.dli_fname) : fs::path();
+  const bool is_shared = file.extension() == ".so";
+  const fs::path folder =
+      (is_shared ? fs::canonical(file, error) : fs::read_symlink("/proc/self/exe", error))
+          .parent_path();
+  const std::vector<const char*> places =
+      is_shared ? std::vector{".", "lib", "../.."} : std::vector{".", "../lib"};
+  for (const char* place : places) {
+    const fs::path path = (folder / place / file_name).lexically_normal();
+    if (fs::exists(path, error)) return path.string();
   }
   return "";
 }

@@ -5,8 +5,8 @@
 
 namespace longspan {
 
-/// Returns the path of a shared object of the program: beside the program (build folder), or in
-/// lib/ next to its folder (`pip install`). "": there is none.
+/// Returns the path of a shared object: in the build folder, or in the folder lib of the installed
+/// package. "": there is none.
 std::string program_library(const std::string& file_name);
 
 }  // namespace longspan

@@ -47,7 +47,7 @@ class Sharing:
 
     @property
     def name(self) -> str:
-        return "" if self.size == 1 else self.group.group_name
+        return _name_of(self.group)
 
 
 @dataclasses.dataclass(frozen=True)
