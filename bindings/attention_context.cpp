@@ -54,8 +54,13 @@ std::array<int64_t, 3> degrees_of(const ParallelPlan& plan) {
 
 ParallelPlan plan_of(const SharedRows& rows, const AttentionLayers& layers,
                      const PlannedRows& planned) {
+  return plan_for(size_of(rows.process_group), rows, layers, planned);
+}
+
+ParallelPlan plan_for(int size, const SharedRows& rows, const AttentionLayers& layers,
+                      const PlannedRows& planned) {
   PlanRequest request;
-  request.world_size = request.sequence_size = size_of(rows.process_group);
+  request.world_size = request.sequence_size = size;
   const bool is_chosen = rows.method != "auto" && rows.method != kLocal.name;
   request.method = is_chosen ? method_named(rows.method) : nullptr;
   for (size_t i = 0; i < kDegrees.size(); ++i) {

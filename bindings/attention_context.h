@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "longspan/comm/mesh.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/sequence_parallel/whole_sequence.h"
 #include "longspan/spec/attention_spec.h"
 
 namespace longspan {
@@ -43,11 +45,17 @@ std::array<int64_t, 3> degrees_of(const ParallelPlan& plan);
 ParallelPlan plan_of(const SharedRows& rows, const AttentionLayers& layers,
                      const PlannedRows& planned);
 
+/// As above, for a process group of `size` ranks that need not exist in this process.
+ParallelPlan plan_for(int size, const SharedRows& rows, const AttentionLayers& layers,
+                      const PlannedRows& planned);
+
 /// A method on a process group.
 struct AttentionContext {
   ParallelPlan plan;
   Mesh mesh;
   std::unique_ptr<SequenceParallel> attention;
+  std::optional<Packing> packing;                 // of whole_sequence
+  std::shared_ptr<WholeSequence> whole_sequence;  // of the last row with recurrent layers
 };
 
 /// Returns the context of these heads. The first call for a process group, method and shape of

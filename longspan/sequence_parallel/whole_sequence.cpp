@@ -30,6 +30,24 @@ HeadRange heads_that_go_with(const HeadRange& heads, int64_t num_heads, int64_t 
   return {begin, end - begin};
 }
 
+namespace {
+
+/// Returns the heads of an input of M heads that belong to a rank's share of N heads.
+HeadRange range_of(int rank, int num_ranks, int64_t N, int64_t M) {
+  return heads_that_go_with(heads_of_rank(rank, num_ranks, N), N, M);
+}
+
+BlocksByRank blocks_of(int num_ranks, int64_t num_tokens, int64_t N, int64_t M) {
+  BlocksByRank blocks;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const HeadRange heads = range_of(rank, num_ranks, N, M);
+    blocks.push_back({HeadBlock{heads.begin, heads.count, 0, num_tokens}});
+  }
+  return blocks;
+}
+
+}  // namespace
+
 WholeSequence::WholeSequence(const SequenceParallel& strategy, const Packing& packing, Group group,
                              RecurrentWay way)
     : group_(std::move(group)), num_tokens_(packing.num_tokens()) {
@@ -66,8 +84,7 @@ at::Tensor WholeSequence::over_whole_sequence(const at::Tensor& x_tNH,
       });
 }
 
-at::Tensor WholeSequence::over_heads(const std::vector<at::Tensor>& inputs,
-                                     const Function& function) const {
+std::vector<at::Tensor> WholeSequence::to_heads(const std::vector<at::Tensor>& inputs) const {
   const int P = group_.size();
   const int64_t N = inputs.at(0).size(1), t = num_tokens_ / P;
   for (const at::Tensor& x_tMH : inputs) {
@@ -76,38 +93,39 @@ at::Tensor WholeSequence::over_heads(const std::vector<at::Tensor>& inputs,
     TORCH_CHECK(x_tMH.size(1) > 0 && N % x_tMH.size(1) == 0, "whole sequence: inputs of ", N,
                 " and of ", x_tMH.size(1), " heads");
   }
-  const auto range = [&](const at::Tensor& x_tMH, int rank) {
-    return heads_that_go_with(heads_of_rank(rank, P, N), N, x_tMH.size(1));
-  };
-  std::vector<HeadRange> own;
-  for (const at::Tensor& x_tMH : inputs) own.push_back(range(x_tMH, group_.rank()));
-  const auto checked = [&](const std::vector<at::Tensor>& of_heads) {
-    at::Tensor y_TnG = function(of_heads, own);
-    TORCH_CHECK(y_TnG.dim() == 3 && y_TnG.size(0) == num_tokens_ && y_TnG.size(1) == own[0].count,
-                "whole sequence: a function makes ", y_TnG.sizes(), " of ", of_heads[0].sizes());
-    return y_TnG;
-  };
-  if (P == 1) return checked(inputs);
-
-  std::vector<BlocksByRank> blocks(inputs.size());
+  if (P == 1) return inputs;
   std::vector<StartedExchange> started;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    for (int rank = 0; rank < P; ++rank) {
-      const HeadRange heads = range(inputs[i], rank);
-      blocks[i].push_back({HeadBlock{heads.begin, heads.count, 0, num_tokens_}});
-    }
-    started.push_back(start_tokens_to_heads(inputs[i], blocks[i], group_));
+  for (const at::Tensor& x_tMH : inputs) {
+    started.push_back(
+        start_tokens_to_heads(x_tMH, blocks_of(P, num_tokens_, N, x_tMH.size(1)), group_));
   }
-  at::Tensor y_TnG;
-  {
-    std::vector<at::Tensor> of_heads;
-    for (const StartedExchange& exchange : started) {
-      of_heads.push_back(in_order(finish_tokens_to_heads(exchange).at(0), gathered_places_T_));
-    }
-    y_TnG = in_order(checked(of_heads), row_places_T_);
+  std::vector<at::Tensor> of_heads;
+  for (const StartedExchange& exchange : started) {
+    of_heads.push_back(in_order(finish_tokens_to_heads(exchange).at(0), gathered_places_T_));
   }
-  return finish_heads_to_tokens(
-      start_heads_to_tokens({y_TnG}, blocks[0], group_, t, /*output_is_known=*/false));
+  return of_heads;
+}
+
+at::Tensor WholeSequence::to_tokens(const at::Tensor& y_TnG, int64_t num_heads) const {
+  const int P = group_.size();
+  const int64_t count = heads_of_rank(group_.rank(), P, num_heads).count;
+  TORCH_CHECK(y_TnG.dim() == 3 && y_TnG.size(0) == num_tokens_ && y_TnG.size(1) == count,
+              "whole sequence: ", y_TnG.sizes(), " for ", count, " heads of ", num_tokens_,
+              " tokens");
+  if (P == 1) return y_TnG;
+  return finish_heads_to_tokens(start_heads_to_tokens(
+      {in_order(y_TnG, row_places_T_)}, blocks_of(P, num_tokens_, num_heads, num_heads), group_,
+      num_tokens_ / P, /*output_is_known=*/false));
+}
+
+at::Tensor WholeSequence::over_heads(const std::vector<at::Tensor>& inputs,
+                                     const Function& function) const {
+  const int64_t N = inputs.at(0).size(1);
+  std::vector<HeadRange> own;
+  for (const at::Tensor& x_tMH : inputs) {
+    own.push_back(range_of(group_.rank(), group_.size(), N, x_tMH.size(1)));
+  }
+  return to_tokens(function(to_heads(inputs), own), N);
 }
 
 }  // namespace longspan

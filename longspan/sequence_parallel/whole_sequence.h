@@ -52,6 +52,11 @@ class WholeSequence : public WholeRow {
   /// recurrent_volume() in plan/recurrent_volume.h.
   at::Tensor over_heads(const std::vector<at::Tensor>& inputs,
                         const Function& function) const override;
+  /// The two steps of over_heads(), for callers whose function runs between them. to_heads()
+  /// returns x_TnH of this rank's heads of each input; to_tokens() takes y_TnG of the first input's
+  /// heads, of which the layer has `num_heads`.
+  std::vector<at::Tensor> to_heads(const std::vector<at::Tensor>& inputs) const;
+  at::Tensor to_tokens(const at::Tensor& y_TnG, int64_t num_heads) const;
 
   /// Returns this rank's slice with RecurrentWay::kStates. Null with kHeads, and for rows with
   /// forks, because the state of a second branch does not continue from the preceding token of the

@@ -6,6 +6,8 @@ The command line is `longspan help`.
 from longspan import _native as _native  # loads the operators
 from longspan.attention import Heads, Sharing, TokenOrder, attend, attention, share, token_order
 from longspan.errors import CommunicationError, LongspanError, UsageError
+from longspan._trainer import parallelize_trainer
+from longspan.parallelize import parallelize, whole_rows
 
 __version__ = "0.1.0"
 
@@ -18,6 +20,9 @@ __all__ = [
     "UsageError",
     "attend",
     "attention",
+    "parallelize",
+    "parallelize_trainer",
     "share",
     "token_order",
+    "whole_rows",
 ]

@@ -1,0 +1,121 @@
+"""transformers' attention over rows that ranks share.
+
+transformers finds the function under the name "longspan" in its AttentionInterface; a model's config names it. B: rows, N:
+query heads, M: key and value heads, T: tokens of this rank, H, V: elements of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from longspan._rows import ROWS, Rows
+from longspan.attention import attend
+from longspan.errors import UsageError
+
+NAME = "longspan"
+
+# Arguments that transformers' models pass on to attention and that change no causal attention: they repeat positions and
+# documents, or belong to other layers and to the loss.
+_HARMLESS = frozenset([
+    "position_ids", "position_embeddings", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q",
+    "max_length_k", "seq_idx", "shift_labels", "labels", "num_items_in_batch", "layer_idx", "return_dict",
+    "output_hidden_states", "logits_to_keep",
+])
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Optional[torch.Tensor] = None,
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    is_causal: Optional[bool] = None,
+    sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    s_aux: Optional[torch.Tensor] = None,
+    longspan_rows: Optional[Rows] = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention. query: [B, N, T, H], key: [B, M, T, H], value: [B, M, T, V]. Returns [B, T, N, V] and None. Raises
+    UsageError for each argument that is not supported, by name."""
+    from longspan.parallelize import state_of
+
+    name = type(module).__name__
+    if longspan_rows is None:
+        raise UsageError(f"{name}: attention has no {ROWS}, so the documents of its rows are unknown: pass batches of the "
+                         "loader that parallelize() returned as model(**batch)")
+    if attention_mask is not None:
+        raise UsageError(f"{name}: attention_mask {list(attention_mask.shape)}: only causal attention within documents is "
+                         "supported; state documents by position_ids, and padding by the batch's attention_mask")
+    if dropout:
+        raise UsageError(f"{name}: dropout of attention is {dropout}, and must be 0: set config.attention_dropout = 0")
+    if is_causal is False or (is_causal is None and getattr(module, "is_causal", True) is False):
+        raise UsageError(f"{name}: is_causal is False, and only causal attention is supported")
+    unknown = [name for name, given in others.items()
+               if name not in _HARMLESS and given is not None and given is not False]
+    if unknown:
+        raise UsageError(f"{name}: attention has the arguments {', '.join(sorted(unknown))}, which longspan does not know")
+    documents = longspan_rows.documents
+    if len(documents) != query.shape[0]:
+        raise UsageError(f"{name}: {query.shape[0]} rows, and the batch was cut with {len(documents)}")
+    sharing = state_of(longspan_rows.key).sharing
+    outs = [
+        attend(query[b].transpose(0, 1), key[b].transpose(0, 1), value[b].transpose(0, 1), sharing=sharing,
+               documents=documents[b], scale=scaling, window=sliding_window, softcap=softcap,
+               sinks=None if s_aux is None else s_aux.to(query.dtype))
+        for b in range(len(documents))
+    ]
+    return torch.stack(outs), None
+
+
+def no_mask(*, attention_mask: Optional[torch.Tensor] = None, use_vmap: bool = False, **others: Any) -> None:
+    """Takes the place of transformers' makers of masks: attention knows documents and windows without a mask."""
+    del others
+    if attention_mask is not None:
+        raise UsageError(f"attention_mask {list(attention_mask.shape)} reached the model: pass batches of the loader that "
+                         "parallelize() returned, which states padding by documents")
+    if use_vmap:
+        raise UsageError("the model adds a mask of its own to the causal mask, and longspan supports only causal attention")
+
+
+def install() -> None:
+    """Registers the function under its name."""
+    import transformers
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    if NAME in ALL_MASK_ATTENTION_FUNCTIONS:
+        return
+    # A graph of torch.compile ends before attention and begins again after it.
+    transformers.AttentionInterface.register(NAME, torch.compiler.disable(attention_forward))
+    transformers.AttentionMaskInterface.register(NAME, no_mask)
+
+
+def take_over(name: str) -> None:
+    """Lets this attention run under another function's name as well: for batches that were cut."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if name not in ALL_ATTENTION_FUNCTIONS:
+        raise UsageError(f"takeover={name!r}: transformers has no attention of this name; it has "
+                         f"{', '.join(sorted(ALL_ATTENTION_FUNCTIONS))}")
+    attention, mask = ALL_ATTENTION_FUNCTIONS[name], ALL_MASK_ATTENTION_FUNCTIONS[name]
+    if getattr(attention, "is_longspan", False):
+        return
+    own = torch.compiler.disable(attention_forward)
+
+    def attention_of_both(*given: Any, **named: Any) -> Any:
+        return (attention if named.get(ROWS) is None else own)(*given, **named)
+
+    def mask_of_both(*, config: Any = None, **named: Any) -> Any:
+        from longspan.parallelize import shares_rows
+
+        return no_mask(**named) if shares_rows(config) else mask(config=config, **named)
+
+    attention_of_both.is_longspan = True  # pyright: ignore[reportFunctionMemberAccess]
+    AttentionInterface.register(name, attention_of_both)
+    AttentionMaskInterface.register(name, mask_of_both)

@@ -1,0 +1,92 @@
+"""Loaders whose batches are cut for the ranks that share their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from longspan._loss import world_size
+from longspan._rows import IGNORED, RowCutter
+from longspan.errors import UsageError
+
+
+class ParallelLoader:
+    """Batches of another loader, cut.
+
+    All ranks of a group read the same batches. Of several groups, group d reads batches d, d + D, ... of a loader; a loader
+    with a DistributedSampler reads its own part for each group. If the batches do not suffice for all groups, the others
+    get a batch without labels, so that all groups take as many steps.
+    """
+
+    def __init__(self, loader: Iterable[Any], cutter: RowCutter, data_rank: int, data_size: int) -> None:
+        if getattr(loader, "_is_accelerate_prepared", False):
+            raise UsageError("the loader was prepared by accelerate, which deals batches to all ranks: call parallelize() "
+                             "first, and do not pass its loader to accelerator.prepare()")
+        self.loader, self.cutter = loader, cutter
+        self._rank, self._size = data_rank, data_size
+        sampler = getattr(loader, "sampler", None)
+        if isinstance(sampler, torch.utils.data.DistributedSampler):
+            _deal(sampler, data_rank, data_size)
+            self._rank, self._size = 0, 1
+
+    def __len__(self) -> int:
+        return -(-len(self.loader) // self._size)  # pyright: ignore[reportArgumentType]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Of the sampler or data set, where these have epochs."""
+        for part in (getattr(self.loader, "sampler", None), getattr(self.loader, "dataset", None), self.loader):
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+                return
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        same_random_numbers()
+        batches = iter(self.loader)
+        while True:
+            own = last = None
+            for d in range(self._size):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                last = batch
+                if d == self._rank:
+                    own = batch
+            if last is None:
+                return
+            yield self.cutter(own if own is not None else without_labels(last))
+
+
+def without_labels(batch: dict[str, Any]) -> dict[str, Any]:
+    """Returns the batch with no label, so that it adds nothing to losses and gradients."""
+    return {name: torch.full_like(value, IGNORED) if name in ("labels", "shift_labels") else value
+            for name, value in batch.items()}
+
+
+def same_random_numbers() -> None:
+    """Gives all ranks rank 0's state of torch's random numbers, so that their samplers shuffle alike. Collective."""
+    if world_size() == 1:
+        return
+    states = [torch.get_rng_state() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(states, src=0)
+    assert states[0] is not None
+    torch.set_rng_state(states[0])
+
+
+def _deal(sampler: Any, data_rank: int, data_size: int) -> None:
+    """Lets a DistributedSampler deal to groups of ranks instead of ranks."""
+    if sampler.num_replicas == data_size and sampler.rank == data_rank:
+        return
+    if sampler.num_replicas != world_size():
+        raise UsageError(f"the loader's DistributedSampler deals to {sampler.num_replicas} ranks, and there are "
+                         f"{world_size()} ranks in {data_size} groups: leave num_replicas and rank out")
+    again = type(sampler)(sampler.dataset, num_replicas=data_size, rank=data_rank, shuffle=sampler.shuffle,
+                          seed=sampler.seed, drop_last=sampler.drop_last)
+    sampler.__dict__.update(again.__dict__)

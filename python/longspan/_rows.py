@@ -1,0 +1,211 @@
+"""Cuts batches of whole rows into this rank's tokens.
+
+B: rows of a batch, S: tokens of a whole row, T: tokens of this rank (padding included).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import torch
+
+from longspan import _native
+from longspan.attention import Heads, Sharing
+from longspan.errors import UsageError
+
+ROWS = "longspan_rows"  # key of a cut batch, and keyword argument of the model's forward
+IGNORED = -100  # label of a token without a loss
+
+# Keys that state the documents of a row again.
+_DOCUMENT_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows of a batch that was cut.
+
+    key: of the parallelized model. documents: for each row, lengths of the documents of the padded row. digest: of the
+    whole batch.
+    """
+
+    key: int
+    documents: tuple[tuple[int, ...], ...]
+    digest: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """Where the tokens of this rank are in the whole rows.
+
+    index: for each row and token, the index in the whole row; -1: padding. int64 [B, T].
+    first, last: first token of a row that is no padding, and the token after the last one. int64 [B, 1].
+    """
+
+    index: torch.Tensor
+    first: torch.Tensor
+    last: torch.Tensor
+    rows: Rows
+
+    def take(self, whole: torch.Tensor, padding: float) -> torch.Tensor:
+        """Returns [B, T, ...] of [B, S, ...]."""
+        index = self.index.to(whole.device)
+        shape = [*index.shape] + [1] * (whole.dim() - 2)
+        wide = index.clamp(min=0).view(shape).expand(*index.shape, *whole.shape[2:])
+        return whole.gather(1, wide).masked_fill((index < 0).view(shape), padding)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowCutter:
+    """Cuts batches by a method's order of tokens. A process of a data loader can use a copy of the object."""
+
+    key: int
+    rank: int
+    size: int
+    mode: str
+    degrees: tuple[int, int, int]
+    heads: tuple[int, ...]
+    token_keys: tuple[tuple[str, float], ...] = ()
+
+    @staticmethod
+    def of(key: int, sharing: Sharing, heads: Heads, token_keys: Mapping[str, float]) -> RowCutter:
+        return RowCutter(key, sharing.rank, sharing.size, sharing.mode, sharing.degrees, tuple(heads._numbers()[1:5]),
+                         tuple(token_keys.items()))
+
+    def __call__(self, batch: Any) -> dict[str, Any]:
+        """Returns the batch with this rank's tokens, with positions and shifted labels that were made on whole rows."""
+        batch = checked_batch(batch)
+        ids = batch.pop("input_ids")
+        labels, shifted = batch.pop("labels", None), batch.pop("shift_labels", None)
+        positions, mask = batch.pop("position_ids", None), batch.pop("attention_mask", None)
+        bounds = batch.pop("cu_seq_lens_q", None)
+        if positions is None:
+            positions = positions_of(ids, bounds)
+        cut = self.cut(ids, positions, mask)
+        own = {"input_ids": cut.take(ids, 0), "position_ids": cut.take(_like(positions, ids, "position_ids"), 0)}
+        if labels is not None or shifted is not None:
+            if shifted is None:
+                shifted = shift(_like(labels, ids, "labels"), positions, cut)
+            own["shift_labels"] = cut.take(_like(shifted, ids, "shift_labels"), IGNORED)
+            own["labels"] = own["shift_labels"] if labels is None else cut.take(_like(labels, ids, "labels"), IGNORED)
+        for name, padding in self.token_keys:
+            if name in batch:
+                own[name] = cut.take(_like(batch.pop(name), ids, name), padding)
+        if "num_items_in_batch" in batch:
+            own["num_items_in_batch"] = batch.pop("num_items_in_batch")
+        for name in _DOCUMENT_KEYS:
+            batch.pop(name, None)
+        if batch:
+            raise UsageError(
+                f"the batch has {', '.join(sorted(batch))}, and longspan does not know how to cut it: remove it from the "
+                "batch, or, if it has one number for each token [rows, tokens], name it in parallelize(token_keys={name: "
+                "the value of padding})."
+            )
+        return own | {ROWS: cut.rows}
+
+    def cut(self, ids: torch.Tensor, positions: torch.Tensor, mask: Optional[torch.Tensor]) -> Cut:
+        """ids, positions, mask (1: a token, 0: padding at the ends of a row): [B, S]."""
+        first, last = _bounds(ids, mask)
+        documents = [_documents(positions[b, first[b]:last[b]]) for b in range(len(ids))]
+        index, padded = self.order(documents)
+        real = torch.tensor([sum(lengths) for lengths in documents])[:, None]
+        begin = torch.tensor(first)[:, None]
+        index = torch.where((index < 0) | (index >= real), -1, index + begin)
+        digest = zlib.crc32(repr(padded).encode(), zlib.crc32(ids.cpu().contiguous().view(-1).numpy().tobytes()))
+        return Cut(index, begin, torch.tensor(last)[:, None], Rows(self.key, padded, digest))
+
+    def order(self, documents: Sequence[Sequence[int]]) -> tuple[torch.Tensor, tuple[tuple[int, ...], ...]]:
+        """Returns index [B, T] and the documents of the padded rows, which all have the same length. `index` counts in the
+        row without padding; a row that is shorter than others has tokens of a further document at its end."""
+        orders = [self._order_of(row or [1]) for row in documents]
+        goal = max(sum(padded) for _, padded in orders)
+        for b, row in enumerate(documents):
+            if sum(orders[b][1]) == goal and row:
+                continue
+            fill = goal - sum(row)
+            orders[b] = self._order_of([*row, fill])
+            if (over := sum(orders[b][1]) - goal) > 0:  # the method pads each document
+                orders[b] = self._order_of([*row, fill - over])
+        return torch.stack([index for index, _ in orders]), tuple(padded for _, padded in orders)
+
+    def _order_of(self, documents: Sequence[int]) -> tuple[torch.Tensor, tuple[int, ...]]:
+        index, padded = _native.call("token_order_of", list(documents), self.rank, self.size, self.mode, list(self.degrees),
+                                     list(self.heads), 1)
+        return index, tuple(padded)
+
+
+def checked_batch(batch: Any) -> dict[str, Any]:
+    """Returns the batch as a dictionary with [B, S] `input_ids`."""
+    if not isinstance(batch, Mapping):
+        raise UsageError(f"a batch is a {type(batch).__name__}, and must be a mapping with input_ids")
+    if ROWS in batch:
+        raise UsageError("the batch was cut before: pass the loader through parallelize() once")
+    ids = batch.get("input_ids")
+    if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or ids.numel() == 0:
+        shape = list(ids.shape) if isinstance(ids, torch.Tensor) else type(ids).__name__
+        raise UsageError(f"input_ids of a batch is {shape}, and must be a tensor [rows, tokens] with at least one token")
+    return dict(batch)
+
+
+def positions_of(ids: torch.Tensor, bounds: Optional[torch.Tensor]) -> torch.Tensor:
+    """Returns positions [B, S] that begin with 0 in each row, or in each document of the only row. `bounds`: 0, the end of
+    the first document, ..."""
+    place = torch.arange(ids.shape[1]).expand_as(ids)
+    if bounds is None:
+        return place
+    ends = [int(end) for end in bounds]
+    if len(ids) != 1 or ends[0] != 0 or ends[-1] != ids.shape[1] or any(a >= b for a, b in zip(ends, ends[1:])):
+        raise UsageError(f"cu_seq_lens_q {ends} of a batch {list(ids.shape)}: must begin with 0, increase, and end with the "
+                         "number of tokens of the only row")
+    return torch.cat([torch.arange(b - a) for a, b in zip(ends, ends[1:])])[None]
+
+
+def shift(labels: torch.Tensor, positions: torch.Tensor, cut: Cut) -> torch.Tensor:
+    """Returns the label of the next token, [B, S]; the last token of a document has none."""
+    labels, positions = labels.cpu(), positions.cpu()
+    place = torch.arange(labels.shape[1])
+    if ((labels != IGNORED) & ((place < cut.first) | (place >= cut.last))).any():
+        raise UsageError("labels has labels where attention_mask is 0: set these labels to -100, as transformers' data "
+                         "collators do")
+    shifted = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    continues = torch.nn.functional.pad(positions.diff(dim=1) == 1, (0, 1), value=False)
+    continues &= place + 1 < cut.last
+    return shifted.masked_fill(~continues, IGNORED)
+
+
+def _like(values: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
+    if not isinstance(values, torch.Tensor) or values.dim() < 2 or values.shape[:2] != ids.shape:
+        shape = list(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
+        raise UsageError(f"{name} of a batch is {shape}, and must be {list(ids.shape)} as input_ids")
+    return values
+
+
+def _bounds(ids: torch.Tensor, mask: Optional[torch.Tensor]) -> tuple[list[int], list[int]]:
+    """Returns the first token of each row that is no padding, and the token after the last one."""
+    num_rows, num_tokens = ids.shape
+    if mask is None:
+        return [0] * num_rows, [num_tokens] * num_rows
+    if mask.dim() != 2 or mask.shape != ids.shape:
+        raise UsageError(f"attention_mask is {list(mask.shape)}, and must be {list(ids.shape)} as input_ids: longspan makes "
+                         "causal masks itself, and takes no others")
+    mask = mask.cpu()
+    if not ((mask == 0) | (mask == 1)).all():
+        raise UsageError("attention_mask has other values than 0 and 1: state documents of packed rows by position_ids, "
+                         "which begin with 0 in each document")
+    mask = mask.bool()
+    counts = mask.sum(1)
+    first = torch.where(counts > 0, mask.int().argmax(1), 0)
+    place = torch.arange(num_tokens)
+    if not (mask == ((place >= first[:, None]) & (place < (first + counts)[:, None]))).all():
+        raise UsageError("attention_mask has zeros between ones: only padding at the ends of a row is possible")
+    return first.tolist(), (first + counts).tolist()
+
+
+def _documents(positions: torch.Tensor) -> list[int]:
+    """Lengths of documents: runs of tokens whose positions increase by one."""
+    if len(positions) == 0:
+        return []
+    begins = [0, *((positions.diff() != 1).nonzero().view(-1) + 1).tolist(), len(positions)]
+    return [b - a for a, b in zip(begins, begins[1:])]

@@ -1,0 +1,159 @@
+"""The state of a parallelized model: its ranks, its method, and the hooks around its forward."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import zlib
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from longspan._loss import all_equal, average_gradients, world_size
+from longspan._rows import ROWS, RowCutter, Rows
+from longspan.attention import Heads, Sharing
+from longspan.errors import UsageError
+
+
+@dataclasses.dataclass(eq=False)
+class State:
+    """key: a number of its own. data_rank, data_size: the place among the groups that share rows."""
+
+    key: int
+    sharing: Sharing
+    heads: Heads
+    cutter: RowCutter
+    data_rank: int
+    data_size: int
+    config: Any  # of the model's text part
+    unshared: bool = False  # the model runs on whole rows (whole_rows())
+    _task: int = -1  # autograd's number of the backward pass that ends with a mean of gradients
+
+    def __deepcopy__(self, memo: Any) -> State:
+        return self  # a copy of a model runs on the same ranks
+
+    @contextlib.contextmanager
+    def whole_rows(self, implementation: str) -> Iterator[None]:
+        """Within the context the model runs on whole rows by itself, for example to generate."""
+        own = self.config._attn_implementation
+        self.config._attn_implementation, self.unshared = implementation, True
+        try:
+            yield
+        finally:
+            self.config._attn_implementation, self.unshared = own, False
+
+    def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Checks what the model gets."""
+        if self.unshared:
+            return None
+        rows = named.get(ROWS)
+        if not isinstance(rows, Rows) or rows.key != self.key:
+            raise UsageError(f"{type(module).__name__} got whole rows: pass batches of the loader that parallelize() "
+                             "returned as model(**batch), or run the model within longspan.whole_rows(model)")
+        _refuse_arguments(module, given, named)
+        self.check_same_batch(rows, next(module.parameters()).device)
+        named["use_cache"] = False
+        return given, named
+
+    def check_same_batch(self, rows: Rows, device: torch.device) -> None:
+        """Raises UsageError on all ranks of the group if their batches differ. Collective."""
+        if self.sharing.size == 1:
+            return
+        if not all_equal(rows.digest, self.sharing.group, device):
+            raise UsageError(f"the {self.sharing.size} ranks that share rows have different batches: each must read the same "
+                             "batch. Give their loaders the same seed, and a DistributedSampler only through parallelize()")
+
+    def after_forward(self, module: torch.nn.Module, given: Any, output: Any) -> None:
+        """Lets the backward from this output end with a mean of gradients, if nobody else computes it."""
+        del given
+        if not torch.is_grad_enabled() or world_size() == 1 or self.unshared or _is_averaged(module):
+            return
+        values = output.values() if isinstance(output, dict) else output
+        for value in [values] if isinstance(values, torch.Tensor) else values:
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                value.register_hook(lambda gradient: self._end_with_mean(module))
+
+    def _end_with_mean(self, module: torch.nn.Module) -> None:
+        task = torch._C._current_graph_task_id()
+        if task == self._task:
+            return
+        self._task = task
+        torch.autograd.Variable._execution_engine.queue_callback(  # pyright: ignore[reportAttributeAccessIssue]
+            lambda: average_gradients(module.parameters()))
+
+
+def _refuse_arguments(module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    name = type(module).__name__
+    config = getattr(module, "config", None)
+    if given:
+        raise UsageError(f"{name} got {len(given)} arguments without names: pass batches as model(**batch)")
+    for argument in ("use_cache", "past_key_values", "output_attentions", "output_router_logits", "logits_to_keep",
+                     "attention_mask"):
+        value = named.get(argument)
+        if value is None and argument == "output_router_logits":
+            value = getattr(config, argument, None)
+        if value is None or value is False or (isinstance(value, int) and value == 0):
+            continue
+        raise UsageError(f"{name} got {argument}, which is not possible on parts of rows: leave {argument} out"
+                         + (" (also of the model's config)" if argument == "output_router_logits" else ""))
+
+
+def _is_averaged(module: torch.nn.Module) -> bool:
+    """Whether DDP, FSDP or DeepSpeed computes the mean of gradients over all ranks. Raises UsageError if one of them computes
+    it over other ranks."""
+    ddp = torch.nn.parallel.DistributedDataParallel._active_ddp_module
+    if ddp is not None:
+        _check_ranks("DistributedDataParallel", dist.get_world_size(ddp.process_group))
+        return True
+    for parameter in module.parameters():
+        mesh = getattr(parameter, "device_mesh", None)
+        if mesh is not None:  # a DTensor: FSDP2
+            _check_ranks("fully_shard", mesh.size())
+            return True
+        if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):  # DeepSpeed's ZeRO 3; 1 and 2
+            return True
+        if hasattr(parameter, "_handle") or type(parameter).__name__ == "FlatParameter":  # FSDP1
+            return True
+    return False
+
+
+def _check_ranks(name: str, size: int) -> None:
+    if size != world_size():
+        raise UsageError(f"{name} averages gradients over {size} ranks, and must do so over all {world_size()}, because "
+                         "ranks that share a row have parts of one gradient: leave its process group or mesh out, or make "
+                         "the mesh of all ranks")
+
+
+def sequence_group(size: int) -> tuple[Optional[dist.ProcessGroup], int, int]:
+    """Returns the group of `size` neighbouring ranks that has this rank, the group's number, and the number of groups.
+    Collective over all ranks."""
+    world = world_size()
+    if size < 1 or world % size != 0:
+        remedy = ("start more processes, for example with torchrun, and call torch.distributed.init_process_group() before"
+                  if not dist.is_initialized() else f"choose a divisor of {world}, or start another number of processes")
+        raise UsageError(f"sequence_parallel_size={size}, and there are {world} ranks: {remedy}")
+    if world == 1:
+        return None, 0, 1
+    rank = dist.get_rank()
+    if size == world:
+        return dist.group.WORLD, 0, 1
+    own = None
+    for first in range(0, world, size):
+        group = dist.new_group(list(range(first, first + size)))
+        if first <= rank < first + size:
+            own = group
+    return own, rank // size, world // size
+
+
+def agree(text: str) -> None:
+    """Raises UsageError on all ranks if they describe the run differently. Collective."""
+    if world_size() > 1 and not all_equal(zlib.crc32(text.encode()), None, _device()):
+        raise UsageError(f"parallelize() has other arguments, or another model, on other ranks than here ({text}): all ranks "
+                         "must call it alike")
+
+
+def _device() -> torch.device:
+    backend = dist.get_backend()
+    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")

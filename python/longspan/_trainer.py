@@ -1,0 +1,99 @@
+"""One line for transformers' Trainer and trainers that are made from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from longspan._rows import RowCutter
+from longspan._state import State
+from longspan.errors import UsageError
+from longspan.parallelize import parallelize, state_of_model
+
+
+class CutCollator:
+    """Collates examples, and cuts the batch."""
+
+    def __init__(self, collate: Any, cutter: RowCutter) -> None:
+        self.collate, self.cutter = collate, cutter
+
+    def __call__(self, examples: Any) -> dict[str, Any]:
+        return self.cutter(self.collate(examples))
+
+
+def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options: Any) -> Any:
+    """Lets ranks share the rows of a Trainer's training and evaluation. Returns the trainer, which is changed in place.
+
+    options: of parallelize(). The number of examples of a step is per_device_train_batch_size times accumulation steps
+    times the number of groups that share rows. Collective over all ranks, before train(). Raises UsageError.
+    """
+    refuse_settings(trainer)
+    parallelize(trainer.model, sequence_parallel_size=sequence_parallel_size, **options)
+    state = state_of_model(trainer.model)
+    share_loaders(trainer.accelerator, state)
+    trainer.gather_function = trainer.accelerator.gather_for_metrics
+    total = trainer.get_total_train_batch_size
+    trainer.get_total_train_batch_size = lambda args: total(args) // state.sharing.size
+    return trainer
+
+
+def refuse_settings(trainer: Any) -> None:
+    """Raises UsageError for settings whose results would be wrong on parts of rows."""
+    args = trainer.args
+    for wrong, name, remedy in [
+        (args.label_smoothing_factor, f"label_smoothing_factor={args.label_smoothing_factor}", "set it to 0"),
+        (not args.average_tokens_across_devices, "average_tokens_across_devices=False", "set it to True"),
+        (trainer.compute_loss_func, "compute_loss_func", "leave it out: the loss is the model's own"),
+        (trainer.compute_metrics and not args.prediction_loss_only, "compute_metrics", "set prediction_loss_only=True"),
+        (args.n_gpu > 1, f"{args.n_gpu} GPUs in one process", "start one process for each GPU with torchrun"),
+        (args.parallelism_config, "parallelism_config", "leave it out: longspan makes the groups"),
+        (getattr(args, "train_sampling_strategy", "") == "batch_rebalance", "train_sampling_strategy=batch_rebalance",
+         "choose another strategy"),
+        (args.use_liger_kernel, "use_liger_kernel=True", "set it to False"),
+    ]:
+        if wrong:
+            raise UsageError(f"Trainer: {name} is not possible on parts of rows: {remedy}")
+
+
+def share_loaders(accelerator: Any, state: State) -> None:
+    """Lets accelerate deal batches to groups of ranks, and cut them."""
+
+    def prepare(loader: Any, device_placement: Any = None, slice_fn_for_dispatch: Any = None) -> Any:
+        from accelerate.data_loader import prepare_data_loader
+
+        del slice_fn_for_dispatch
+        if not isinstance(loader, torch.utils.data.DataLoader):
+            raise UsageError(f"the loader is a {type(loader).__name__}, and must be a torch.utils.data.DataLoader")
+        if getattr(loader, "_is_accelerate_prepared", False):
+            return loader
+        loader.collate_fn = CutCollator(loader.collate_fn, state.cutter)
+        prepared = prepare_data_loader(
+            loader, accelerator.device, num_processes=state.data_size, process_index=state.data_rank,
+            put_on_device=accelerator.device_placement if device_placement is None else device_placement,
+            rng_types=accelerator.rng_types.copy(), dispatch_batches=False, even_batches=accelerator.even_batches,
+            use_seedable_sampler=accelerator.use_seedable_sampler, data_seed=accelerator.dataloader_config.data_seed,
+            non_blocking=accelerator.non_blocking, use_stateful_dataloader=accelerator.use_stateful_dataloader)
+        accelerator._dataloaders.append(prepared)
+        return prepared
+
+    gather_for_metrics = accelerator.gather_for_metrics
+
+    def gather_once(values: Any, *given: Any, **named: Any) -> Any:
+        """Values of one rank of each group, since ranks of a group return equal values."""
+        gather = accelerator.gather
+        accelerator.gather = lambda tensor: _of_first_ranks(gather(tensor), accelerator.num_processes, state.sharing.size)
+        try:
+            return gather_for_metrics(values, *given, **named)
+        finally:
+            del accelerator.gather
+
+    accelerator.prepare_data_loader = prepare
+    accelerator.gather_for_metrics = gather_once
+
+
+def _of_first_ranks(gathered: Any, num_ranks: int, size: int) -> Any:
+    if not isinstance(gathered, torch.Tensor):
+        raise UsageError(f"values of an evaluation are {type(gathered).__name__}, and must be one tensor: set "
+                         "prediction_loss_only=True")
+    return gathered.unflatten(0, (num_ranks, -1))[::size].flatten(0, 1)

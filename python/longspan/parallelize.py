@@ -1,0 +1,184 @@
+"""One line that lets ranks share the rows of a Hugging Face model's training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Optional
+
+import torch
+
+from longspan import _hf_attention, _recurrent
+from longspan._loader import ParallelLoader
+from longspan._loss import loss_function
+from longspan._rows import RowCutter
+from longspan._state import State, agree, sequence_group
+from longspan.attention import DEFAULT_TIMEOUT, Heads, Sharing, share
+from longspan.errors import UsageError
+
+# Model types (config.model_type of the text part) that tests compare with one process.
+CHECKED_TYPES = frozenset(["llama", "qwen2"])
+
+_LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "linear_attention"])
+_states: list[State] = []
+
+
+def parallelize(
+    model: torch.nn.Module,
+    loader: Optional[Iterable[Any]] = None,
+    *,
+    sequence_parallel_size: int,
+    mode: str = "auto",
+    ulysses_degree: Optional[int] = None,
+    num_tokens: int = 8192,
+    takeover: Optional[str] = None,
+    token_keys: Optional[Mapping[str, float]] = None,
+    allow_unchecked: bool = False,
+    timeout: int = DEFAULT_TIMEOUT,
+) -> tuple[Any, Any]:
+    """Lets each `sequence_parallel_size` neighbouring ranks share the rows of a model's training.
+
+    model: a causal language model of transformers, or PEFT's model around one, before DDP, FSDP or DeepSpeed. It is changed
+        in place: attention, loss, and recurrent layers.
+    loader: yields batches of whole rows: input_ids [B, S], and labels, shift_labels, attention_mask (padding at the ends of
+        rows), position_ids (a packed row's documents are runs of increasing positions), cu_seq_lens_q. None: no loader.
+    mode: a value of sequence_parallel_mode. "auto": the method that is estimated to be the fastest for rows of `num_tokens`
+        tokens.
+    takeover: name of a function of transformers' attention, such as "sdpa", that the model keeps in its config and that
+        runs longspan's attention; for code that checks names.
+    token_keys: further keys of batches, [B, S], with the value of padding tokens.
+    allow_unchecked: accepts a config.model_type that was not compared with training on one process.
+    timeout: seconds that a collective may take.
+
+    Returns the model and a loader of this rank's tokens. model(**batch).loss is the mean over the labels of all ranks, and
+    its gradients are right after backward() without a wrapper, and under DDP, FSDP and DeepSpeed over all ranks. A label of
+    the first token of a document is not predicted from the document before it. Collective over all ranks. Raises
+    UsageError.
+    """
+    base = _base_of(model)
+    config = _text_config_of(base, allow_unchecked)
+    heads = heads_of(config)
+    dtype = next(base.parameters()).dtype
+    agree(f"{config.model_type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
+          f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, {heads}")
+    group, data_rank, data_size = sequence_group(sequence_parallel_size)
+    if sequence_parallel_size == 1:
+        group, sharing = None, Sharing(None, "local")
+    else:
+        sharing = share(heads, group=group, mode=mode, ulysses_degree=ulysses_degree, num_tokens=num_tokens, dtype=dtype,
+                        device=next(base.parameters()).device, timeout=timeout)
+    cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {})
+    state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config)
+    _states.append(state)
+
+    _hf_attention.install()
+    if takeover is None:
+        config._attn_implementation = _hf_attention.NAME
+    else:
+        _hf_attention.take_over(takeover)
+        config._attn_implementation = takeover
+    if hasattr(base, "loss_function"):
+        base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared)  # pyright: ignore
+    _recurrent.install(base, state)
+    base._longspan_key = state.key  # pyright: ignore[reportArgumentType]
+    base.register_forward_pre_hook(torch.compiler.disable(state.before_forward), with_kwargs=True)
+    base.register_forward_hook(torch.compiler.disable(state.after_forward))
+    return model, None if loader is None else ParallelLoader(loader, cutter, data_rank, data_size)
+
+
+@contextlib.contextmanager
+def whole_rows(model: torch.nn.Module, implementation: str = "sdpa") -> Iterator[None]:
+    """Within the context a parallelized model runs on whole rows by itself, for example to generate. `implementation`: of
+    transformers' attention."""
+    with state_of_model(model).whole_rows(implementation):
+        yield
+
+
+def state_of(key: int) -> State:
+    return _states[key]
+
+
+def state_of_model(model: torch.nn.Module) -> State:
+    """Returns the state of a parallelized model, which wrappers may enclose."""
+    for module in model.modules():
+        key = getattr(module, "_longspan_key", None)
+        if key is not None:
+            return _states[key]
+    raise UsageError(f"{type(model).__name__} was not parallelized: call longspan.parallelize(model, ...) first")
+
+
+def shares_rows(config: Any) -> bool:
+    """Whether a config belongs to a parallelized model that does not run on whole rows now."""
+    return any(state.config is config and not state.unshared for state in _states)
+
+
+def heads_of(config: Any) -> list[Heads]:
+    """Returns the kinds of attention of a model."""
+    num_heads = config.num_attention_heads
+    num_kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    types = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None) or 0
+    if types is None:
+        types = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
+    kinds = []
+    for kind in ("full_attention", "sliding_attention"):
+        if count := list(types).count(kind):
+            kinds.append(Heads(num_heads, num_kv_heads, head_dim, head_dim,
+                               window if kind == "sliding_attention" else 0, count))
+    if not kinds:
+        raise UsageError(f"{config.model_type}: no layer has softmax attention, and at least one must")
+    return kinds
+
+
+def _base_of(model: torch.nn.Module) -> torch.nn.Module:
+    """Returns transformers' model inside PEFT's. Raises UsageError for everything else that encloses a model."""
+    from transformers import PreTrainedModel
+
+    for parameter in model.parameters():
+        if hasattr(parameter, "device_mesh") or hasattr(parameter, "ds_id") or type(parameter).__name__ == "FlatParameter":
+            raise UsageError("the model's parameters are sharded: call parallelize() before FSDP, DeepSpeed or "
+                             "accelerator.prepare()")
+    if isinstance(model, PreTrainedModel):
+        return _unused(model)
+    if hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
+        kinds = {str(getattr(one, "peft_type", "")).split(".")[-1] for one in model.peft_config.values()}  # pyright: ignore
+        if prompts := kinds & {"PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "CPT"}:
+            raise UsageError(f"PEFT's {', '.join(sorted(prompts))} puts tokens before each row: use LoRA or another adapter "
+                             "of weights")
+        return _base_of(model.get_base_model())  # pyright: ignore[reportCallIssue]
+    raise UsageError(f"the model is a {type(model).__name__}, and must be a model of transformers or PEFT that no wrapper "
+                     "(DDP, FSDP, DeepSpeed, torch.compile) encloses yet: call parallelize() first, and then the wrapper")
+
+
+def _unused(model: torch.nn.Module) -> torch.nn.Module:
+    if getattr(model, "_longspan_key", None) is not None:
+        raise UsageError("parallelize() was called for this model before: call it once for each model")
+    return model
+
+
+def _text_config_of(model: Any, allow_unchecked: bool) -> Any:
+    config = model.config
+    name = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        raise UsageError(f"{name}: a model of an encoder and a decoder is not supported, only decoders")
+    text = config.get_text_config()
+    if text is not config:
+        raise UsageError(f"{name}: a model with other parts than its language model ({', '.join(config.sub_configs)}) is "
+                         "not supported: load the language model alone, with AutoModelForCausalLM")
+    if getattr(text, "is_causal", True) is False or getattr(text, "use_bidirectional_attention", False):
+        raise UsageError(f"{name}: attention of this config is not causal, and only causal attention is supported")
+    if dropout := getattr(text, "attention_dropout", 0.0):
+        raise UsageError(f"{name}: attention_dropout is {dropout}, and must be 0: set model.config.attention_dropout = 0 "
+                         "before the model is made")
+    unknown = set(getattr(text, "layer_types", None) or []) - _LAYER_TYPES
+    if unknown:
+        raise UsageError(f"{name}: layers of the type {', '.join(sorted(unknown))} are not supported; supported are "
+                         f"{', '.join(sorted(_LAYER_TYPES))}")
+    if text.model_type not in CHECKED_TYPES and not allow_unchecked:
+        raise UsageError(f"model type {text.model_type} was never compared with training on one process; checked are "
+                         f"{', '.join(sorted(CHECKED_TYPES))}: pass allow_unchecked=True and compare the loss and the norm "
+                         "of gradients of a few steps")
+    if not model._can_set_attn_implementation():
+        raise UsageError(f"{name}: the model does not call transformers' AttentionInterface, so attention cannot be replaced")
+    return text

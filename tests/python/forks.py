@@ -1,0 +1,63 @@
+"""Runs a function on several processes that are forks of this one, which has imported transformers (seconds for each
+process otherwise)."""
+
+import datetime
+import multiprocessing
+import os
+import pathlib
+import pickle
+import sys
+import tempfile
+import traceback
+
+import ranks  # puts the built package on sys.path
+
+
+def run_forks(size, function, *arguments, timeout=240, environment=None):
+    """Calls function(rank, *arguments) on `size` processes of a Gloo group, and returns the results in rank order. Raises
+    AssertionError with the traceback of a process that fails."""
+    assert ranks.BUILT.is_dir(), f"{ranks.BUILT} is missing"
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.flush(), sys.stderr.flush()
+        workers = [context.Process(target=_work, args=(folder, rank, size, function, arguments, environment or {}))
+                   for rank in range(size)]
+        for worker in workers:
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join(timeout)
+        finally:
+            for worker in workers:
+                worker.kill()
+        if os.environ.get("SHOW"): [print(open(p).read()) for p in sorted(pathlib.Path(folder).glob("output*"))]
+        texts = []
+        for rank, worker in enumerate(workers):
+            path = pathlib.Path(folder) / f"output{rank}"
+            if worker.exitcode != 0:
+                texts.append(f"rank {rank} ended with {worker.exitcode}:\n{path.read_text()[-3000:] if path.exists() else ''}")
+        assert not texts, "\n".join(texts)
+        return [pickle.loads((pathlib.Path(folder) / f"result{rank}").read_bytes()) for rank in range(size)]
+
+
+def _work(folder, rank, size, function, arguments, environment):
+    import torch
+    import torch.distributed as dist
+
+    folder = pathlib.Path(folder)
+    sys.stdout = sys.stderr = open(folder / f"output{rank}", "w", buffering=1)
+    os.dup2(sys.stdout.fileno(), 1), os.dup2(sys.stdout.fileno(), 2)
+    status = 1
+    try:
+        torch.set_num_threads(1)
+        os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
+                          LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+        store = dist.FileStore(str(folder / "store"), size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=120))
+        (folder / f"result{rank}").write_bytes(pickle.dumps(function(rank, *arguments)))
+        dist.barrier()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
