@@ -7,7 +7,7 @@ from longspan import _native as _native  # loads the operators
 from longspan.attention import Heads, Sharing, TokenOrder, attend, attention, share, token_order
 from longspan.errors import CommunicationError, LongspanError, UsageError
 from longspan._trainer import parallelize_trainer
-from longspan.parallelize import parallelize, whole_rows
+from longspan.parallelize import mean_loss, parallelize, whole_rows
 
 __version__ = "0.1.0"
 
@@ -20,6 +20,7 @@ __all__ = [
     "UsageError",
     "attend",
     "attention",
+    "mean_loss",
     "parallelize",
     "parallelize_trainer",
     "share",

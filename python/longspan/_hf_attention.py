@@ -11,6 +11,7 @@ from typing import Any, Optional
 import torch
 
 from longspan._rows import ROWS, Rows
+from longspan._state import outside_graphs
 from longspan.attention import attend
 from longspan.errors import UsageError
 
@@ -89,8 +90,7 @@ def install() -> None:
 
     if NAME in ALL_MASK_ATTENTION_FUNCTIONS:
         return
-    # A graph of torch.compile ends before attention and begins again after it.
-    transformers.AttentionInterface.register(NAME, torch.compiler.disable(attention_forward))
+    transformers.AttentionInterface.register(NAME, outside_graphs(attention_forward))
     transformers.AttentionMaskInterface.register(NAME, no_mask)
 
 
@@ -106,7 +106,7 @@ def take_over(name: str) -> None:
     attention, mask = ALL_ATTENTION_FUNCTIONS[name], ALL_MASK_ATTENTION_FUNCTIONS[name]
     if getattr(attention, "is_longspan", False):
         return
-    own = torch.compiler.disable(attention_forward)
+    own = outside_graphs(attention_forward)
 
     def attention_of_both(*given: Any, **named: Any) -> Any:
         return (attention if named.get(ROWS) is None else own)(*given, **named)

@@ -42,7 +42,8 @@ class ParallelLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Of the sampler or data set, where these have epochs."""
-        for part in (getattr(self.loader, "sampler", None), getattr(self.loader, "dataset", None), self.loader):
+        parts: list[Any] = [getattr(self.loader, "sampler", None), getattr(self.loader, "dataset", None), self.loader]
+        for part in parts:
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
                 return

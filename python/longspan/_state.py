@@ -138,8 +138,9 @@ def sequence_group(size: int) -> tuple[Optional[dist.ProcessGroup], int, int]:
         return None, 0, 1
     rank = dist.get_rank()
     if size == world:
-        return dist.group.WORLD, 0, 1
-    own = None
+        everyone: Any = dist.group.WORLD
+        return everyone, 0, 1
+    own: Any = None
     for first in range(0, world, size):
         group = dist.new_group(list(range(first, first + size)))
         if first <= rank < first + size:
@@ -157,3 +158,8 @@ def agree(text: str) -> None:
 def _device() -> torch.device:
     backend = dist.get_backend()
     return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+
+
+def outside_graphs(function: Any) -> Any:
+    """A function that graphs of torch.compile leave out: a graph ends before it, and the next one begins after it."""
+    return torch.compiler.disable(function)

@@ -8,16 +8,17 @@ from typing import Any, Optional
 
 import torch
 
-from longspan import _hf_attention, _recurrent
+from longspan import _hf_attention, _loss, _recurrent
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
 from longspan._rows import RowCutter
-from longspan._state import State, agree, sequence_group
+from longspan._state import State, agree, outside_graphs, sequence_group
 from longspan.attention import DEFAULT_TIMEOUT, Heads, Sharing, share
 from longspan.errors import UsageError
 
 # Model types (config.model_type of the text part) that tests compare with one process.
-CHECKED_TYPES = frozenset(["llama", "qwen2"])
+CHECKED_TYPES = frozenset(["gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "qwen2", "qwen3",
+                           "qwen3_5_text", "qwen3_moe", "qwen3_next"])
 
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "linear_attention"])
 _states: list[State] = []
@@ -81,8 +82,8 @@ def parallelize(
         base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared)  # pyright: ignore
     _recurrent.install(base, state)
     base._longspan_key = state.key  # pyright: ignore[reportArgumentType]
-    base.register_forward_pre_hook(torch.compiler.disable(state.before_forward), with_kwargs=True)
-    base.register_forward_hook(torch.compiler.disable(state.after_forward))
+    base.register_forward_pre_hook(outside_graphs(state.before_forward), with_kwargs=True)
+    base.register_forward_hook(outside_graphs(state.after_forward))
     return model, None if loader is None else ParallelLoader(loader, cutter, data_rank, data_size)
 
 
@@ -92,6 +93,15 @@ def whole_rows(model: torch.nn.Module, implementation: str = "sdpa") -> Iterator
     transformers' attention."""
     with state_of_model(model).whole_rows(implementation):
         yield
+
+
+def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """A loss of the caller's own. total: sum of the losses of this rank's tokens. count: number of these losses.
+
+    Returns the mean over the tokens of all ranks, with a gradient that is right for every wrapper (see _loss.py); without
+    gradients, the mean over the ranks that share the rows. Collective.
+    """
+    return _loss.mean_loss(total, count, state_of_model(model).sharing.group)
 
 
 def state_of(key: int) -> State:

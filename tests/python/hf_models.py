@@ -5,9 +5,21 @@ import torch
 TEXT = dict(vocab_size=96, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=6,
             num_key_value_heads=2, head_dim=8, max_position_embeddings=256, tie_word_embeddings=False,
             use_cache=False)  # with a cache transformers ignores the documents of packed rows
+LINEAR = dict(layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
+              linear_key_head_dim=8, linear_value_head_dim=6)
 OPTIONS = {
     "llama": {},
     "qwen2": {},
+    "qwen3": dict(use_sliding_window=True, sliding_window=9, max_window_layers=1),
+    "mistral": dict(sliding_window=9),
+    "phi3": dict(sliding_window=None, pad_token_id=0),
+    "gemma3_text": dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"], attn_logit_softcapping=20.0),
+    "gpt_oss": dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"], num_local_experts=4,
+                    num_experts_per_tok=2),
+    "qwen3_next": LINEAR | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                                shared_expert_intermediate_size=32),
+    "qwen3_5_text": LINEAR,
+    "qwen3_moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True),
 }
 
 
@@ -41,6 +53,20 @@ def packed_batches(count, lengths=(17, 5, 12)):
         positions = torch.cat([torch.arange(n) for n in lengths])[None]
         batches.append(dict(input_ids=ids, position_ids=positions, labels=ids.masked_fill(positions == 0, -100)))
     return batches
+
+
+def unpacked(batch):
+    """The documents of a packed row as rows of their own. transformers' gpt-oss and gated delta networks ignore documents."""
+    if "position_ids" not in batch:
+        return batch
+    ends = [*(batch["position_ids"][0] == 0).nonzero().view(-1).tolist(), batch["input_ids"].shape[1]]
+    parts = [slice(a, b) for a, b in zip(ends, ends[1:])]
+
+    def stack(row, padding):
+        return torch.nn.utils.rnn.pad_sequence([row[0, part] for part in parts], True, padding)
+
+    return dict(input_ids=stack(batch["input_ids"], 0), labels=stack(batch["labels"], -100),
+                attention_mask=stack(torch.ones_like(batch["input_ids"]), 0))
 
 
 def train(model, batches, accumulation=1):
