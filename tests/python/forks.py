@@ -17,6 +17,8 @@ def run_forks(size, function, *arguments, timeout=240, environment=None):
     """Calls function(rank, *arguments) on `size` processes of a Gloo group, and returns the results in rank order. Raises
     AssertionError with the traceback of a process that fails."""
     assert ranks.BUILT.is_dir(), f"{ranks.BUILT} is missing"
+    from transformers import AutoModelForCausalLM, Trainer  # noqa: F401 (imported before the fork, once for all ranks)
+
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         sys.stdout.flush(), sys.stderr.flush()
@@ -30,7 +32,6 @@ def run_forks(size, function, *arguments, timeout=240, environment=None):
         finally:
             for worker in workers:
                 worker.kill()
-        if os.environ.get("SHOW"): [print(open(p).read()) for p in sorted(pathlib.Path(folder).glob("output*"))]
         texts = []
         for rank, worker in enumerate(workers):
             path = pathlib.Path(folder) / f"output{rank}"
