@@ -11,7 +11,8 @@
 namespace longspan {
 
 /// Throws the exception that is in flight, in the kind that torch turns into an exception of
-/// Python: UserError as ValueError, CommunicationError as torch.distributed.DistError.
+/// Python: UserError and FailedElsewhere as ValueError, CommunicationError and LostRanks as
+/// torch.distributed.DistError.
 [[noreturn]] void throw_for_python();
 
 /// Calls `function`, with exceptions for Python.

@@ -10,6 +10,7 @@
 #include "longspan/cuda/cuda.h"
 #include "longspan/files/process_identity.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/liveness/lost_ranks.h"
 #include "longspan/memory/out_of_memory.h"
 #include "longspan/rendezvous/communication_error.h"
 #include "longspan/rendezvous/within.h"
@@ -155,7 +156,7 @@ RunEnd Workers::guarded(const std::function<RunEnd()>& work) {
         (own.empty() ? error.what() : own) +
         (diagnosis.empty() ? nobody : (own.empty() ? "\n" : " ") + diagnosis);
     told_of_lost_gpus_.will_say(message);
-    throw UserError(message);
+    throw LostRanks(message);
   } catch (const AgreedError&) {
     throw;
   } catch (const FailedElsewhere&) {
