@@ -3,12 +3,15 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <tuple>
 
 #include "bindings/attention_context.h"
+#include "bindings/packing_numbers.h"
 #include "bindings/registration.h"
+#include "bindings/traced.h"
 #include "longspan/base/user_error.h"
 #include "longspan/comm/process_group.h"
 
@@ -16,17 +19,10 @@ namespace longspan {
 namespace {
 
 using Ints = at::IntArrayRef;
+using MaybeTensor = const std::optional<at::Tensor>&;
 
 int64_t rank_in(const std::string& process_group) {
   return process_group.empty() ? 0 : place_in(process_group).rank;
-}
-
-Packing packing_of(Ints documents) {
-  for (const int64_t length : documents) {
-    if (length > 0) continue;
-    throw UserError(fmt::format("documents: a length is {}, and lengths must be positive", length));
-  }
-  return Packing::from_lengths(documents.vec());
 }
 
 /// A number of heads, kv heads, elements of keys and of values.
@@ -43,7 +39,7 @@ std::array<int64_t, 3> three(Ints degrees) {
 }
 
 void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
-                  const std::optional<at::Tensor>& sinks_N) {
+                  MaybeTensor sinks_N) {
   const auto fail = [&](const char* limit) {
     throw UserError(fmt::format("attention: q {}, k {}, v {}: {}", q_TNH.sizes(), k_TMH.sizes(),
                                 v_TMV.sizes(), limit));
@@ -69,47 +65,147 @@ void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Te
   }
 }
 
+/// The method that is named, or the fastest one.
+SharedRows chosen(const SharedRows& rows, const AttentionSpec& spec, const PlannedRows& planned) {
+  if (rows.method != "auto") return rows;
+  const ParallelPlan plan = plan_of(rows, {{spec, 1}}, planned);
+  return {rows.process_group, std::string(plan.method->name), degrees_of(plan)};
+}
+
+/// `documents`: of the padded or of the unpadded row (packing_numbers.h); empty: one document.
 at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
-                  const std::optional<at::Tensor>& sinks_N, Ints documents,
-                  const std::string& group, const std::string& method, Ints degrees, double scale,
+                  MaybeTensor sinks_N, MaybeTensor documents, const std::string& group,
+                  const std::string& method, Ints degrees, double scale,
                   std::optional<int64_t> window, std::optional<double> softcap, int64_t timeout) {
   return for_python([&] {
     check_shapes(q_TNH, k_TMH, v_TMV, sinks_N);
     AttentionSpec spec = heads_of({q_TNH.size(1), k_TMH.size(1), q_TNH.size(2), v_TMV.size(2)});
-    AttentionContext& context =
-        context_of({group, method, three(degrees)}, spec, q_TNH.is_cuda(), timeout);
-    const Packing packing = packing_of(documents);
-    const int64_t num_tokens = q_TNH.size(0) * context.plan.sequence_size;
-    if (packing.num_tokens() != num_tokens) {
-      throw UserError(fmt::format(
-          "attention: {} ranks with {} tokens each hold {}, and the documents of the padded row "
-          "have {}: pass the lengths that token_order() returned",
-          context.plan.sequence_size, q_TNH.size(0), num_tokens, packing.num_tokens()));
-    }
     spec.scale = scale;
     spec.window = window;
     spec.softcap = softcap;
     spec.has_sinks = sinks_N.has_value();
+    const int64_t size = group.empty() ? 1 : place_in(group).size;
+    const int64_t num_tokens = q_TNH.size(0) * size;
+    const Packing row = documents ? packing_of_numbers(*documents) : Packing::single(num_tokens);
+    const SharedRows rows = chosen({group, method, three(degrees)}, spec,
+                                   {.num_tokens = row.num_tokens(),
+                                    .element_bytes = static_cast<int64_t>(q_TNH.element_size()),
+                                    .cuda = q_TNH.is_cuda()});
+    AttentionContext& context = context_of(rows, spec, q_TNH.is_cuda(), timeout);
+    const Packing packing = context.plan.method->padded_row(context.plan, row);
+    if (packing.num_tokens() != num_tokens) {
+      throw UserError(fmt::format(
+          "attention: {} ranks with {} tokens each hold {}, and the documents of the padded row "
+          "have {}: pass the lengths that token_order() returned",
+          size, q_TNH.size(0), num_tokens, packing.num_tokens()));
+    }
     return context.attention->attend({q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor())}, spec,
                                      packing);
   });
 }
 
-/// Returns, for each token of a rank, the index in the unpadded row (-1: padding), and the lengths
-/// of the padded row's documents.
+at::Tensor attend_only(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
+                       MaybeTensor sinks_N, MaybeTensor documents, const std::string& group,
+                       const std::string& method, Ints degrees, double scale,
+                       std::optional<int64_t> window, std::optional<double> softcap,
+                       int64_t timeout) {
+  const at::NoGradGuard no_grad;
+  return attend(q_TNH, k_TMH, v_TMV, sinks_N, documents, group, method, degrees, scale, window,
+                softcap, timeout)
+      .contiguous();
+}
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+/// Attends again. The gradient of sinks has no elements where there are none.
+Gradients attend_backward(const at::Tensor& dout_TNV, const at::Tensor& q_TNH,
+                          const at::Tensor& k_TMH, const at::Tensor& v_TMV, MaybeTensor sinks_N,
+                          MaybeTensor documents, const std::string& group,
+                          const std::string& method, Ints degrees, double scale,
+                          std::optional<int64_t> window, std::optional<double> softcap,
+                          int64_t timeout) {
+  auto d = gradients_by_replay(
+      {q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor())}, dout_TNV,
+      [&](const std::vector<at::Tensor>& x) {
+        return attend(x[0], x[1], x[2], x[3].defined() ? std::optional(x[3]) : std::nullopt,
+                      documents, group, method, degrees, scale, window, softcap, timeout);
+      });
+  return {d[0].contiguous(), d[1].contiguous(), d[2].contiguous(),
+          d[3].defined() ? d[3].contiguous() : at::empty({0}, q_TNH.options())};
+}
+
+/// The arguments that are no tensors.
+struct AttendOptions : torch::CustomClassHolder {
+  std::string group, method;
+  std::vector<int64_t> degrees;
+  double scale;
+  std::optional<int64_t> window;
+  std::optional<double> softcap;
+  int64_t timeout;
+
+  template <typename Operator, typename... Tensors>
+  auto call(const Operator& function, const Tensors&... tensors) const {
+    return function.call(tensors..., group, method, degrees, scale, window, softcap, timeout);
+  }
+};
+
+struct TracedAttention : torch::autograd::Function<TracedAttention> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q_TNH,
+                            const at::Tensor& k_TMH, const at::Tensor& v_TMV, MaybeTensor sinks_N,
+                            MaybeTensor documents, c10::intrusive_ptr<AttendOptions> options) {
+    ctx->save_for_backward(
+        {q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor()), documents.value_or(at::Tensor())});
+    ctx->saved_data["options"] = c10::IValue::make_capsule(options);
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return options->call(operator_named<decltype(attend)>("longspan::attend"), q_TNH, k_TMH, v_TMV,
+                         sinks_N, documents);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    const auto options =
+        c10::static_intrusive_pointer_cast<AttendOptions>(ctx->saved_data["options"].toCapsule());
+    const auto saved = ctx->get_saved_variables();
+    const auto given = [](const at::Tensor& x) {
+      return x.defined() ? std::optional(x) : std::nullopt;
+    };
+    const auto [dq_TNH, dk_TMH, dv_TMV, dsinks_N] =
+        options->call(operator_named<decltype(attend_backward)>("longspan::attend_backward"),
+                      gradients[0], saved[0], saved[1], saved[2], given(saved[3]), given(saved[4]));
+    return {dq_TNH, dk_TMH, dv_TMV, saved[3].defined() ? dsinks_N : at::Tensor(), {}, {}};
+  }
+};
+
+at::Tensor attend_and_record(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
+                             const at::Tensor& v_TMV, MaybeTensor sinks_N, MaybeTensor documents,
+                             const std::string& group, const std::string& method, Ints degrees,
+                             double scale, std::optional<int64_t> window,
+                             std::optional<double> softcap, int64_t timeout) {
+  if (!is_traced(q_TNH)) {
+    return attend(q_TNH, k_TMH, v_TMV, sinks_N, documents, group, method, degrees, scale, window,
+                  softcap, timeout);
+  }
+  auto options = c10::make_intrusive<AttendOptions>();
+  options->group = group;
+  options->method = method;
+  options->degrees = degrees.vec();
+  options->scale = scale;
+  options->window = window;
+  options->softcap = softcap;
+  options->timeout = timeout;
+  return TracedAttention::apply(q_TNH, k_TMH, v_TMV, sinks_N, documents, options);
+}
+
+/// Returns, for each token of a rank, the index in the unpadded row (-1: padding), and the
+/// padded row's documents.
 std::tuple<at::Tensor, std::vector<int64_t>> token_order(Ints documents, const std::string& group,
                                                          const std::string& method, Ints degrees,
                                                          Ints heads, int64_t multiple) {
   return for_python([&]() -> std::tuple<at::Tensor, std::vector<int64_t>> {
     const ParallelPlan plan = plan_of({group, method, three(degrees)}, {{heads_of(heads), 1}},
                                       {.num_tokens = 8192, .element_bytes = 4, .cuda = false});
-    const TokenOrder order = plan.method->token_order(plan, packing_of(documents), multiple,
+    const TokenOrder order = plan.method->token_order(plan, packing_of_numbers(documents), multiple,
                                                       static_cast<int>(rank_in(group)));
-    std::vector<int64_t> lengths;
-    for (int64_t i = 0; i < order.packing.num_documents(); ++i) {
-      lengths.push_back(order.packing.length(i));
-    }
-    return {at::tensor(order.index, at::kLong), lengths};
+    return {at::tensor(order.index, at::kLong), numbers_of_packing(order.packing)};
   });
 }
 
@@ -144,9 +240,13 @@ std::string version() { return LONGSPAN_VERSION; }
 
 TORCH_LIBRARY_FRAGMENT(longspan, library) {
   library.def(
-      "attend(Tensor q, Tensor k, Tensor v, Tensor? sinks, int[] documents, str group, "
+      "attend(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? documents, str group, "
       "str method, int[] degrees, float scale, int? window, float? softcap, int timeout) -> "
       "Tensor");
+  library.def(
+      "attend_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? sinks, "
+      "Tensor? documents, str group, str method, int[] degrees, float scale, int? window, "
+      "float? softcap, int timeout) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def(
       "token_order(int[] documents, str group, str method, int[] degrees, int[] heads, "
       "int multiple) -> (Tensor, int[])",
@@ -159,10 +259,14 @@ TORCH_LIBRARY_FRAGMENT(longspan, library) {
   library.def("version() -> str", version);
 }
 
-// Autograd records the steps of the attention. Below autograd the same function records none.
-TORCH_LIBRARY_IMPL(longspan, AutogradCPU, library) { library.impl("attend", attend); }
-TORCH_LIBRARY_IMPL(longspan, AutogradCUDA, library) { library.impl("attend", attend); }
-TORCH_LIBRARY_IMPL(longspan, CPU, library) { library.impl("attend", attend); }
-TORCH_LIBRARY_IMPL(longspan, CUDA, library) { library.impl("attend", attend); }
+TORCH_LIBRARY_IMPL(longspan, Autograd, library) { library.impl("attend", attend_and_record); }
+TORCH_LIBRARY_IMPL(longspan, CPU, library) {
+  library.impl("attend", attend_only);
+  library.impl("attend_backward", attend_backward);
+}
+TORCH_LIBRARY_IMPL(longspan, CUDA, library) {
+  library.impl("attend", attend_only);
+  library.impl("attend_backward", attend_backward);
+}
 
 }  // namespace longspan

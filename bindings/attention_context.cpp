@@ -101,6 +101,15 @@ AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads,
   return *context;
 }
 
+const Group& group_of(const std::string& process_group, bool cuda, int64_t timeout_seconds) {
+  static const Group alone;
+  if (process_group.empty()) return alone;
+  // A method that takes any heads.
+  const AttentionContext& context =
+      context_of({process_group, "allgather", {}}, plain_attention(1, 1, 1), cuda, timeout_seconds);
+  return context.mesh.sequence;
+}
+
 void forget_contexts(const std::string& process_group) {
   Contexts& all = contexts();
   const std::lock_guard lock(all.mutex);

@@ -63,6 +63,11 @@ struct AttentionContext {
 AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads, bool cuda,
                              int64_t timeout_seconds);
 
+/// Returns the ranks of a process group, for collectives other than attention. An empty name: this
+/// rank alone. The first call for a process group is collective. Throws UserError,
+/// CommunicationError.
+const Group& group_of(const std::string& process_group, bool cuda, int64_t timeout_seconds);
+
 /// Closes the connections of a process group's contexts. Collective.
 void forget_contexts(const std::string& process_group);
 

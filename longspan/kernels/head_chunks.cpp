@@ -23,6 +23,8 @@ HeadChunks::HeadChunks(std::vector<HeadInput> heads, ChunkBytes chunk_bytes)
   for (HeadInput& head : heads_) {
     TORCH_CHECK(head.temperature > 0 && std::isfinite(head.temperature), "a temperature of ",
                 head.temperature);
+    TORCH_CHECK(!head.softcap || (*head.softcap > 0 && std::isfinite(*head.softcap)),
+                "a softcap of ", head.softcap.value_or(0));
     head.hidden_LD = head.hidden_LD.detach();
     head.weight_VD = head.weight_VD.detach().to(head.hidden_LD.scalar_type());
   }
@@ -60,6 +62,7 @@ void HeadChunks::for_each(const Body& body) const {
       const HeadInput& head = heads_[i];
       logits.push_back(buffers[i].narrow(0, 0, size));
       gemm_out(logits[i], head.hidden_LD.narrow(0, begin, size), head.weight_VD.t());
+      if (head.softcap) logits[i].div_(*head.softcap).tanh_().mul_(*head.softcap);
       if (head.temperature != 1.0) logits[i].div_(head.temperature);
     }
     body(begin, size, logits);

@@ -14,10 +14,12 @@ namespace longspan {
 /// Most bytes of logits in memory, for tests; empty: chosen for the device (spec/device_sizes.h).
 using ChunkBytes = std::optional<int64_t>;
 
-/// A head and its inputs: logits = hidden W^T / temperature.
+/// A head and its inputs: logits = softcap tanh(hidden W^T / softcap) / temperature, or without a
+/// softcap hidden W^T / temperature.
 struct HeadInput {
   at::Tensor hidden_LD, weight_VD;
   double temperature = 1.0;
+  std::optional<double> softcap = {};
 };
 
 /// The chunks of one head, or of several heads whose logits of the same rows are needed together.

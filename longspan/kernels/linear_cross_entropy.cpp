@@ -16,16 +16,24 @@
 namespace longspan {
 namespace {
 
+/// Returns d capped logits / d logits for logits of a head with a softcap: 1 - tanh^2.
+at::Tensor softcap_slope(const at::Tensor& logits_CV, const HeadInput& head) {
+  const at::Tensor tanh_CV = logits_CV * (head.temperature / *head.softcap);
+  return tanh_CV.square_().neg_().add_(1.0);
+}
+
 /// For one chunk: turns logits into d loss / d logits, and calls add_head_gradients(). In bf16 the
 /// scale must come after the product: gradients at labels are all near -1, and scaled ones would
 /// round alike.
 void head_backward(at::Tensor& logits_CV, const at::Tensor& labels_C, const at::Tensor& lse_C,
-                   const at::Tensor& scale_C, const at::Tensor& hidden_CD,
-                   const at::Tensor& weight_VD, at::Tensor dhidden_CD, const at::Tensor& dweight_VD,
+                   const at::Tensor& scale_C, const at::Tensor& hidden_CD, const HeadInput& head,
+                   at::Tensor dhidden_CD, const at::Tensor& dweight_VD,
                    double dweight_scale = 1.0) {
-  const auto dlogits_CV =
+  const at::Tensor slope_CV = head.softcap ? softcap_slope(logits_CV, head) : at::Tensor();
+  auto dlogits_CV =
       cross_entropy_gradient(logits_CV, labels_C, lse_C, scale_C, hidden_CD.scalar_type());
-  add_head_gradients(dlogits_CV, hidden_CD, weight_VD, dhidden_CD, dweight_VD, dweight_scale);
+  if (head.softcap) dlogits_CV.mul_(slope_CV);
+  add_head_gradients(dlogits_CV, hidden_CD, head.weight_VD, dhidden_CD, dweight_VD, dweight_scale);
 }
 
 /// Returns the entropies of rows of logits, [C] fp64.
@@ -117,7 +125,8 @@ TokenScores linear_token_scores(const at::Tensor& hidden_LD, const at::Tensor& w
     lse_L = at::empty({L}, fp64);
     auto picked_L = at::empty({L}, fp64);
     if (options.entropies) scores.entropies_L = at::empty({L}, fp64);
-    const HeadChunks chunks({{hidden_LD, weight_VD, options.temperature}}, chunk_bytes);
+    const HeadChunks chunks({{hidden_LD, weight_VD, options.temperature, options.softcap}},
+                            chunk_bytes);
     chunks.for_each([&](int64_t begin, int64_t size, std::vector<at::Tensor>& logits) {
       const at::Tensor& logits_CV = logits[0];
       const auto lse_C = lse_L.narrow(0, begin, size);
@@ -130,31 +139,39 @@ TokenScores linear_token_scores(const at::Tensor& hidden_LD, const at::Tensor& w
       });
     });
     scores.logprobs_L = picked_L - lse_L;
+    scores.lse_L = lse_L;
   }
   if (!needs_backward({hidden_LD}, {weight_VD})) return scores;
   scores.logprobs_L = attach_backward(
       {scores.logprobs_L}, {hidden_LD}, {weight_VD},
-      [hidden_LD = hidden_LD.detach(), weight_VD, labels_L, lse_L, chunk_bytes,
-       temperature =
-           options.temperature](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
-        c10::NoGradGuard no_grad;
-        // d(picked - lse) / d logits is onehot - softmax.
-        auto scale_L =
-            gradients[0].neg().to(arithmetic_dtype(hidden_LD.scalar_type())).contiguous();
-        if (temperature != 1.0) scale_L.div_(temperature);
-        auto dhidden_LD = at::empty_like(hidden_LD);
-        const HeadChunks chunks({{hidden_LD, weight_VD, temperature}}, chunk_bytes);
-        PreciseSums sums({weight_VD}, chunks.num_chunks());
-        const auto dweight_VD = weight_VD.requires_grad() ? gradient_of(weight_VD) : at::Tensor();
-        chunks.for_each([&](int64_t begin, int64_t size, std::vector<at::Tensor>& logits) {
-          const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, size); };
-          head_backward(logits[0], part(labels_L), part(lse_L), part(scale_L), part(hidden_LD),
-                        chunks.head().weight_VD, part(dhidden_LD), dweight_VD);
-        });
-        sums.finish();
-        return {dhidden_LD};
+      [hidden_LD = hidden_LD.detach(), weight_VD, labels_L, lse_L, options,
+       chunk_bytes](std::vector<at::Tensor> gradients) -> std::vector<at::Tensor> {
+        return {linear_token_scores_backward(gradients[0], hidden_LD, weight_VD, labels_L, lse_L,
+                                             options, chunk_bytes)};
       })[0];
   return scores;
+}
+
+at::Tensor linear_token_scores_backward(const at::Tensor& dlogprobs_L, const at::Tensor& hidden_LD,
+                                        const at::Tensor& weight_VD, const at::Tensor& labels_L,
+                                        const at::Tensor& lse_L, const TokenScoreOptions& options,
+                                        ChunkBytes chunk_bytes) {
+  c10::NoGradGuard no_grad;
+  // d(picked - lse) / d logits is onehot - softmax.
+  auto scale_L = dlogprobs_L.neg().to(arithmetic_dtype(hidden_LD.scalar_type())).contiguous();
+  if (options.temperature != 1.0) scale_L.div_(options.temperature);
+  auto dhidden_LD = at::empty_like(hidden_LD);
+  const HeadChunks chunks({{hidden_LD, weight_VD, options.temperature, options.softcap}},
+                          chunk_bytes);
+  PreciseSums sums({weight_VD}, chunks.num_chunks());
+  const auto dweight_VD = weight_VD.requires_grad() ? gradient_of(weight_VD) : at::Tensor();
+  chunks.for_each([&](int64_t begin, int64_t size, std::vector<at::Tensor>& logits) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, size); };
+    head_backward(logits[0], part(labels_L), part(lse_L), part(scale_L), part(hidden_LD),
+                  chunks.head(), part(dhidden_LD), dweight_VD);
+  });
+  sums.finish();
+  return dhidden_LD;
 }
 
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
@@ -181,7 +198,7 @@ at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_
       };
       log_sum_exp_rows(logits[0], part(labels_L), part(lse_L), part(picked_L));
       head_backward(logits[0], part(labels_L), part(lse_L), part(scale_L), part(hidden),
-                    chunks.head().weight_VD, part(dhidden_LD), dweight.sum(), dweight.scale());
+                    chunks.head(), part(dhidden_LD), dweight.sum(), dweight.scale());
     });
     dweight.end_forward();
     nll = (lse_L - picked_L).sum();

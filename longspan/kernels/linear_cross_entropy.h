@@ -20,12 +20,15 @@ struct TokenScoreOptions {
   /// Logits are divided by this positive number before the softmax.
   double temperature = 1.0;
   bool entropies = false;
+  /// c in c tanh(logits / c), before the temperature (Gemma 2, arXiv 2408.00118); positive.
+  std::optional<double> softcap = {};
 };
 
 /// [L] in fp64 each.
 struct TokenScores {
   at::Tensor logprobs_L;
   at::Tensor entropies_L = {};  // undefined unless requested
+  at::Tensor lse_L = {};        // log-sum-exp of the logits, without gradient
 };
 
 /// As linear_token_logprobs(), at a temperature. Also returns, without gradient, the entropies of
@@ -34,6 +37,13 @@ struct TokenScores {
 TokenScores linear_token_scores(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                 const at::Tensor& labels_L, const TokenScoreOptions& options,
                                 ChunkBytes chunk_bytes = {});
+
+/// Returns d loss / d hidden for d loss / d logprobs, without an autograd graph, and adds the
+/// weight's gradient to .grad if the weight trains. lse_L: of linear_token_scores().
+at::Tensor linear_token_scores_backward(const at::Tensor& dlogprobs_L, const at::Tensor& hidden_LD,
+                                        const at::Tensor& weight_VD, const at::Tensor& labels_L,
+                                        const at::Tensor& lse_L, const TokenScoreOptions& options,
+                                        ChunkBytes chunk_bytes = {});
 
 /// Facts about the head's gradient that the forward pass knows.
 struct HeadGradient {

@@ -4,11 +4,15 @@ The command line is `longspan help`.
 """
 
 from longspan import _native as _native  # loads the operators
+from longspan import _fake as _fake
+from longspan._trainer import parallelize_trainer
 from longspan.account import MemoryLine, Plan, plan
 from longspan.attention import Heads, Sharing, TokenOrder, attend, attention, share, token_order
 from longspan.callbacks import Callback, Progress, ProgressBar, StopTraining
+from longspan.documents import Document
 from longspan.errors import CommunicationError, LongspanError, UsageError
-from longspan._trainer import parallelize_trainer
+from longspan.linear_cross_entropy import LinearCrossEntropy, linear_cross_entropy
+from longspan.memory import TiledMLP, offload_activations, tiled_mlp
 from longspan.parallelize import mean_loss, parallelize, whole_rows
 from longspan.session import (
     Answer,
@@ -22,6 +26,17 @@ from longspan.session import (
     Session,
 )
 from longspan.training import TrainResult, train
+from longspan.ulysses import (
+    Work,
+    async_ulysses_output_projection,
+    async_ulysses_qkv_projection,
+    gather_heads_scatter_seq,
+    gather_seq_scatter_heads,
+    gather_seq_scatter_heads_qkv,
+    get_ulysses_sequence_parallel_group,
+    reduce_sequence_parallel_loss,
+    set_ulysses_sequence_parallel_group,
+)
 
 __version__ = "0.1.0"
 
@@ -30,9 +45,11 @@ __all__ = [
     "BatchCounts",
     "Callback",
     "CommunicationError",
+    "Document",
     "Evaluation",
     "Example",
     "Heads",
+    "LinearCrossEntropy",
     "LongspanError",
     "LossInput",
     "MemoryLine",
@@ -45,16 +62,29 @@ __all__ = [
     "Session",
     "Sharing",
     "StopTraining",
+    "TiledMLP",
     "TokenOrder",
     "TrainResult",
     "UsageError",
+    "Work",
+    "async_ulysses_output_projection",
+    "async_ulysses_qkv_projection",
     "attend",
     "attention",
+    "gather_heads_scatter_seq",
+    "gather_seq_scatter_heads",
+    "gather_seq_scatter_heads_qkv",
+    "get_ulysses_sequence_parallel_group",
+    "linear_cross_entropy",
     "mean_loss",
+    "offload_activations",
     "parallelize",
     "parallelize_trainer",
     "plan",
+    "reduce_sequence_parallel_loss",
+    "set_ulysses_sequence_parallel_group",
     "share",
+    "tiled_mlp",
     "token_order",
     "train",
     "whole_rows",

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from longspan import _native
+from longspan.documents import Document, Documents, documents_of, documents_of_row, numbers_of
 from longspan.errors import UsageError
 
 DEFAULT_TIMEOUT = 1800  # seconds
@@ -47,7 +48,7 @@ class Sharing:
 
     @property
     def name(self) -> str:
-        return _name_of(self.group)
+        return name_of(self.group)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +71,16 @@ class TokenOrder:
     """The tokens of a rank.
 
     index: for each token of the rank, its index in the unpadded row; -1: padding. int64 [T].
-    documents: lengths of the documents of the padded row.
+    documents: documents of the padded row: their lengths, and a Document in place of each that has branches.
     """
 
     index: torch.Tensor
-    documents: tuple[int, ...]
+    documents: tuple[Union[int, Document], ...]
+
+    @property
+    def row(self) -> torch.Tensor:
+        """`documents` as a tensor for attend(). In a graph of torch.compile its values may change from row to row."""
+        return torch.tensor(numbers_of(self.documents), dtype=torch.int64)
 
     def take(self, row: torch.Tensor, padding: float, dim: int = 0) -> torch.Tensor:
         """Returns this rank's tokens of a whole unpadded row, with `padding` in place of tokens that the row lacks."""
@@ -104,16 +110,16 @@ def share(
     """
     kinds = [heads] if isinstance(heads, Heads) else list(heads)
     numbers = [number for kind in kinds for number in kind._numbers()]
-    chosen = _native.call("choose", _name_of(group), mode, [ulysses_degree or 0, 0, 0], numbers, num_tokens, dtype.itemsize,
+    chosen = _native.call("choose", name_of(group), mode, [ulysses_degree or 0, 0, 0], numbers, num_tokens, dtype.itemsize,
                           torch.device(device).type == "cuda")
     return Sharing(group, chosen[0], tuple(chosen[1]), chosen[2], timeout)
 
 
-def token_order(sharing: Sharing, documents: Sequence[int], heads: Heads, multiple: int = 1) -> TokenOrder:
-    """Returns this rank's tokens of a row. `documents`: lengths of the unpadded row's documents."""
-    index, padded = _native.call("token_order", list(documents), sharing.name, sharing.mode, list(sharing.degrees),
+def token_order(sharing: Sharing, documents: Documents, heads: Heads, multiple: int = 1) -> TokenOrder:
+    """Returns this rank's tokens of a row. `documents`: the unpadded row's documents, or their lengths."""
+    index, padded = _native.call("token_order", numbers_of(documents), sharing.name, sharing.mode, list(sharing.degrees),
                                  heads._numbers()[1:5], multiple)
-    return TokenOrder(index, tuple(padded))
+    return TokenOrder(index, documents_of(padded))
 
 
 def attention(
@@ -122,6 +128,7 @@ def attention(
     v: torch.Tensor,
     *,
     cu_seqlens: Optional[Union[torch.Tensor, Sequence[int]]] = None,
+    documents: Optional[Documents] = None,
     group: Optional[dist.ProcessGroup] = None,
     mode: str = "auto",
     ulysses_degree: Optional[int] = None,
@@ -134,8 +141,10 @@ def attention(
     """Causal attention within the documents of a row that the ranks of `group` share.
 
     q: [T, N, H], k: [T, M, H], v: [T, M, V], in the order of token_order(); N is a multiple of M. Returns [T, N, V].
-    cu_seqlens: 0, the end of the first document, ..., the number of tokens of the whole row, without padding. None: one
-        document, without padding.
+    cu_seqlens: 0, the end of the first document, ..., the number of tokens of the whole row, without padding.
+        None: one document, without padding. torch.compile: as a tensor, its values may change without a new compilation.
+    documents: in place of cu_seqlens, the documents of the row: their lengths, or a Document for one that has branches.
+    mode, ulysses_degree: as in share().
     scale: of q k^T; None: 1 / sqrt(H).
     window: keys that a query sees, including its own; None: all.
     softcap: c in c tanh(scores / c).
@@ -144,16 +153,8 @@ def attention(
 
     Differentiable. Every rank of the group calls the function. Raises UsageError, CommunicationError.
     """
-    if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
-        raise UsageError(f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: each must be [tokens, heads, elements]")
-    heads = Heads(q.shape[1], k.shape[1], q.shape[2], v.shape[2], window or 0)
-    size = 1 if group is None else group.size()
-    documents = _documents_of(cu_seqlens, q.shape[0] * size)
-    sharing = share(heads, group=group, mode=mode, ulysses_degree=ulysses_degree, num_tokens=sum(documents), dtype=q.dtype,
-                    device=q.device, timeout=timeout)
-    order = token_order(sharing, documents, heads)
-    return attend(q, k, v, sharing=sharing, documents=order.documents, scale=scale, window=window, softcap=softcap,
-                  sinks=sinks)
+    return _attend(q, k, v, sinks, documents_of_row(cu_seqlens, documents), name_of(group), mode,
+                   [ulysses_degree or 0, 0, 0], scale, window, softcap, timeout)
 
 
 def attend(
@@ -162,26 +163,29 @@ def attend(
     v: torch.Tensor,
     *,
     sharing: Sharing,
-    documents: Sequence[int],
+    documents: Union[Documents, torch.Tensor],
     scale: Optional[float] = None,
     window: Optional[int] = None,
     softcap: Optional[float] = None,
     sinks: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
-    """As attention(), with a method that was chosen before. `documents`: lengths of the padded row (TokenOrder)."""
+    """As attention(), with a method that was chosen before. `documents`: TokenOrder.documents or TokenOrder.row."""
+    return _attend(q, k, v, sinks, documents_of_row(None, documents), sharing.name, sharing.mode, list(sharing.degrees), scale,
+                   window, softcap, sharing.timeout)
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Optional[torch.Tensor], documents: Optional[torch.Tensor],
+            group: str, mode: str, degrees: list[int], scale: Optional[float], window: Optional[int],
+            softcap: Optional[float], timeout: int) -> torch.Tensor:
+    if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
+        raise UsageError(f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: each must be [tokens, heads, elements]")
     scale = q.shape[2] ** -0.5 if scale is None else float(scale)
-    return _native.call("attend", q, k, v, sinks, list(documents), sharing.name, sharing.mode, list(sharing.degrees), scale,
-                        window, softcap, sharing.timeout)
+    return _native.call("attend", q, k, v, sinks, documents, group, mode, degrees, scale, window, softcap, timeout)
 
 
-def _name_of(group: Optional[dist.ProcessGroup]) -> str:
-    return "" if group is None or group.size() == 1 else group.group_name
-
-
-def _documents_of(cu_seqlens: Optional[Union[torch.Tensor, Sequence[int]]], num_tokens: int) -> list[int]:
-    if cu_seqlens is None:
-        return [num_tokens]
-    ends = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else list(cu_seqlens)
-    if len(ends) < 2 or ends[0] != 0 or any(a >= b for a, b in zip(ends, ends[1:])):
-        raise UsageError(f"cu_seqlens {ends}: must begin with 0 and increase")
-    return [b - a for a, b in zip(ends, ends[1:])]
+def name_of(group: Optional[dist.ProcessGroup]) -> str:
+    if group is None:
+        return ""
+    if not isinstance(group, dist.ProcessGroup):
+        raise UsageError(f"group is {group!r}: pass a process group that this process belongs to, or None")
+    return "" if group.size() == 1 else group.group_name

@@ -1,0 +1,30 @@
+// Operators while torch records them instead of computing: fake tensors, torch.compile, meta
+// tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <functional>
+#include <vector>
+
+namespace longspan {
+
+/// Whether a call with x is recorded or observed in Python. A recorded operator is a call of the
+/// dispatcher in the forward and one in the backward. Otherwise autograd records the steps of the
+/// computation itself.
+bool is_traced(const at::Tensor& x);
+
+/// Returns the operator `name` of this library, for calls through the dispatcher.
+template <typename Function>
+c10::TypedOperatorHandle<Function> operator_named(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
+}
+
+/// Calls `function` on copies of `inputs` that record for autograd, and returns d loss / d inputs
+/// for d loss / d result. Undefined inputs have undefined gradients.
+std::vector<at::Tensor> gradients_by_replay(
+    const std::vector<at::Tensor>& inputs, const at::Tensor& dresult,
+    const std::function<at::Tensor(const std::vector<at::Tensor>&)>& function);
+
+}  // namespace longspan

@@ -1,0 +1,58 @@
+"""Shapes of the operators' results, for fake tensors, meta tensors and torch.compile."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+def _heads_here(group: str, num_heads: int, num_queries: int) -> tuple[int, int]:
+    """Ranks of a group, and the heads of this rank."""
+    with _disable_current_modes():
+        return torch.ops.longspan.heads_here.default(group, int(num_heads), num_queries)
+
+
+def _changed(x: torch.Tensor, sizes: dict[int, int] = {}) -> torch.Tensor:
+    """A contiguous tensor like x with other sizes."""
+    return x.new_empty([sizes.get(dim, size) for dim, size in enumerate(x.shape)])
+
+
+@torch.library.register_fake("longspan::attend")
+def _(q, k, v, sinks, documents, group, method, degrees, scale, window, softcap, timeout):
+    return q.new_empty([q.shape[0], q.shape[1], v.shape[2]])
+
+
+@torch.library.register_fake("longspan::attend_backward")
+def _(grad, q, k, v, sinks, documents, group, method, degrees, scale, window, softcap, timeout):
+    return _changed(q), _changed(k), _changed(v), q.new_empty([0]) if sinks is None else _changed(sinks)
+
+
+@torch.library.register_fake("longspan::seq_to_heads")
+def _(x, group, seq_dim, head_dim, num_queries, timeout):
+    size, heads = _heads_here(group, x.shape[head_dim], num_queries)
+    return _changed(x, {seq_dim % x.dim(): x.shape[seq_dim] * size, head_dim % x.dim(): heads})
+
+
+@torch.library.register_fake("longspan::heads_to_seq")
+def _(x, group, head_dim, seq_dim, num_heads: Optional[int], num_queries, timeout):
+    size, _ = _heads_here(group, 1, 0)
+    heads = x.shape[head_dim] * size if num_heads is None else num_heads
+    return _changed(x, {seq_dim % x.dim(): x.shape[seq_dim] // size, head_dim % x.dim(): heads})
+
+
+@torch.library.register_fake("longspan::sum_of_ranks")
+def _(x, group, timeout):
+    return _changed(x)
+
+
+@torch.library.register_fake("longspan::token_losses")
+def _(x, weight, labels, ignore_index, softcap):
+    dtype = torch.double if x.dtype == torch.double else torch.float
+    return x.new_empty([x.shape[0]], dtype=dtype), x.new_empty([x.shape[0]], dtype=torch.double)
+
+
+@torch.library.register_fake("longspan::token_losses_backward")
+def _(grad, x, weight, labels, lse, ignore_index, softcap):
+    return _changed(x), _changed(weight)

@@ -1,0 +1,321 @@
+"""Exchanges of tokens for heads around attention, and reductions over the ranks that share rows.
+
+The names, arguments and results are those of VeOmni's functions of sequence parallelism. Here any number of heads is
+possible: of N heads, rank r of P has the heads [r N / P, (r + 1) N / P), rounded down.
+
+Every rank of a group calls the functions in the same order, with the same number of tokens. A rank's gradient is its own
+part: the sum over the ranks is the gradient of a parameter. `group` None: the group of
+set_ulysses_sequence_parallel_group(); without one, this process alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import layer_norm, linear, pad, rms_norm
+
+from longspan import _native
+from longspan.attention import DEFAULT_TIMEOUT, name_of
+from longspan.errors import UsageError
+
+_default_group: Optional[dist.ProcessGroup] = None
+
+
+def set_ulysses_sequence_parallel_group(group: Optional[dist.ProcessGroup]) -> None:
+    """Sets the group of functions that are called without one. None: this process alone."""
+    global _default_group
+    name_of(group)  # raises UsageError for what is no group
+    _default_group = group
+
+
+def get_ulysses_sequence_parallel_group() -> Optional[dist.ProcessGroup]:
+    return _default_group
+
+
+class Work:
+    """An exchange in flight. wait() returns its tensor, and is called once."""
+
+    def __init__(self, exchange: Any, shape: Optional[tuple[int, int]], trimmed: Optional[tuple[int, int]]) -> None:
+        self._exchange, self._shape, self._trimmed = exchange, shape, trimmed
+
+    def wait(self) -> torch.Tensor:
+        """Waits for the exchange. Raises UsageError at a second call, CommunicationError."""
+        exchange = self._exchange
+        x = exchange if isinstance(exchange, torch.Tensor) else _native.call("wait", exchange)
+        if self._trimmed is not None:
+            x = _trimmed(x, *self._trimmed)
+        return x if self._shape is None else x.flatten(*self._shape)
+
+
+def gather_seq_scatter_heads(
+    x: torch.Tensor,
+    seq_dim: int,
+    head_dim: int,
+    unpadded_dim_size: int = 0,
+    async_op: bool = False,
+    group: Optional[dist.ProcessGroup] = None,
+    *,
+    head_size: int = 1,
+    num_query_heads: int = 0,
+) -> Union[torch.Tensor, Work]:
+    """Exchanges a part of the tokens of all heads for all tokens of a part of the heads, before attention.
+
+    x: of any shape; dimension `seq_dim` has this rank's tokens, dimension `head_dim` the row's heads.
+    unpadded_dim_size: tokens of the row without padding; later tokens are cut off. 0: there is no padding.
+    async_op: returns a Work, whose wait() returns the tensor.
+    head_size: consecutive elements of dimension `head_dim` that make one head.
+    num_query_heads: of keys and values with fewer heads than the queries, the number of query heads. The rank then gets the
+        heads that its query heads use: each once if all ranks' query heads share them evenly, else one for each query head.
+
+    Returns a contiguous tensor. A rank without a head gets a tensor without elements, which it must use in its loss, as every
+    rank takes part in the backward. Raises UsageError, CommunicationError.
+    """
+    work = _start_to_heads(x, seq_dim, head_dim, unpadded_dim_size, async_op, group, head_size, num_query_heads)
+    return work if async_op else work.wait()
+
+
+def gather_heads_scatter_seq(
+    x: torch.Tensor,
+    head_dim: int,
+    seq_dim: int,
+    group: Optional[dist.ProcessGroup] = None,
+    *,
+    head_size: int = 1,
+    num_heads: Optional[int] = None,
+) -> torch.Tensor:
+    """Exchanges all tokens of a part of the heads for a part of the tokens of all heads, after attention.
+
+    x: of any shape; dimension `head_dim` has this rank's heads, dimension `seq_dim` the row's tokens. Tokens that the ranks
+        do not divide are padded with zeros.
+    head_size: as in gather_seq_scatter_heads().
+    num_heads: heads of the row. None: the ranks add up their heads, which costs a small exchange. In a graph of torch.compile
+        None means that all ranks have as many heads as this one.
+
+    Returns a contiguous tensor. Raises UsageError, CommunicationError.
+    """
+    name = name_of(_default_group if group is None else group)
+    x, head_dim, shape = _with_heads(x, head_dim, head_size)
+    seq_dim = _from_front(x, seq_dim, shape)
+    missing = -x.shape[seq_dim] % _size_of(group)
+    if missing:
+        x = pad(x, [0, 0] * (x.dim() - 1 - seq_dim) + [0, missing])
+    y = _native.call("heads_to_seq", x, name, head_dim, seq_dim, num_heads, 0, DEFAULT_TIMEOUT)
+    return y if shape is None else y.flatten(*shape)
+
+
+def gather_seq_scatter_heads_qkv(
+    qkv_tensor: torch.Tensor,
+    seq_dim: int,
+    unpadded_dim_size: Optional[int] = None,
+    restore_shape: bool = True,
+    async_op: bool = False,
+    group: Optional[dist.ProcessGroup] = None,
+    *,
+    head_size: int = 1,
+) -> Union[torch.Tensor, Work]:
+    """As gather_seq_scatter_heads(), for queries, keys and values of equal shapes, one after the other in the last dimension.
+
+    restore_shape: returns as many dimensions as `qkv_tensor` has; else the last two are 3 and a rank's elements of one of
+        the three.
+    """
+    last = qkv_tensor.shape[-1]
+    if last % (3 * head_size) != 0:
+        raise UsageError(f"qkv_tensor's last dimension is {last}, and must be a multiple of 3 times head_size {head_size}")
+    seq_dim = _from_front(qkv_tensor, seq_dim, None)
+    three = qkv_tensor.unflatten(-1, (3, last // 3))
+    work = _start_to_heads(three, seq_dim, three.dim() - 1, unpadded_dim_size or 0, async_op, group, head_size, 0)
+    if restore_shape:
+        work._shape = (-3, -1) if head_size > 1 else (-2, -1)
+    return work if async_op else work.wait()
+
+
+def reduce_sequence_parallel_loss(
+    loss: torch.Tensor, num_valid_tokens: Union[torch.Tensor, int], group: Optional[dist.ProcessGroup] = None
+) -> torch.Tensor:
+    """Returns sum_r loss_r n_r / max(sum_r n_r, 1), the mean of all ranks' losses by their numbers of tokens n_r.
+
+    loss: mean over this rank's valid tokens, a scalar. A rank with num_valid_tokens 0 contributes 0, also if its loss is NaN.
+    All ranks get the same result. The gradient of a rank's loss is n_r / max(sum_r n_r, 1): the sum of the ranks' gradients is
+    the gradient of the result. Raises UsageError, CommunicationError.
+    """
+    if loss.numel() != 1:
+        raise UsageError(f"loss has the shape {list(loss.shape)}: pass one number")
+    count = torch.as_tensor(num_valid_tokens, device=loss.device).detach().to(torch.double).reshape(())
+    own = torch.where(count > 0, loss.reshape(()).to(torch.double), 0.0) * count
+    name = name_of(_default_group if group is None else group)
+    total, tokens = _native.call("sum_of_ranks", torch.stack([own, count]), name, DEFAULT_TIMEOUT).unbind()
+    return (total / tokens.detach().clamp(min=1)).to(loss.dtype).reshape(loss.shape)
+
+
+def async_ulysses_qkv_projection(
+    hidden_states: torch.Tensor,
+    seq_dimension: int,
+    head_dimension: int,
+    q_weight: torch.Tensor,
+    q_bias: Optional[torch.Tensor],
+    k_weight: torch.Tensor,
+    k_bias: Optional[torch.Tensor],
+    v_weight: torch.Tensor,
+    v_bias: Optional[torch.Tensor],
+    norm_type: Optional[str] = None,
+    norm_q_weight: Optional[torch.Tensor] = None,
+    norm_q_bias: Optional[torch.Tensor] = None,
+    norm_k_weight: Optional[torch.Tensor] = None,
+    norm_k_bias: Optional[torch.Tensor] = None,
+    normalized_shape: Optional[Union[int, list[int], torch.Size]] = None,
+    eps: float = 1e-5,
+    unpadded_dim_size: int = 0,
+    head_dim: int = 0,
+    group: Optional[dist.ProcessGroup] = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Projects hidden states to queries, keys and values, and exchanges tokens for heads.
+
+    The exchange of each projection runs under the next projection, in the backward too.
+
+    hidden_states: [batch, tokens of this rank, dim]. seq_dimension and head_dimension: of the results
+        [batch, tokens of the row, heads of this rank, head_dim], so 1 and 2.
+    norm_type: "rmsnorm" or "layernorm" of queries and keys, after the exchange. The gradients of the norm's weights are this
+        rank's part.
+    normalized_shape: of the norm; None: head_dim. eps: of the norm.
+    unpadded_dim_size: as in gather_seq_scatter_heads().
+    head_dim: elements of a head.
+
+    Keys and values can have fewer heads than queries (num_query_heads in gather_seq_scatter_heads()). Raises UsageError,
+    CommunicationError.
+    """
+    norms = {None: None, "rmsnorm": rms_norm, "layernorm": layer_norm}
+    if norm_type not in norms:
+        raise UsageError(f"norm_type is {norm_type!r}, and must be None, 'rmsnorm' or 'layernorm'")
+    for name, weight in (("q_weight", q_weight), ("k_weight", k_weight), ("v_weight", v_weight)):
+        if head_dim < 1 or weight.shape[0] % head_dim != 0:
+            raise UsageError(f"{name} makes {weight.shape[0]} elements: head_dim is {head_dim}, and must be positive and divide them")
+    num_queries = q_weight.shape[0] // head_dim
+    works = []
+    for weight, bias in ((q_weight, q_bias), (k_weight, k_bias), (v_weight, v_bias)):
+        x = linear(hidden_states, weight, bias).unflatten(-1, (-1, head_dim))
+        works.append(_start_to_heads(x, seq_dimension, head_dimension, unpadded_dim_size, True, group, 1, num_queries))
+    q, k, v = (work.wait() for work in works)
+    if norm_type is None:
+        return q, k, v
+    shape = head_dim if normalized_shape is None else normalized_shape
+    sizes = [shape] if isinstance(shape, int) else list(shape)
+    if norm_type == "rmsnorm":
+        return rms_norm(q, sizes, norm_q_weight, eps), rms_norm(k, sizes, norm_k_weight, eps), v
+    return layer_norm(q, sizes, norm_q_weight, norm_q_bias, eps), layer_norm(k, sizes, norm_k_weight, norm_k_bias, eps), v
+
+
+def async_ulysses_output_projection(
+    hidden_states: torch.Tensor,
+    seq_dimension: int,
+    head_dimension: int,
+    proj_weight: torch.Tensor,
+    proj_bias: Optional[torch.Tensor],
+    unpadded_dim_size: int = 0,
+    group: Optional[dist.ProcessGroup] = None,
+) -> torch.Tensor:
+    """Exchanges heads for tokens, and projects the attention's output.
+
+    In the backward, the exchange runs under the gradient of the weight.
+
+    hidden_states: [batch, tokens of the row, heads of this rank, head_dim]. Returns [batch, tokens of this rank, dim].
+    unpadded_dim_size: tokens of the row without padding; 0: all of hidden_states'. Raises UsageError, CommunicationError.
+    """
+    tokens = hidden_states.shape[seq_dimension]
+    if unpadded_dim_size and tokens != unpadded_dim_size:
+        raise UsageError(f"hidden_states has {tokens} tokens, and unpadded_dim_size is {unpadded_dim_size}: they must be equal")
+    head_size = hidden_states.shape[-1]
+    if proj_weight.shape[1] % head_size != 0:
+        raise UsageError(f"proj_weight takes {proj_weight.shape[1]} elements, which heads of {head_size} do not divide")
+    name = name_of(_default_group if group is None else group)
+    seq_dim = _from_front(hidden_states, seq_dimension, None)
+    x = pad(hidden_states, [0, 0] * (hidden_states.dim() - 1 - seq_dim) + [0, -tokens % _size_of(group)])
+    num_heads = proj_weight.shape[1] // head_size
+    if torch.compiler.is_compiling():
+        y = _native.call("heads_to_seq", x, name, head_dimension, seq_dim, num_heads, 0, DEFAULT_TIMEOUT)
+        return linear(y.flatten(-2), proj_weight, proj_bias)
+    exchange = _native.call("start_heads_to_seq", x, name, head_dimension, seq_dim, num_heads, DEFAULT_TIMEOUT)
+    # Autograd runs nodes in the reverse order of their creation: _Parameters after the exchange has been started, before it
+    # is waited for.
+    later: list[Optional[torch.Tensor]] = [None, None]
+    weight, bias = _Parameters.apply(proj_weight, proj_bias, later)
+    return _Projection.apply(_native.call("wait", exchange).flatten(-2), weight, bias, later)
+
+
+class _Parameters(torch.autograd.Function):
+    """Passes a projection's parameters on. The backward returns the gradients that _Projection has left."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, bias: Optional[torch.Tensor], later: list) -> Any:
+        ctx.later = later
+        return weight.view_as(weight), None if bias is None else bias.view_as(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        x, dy = ctx.later
+        ctx.later[:] = [None, None]
+        needs_weight, needs_bias, _ = ctx.needs_input_grad
+        x, dy = x.flatten(0, -2), dy.flatten(0, -2)
+        return dy.t() @ x if needs_weight else None, dy.sum(0) if needs_bias else None, None
+
+
+class _Projection(torch.autograd.Function):
+    """A linear layer, whose backward leaves the gradients of its parameters to _Parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor], later: list) -> torch.Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        ctx.later = later
+        return linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (dy,) = gradients
+        x, weight, bias = ctx.saved_tensors
+        ctx.later[:] = [x, dy]
+        nothing = dy.new_zeros(())  # takes no memory when expanded
+        return (dy @ weight, nothing.expand_as(weight) if ctx.needs_input_grad[1] else None,
+                nothing.expand_as(bias) if ctx.needs_input_grad[2] else None, None)
+
+
+def _start_to_heads(x: torch.Tensor, seq_dim: int, head_dim: int, unpadded: int, in_flight: bool,
+                    group: Optional[dist.ProcessGroup], head_size: int, num_queries: int) -> Work:
+    name = name_of(_default_group if group is None else group)
+    x, head_dim, shape = _with_heads(x, head_dim, head_size)
+    seq_dim = _from_front(x, seq_dim, shape)
+    num_tokens = x.shape[seq_dim] * _size_of(group)
+    if unpadded < 0 or unpadded > num_tokens:
+        raise UsageError(f"unpadded_dim_size is {unpadded}: it must be from 0 to the {num_tokens} tokens of the ranks")
+    operator = "start_seq_to_heads" if in_flight and not torch.compiler.is_compiling() else "seq_to_heads"
+    exchange = _native.call(operator, x, name, seq_dim, head_dim, num_queries, DEFAULT_TIMEOUT)
+    return Work(exchange, shape, (seq_dim, unpadded) if unpadded else None)
+
+
+def _size_of(group: Optional[dist.ProcessGroup]) -> int:
+    group = _default_group if group is None else group
+    return 1 if group is None else group.size()
+
+
+def _with_heads(x: torch.Tensor, head_dim: int, head_size: int) -> tuple[torch.Tensor, int, Optional[tuple[int, int]]]:
+    """x with the heads in a dimension of their own, that dimension, and the dimensions to flatten afterwards."""
+    head_dim = _from_front(x, head_dim, None)
+    if head_size == 1:
+        return x, head_dim, None
+    if head_size < 1 or x.shape[head_dim] % head_size != 0:
+        raise UsageError(f"head_size is {head_size}, and must be positive and divide the {x.shape[head_dim]} elements of dimension "
+                         f"{head_dim}")
+    return x.unflatten(head_dim, (-1, head_size)), head_dim, (head_dim, head_dim + 1)
+
+
+def _from_front(x: torch.Tensor, dim: int, shape: Optional[tuple[int, int]]) -> int:
+    """A dimension counted from the front, in x; `dim`: before the heads got a dimension of their own."""
+    dims = x.dim() - (shape is not None)
+    if not -dims <= dim < dims:
+        raise UsageError(f"a dimension is {dim}, and the tensor has {dims} dimensions")
+    dim %= dims
+    return dim + 1 if shape is not None and dim > shape[0] else dim
+
+
+def _trimmed(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    return x if x.shape[dim] <= size else x.narrow(dim, 0, size).contiguous()
