@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-
-
-def _heads_here(group: str, num_heads: int, num_queries: int) -> tuple[int, int]:
-    """Ranks of a group, and the heads of this rank."""
-    with _disable_current_modes():
-        return torch.ops.longspan.heads_here.default(group, int(num_heads), num_queries)
 
 
 def _changed(x: torch.Tensor, sizes: dict[int, int] = {}) -> torch.Tensor:
@@ -30,16 +22,16 @@ def _(grad, q, k, v, sinks, documents, group, method, degrees, scale, window, so
 
 
 @torch.library.register_fake("longspan::seq_to_heads")
-def _(x, group, seq_dim, head_dim, num_queries, timeout):
-    size, heads = _heads_here(group, x.shape[head_dim], num_queries)
-    return _changed(x, {seq_dim % x.dim(): x.shape[seq_dim] * size, head_dim % x.dim(): heads})
+def _(x, group, place, seq_dim, head_dim, num_queries, timeout):
+    with _disable_current_modes():
+        heads = torch.ops.longspan.heads_here.default(place, int(x.shape[head_dim]), num_queries)
+    return _changed(x, {seq_dim % x.dim(): x.shape[seq_dim] * place[1], head_dim % x.dim(): heads})
 
 
 @torch.library.register_fake("longspan::heads_to_seq")
-def _(x, group, head_dim, seq_dim, num_heads: Optional[int], num_queries, timeout):
-    size, _ = _heads_here(group, 1, 0)
-    heads = x.shape[head_dim] * size if num_heads is None else num_heads
-    return _changed(x, {seq_dim % x.dim(): x.shape[seq_dim] // size, head_dim % x.dim(): heads})
+def _(x, group, place, head_dim, seq_dim, num_heads, num_queries, timeout):
+    heads = x.shape[head_dim] * place[1] if num_heads is None else num_heads
+    return _changed(x, {seq_dim % x.dim(): x.shape[seq_dim] // place[1], head_dim % x.dim(): heads})
 
 
 @torch.library.register_fake("longspan::sum_of_ranks")

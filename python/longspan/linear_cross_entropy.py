@@ -26,7 +26,7 @@ def linear_cross_entropy(
     softcap: c in c tanh(logits / c).
     reduction: "sum" returns the sum over the tokens, "none" each token's loss [T]. Losses are fp32, of fp64 x fp64.
 
-    The labels are not shifted here, so the function serves any part of a row: rows that ranks share take the labels of
+    Logits are fp32, or fp64 for fp64 x. On a CPU the logits of bf16 x are rounded to bf16 first. The labels are not shifted here, so the function serves any part of a row: rows that ranks share take the labels of
     TokenOrder.take(). Differentiable in x and weight. Raises UsageError.
     """
     if reduction not in ("sum", "none"):

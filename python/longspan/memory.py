@@ -49,7 +49,7 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
 
     Copies run beside the computation: the backward of one tensor fetches the one before it. Values are exact.
 
-    folder: activations go into a nameless file there; None: into host memory. With None, tensors of the CPU stay where they
+    folder: activations go into a nameless file there (the folder is made if it is missing); None: into host memory. With None, tensors of the CPU stay where they
         are.
     min_bytes: smaller tensors stay.
 
@@ -81,7 +81,11 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
         stays = isinstance(x, torch.nn.Parameter) or x.is_meta or (x.is_leaf and x.requires_grad)
         if stays or x.layout != torch.strided or x.nbytes < self._min_bytes or (x.device.type == "cpu" and not self._folder):
             return x
-        return _native.call("offload", self._store_of(x.device), x)
+        dims = sorted(range(x.dim()), key=x.stride, reverse=True)  # with contiguous memory, for a transposed tensor too
+        return _native.call("offload", self._store_of(x.device), x.permute(dims)), dims
 
     def _unpack(self, saved: Any) -> torch.Tensor:
-        return saved if isinstance(saved, torch.Tensor) else _native.call("fetch_offloaded", saved)
+        if isinstance(saved, torch.Tensor):
+            return saved
+        offloaded, dims = saved
+        return _native.call("fetch_offloaded", offloaded).permute([dims.index(i) for i in range(len(dims))])

@@ -95,13 +95,13 @@ def gather_heads_scatter_seq(
 
     Returns a contiguous tensor. Raises UsageError, CommunicationError.
     """
-    name = name_of(_default_group if group is None else group)
+    name, place = _place_in(group)
     x, head_dim, shape = _with_heads(x, head_dim, head_size)
     seq_dim = _from_front(x, seq_dim, shape)
-    missing = -x.shape[seq_dim] % _size_of(group)
+    missing = -x.shape[seq_dim] % place[1]
     if missing:
         x = pad(x, [0, 0] * (x.dim() - 1 - seq_dim) + [0, missing])
-    y = _native.call("heads_to_seq", x, name, head_dim, seq_dim, num_heads, 0, DEFAULT_TIMEOUT)
+    y = _native.call("heads_to_seq", x, name, place, head_dim, seq_dim, num_heads, 0, DEFAULT_TIMEOUT)
     return y if shape is None else y.flatten(*shape)
 
 
@@ -144,7 +144,7 @@ def reduce_sequence_parallel_loss(
         raise UsageError(f"loss has the shape {list(loss.shape)}: pass one number")
     count = torch.as_tensor(num_valid_tokens, device=loss.device).detach().to(torch.double).reshape(())
     own = torch.where(count > 0, loss.reshape(()).to(torch.double), 0.0) * count
-    name = name_of(_default_group if group is None else group)
+    name, _ = _place_in(group)
     total, tokens = _native.call("sum_of_ranks", torch.stack([own, count]), name, DEFAULT_TIMEOUT).unbind()
     return (total / tokens.detach().clamp(min=1)).to(loss.dtype).reshape(loss.shape)
 
@@ -228,14 +228,14 @@ def async_ulysses_output_projection(
     head_size = hidden_states.shape[-1]
     if proj_weight.shape[1] % head_size != 0:
         raise UsageError(f"proj_weight takes {proj_weight.shape[1]} elements, which heads of {head_size} do not divide")
-    name = name_of(_default_group if group is None else group)
+    name, place = _place_in(group)
     seq_dim = _from_front(hidden_states, seq_dimension, None)
-    x = pad(hidden_states, [0, 0] * (hidden_states.dim() - 1 - seq_dim) + [0, -tokens % _size_of(group)])
+    x = pad(hidden_states, [0, 0] * (hidden_states.dim() - 1 - seq_dim) + [0, -tokens % place[1]])
     num_heads = proj_weight.shape[1] // head_size
     if torch.compiler.is_compiling():
-        y = _native.call("heads_to_seq", x, name, head_dimension, seq_dim, num_heads, 0, DEFAULT_TIMEOUT)
+        y = _native.call("heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, 0, DEFAULT_TIMEOUT)
         return linear(y.flatten(-2), proj_weight, proj_bias)
-    exchange = _native.call("start_heads_to_seq", x, name, head_dimension, seq_dim, num_heads, DEFAULT_TIMEOUT)
+    exchange = _native.call("start_heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, DEFAULT_TIMEOUT)
     # Autograd runs nodes in the reverse order of their creation: _Parameters after the exchange has been started, before it
     # is waited for.
     later: list[Optional[torch.Tensor]] = [None, None]
@@ -281,20 +281,21 @@ class _Projection(torch.autograd.Function):
 
 def _start_to_heads(x: torch.Tensor, seq_dim: int, head_dim: int, unpadded: int, in_flight: bool,
                     group: Optional[dist.ProcessGroup], head_size: int, num_queries: int) -> Work:
-    name = name_of(_default_group if group is None else group)
+    name, place = _place_in(group)
     x, head_dim, shape = _with_heads(x, head_dim, head_size)
     seq_dim = _from_front(x, seq_dim, shape)
-    num_tokens = x.shape[seq_dim] * _size_of(group)
+    num_tokens = x.shape[seq_dim] * place[1]
     if unpadded < 0 or unpadded > num_tokens:
         raise UsageError(f"unpadded_dim_size is {unpadded}: it must be from 0 to the {num_tokens} tokens of the ranks")
     operator = "start_seq_to_heads" if in_flight and not torch.compiler.is_compiling() else "seq_to_heads"
-    exchange = _native.call(operator, x, name, seq_dim, head_dim, num_queries, DEFAULT_TIMEOUT)
+    exchange = _native.call(operator, x, name, place, seq_dim, head_dim, num_queries, DEFAULT_TIMEOUT)
     return Work(exchange, shape, (seq_dim, unpadded) if unpadded else None)
 
 
-def _size_of(group: Optional[dist.ProcessGroup]) -> int:
+def _place_in(group: Optional[dist.ProcessGroup]) -> tuple[str, list[int]]:
+    """A group's name, and this process's rank in it and its size."""
     group = _default_group if group is None else group
-    return 1 if group is None else group.size()
+    return name_of(group), [0, 1] if group is None else [group.rank(), group.size()]
 
 
 def _with_heads(x: torch.Tensor, head_dim: int, head_size: int) -> tuple[torch.Tensor, int, Optional[tuple[int, int]]]:

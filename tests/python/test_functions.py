@@ -1,0 +1,215 @@
+"""Functions of one process: losses from hidden states, tiles of tokens, activations outside of the device, fake tensors."""
+
+import contextlib
+
+import pytest
+import torch
+from ranks import BUILT  # noqa: F401  the package's place
+
+import longspan
+
+UNITS = 2.0**-53
+LEAVES = dict(dtype=torch.double, requires_grad=True)
+
+
+def plain_losses(x, weight, labels, softcap=None):
+    logits = x @ weight.t()
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def head(tokens=23, dim=16, vocabulary=301):
+    torch.manual_seed(0)
+    labels = torch.randint(vocabulary, (tokens,))
+    labels[3:9] = -100
+    return torch.randn(tokens, dim, **LEAVES), torch.randn(vocabulary, dim, **LEAVES), labels
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_linear_cross_entropy(softcap):
+    x, weight, labels = head()
+    upstream = torch.randn(len(x), dtype=torch.double)
+    losses = longspan.linear_cross_entropy(x, weight, labels, softcap=softcap, reduction="none")
+    expected = plain_losses(x, weight, labels, softcap)
+    pairs = [(losses, expected)]
+    pairs += zip(*(torch.autograd.grad((y * upstream).sum(), [x, weight], retain_graph=True) for y in (losses, expected)))
+    for found, wanted in pairs:  # sums of at most 301 numbers near 10
+        assert (found - wanted).abs().max() < 301 * 10 * UNITS
+    total = longspan.linear_cross_entropy(x, weight, labels, softcap=softcap)
+    assert abs(total.item() - expected.sum().item()) < 301 * 10 * UNITS
+    inputs = [x[:7].detach().requires_grad_(), weight[:40].detach().requires_grad_()]
+    targets = labels[:7] % 40
+    targets[2] = 7
+    function = lambda x, w: longspan.linear_cross_entropy(x, w, targets, ignore_index=7, softcap=softcap, reduction="none")  # noqa: E731
+    assert torch.autograd.gradcheck(function, inputs)
+
+
+def test_linear_cross_entropy_in_bf16():
+    x, weight, labels = head(64, 32)
+    expected = plain_losses(x.bfloat16().double(), weight.bfloat16().double(), labels)
+    # On a CPU the logits are rounded to bf16.
+    rounding = 2**-8 * (x @ weight.t()).abs().max()
+    for dtype in (torch.bfloat16, torch.float):  # of the weight
+        inputs = [x.detach().bfloat16().requires_grad_(), weight.detach().bfloat16().to(dtype).requires_grad_()]
+        losses = longspan.linear_cross_entropy(*inputs, labels, reduction="none")
+        assert losses.dtype == torch.float and (losses - expected).abs().max() < rounding
+        gradients = torch.autograd.grad(losses.sum(), inputs)
+        wanted = torch.autograd.grad(expected.sum(), [x, weight], retain_graph=True)
+        for found, exact, leaf in zip(gradients, wanted, inputs):
+            assert found.dtype == leaf.dtype and (found - exact).norm() < 2**-5 * exact.norm()
+
+
+def test_head_without_labels():
+    x, weight, labels = head()
+    loss = longspan.linear_cross_entropy(x, weight, torch.full_like(labels, -100))
+    assert loss.item() == 0
+    assert all(not gradient.any() for gradient in torch.autograd.grad(loss, [x, weight]))
+    module = longspan.LinearCrossEntropy(16, 301, reduction="none", dtype=torch.double)
+    losses = module(x.view(1, 23, 16), labels.view(1, 23))
+    assert losses.shape == (1, 23) and torch.allclose(losses[0], plain_losses(x, module.weight, labels))
+
+
+@pytest.mark.parametrize("changes, sentence", [
+    (dict(x=torch.zeros(2, 3, 16)), "x must be [tokens, dim]"),
+    (dict(x=torch.zeros(23, 15)), "the same dim"),
+    (dict(x=torch.zeros(22, 16)), "the same tokens"),
+    (dict(labels=torch.zeros(23)), "labels must be int64"),
+    (dict(labels=torch.full((23,), 301)), "a label is 301"),
+    (dict(labels=torch.full((23,), -1)), "a label is -1"),
+    (dict(weight=torch.zeros(301, 16, dtype=torch.long)), "must be floating-point"),
+    (dict(softcap=0.0), "softcap is 0"),
+    (dict(reduction="mean"), "must be 'sum' or 'none'"),
+])
+def test_misuse_of_the_head(changes, sentence):
+    x, weight, labels = head()
+    with pytest.raises(longspan.UsageError) as caught:
+        longspan.linear_cross_entropy(**(dict(x=x, weight=weight, labels=labels) | changes))
+    assert sentence in str(caught.value)
+
+
+def test_tiled_mlp():
+    torch.manual_seed(0)
+    mlp = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.SiLU(), torch.nn.Linear(64, 8)).double()
+    x = torch.randn(2, 19, 8, **LEAVES)
+    sizes = []
+    mlp[1].register_forward_hook(lambda _, inputs, __: sizes.append(inputs[0].shape[-2]))
+    leaves = [x, *mlp.parameters()]
+    expected = mlp(x)
+    wanted = torch.autograd.grad(expected.square().sum(), leaves)
+    sizes.clear()
+    for tiled in (longspan.TiledMLP(mlp, 5), longspan.TiledMLP(mlp)):
+        y = tiled(x)
+        gradients = torch.autograd.grad(y.square().sum(), leaves)
+        for found, exact in zip([y, *gradients], [expected, *wanted]):
+            assert (found - exact).abs().max() < 64 * 38 * 8 * UNITS * exact.abs().max()
+    # In the forward, and again in the backward.
+    assert sizes == [5, 5, 5, 4] + [4, 5, 5, 5] + [8, 8, 3] + [3, 8, 8]
+    assert torch.autograd.gradcheck(lambda x: longspan.tiled_mlp(mlp, x, 2), [x[:1, :3].detach().requires_grad_()])
+    with torch.no_grad():
+        assert torch.equal(longspan.tiled_mlp(mlp, x, 19), expected)
+    for arguments, sentence in [((mlp, x, 0), "tile_tokens is 0"), ((mlp, x[0, 0]), "must be [..., tokens, dim]")]:
+        with pytest.raises(longspan.UsageError, match=sentence.replace("[", r"\[").replace("...", r"\.\.\.")):
+            longspan.tiled_mlp(*arguments)
+
+
+def test_offloaded_activations(tmp_path):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 64) for _ in range(4)]
+
+    def gradients(place, x):
+        with place:
+            for layer in layers:
+                x = torch.tanh(layer(x).t()).t()  # a view that is not contiguous is saved
+        return torch.autograd.grad(x.sum(), [p for layer in layers for p in layer.parameters()])
+
+    x = torch.randn(128, 64)
+    expected = gradients(contextlib.nullcontext(), x)
+    on_disk = longspan.offload_activations(tmp_path, min_bytes=1)
+    in_memory = longspan.offload_activations(min_bytes=1)
+    for place in (on_disk, in_memory):
+        for found, exact in zip(gradients(place, x), expected):
+            assert torch.equal(found, exact)
+    assert on_disk.file_bytes >= 4 * x.nbytes and not list(tmp_path.iterdir())
+    assert in_memory.file_bytes == 0  # tensors of the CPU stay
+    small = longspan.offload_activations(tmp_path, min_bytes=1 << 20)
+    gradients(small, x)
+    assert small.file_bytes == 0
+    (tmp_path / "file").touch()
+    with pytest.raises(longspan.UsageError, match="cannot be made"):
+        longspan.offload_activations(tmp_path / "file" / "folder")
+    with pytest.raises(longspan.UsageError, match="min_bytes is -1"):
+        longspan.offload_activations(min_bytes=-1)
+
+
+def attention_inputs():
+    torch.manual_seed(0)
+    return [torch.randn(12, heads, 8, **LEAVES) for heads in (4, 2, 2)] + [torch.randn(4, **LEAVES)]
+
+
+def arguments_of_operators():
+    q, k, v, sinks = attention_inputs()
+    x, weight, labels = head()
+    return [
+        ("attend", (q, k, v, sinks, None, "", "local", [0, 0, 0], 0.3, None, None, 60)),
+        ("attend", (q, k, v, None, torch.tensor([5, 0, 7, 0]), "", "auto", [0, 0, 0], 0.3, 5, 2.0, 60)),
+        ("token_losses", (x, weight, labels, -100, 2.0)),
+        ("seq_to_heads", (q, "", [0, 1], 0, 1, 0, 60)),
+        ("heads_to_seq", (q, "", [0, 1], 1, 0, None, 0, 60)),
+        ("sum_of_ranks", (q, "", 60)),
+    ]
+
+
+@pytest.mark.parametrize("name, arguments", arguments_of_operators())
+def test_operators(name, arguments):
+    torch.library.opcheck(getattr(torch.ops.longspan, name).default, arguments)
+
+
+def test_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        q, k, v = (torch.empty(12, heads, 8, dtype=torch.bfloat16, requires_grad=True) for heads in (4, 2, 2))
+        y = longspan.attention(q, k, v)
+        y = longspan.gather_heads_scatter_seq(longspan.gather_seq_scatter_heads(y, 0, 1), 1, 0)
+        loss = longspan.linear_cross_entropy(y.flatten(1), torch.empty(99, 32), torch.empty(12, dtype=torch.long))
+        loss.backward()
+        assert y.shape == (12, 4, 8) and loss.dtype == torch.float and k.grad.shape == k.shape
+    meta = [torch.empty(12, heads, 8, device="meta", requires_grad=True) for heads in (4, 2, 2)]
+    longspan.attention(*meta).sum().backward()
+    assert meta[2].grad.shape == (12, 2, 8)
+
+
+def test_compiled_attention_serves_all_rows():
+    q, k, v, sinks = attention_inputs()
+    function = torch.compile(lambda q, k, v, s, row: longspan.attention(q, k, v, cu_seqlens=row, sinks=s) * 2, fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for row in ([0, 4, 12], [0, 1, 12]):
+            y = function(q, k, v, sinks, torch.tensor(row))
+            expected = longspan.attention(q, k, v, cu_seqlens=row, sinks=sinks) * 2
+            both = [torch.autograd.grad(x.square().sum(), [q, k, v, sinks]) for x in (y, expected)]
+            for found, exact in zip([y, *both[0]], [expected, *both[1]]):
+                assert torch.equal(found, exact)
+
+
+def test_gradients_of_attention():
+    *inputs, sinks = attention_inputs()
+    inputs = [x[:6].detach().requires_grad_() for x in inputs]
+    tree = [longspan.Document(2, (longspan.Document(1), longspan.Document(2))), 1]
+    assert torch.autograd.gradcheck(lambda q, k, v: longspan.attention(q, k, v, documents=tree, window=3, softcap=2.0), inputs)
+    assert torch.autograd.gradcheck(lambda q, k, v, s: longspan.attention(q, k, v, cu_seqlens=[0, 4, 6], sinks=s),
+                                    [*inputs, sinks])
+
+
+def test_documents():
+    tree = longspan.Document(5, (longspan.Document(2), longspan.Document(3, (longspan.Document(1), longspan.Document(4)))))
+    assert tree.num_tokens == 15
+    assert tree.positions() == [0, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 8, 9, 10, 11]
+    kind = longspan.Heads(4, 2, 8, 8)
+    order = longspan.token_order(longspan.share(kind), [3, tree], kind)
+    assert order.documents == (3, tree) and order.index.tolist() == list(range(18))
+    for mistake, sentence in [(lambda: longspan.Document(0), "length is 0"), (lambda: longspan.Document(2, (tree,)), "1 branch"),
+                              (lambda: longspan.attention(*attention_inputs()[:3], documents=[12], cu_seqlens=[0, 12]), "both given"),
+                              (lambda: longspan.attention(*attention_inputs()[:3], documents=[12, -1]), "a length is -1")]:
+        with pytest.raises(longspan.UsageError, match=sentence):
+            mistake()
