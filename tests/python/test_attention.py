@@ -5,8 +5,29 @@ import torch
 from ranks import run_ranks
 
 DOCUMENTS = [37, 20, 6]
+# Lengths and, for a tree, its branches: (own tokens, branches).
+TREES = [21, (16, [(9, []), (5, [(4, []), (7, [])]), (1, [])])]
 MODES = ["ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulysses", "balanced-ulysses", "ring", "striped-ring",
          "zigzag-ring", "usp", "allgather", "llama3", "loongtrain", "auto"]
+
+
+def tokens_of(documents):
+    """The position of each token in its document, and the tokens that it sees."""
+    positions, seen = [], []
+
+    def add(part, before):
+        length, branches = part if isinstance(part, tuple) else (part, [])
+        line = list(before)
+        for _ in range(length):
+            line.append(len(seen))
+            positions.append(len(line) - 1)
+            seen.append(set(line))
+        for branch in branches:
+            add(branch, line)
+
+    for document in documents:
+        add(document, [])
+    return torch.tensor(positions), seen
 
 
 def plain_attention(q, k, v, documents, scale, window=None, softcap=None, sinks=None):
@@ -16,11 +37,10 @@ def plain_attention(q, k, v, documents, scale, window=None, softcap=None, sinks=
     scores = torch.einsum("tnh,snh->nts", q, k) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    place = torch.arange(len(q))
-    document = torch.repeat_interleave(torch.arange(len(documents)), torch.tensor(documents))
-    seen = (place[:, None] >= place) & (document[:, None] == document)
+    position, ancestors = tokens_of(documents)
+    seen = torch.tensor([[key in line for key in range(len(q))] for line in ancestors])
     if window is not None:
-        seen &= place[:, None] - place < window
+        seen &= position[:, None] - position < window
     scores = scores.masked_fill(~seen, -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks[:, None, None].expand(-1, len(q), 1)], -1)
@@ -36,12 +56,13 @@ def errors_of(rank, mode, heads, keys):
 
     torch.manual_seed(0)
     N, M, H, V = heads
-    tokens = sum(DOCUMENTS)
+    documents = keys.pop("documents", DOCUMENTS)
+    tokens = len(tokens_of(documents)[0])
     q, k, v = (torch.randn(tokens, n, h, dtype=torch.double, requires_grad=True) for n, h in [(N, H), (M, H), (M, V)])
     sinks = torch.randn(N, dtype=torch.double, requires_grad=True) if keys.pop("sinks", False) else None
     weights = torch.randn(tokens, N, V, dtype=torch.double)
     inputs = [q, k, v] + [sinks] * (sinks is not None)
-    expected = plain_attention(q, k, v, DOCUMENTS, H**-0.5, sinks=sinks, **keys)
+    expected = plain_attention(q, k, v, documents, H**-0.5, sinks=sinks, **keys)
     gradients = torch.autograd.grad((expected * weights).sum(), inputs)
 
     kind = longspan.Heads(N, M, H, V, keys.get("window") or 0)
@@ -49,7 +70,11 @@ def errors_of(rank, mode, heads, keys):
         sharing = longspan.share(kind, group=dist.group.WORLD, mode=mode, num_tokens=tokens, dtype=torch.double)
     except longspan.UsageError as error:
         return str(error)
-    order = longspan.token_order(sharing, DOCUMENTS, kind)
+
+    def document(part):
+        return longspan.Document(part[0], [document(branch) for branch in part[1]]) if isinstance(part, tuple) else part
+
+    order = longspan.token_order(sharing, [document(part) for part in documents], kind)
     is_real = order.index >= 0
     own = [order.take(x.detach(), 0).requires_grad_() for x in (q, k, v)]
     own_sinks = None if sinks is None else sinks.detach().requires_grad_()
@@ -72,6 +97,9 @@ def many(rank, heads, keys):
     (2, (4, 2, 16, 16), dict(sinks=True), set()),
     (2, (3, 1, 16, 8), dict(window=9, softcap=5.0), {"ulysses", "async-ulysses"}),
     (3, (4, 2, 16, 16), dict(window=25), {"ulysses", "async-ulysses", "xtuner-ulysses"}),
+    (1, (4, 2, 16, 16), dict(documents=TREES, window=9), set()),
+    (2, (4, 2, 16, 16), dict(documents=TREES, window=9), set()),
+    (3, (3, 1, 16, 8), dict(documents=TREES, sinks=True), set()),
 ])
 def test_every_method(size, heads, keys, refused):
     for found in run_ranks(size, many, heads, keys):
