@@ -76,6 +76,10 @@ class RowCutter:
 
     def __call__(self, batch: Any) -> dict[str, Any]:
         """Returns the batch with this rank's tokens, with positions and shifted labels that were made on whole rows."""
+        return self.split(batch)[0]
+
+    def split(self, batch: Any) -> tuple[dict[str, Any], Cut]:
+        """As above, with the places of the tokens."""
         batch = checked_batch(batch)
         ids = batch.pop("input_ids")
         labels, shifted = batch.pop("labels", None), batch.pop("shift_labels", None)
@@ -103,7 +107,7 @@ class RowCutter:
                 "batch, or, if it has one number for each token [rows, tokens], name it in parallelize(token_keys={name: "
                 "the value of padding})."
             )
-        return own | {ROWS: cut.rows}
+        return own | {ROWS: cut.rows}, cut
 
     def cut(self, ids: torch.Tensor, positions: torch.Tensor, mask: Optional[torch.Tensor]) -> Cut:
         """ids, positions, mask (1: a token, 0: padding at the ends of a row): [B, S]."""

@@ -11,6 +11,7 @@ from typing import Any, Optional
 import torch
 import torch.distributed as dist
 
+from longspan import _trl
 from longspan._loss import all_equal, average_gradients, world_size
 from longspan._rows import ROWS, RowCutter, Rows
 from longspan.attention import Heads, Sharing
@@ -29,6 +30,7 @@ class State:
     data_size: int
     config: Any  # of the model's text part
     unshared: bool = False  # the model runs on whole rows (whole_rows())
+    _call: Any = None  # the cut of the forward that runs, and its arguments before
     _task: int = -1  # autograd's number of the backward pass that ends with a mean of gradients
 
     def __deepcopy__(self, memo: Any) -> State:
@@ -46,16 +48,20 @@ class State:
 
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Checks what the model gets."""
+        self._call = None
         if self.unshared:
             return None
+        if named.get(_trl.HEAD) and ROWS not in named:
+            whole = named
+            named, cut = _trl.cut_call(self.cutter, named)
+            self._call = cut, whole
         rows = named.get(ROWS)
         if not isinstance(rows, Rows) or rows.key != self.key:
             raise UsageError(f"{type(module).__name__} got whole rows: pass batches of the loader that parallelize() "
                              "returned as model(**batch), or run the model within longspan.whole_rows(model)")
         _refuse_arguments(module, given, named)
         self.check_same_batch(rows, next(module.parameters()).device)
-        named["use_cache"] = False
-        return given, named
+        return given, named | {"use_cache": False}
 
     def check_same_batch(self, rows: Rows, device: torch.device) -> None:
         """Raises UsageError on all ranks of the group if their batches differ. Collective."""
@@ -65,9 +71,17 @@ class State:
             raise UsageError(f"the {self.sharing.size} ranks that share rows have different batches: each must read the same "
                              "batch. Give their loaders the same seed, and a DistributedSampler only through parallelize()")
 
-    def after_forward(self, module: torch.nn.Module, given: Any, output: Any) -> None:
-        """Lets the backward from this output end with a mean of gradients, if nobody else computes it."""
+    def after_forward(self, module: torch.nn.Module, given: Any, output: Any) -> Any:
+        """Gathers what TRL's forward returns. Lets the backward from this output end with a mean of gradients, if nobody else
+        computes it."""
         del given
+        if self._call is not None:
+            (cut, whole), self._call = self._call, None
+            output = _trl.gather_output(output, cut, whole, whole["input_ids"].shape[1], self.sharing.group)
+        self._watch(module, output)
+        return output
+
+    def _watch(self, module: torch.nn.Module, output: Any) -> None:
         if not torch.is_grad_enabled() or world_size() == 1 or self.unshared or _is_averaged(module):
             return
         values = output.values() if isinstance(output, dict) else output

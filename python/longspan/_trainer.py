@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
+from longspan import _trl
 from longspan._rows import RowCutter
 from longspan._state import State
 from longspan.errors import UsageError
@@ -29,9 +30,16 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
     times the number of groups that share rows. Collective over all ranks, before train(). Raises UsageError.
     """
     refuse_settings(trainer)
-    parallelize(trainer.model, sequence_parallel_size=sequence_parallel_size, **options)
+    computes_whole_rows = _trl.is_trl(trainer)
+    if computes_whole_rows:
+        _trl.refuse_settings(trainer, sequence_parallel_size)
+    for model in (trainer.model, getattr(trainer, "ref_model", None)):
+        if model is not None:
+            parallelize(model, sequence_parallel_size=sequence_parallel_size, **options)
     state = state_of_model(trainer.model)
-    share_loaders(trainer.accelerator, state)
+    if computes_whole_rows:
+        _trl.prepare(trainer, state)
+    share_loaders(trainer.accelerator, state, None if computes_whole_rows else state.cutter)
     trainer.gather_function = trainer.accelerator.gather_for_metrics
     total = trainer.get_total_train_batch_size
     trainer.get_total_train_batch_size = lambda args: total(args) // state.sharing.size
@@ -56,8 +64,8 @@ def refuse_settings(trainer: Any) -> None:
             raise UsageError(f"Trainer: {name} is not possible on parts of rows: {remedy}")
 
 
-def share_loaders(accelerator: Any, state: State) -> None:
-    """Lets accelerate deal batches to groups of ranks, and cut them."""
+def share_loaders(accelerator: Any, state: State, cutter: Optional[RowCutter]) -> None:
+    """Lets accelerate deal batches to groups of ranks, and cuts them if there is a cutter."""
 
     def prepare(loader: Any, device_placement: Any = None, slice_fn_for_dispatch: Any = None) -> Any:
         from accelerate.data_loader import prepare_data_loader
@@ -67,7 +75,8 @@ def share_loaders(accelerator: Any, state: State) -> None:
             raise UsageError(f"the loader is a {type(loader).__name__}, and must be a torch.utils.data.DataLoader")
         if getattr(loader, "_is_accelerate_prepared", False):
             return loader
-        loader.collate_fn = CutCollator(loader.collate_fn, state.cutter)
+        if cutter is not None:
+            loader.collate_fn = CutCollator(loader.collate_fn, cutter)
         prepared = prepare_data_loader(
             loader, accelerator.device, num_processes=state.data_size, process_index=state.data_rank,
             put_on_device=accelerator.device_placement if device_placement is None else device_placement,
@@ -93,7 +102,9 @@ def share_loaders(accelerator: Any, state: State) -> None:
 
 
 def _of_first_ranks(gathered: Any, num_ranks: int, size: int) -> Any:
+    if isinstance(gathered, (list, tuple)):
+        return type(gathered)(_of_first_ranks(one, num_ranks, size) for one in gathered)
     if not isinstance(gathered, torch.Tensor):
-        raise UsageError(f"values of an evaluation are {type(gathered).__name__}, and must be one tensor: set "
+        raise UsageError(f"values of an evaluation are a {type(gathered).__name__}, and must be tensors: set "
                          "prediction_loss_only=True")
     return gathered.unflatten(0, (num_ranks, -1))[::size].flatten(0, 1)

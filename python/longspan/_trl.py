@@ -1,0 +1,136 @@
+"""TRL's trainers. They compute on whole rows, which all ranks of a group have; only the model's forward is shared.
+
+TRL gives a model a fused head, whose forward returns log-probabilities of tokens in place of logits. The forward's inputs are
+cut, and the numbers of each token are gathered: B rows, S tokens of a row, T tokens of this rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from longspan._rows import Cut, RowCutter
+from longspan.errors import UsageError
+
+HEAD = "fused_lm_head"  # argument that asks TRL's forward for log-probabilities
+TRAINERS = frozenset(["SFTTrainer", "DPOTrainer", "GRPOTrainer"])
+
+# Arguments of the forward that are no part of the batch.
+_OF_FORWARD = frozenset([HEAD, "use_cache", "return_dict", "output_router_logits", "num_items_in_batch"])
+_FIELDS = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1", "label_mask")
+
+
+class _Gathered(torch.autograd.Function):
+    """[B, S] of [B, T]. All ranks compute the same loss of the result, so each has the whole gradient of its own tokens; a
+    mean over ranks divides it by their number."""
+
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, index: torch.Tensor, length: int, group: dist.ProcessGroup) -> torch.Tensor:
+        ctx.save_for_backward(index)
+        ctx.size = group.size()
+        whole = own.new_zeros(len(own), length + 1)  # the last token takes the numbers of padding
+        whole.scatter_(1, torch.where(index < 0, length, index), own.masked_fill(index < 0, 0))
+        dist.all_reduce(whole, group=group)
+        return whole[:, :length].contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (index,) = ctx.saved_tensors
+        own = gradients[0].gather(1, index.clamp(min=0)).masked_fill(index < 0, 0)
+        return own * ctx.size, None, None, None
+
+
+def cut_call(cutter: RowCutter, named: dict[str, Any]) -> tuple[dict[str, Any], Cut]:
+    """Returns the arguments of a forward with this rank's tokens."""
+    rest = {name: value for name, value in named.items() if name in _OF_FORWARD}
+    own, cut = cutter.split({name: value for name, value in named.items() if name not in _OF_FORWARD})
+    device = named["input_ids"].device
+    return rest | {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in own.items()}, cut
+
+
+def gather_output(output: Any, cut: Cut, named: dict[str, Any], length: int, group: Optional[dist.ProcessGroup]) -> Any:
+    """Returns TRL's output for the whole rows. named: arguments of the forward before the cut."""
+    shown = length if named.get("shift_labels") is not None else length - 1
+    for name in _FIELDS:
+        own = getattr(output, name)
+        if own is None:
+            continue
+        index = cut.index.to(own.device)
+        kind = own.dtype
+        whole = _whole(own.int() if kind == torch.bool else own, index, length, group)[:, :shown]
+        setattr(output, name, whole.bool() if kind == torch.bool else whole)
+    count = named.get("num_items_in_batch")
+    output.loss = -output.log_probs.sum() / (output.label_mask.sum().clamp(min=1) if count is None else count)
+    return output
+
+
+def _whole(own: torch.Tensor, index: torch.Tensor, length: int, group: Optional[dist.ProcessGroup]) -> torch.Tensor:
+    if group is not None:
+        return _Gathered.apply(own, index, length, group)  # pyright: ignore[reportReturnType]
+    place = torch.where(index < 0, length, index)
+    return own.new_zeros(len(own), length + 1).scatter(1, place, own)[:, :length]
+
+
+def is_trl(trainer: Any) -> bool:
+    """Whether a trainer is TRL's. Raises UsageError for its trainers that were never checked."""
+    names = [kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
+    if not names:
+        return False
+    if not TRAINERS & set(names):
+        raise UsageError(f"TRL's {names[0]} was never compared with one process; checked are {', '.join(sorted(TRAINERS))}")
+    return True
+
+
+def refuse_settings(trainer: Any, size: int) -> None:
+    """Raises UsageError for settings of TRL whose results would be wrong."""
+    args = trainer.args
+    name = type(trainer).__name__
+    for key in ("use_vllm", "use_transformers_paged", "precompute_ref_log_probs", "use_liger_kernel"):
+        if getattr(args, key, None):
+            raise UsageError(f"{name}: {key}=True is not possible on shared rows: set it to False")
+    if getattr(trainer, "aux_loss_enabled", False):
+        raise UsageError(f"{name}: the auxiliary loss of routers is not possible on parts of rows: set "
+                         "router_aux_loss_coef=0")
+    generations = getattr(args, "num_generations", None)
+    if generations is None or not hasattr(args, "steps_per_generation"):
+        return
+    own = args.per_device_train_batch_size * args.steps_per_generation
+    if own % generations != 0:
+        raise UsageError(f"{name}: per_device_train_batch_size * steps_per_generation is {own}, and must be a multiple of "
+                         f"num_generations={generations}, because the ranks of a group have the same answers")
+    if args.scale_rewards == "batch" and size > 1:
+        raise UsageError(f"{name}: scale_rewards='batch' counts the answers of each rank: set it to 'group' or 'none'")
+    if args.generation_batch_size % size != 0:
+        raise UsageError(f"{name}: generation_batch_size={args.generation_batch_size} must be a multiple of the {size} ranks "
+                         "that share rows")
+
+
+def same_answers(model: Any, state: Any) -> None:
+    """Lets all ranks of a group continue with the answers of its first rank."""
+    generate = model.generate
+
+    def generated(*given: Any, **named: Any) -> Any:
+        with state.whole_rows("sdpa" if model._supports_sdpa else "eager"):
+            answers = generate(*given, **named)
+        if not isinstance(answers, torch.Tensor):
+            raise UsageError(f"generate() returned a {type(answers).__name__}, and must return a tensor: leave "
+                             "return_dict_in_generate out")
+        if state.sharing.size == 1:
+            return answers
+        first = dist.get_global_rank(state.sharing.group, 0)
+        boxes = [answers.cpu(), torch.get_rng_state()]
+        dist.broadcast_object_list(boxes, src=first, group=state.sharing.group)
+        torch.set_rng_state(boxes[1])  # the trainer shuffles answers
+        return boxes[0].to(answers.device)
+
+    model.generate = generated
+
+
+def prepare(trainer: Any, state: Any) -> None:
+    """Prepares a trainer after its model was parallelized."""
+    if hasattr(trainer.args, "generation_batch_size"):
+        trainer.args.generation_batch_size //= state.sharing.size
+        model = trainer.model.get_base_model() if hasattr(trainer.model, "peft_config") else trainer.model
+        same_answers(model, state)

@@ -1,0 +1,98 @@
+"""TRL's trainers on ranks that share rows, beside TRL alone on one rank."""
+
+import pytest
+import torch
+from forks import run_forks
+from hf_models import small_model
+
+import longspan
+
+WORDS = [f"w{number}" for number in range(93)]
+
+
+def tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = {word: number for number, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
+    fast = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    fast.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=fast, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def text(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return " ".join(WORDS[number] for number in torch.randint(0, len(WORDS), (count,), generator=generator))
+
+
+def trainer_of(kind, folder, options):
+    import trl
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM
+
+    options = dict(options)
+    adapter = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False) if options.pop("lora", 0) else None
+    rows = {
+        "SFT": [dict(prompt=text(5, n), completion=" " + text(9 + n % 7, n + 50)) for n in range(12)],
+        "DPO": [dict(prompt=text(5, n), chosen=" " + text(6 + n % 5, n + 50), rejected=" " + text(8, n + 80)) for n in range(12)],
+        "GRPO": [dict(prompt=text(5 + n % 3, n)) for n in range(12)],
+    }[kind]
+    common = dict(output_dir=str(folder / "output"), max_steps=3, per_device_train_batch_size=2, learning_rate=1e-3, adam_epsilon=1e-2,
+                  logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, seed=3, bf16=False,
+                  gradient_checkpointing=False)
+    own = dict(
+        SFT=dict(gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=3, prediction_loss_only=True),
+        DPO=dict(gradient_accumulation_steps=2),
+        GRPO=dict(num_generations=2, max_completion_length=8, per_device_train_batch_size=4, steps_per_generation=2, beta=0.1),
+    )[kind]
+    torch.manual_seed(4)
+    extra = {}
+    if kind == "GRPO":
+        extra["reward_funcs"] = lambda completions, **_: [float(len(set(one))) for one in completions]
+    if kind == "SFT":
+        extra["eval_dataset"] = Dataset.from_list(rows[:5])
+    return getattr(trl, f"{kind}Trainer")(
+        model=AutoModelForCausalLM.from_pretrained(folder / "model"), args=getattr(trl, f"{kind}Config")(**common | own | options), peft_config=adapter,
+        train_dataset=Dataset.from_list(rows), processing_class=tokenizer(), **extra)
+
+
+def train(rank, kind, folder, size, options, mode):
+    trainer = trainer_of(kind, folder, options)
+    if size:
+        longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode=mode)
+    trainer.train()
+    keys = ("loss", "grad_norm", "eval_loss", "mean_token_accuracy", "rewards/margins", "completions/mean_length", "reward", "kl")
+    return [{key: log[key] for key in keys if key in log} for log in trainer.state.log_history]
+
+
+@pytest.mark.parametrize("kind, options, size, mode", [
+    ("SFT", {}, 2, "zigzag-ring"),
+    ("SFT", dict(packing=True, max_length=32, lora=True), 3, "auto"),
+    ("DPO", {}, 2, "auto"),
+    ("DPO", dict(lora=True), 2, "zigzag-ring"),
+    ("GRPO", {}, 2, "auto"),
+])
+def test_trainer(tmp_path, kind, options, size, mode):
+    small_model("llama").save_pretrained(tmp_path / "model")  # also the reference model's
+    expected = run_forks(1, train, kind, tmp_path, 0, options, "auto")[0]
+    assert len(expected) >= 4 and all(log["grad_norm"] > 1e-3 for log in expected[:3])
+    for found in run_forks(size, train, kind, tmp_path, size, options, mode):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-4, rel=1e-4)
+
+
+def test_refused(tmp_path):
+    import trl
+
+    small_model("llama").save_pretrained(tmp_path / "model")
+    trainer = trainer_of("GRPO", tmp_path, dict(num_generations=8, per_device_train_batch_size=4))
+    longspan.parallelize_trainer(trainer, sequence_parallel_size=1)
+    trainer = trainer_of("GRPO", tmp_path, dict(num_generations=8, per_device_train_batch_size=8, scale_rewards="batch"))
+    trainer.args.num_generations = 3
+    with pytest.raises(longspan.UsageError, match="must be a multiple of num_generations=3"):
+        longspan.parallelize_trainer(trainer, sequence_parallel_size=1)
+    kinds = {"__module__": "trl.trainer.other"}
+    trainer.__class__ = type("OtherTrainer", (trl.trainer.base_trainer._BaseTrainer,), kinds)
+    with pytest.raises(longspan.UsageError, match="OtherTrainer was never compared"):
+        longspan.parallelize_trainer(trainer, sequence_parallel_size=1)

@@ -1,0 +1,91 @@
+"""Wrappers around a parallelized model, beside transformers alone on one process."""
+
+import pytest
+import torch
+from forks import run_forks
+from hf_models import small_model, train, uneven_batches
+
+import longspan
+
+STEPS = 4
+
+
+def plain(model):
+    return model
+
+
+def checkpointed(model):
+    model.gradient_checkpointing_enable(dict(use_reentrant=False))
+    return model
+
+
+def checkpointed_reentrant(model):
+    model.gradient_checkpointing_enable(dict(use_reentrant=True))
+    return model
+
+
+def ddp(model):
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def fsdp2(model):
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model.model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def compiled(model):
+    return torch.compile(model, backend="aot_eager")
+
+
+def train_wrapped(rank, family, wrap, batches):
+    model, loader = longspan.parallelize(small_model(family), batches, sequence_parallel_size=2, mode="zigzag-ring")
+    found = train(wrap(model), loader)
+    return found
+
+
+def accelerated(rank, batches):
+    """A loop of accelerate, whose accumulation takes two batches a step."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, loader = longspan.parallelize(small_model("llama"), batches, sequence_parallel_size=2)
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2))
+    results, losses = [], []
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            losses.append(loss.item())
+            if accelerator.sync_gradients:
+                results.append((sum(losses) / 2, accelerator.clip_grad_norm_(model.parameters(), 1.0).item()))
+                losses = []
+            optimizer.step()
+            optimizer.zero_grad()
+    return results
+
+
+def close(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == (pytest.approx(theirs[0], abs=1e-5), pytest.approx(theirs[1], abs=1e-4))
+
+
+@pytest.mark.parametrize("family, wrap", [
+    ("llama", checkpointed), ("qwen3_5_text", checkpointed), ("llama", checkpointed_reentrant), ("llama", ddp),
+    ("qwen3_5_text", ddp), ("llama", fsdp2), ("qwen3_5_text", fsdp2), ("llama", compiled),
+])
+def test_wrapper(family, wrap):
+    batches = uneven_batches(STEPS)
+    expected = train(small_model(family), batches)
+    for found in run_forks(2, train_wrapped, family, wrap, batches):
+        close(found[0], expected[0])
+        assert found[1] == pytest.approx(expected[1], abs=1e-5)
+
+
+def test_accelerate():
+    batches = uneven_batches(STEPS)
+    expected, _ = train(small_model("llama"), batches, accumulation=2)
+    for found in run_forks(2, accelerated, batches):
+        close(found, expected)
