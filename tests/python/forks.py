@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import socket
 import sys
 import tempfile
 import traceback
@@ -13,16 +14,17 @@ import traceback
 import ranks  # puts the built package on sys.path
 
 
-def run_forks(size, function, *arguments, timeout=240, environment=None):
+def run_forks(size, function, *arguments, timeout=240, joined=True):
     """Calls function(rank, *arguments) on `size` processes of a Gloo group, and returns the results in rank order. Raises
-    AssertionError with the traceback of a process that fails."""
+    AssertionError with the traceback of a process that fails. Without `joined` the function initializes the group."""
     assert ranks.BUILT.is_dir(), f"{ranks.BUILT} is missing"
     from transformers import AutoModelForCausalLM, Trainer  # noqa: F401 (imported before the fork, once for all ranks)
 
     context = multiprocessing.get_context("fork")
+    port = "1" if joined else free_port()
     with tempfile.TemporaryDirectory() as folder:
         sys.stdout.flush(), sys.stderr.flush()
-        workers = [context.Process(target=_work, args=(folder, rank, size, function, arguments, environment or {}))
+        workers = [context.Process(target=_work, args=(folder, rank, size, function, arguments, port))
                    for rank in range(size)]
         for worker in workers:
             worker.start()
@@ -41,7 +43,13 @@ def run_forks(size, function, *arguments, timeout=240, environment=None):
         return [pickle.loads((pathlib.Path(folder) / f"result{rank}").read_bytes()) for rank in range(size)]
 
 
-def _work(folder, rank, size, function, arguments, environment):
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def _work(folder, rank, size, function, arguments, port):
     import torch
     import torch.distributed as dist
 
@@ -51,12 +59,14 @@ def _work(folder, rank, size, function, arguments, environment):
     status = 1
     try:
         torch.set_num_threads(1)
-        os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
-                          LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-        store = dist.FileStore(str(folder / "store"), size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=120))
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
+                          LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        if port == "1":
+            store = dist.FileStore(str(folder / "store"), size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=120))
         (folder / f"result{rank}").write_bytes(pickle.dumps(function(rank, *arguments)))
-        dist.barrier()
+        if dist.is_initialized():
+            dist.barrier()
         status = 0
     except BaseException:
         traceback.print_exc()
