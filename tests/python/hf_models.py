@@ -69,7 +69,7 @@ def unpacked(batch):
                 attention_mask=stack(torch.ones_like(batch["input_ids"]), 0))
 
 
-def train(model, batches, accumulation=1):
+def train(model, batches, accumulation=1, evaluated=2):
     """A plain loop. Returns the loss and the norm of gradients of each step, and the loss of evaluation."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2)
     results, losses = [], []
@@ -86,4 +86,4 @@ def train(model, batches, accumulation=1):
             losses = []
     model.eval()
     with torch.no_grad():
-        return results, [model(**batch).loss.item() for batch in list(batches)[:2]]
+        return results, [model(**batch).loss.item() for batch in list(batches)[:evaluated]]
