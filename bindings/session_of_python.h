@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -41,14 +42,15 @@ class SessionOfPython final : public torch::CustomClassHolder {
   ~SessionOfPython() override;
 
   /// Calls a function that is collective, or part of collective work, with exceptions for Python.
-  /// The caller's autocast and no_grad have no effect on the function. If the function fails on
-  /// this rank alone, the other ranks are told, and the session is closed.
+  /// The caller's autocast, no_grad and current GPU have no effect on the function. If the function
+  /// fails on this rank alone, the other ranks are told, and the session is closed.
   template <typename Function>
   auto call(const Function& function) -> decltype(function(std::declval<Session&>())) {
     using Result = decltype(function(std::declval<Session&>()));
     const c10::AutoGradMode gradients(true);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     return for_python([&] {
+      const c10::DeviceGuard device(open().device());
       if constexpr (std::is_void_v<Result>) {
         guarded(function);
       } else {
