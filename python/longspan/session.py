@@ -140,7 +140,8 @@ class Session:
     is collective unless its comment says otherwise: every rank calls the same methods in the same order. Ranks of a
     sequence-parallel group pass the same rows. Methods raise UsageError for a mistake of the user, and
     CommunicationError if another rank has ended. After a failure of one rank alone, a session of several ranks cannot
-    be used any more.
+    be used any more. Ctrl-C takes effect when the method in progress has returned; other threads of Python run
+    meanwhile.
     """
 
     def __init__(self, config: Config, *, overrides: Overrides = (), callbacks: Sequence[Callback] = ()) -> None:
