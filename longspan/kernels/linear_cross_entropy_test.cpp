@@ -107,6 +107,36 @@ TEST_CASE("head: scores at a temperature are those of full logits, in any chunks
   }
 }
 
+TEST_CASE("head: scores with a softcap are those of capped logits, also at a temperature") {
+  at::manual_seed(5);
+  const int64_t L = 30, D = 8, V = 31;
+  const auto labels = at::randint(V, {L}, at::kLong);
+  const auto upstream = at::randn({L}, at::kDouble);
+  const auto hidden = at::randn({L, D}, at::kDouble).requires_grad_(true);
+  const auto weight = at::randn({V, D}, at::kDouble).requires_grad_(true);
+  for (const double temperature : {1.0, 0.6}) {
+    CAPTURE(temperature);
+    const auto capped_LV = at::tanh(at::matmul(hidden, weight.t()) / 2.5) * 2.5;
+    const auto logprobs = (capped_LV / temperature).log_softmax(-1).gather(1, labels.unsqueeze(1));
+    const auto expected =
+        torch::autograd::grad({(logprobs.squeeze(1) * upstream).sum()}, {hidden, weight});
+    const TokenScoreOptions options{.temperature = temperature, .softcap = 2.5};
+    for (const ChunkBytes chunk_bytes : {ChunkBytes(1), ChunkBytes()}) {
+      const auto ours =
+          linear_token_scores(hidden, weight, labels, options, chunk_bytes).logprobs_L;
+      CHECK(relative_error(ours, logprobs.squeeze(1)) < 1e-13);
+      torch::autograd::backward({(ours * upstream).sum()}, {});
+      CHECK(relative_error(hidden.grad(), expected[0]) < 1e-12);
+      CHECK(relative_error(weight.grad(), expected[1]) < 1e-12);
+      for (const at::Tensor& x : {hidden, weight}) x.mutable_grad().reset();
+    }
+  }
+  for (const double softcap : {0.0, -1.0, HUGE_VAL}) {
+    CHECK_THROWS_WITH(linear_token_scores(hidden, weight, labels, {.softcap = softcap}),
+                      doctest::Contains("a softcap of"));
+  }
+}
+
 TEST_CASE("head: entropies over 152k tokens are those of fp64, with a chunk of logits") {
   const c10::NoGradGuard no_grad;
   at::manual_seed(4);
