@@ -9,9 +9,9 @@
 namespace longspan {
 
 bool is_traced(const at::Tensor& x) {
-  constexpr c10::DispatchKeySet kRecorded{c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
-                                          c10::DispatchKey::Meta};
-  return x.key_set().has_any(kRecorded) || c10::impl::dispatch_mode_enabled();
+  constexpr c10::DispatchKeySet kRecorded{c10::DispatchKey::Python,
+                                          c10::DispatchKey::Functionalize};
+  return x.is_meta() || x.key_set().has_any(kRecorded) || c10::impl::dispatch_mode_enabled();
 }
 
 std::vector<at::Tensor> gradients_by_replay(

@@ -27,6 +27,7 @@ from longspan.session import (
 )
 from longspan.training import TrainResult, train
 from longspan.ulysses import (
+    DistributedAttention,
     Work,
     async_ulysses_output_projection,
     async_ulysses_qkv_projection,
@@ -45,6 +46,7 @@ __all__ = [
     "BatchCounts",
     "Callback",
     "CommunicationError",
+    "DistributedAttention",
     "Document",
     "Evaluation",
     "Example",

@@ -53,7 +53,7 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
         are.
     min_bytes: smaller tensors stay.
 
-    Parameters stay too. torch.compile: compile the parts inside of the context, not the context. Raises UsageError if the file
+    Parameters stay too, and tensors that attention() holds for its backward. torch.compile: compile the parts inside of the context, not the context. Raises UsageError if the file
     cannot be made.
     """
 
@@ -78,8 +78,9 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
         return self._stores[device]
 
     def _pack(self, x: torch.Tensor) -> Any:
-        stays = isinstance(x, torch.nn.Parameter) or x.is_meta or (x.is_leaf and x.requires_grad)
-        if stays or x.layout != torch.strided or x.nbytes < self._min_bytes or (x.device.type == "cpu" and not self._folder):
+        base = x if x._base is None else x._base
+        stays = isinstance(base, torch.nn.Parameter) or (base.is_leaf and base.requires_grad)
+        if stays or x.is_meta or x.layout != torch.strided or x.nbytes < self._min_bytes or (x.device.type == "cpu" and not self._folder):
             return x
         dims = sorted(range(x.dim()), key=x.stride, reverse=True)  # with contiguous memory, for a transposed tensor too
         return _native.call("offload", self._store_of(x.device), x.permute(dims)), dims

@@ -10,7 +10,7 @@ set_ulysses_sequence_parallel_group(); without one, this process alone.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -241,6 +241,34 @@ def async_ulysses_output_projection(
     later: list[Optional[torch.Tensor]] = [None, None]
     weight, bias = _Parameters.apply(proj_weight, proj_bias, later)
     return _Projection.apply(_native.call("wait", exchange).flatten(-2), weight, bias, later)
+
+
+class DistributedAttention(torch.nn.Module):
+    """Any attention of whole rows between the exchanges, with the arguments of DeepSpeed's module of this name.
+
+    local_attention: called with q, k, v of all tokens and of this rank's heads, and further arguments; its result has the
+        layout of q.
+    sequence_process_group: None: as `group` of the functions.
+    scatter_idx: dimension of the heads. gather_idx: dimension of the tokens.
+
+    Query heads are a multiple of the heads of keys and values, and both can be any number. forward() takes DeepSpeed's
+    batch_dim_idx, and does not need it.
+    """
+
+    def __init__(self, local_attention: Callable[..., torch.Tensor], sequence_process_group: Optional[dist.ProcessGroup],
+                 scatter_idx: int = 2, gather_idx: int = 0) -> None:
+        super().__init__()
+        self.local_attn, self.spg = local_attention, sequence_process_group
+        self.scatter_idx, self.gather_idx = scatter_idx, gather_idx
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch_dim_idx: int = 0, *args: Any,
+                **kwargs: Any) -> torch.Tensor:
+        del batch_dim_idx
+        heads = query.shape[_from_front(query, self.scatter_idx, None)]
+        q, k, v = [_start_to_heads(x, self.gather_idx, self.scatter_idx, 0, True, self.spg, 1, heads)
+                   for x in (query, key, value)]
+        out = self.local_attn(q.wait(), k.wait(), v.wait(), *args, **kwargs)
+        return gather_heads_scatter_seq(out, self.scatter_idx, self.gather_idx, self.spg, num_heads=heads)
 
 
 class _Parameters(torch.autograd.Function):

@@ -130,7 +130,8 @@ def test_offloaded_activations(tmp_path):
     for place in (on_disk, in_memory):
         for found, exact in zip(gradients(place, x), expected):
             assert torch.equal(found, exact)
-    assert on_disk.file_bytes >= 4 * x.nbytes and not list(tmp_path.iterdir())
+    # Each layer saves its input and the result of tanh, and its weight, which stays.
+    assert on_disk.file_bytes == 8 * x.nbytes and not list(tmp_path.iterdir())
     assert in_memory.file_bytes == 0  # tensors of the CPU stay
     small = longspan.offload_activations(tmp_path, min_bytes=1 << 20)
     gradients(small, x)
@@ -186,7 +187,9 @@ def test_compiled_attention_serves_all_rows():
     with torch._dynamo.config.patch(error_on_recompile=True):
         for row in ([0, 4, 12], [0, 1, 12]):
             y = function(q, k, v, sinks, torch.tensor(row))
-            expected = longspan.attention(q, k, v, cu_seqlens=row, sinks=sinks) * 2
+            out = longspan.attention(q, k, v, cu_seqlens=row, sinks=sinks)
+            assert "Traced" not in out.grad_fn.name()  # its backward computes nothing again
+            expected = out * 2
             both = [torch.autograd.grad(x.square().sum(), [q, k, v, sinks]) for x in (y, expected)]
             for found, exact in zip([y, *both[0]], [expected, *both[1]]):
                 assert torch.equal(found, exact)

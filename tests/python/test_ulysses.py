@@ -147,6 +147,24 @@ def projections(rank, size, heads, kv_heads, norm):
     return max(((a - b).abs().max() / (b.abs().max() + 1)).item() for a, b in pairs)
 
 
+def wrapped(rank, size, heads, kv_heads):
+    """Error of DistributedAttention, with tokens in the first dimension, and of its slope."""
+    import longspan
+
+    def attention(q, k, v, scale):
+        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) if k.shape[2] else x for x in (k, v))
+        q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).permute(2, 0, 1, 3)
+
+    torch.manual_seed(0)
+    row = [torch.randn(4 * size, 2, n, 3, dtype=torch.double) for n in (heads, kv_heads, kv_heads)]
+    own = [tokens_of(rank, size, x, 0) for x in row]
+    module = longspan.DistributedAttention(attention, torch.distributed.group.WORLD)
+    error = (module(*own, 1, scale=0.5) - tokens_of(rank, size, attention(*row, scale=0.5), 0)).abs().max().item()
+    assert error < 4 * size * 16 * UNITS, error
+    return slope_error(lambda *x: module(*x, scale=0.5).sin().sum(), own)
+
+
 def losses(rank, size):
     """Results and gradients of reduced losses."""
     import torch.distributed as dist
@@ -245,9 +263,9 @@ CASES = {
     2: [(exchanges, 4), (exchanges, 3), (exchanges, 7),  # DeepSpeed's uneven heads: 3, 7
         (projections, 4, 2, None), (projections, 3, 3, "rmsnorm"), (projections, 7, 1, "layernorm"),
         (projections, 6, 3, "rmsnorm"),  # a kv head serves both ranks, beside another one
-        (misuse,), (compiled, 3)],
+        (wrapped, 7, 7), (wrapped, 6, 3), (misuse,), (compiled, 3)],
     3: [(exchanges, 2), (projections, 2, 1, None),  # a rank without heads
-        (losses,)],
+        (wrapped, 3, 1), (losses,)],
 }
 
 
@@ -267,7 +285,7 @@ def check_losses(rank, found):
 def test_on_ranks(size):
     for rank, results in enumerate(run_ranks(size, all_cases, size)):
         for (name, *_), found in results.items():
-            if name == "exchanges":  # differences with a step of 1e-6 are exact to about 1e-10 of the slope
+            if name in ("exchanges", "wrapped"):  # differences with a step of 1e-6 are exact to about 1e-10 of the slope
                 assert found < 1e-7, results
             elif name == "projections":  # sums of at most 13 * 28 numbers near 1 in three layers
                 assert found < 13 * 28 * 3 * 16 * UNITS, results
