@@ -19,7 +19,9 @@ from longspan.errors import UsageError
 ROWS = "longspan_rows"  # key of a cut batch, and keyword argument of the model's forward
 IGNORED = -100  # label of a token without a loss
 
-# Keys that state the documents of a row again.
+# Keys of pictures and videos, which a model of pictures gets whole, and keys that state the documents of a row again.
+_PICTURE_KEYS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids",
+                 "second_per_grid_ts")
 _DOCUMENT_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 
 
@@ -28,12 +30,13 @@ class Rows:
     """The rows of a batch that was cut.
 
     key: of the parallelized model. documents: for each row, lengths of the documents of the padded row. digest: of the
-    whole batch.
+    whole batch. index: of the Cut, for a model that cuts rows itself; else None.
     """
 
     key: int
     documents: tuple[tuple[int, ...], ...]
     digest: int
+    index: Optional[torch.Tensor] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +54,15 @@ class Cut:
 
     def take(self, whole: torch.Tensor, padding: float) -> torch.Tensor:
         """Returns [B, T, ...] of [B, S, ...]."""
-        index = self.index.to(whole.device)
-        shape = [*index.shape] + [1] * (whole.dim() - 2)
-        wide = index.clamp(min=0).view(shape).expand(*index.shape, *whole.shape[2:])
-        return whole.gather(1, wide).masked_fill((index < 0).view(shape), padding)
+        return take(self.index, whole, padding)
+
+
+def take(index: torch.Tensor, whole: torch.Tensor, padding: float) -> torch.Tensor:
+    """Returns [B, T, ...] of [B, S, ...] by the index of a Cut."""
+    index = index.to(whole.device)
+    shape = [*index.shape] + [1] * (whole.dim() - 2)
+    wide = index.clamp(min=0).view(shape).expand(*index.shape, *whole.shape[2:])
+    return whole.gather(1, wide).masked_fill((index < 0).view(shape), padding)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +76,12 @@ class RowCutter:
     degrees: tuple[int, int, int]
     heads: tuple[int, ...]
     token_keys: tuple[tuple[str, float], ...] = ()
+    has_pictures: bool = False  # the model gets whole rows, and cuts them after pictures have taken their tokens' places
 
     @staticmethod
-    def of(key: int, sharing: Sharing, heads: Heads, token_keys: Mapping[str, float]) -> RowCutter:
+    def of(key: int, sharing: Sharing, heads: Heads, token_keys: Mapping[str, float], has_pictures: bool) -> RowCutter:
         return RowCutter(key, sharing.rank, sharing.size, sharing.mode, sharing.degrees, tuple(heads._numbers()[1:5]),
-                         tuple(token_keys.items()))
+                         tuple(token_keys.items()), has_pictures)
 
     def __call__(self, batch: Any) -> dict[str, Any]:
         """Returns the batch with this rank's tokens, with positions and shifted labels that were made on whole rows."""
@@ -83,12 +92,20 @@ class RowCutter:
         batch = checked_batch(batch)
         ids = batch.pop("input_ids")
         labels, shifted = batch.pop("labels", None), batch.pop("shift_labels", None)
-        positions, mask = batch.pop("position_ids", None), batch.pop("attention_mask", None)
+        given, mask = batch.pop("position_ids", None), batch.pop("attention_mask", None)
         bounds = batch.pop("cu_seq_lens_q", None)
-        if positions is None:
-            positions = positions_of(ids, bounds)
+        positions = positions_of(ids, bounds) if given is None else given
         cut = self.cut(ids, positions, mask)
-        own = {"input_ids": cut.take(ids, 0), "position_ids": cut.take(_like(positions, ids, "position_ids"), 0)}
+        rows = cut.rows
+        if self.has_pictures:
+            if given is not None or bounds is not None:
+                raise UsageError("position_ids and cu_seq_lens_q are not possible with pictures: leave them out, and put one "
+                                 "document in a row")
+            own = {name: batch.pop(name) for name in _PICTURE_KEYS if name in batch} | {"input_ids": ids}
+            own["attention_mask"] = torch.ones_like(ids) if mask is None else mask
+            rows = dataclasses.replace(rows, index=cut.index)
+        else:
+            own = {"input_ids": cut.take(ids, 0), "position_ids": cut.take(_like(positions, ids, "position_ids"), 0)}
         if labels is not None or shifted is not None:
             if shifted is None:
                 shifted = shift(_like(labels, ids, "labels"), positions, cut)
@@ -107,7 +124,7 @@ class RowCutter:
                 "batch, or, if it has one number for each token [rows, tokens], name it in parallelize(token_keys={name: "
                 "the value of padding})."
             )
-        return own | {ROWS: cut.rows}, cut
+        return own | {ROWS: rows}, cut
 
     def cut(self, ids: torch.Tensor, positions: torch.Tensor, mask: Optional[torch.Tensor]) -> Cut:
         """ids, positions, mask (1: a token, 0: padding at the ends of a row): [B, S]."""

@@ -59,7 +59,7 @@ class State:
         if not isinstance(rows, Rows) or rows.key != self.key:
             raise UsageError(f"{type(module).__name__} got whole rows: pass batches of the loader that parallelize() "
                              "returned as model(**batch), or run the model within longspan.whole_rows(model)")
-        _refuse_arguments(module, given, named)
+        _refuse_arguments(module, given, named, rows.index is not None)
         self.check_same_batch(rows, next(module.parameters()).device)
         return given, named | {"use_cache": False}
 
@@ -98,7 +98,9 @@ class State:
             lambda: average_gradients(module.parameters()))
 
 
-def _refuse_arguments(module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _refuse_arguments(
+    module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any], takes_whole_rows: bool
+) -> None:
     name = type(module).__name__
     config = getattr(module, "config", None)
     if given:
@@ -109,6 +111,8 @@ def _refuse_arguments(module: torch.nn.Module, given: tuple[Any, ...], named: di
         if value is None and argument == "output_router_logits":
             value = getattr(config, argument, None)
         if value is None or value is False or (isinstance(value, int) and value == 0):
+            continue
+        if argument == "attention_mask" and takes_whole_rows:
             continue
         raise UsageError(f"{name} got {argument}, which is not possible on parts of rows: leave {argument} out"
                          + (" (also of the model's config)" if argument == "output_router_logits" else ""))

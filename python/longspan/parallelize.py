@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from longspan import _hf_attention, _loss, _recurrent
+from longspan import _hf_attention, _loss, _pictures, _recurrent
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
 from longspan._rows import RowCutter
@@ -17,8 +17,8 @@ from longspan.attention import DEFAULT_TIMEOUT, Heads, Sharing, share
 from longspan.errors import UsageError
 
 # Model types (config.model_type of the text part) that tests compare with one process.
-CHECKED_TYPES = frozenset(["gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "qwen2", "qwen3",
-                           "qwen3_5_text", "qwen3_moe", "qwen3_next"])
+CHECKED_TYPES = frozenset(["gemma2", "gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "qwen2",
+                           "qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next"])
 
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "linear_attention"])
 _states: list[State] = []
@@ -68,7 +68,8 @@ def parallelize(
     else:
         sharing = share(heads, group=group, mode=mode, ulysses_degree=ulysses_degree, num_tokens=num_tokens, dtype=dtype,
                         device=next(base.parameters()).device, timeout=timeout)
-    cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {})
+    has_pictures = config is not base.config
+    cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {}, has_pictures)
     state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config)
     _states.append(state)
 
@@ -81,6 +82,8 @@ def parallelize(
     if hasattr(base, "loss_function"):
         base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared)  # pyright: ignore
     _recurrent.install(base, state)
+    if has_pictures:
+        _pictures.install(base, state)
     base._longspan_key = state.key  # pyright: ignore[reportArgumentType]
     base.register_forward_pre_hook(outside_graphs(state.before_forward), with_kwargs=True)
     base.register_forward_hook(outside_graphs(state.after_forward))
@@ -173,9 +176,10 @@ def _text_config_of(model: Any, allow_unchecked: bool) -> Any:
     if getattr(config, "is_encoder_decoder", False):
         raise UsageError(f"{name}: a model of an encoder and a decoder is not supported, only decoders")
     text = config.get_text_config()
-    if text is not config:
+    if text is not config and name not in _pictures.CHECKED_TYPES:
         raise UsageError(f"{name}: a model with other parts than its language model ({', '.join(config.sub_configs)}) is "
-                         "not supported: load the language model alone, with AutoModelForCausalLM")
+                         f"not supported, except {', '.join(sorted(_pictures.CHECKED_TYPES))}: load the language model "
+                         "alone, with AutoModelForCausalLM")
     if getattr(text, "is_causal", True) is False or getattr(text, "use_bidirectional_attention", False):
         raise UsageError(f"{name}: attention of this config is not causal, and only causal attention is supported")
     if dropout := getattr(text, "attention_dropout", 0.0):
@@ -185,7 +189,7 @@ def _text_config_of(model: Any, allow_unchecked: bool) -> Any:
     if unknown:
         raise UsageError(f"{name}: layers of the type {', '.join(sorted(unknown))} are not supported; supported are "
                          f"{', '.join(sorted(_LAYER_TYPES))}")
-    if text.model_type not in CHECKED_TYPES and not allow_unchecked:
+    if text is config and text.model_type not in CHECKED_TYPES and not allow_unchecked:
         raise UsageError(f"model type {text.model_type} was never compared with training on one process; checked are "
                          f"{', '.join(sorted(CHECKED_TYPES))}: pass allow_unchecked=True and compare the loss and the norm "
                          "of gradients of a few steps")

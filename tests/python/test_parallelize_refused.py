@@ -45,6 +45,10 @@ def test_batches():
         return next(iter(loader))
 
     assert cut({})["input_ids"].tolist() == ids.tolist()
+    nothing = cut(dict(attention_mask=mask * torch.tensor([[1], [0]]), labels=ids.masked_fill(torch.arange(2)[:, None] == 1, -100)))
+    assert nothing["input_ids"][1].tolist() == [0] * 41 and nothing["longspan_rows"].documents[1] == (41,)
+    weighted = parallel(small_model("llama"), [batch | dict(weights=ids * 0.5)], token_keys=dict(weights=0.0))[1]
+    assert next(iter(weighted))["weights"].tolist() == (ids * mask * 0.5).tolist()
     refused("the batch has words", cut, dict(words=ids))
     refused("attention_mask is [2, 1, 41, 41]", cut, dict(attention_mask=torch.ones(2, 1, 41, 41)))
     refused("other values than 0 and 1", cut, dict(attention_mask=mask * 2))
@@ -54,6 +58,18 @@ def test_batches():
     refused("input_ids of a batch is [41]", cut, dict(input_ids=ids[0]))
     refused("cu_seq_lens_q [0, 41]", cut, dict(cu_seq_lens_q=torch.tensor([0, 41])))
     refused("was cut before", cut, dict(longspan_rows=0))
+
+
+def test_labels_stay_in_documents():
+    """The first token of a document is not predicted from the document before it, also if it has a label."""
+    ids = torch.arange(1, 13)[None]
+    for borders in (dict(position_ids=torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]])),
+                    dict(cu_seq_lens_q=torch.tensor([0, 5, 8, 12], dtype=torch.int32), max_length_q=5)):
+        _, loader = parallel(small_model("llama"), [dict(input_ids=ids, labels=ids) | borders])
+        cut = next(iter(loader))
+        assert cut["shift_labels"].tolist() == [[2, 3, 4, 5, -100, 7, 8, -100, 10, 11, 12, -100]]
+        assert cut["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]]
+        assert cut["longspan_rows"].documents == ((5, 3, 4),)
 
 
 def test_forwards():

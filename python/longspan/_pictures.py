@@ -1,0 +1,37 @@
+"""Models of pictures: each rank encodes all pictures of a row, and the language model runs on the rank's tokens.
+
+B: rows, S: tokens of a whole row, T: tokens of this rank, C: channels of positions (text, time, height, width).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from longspan._rows import ROWS, take
+from longspan._state import State, outside_graphs
+from longspan.errors import UsageError
+
+# Types of whole models (config.model_type) whose language model gets all embeddings and positions as arguments.
+CHECKED_TYPES = frozenset(["qwen2_5_vl"])
+
+
+def install(model: torch.nn.Module, state: State) -> None:
+    """Cuts what the language model of a model of pictures gets."""
+
+    def before_language_model(module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        rows, embeddings = named.get(ROWS), named.get("inputs_embeds")
+        if state.unshared:
+            return None
+        if given or rows is None or rows.index is None or embeddings is None:
+            raise UsageError(f"{type(module).__name__} got no embeddings of whole rows: pass batches of the loader that "
+                             "parallelize() returned as model(**batch)")
+        positions = named.get("position_ids")
+        if positions is None:  # rows without pictures
+            positions = torch.arange(embeddings.shape[1], device=embeddings.device).expand(3, *embeddings.shape[:2])
+        own = torch.stack([take(rows.index, channel, 0) for channel in positions])  # [C, B, T] of [C, B, S]
+        return given, named | dict(inputs_embeds=take(rows.index, embeddings, 0), position_ids=own, attention_mask=None)
+
+    language_model: Any = model.get_decoder()  # pyright: ignore[reportCallIssue]
+    language_model.register_forward_pre_hook(outside_graphs(before_language_model), with_kwargs=True)
