@@ -29,6 +29,7 @@ class State:
     data_rank: int
     data_size: int
     config: Any  # of the model's text part
+    num_parameters: int
     unshared: bool = False  # the model runs on whole rows (whole_rows())
     _call: Any = None  # the cut of the forward that runs, and its arguments before
     _task: int = -1  # autograd's number of the backward pass that ends with a mean of gradients
@@ -49,6 +50,9 @@ class State:
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Checks what the model gets."""
         self._call = None
+        if sum(1 for _ in module.parameters()) < self.num_parameters:
+            raise UsageError(f"{type(module).__name__} has lost parameters, as FullyShardedDataParallel (FSDP1) takes them: use "
+                             "FSDP2, torch.distributed.fsdp.fully_shard (Trainer: fsdp_config={'version': 2})")
         if self.unshared:
             return None
         if named.get(_trl.HEAD) and ROWS not in named:
@@ -131,8 +135,6 @@ def _is_averaged(module: torch.nn.Module) -> bool:
             _check_ranks("fully_shard", mesh.size())
             return True
         if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):  # DeepSpeed's ZeRO 3; 1 and 2
-            return True
-        if hasattr(parameter, "_handle") or type(parameter).__name__ == "FlatParameter":  # FSDP1
             return True
     return False
 

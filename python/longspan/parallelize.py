@@ -70,7 +70,8 @@ def parallelize(
                         device=next(base.parameters()).device, timeout=timeout)
     has_pictures = config is not base.config
     cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {}, has_pictures)
-    state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config)
+    state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config,
+                  sum(1 for _ in base.parameters()))
     _states.append(state)
 
     _hf_attention.install()

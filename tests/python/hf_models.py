@@ -14,7 +14,7 @@ OPTIONS = {
     "mistral": dict(sliding_window=9),
     "phi3": dict(sliding_window=None, pad_token_id=0),
     "gemma2": dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"], attn_logit_softcapping=0.5,
-                   query_pre_attn_scalar=8, attn_implementation="eager"),
+                   query_pre_attn_scalar=1, initializer_range=0.1, attn_implementation="eager"),
     "gemma3_text": dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"]),
     "gpt_oss": dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"], num_local_experts=4,
                     num_experts_per_tok=2),

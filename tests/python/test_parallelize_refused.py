@@ -85,6 +85,9 @@ def test_forwards():
     refused("arguments window_of_glass, which", model, **cut, window_of_glass=3)
     model.model.layers[0].self_attn.attention_dropout = 0.5
     refused("dropout of attention is 0.5", model.train(), **cut)
+    norm = model.model.norm._parameters.pop("weight")
+    refused("has lost parameters", model, **cut)
+    model.model.norm.weight = norm
     with longspan.whole_rows(model.eval()), torch.no_grad():
         whole = model(**batch).logits
     torch.testing.assert_close(whole[0], model(**cut).logits[0])
