@@ -216,3 +216,15 @@ def test_documents():
                               (lambda: longspan.attention(*attention_inputs()[:3], documents=[12, -1]), "a length is -1")]:
         with pytest.raises(longspan.UsageError, match=sentence):
             mistake()
+
+
+def test_unknown_groups():
+    from longspan import _native
+
+    q, k, v, _ = attention_inputs()
+    for name, arguments in [("attend", (q, k, v, None, None, "nowhere", "ulysses", [0, 0, 0], 0.3, None, None, 60)),
+                            ("seq_to_heads", (q, "nowhere", [0, 2], 0, 1, 0, 60)), ("sum_of_ranks", (q, "nowhere", 60))]:
+        with pytest.raises(longspan.UsageError, match="init_process_group"):
+            _native.call(name, *arguments)
+    with pytest.raises(longspan.UsageError, match="rank 0 of 1, and the call is for 0 of 2"):
+        _native.call("seq_to_heads", q, "", [0, 2], 0, 1, 0, 60)
