@@ -67,7 +67,8 @@ ExchangePlan plan_exchange(const Group& group, const Dims& dims, int64_t num_tok
                     .head_dim = dims.head,
                     .num_tokens = num_tokens,
                     .num_heads = num_heads,
-                    .mine = shares[group.rank()]};
+                    .mine = shares[group.rank()],
+                    .by_rank = {}};
   for (const HeadShare& share : shares) {
     plan.by_rank.push_back({{share.heads.begin, share.heads.count, 0, num_tokens}});
   }
