@@ -138,7 +138,7 @@ def test_row_of_sampled_answers(ranks, models, tmp_path):
     run = run_to_end(settings, ranks)
     said, tokens = said_row(run)
     lengths, longest = [], 0
-    for batch in sorted((run.output_dir / "rollouts").iterdir()):
+    for batch in sorted((run.output_dir / "rollouts").glob("batch-*")):
         rows = [json.loads(line) for line in batch.read_text().splitlines()]
         prompts = [len(row["mask"]) - sum(row["mask"]) for row in rows]
         lengths.append(sum(prompts[0::3]) - 2 + sum(sum(row["mask"]) + 1 for row in rows))

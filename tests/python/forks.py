@@ -1,5 +1,5 @@
-"""Runs a function on several processes that are forks of this one, which has imported transformers (seconds for each
-process otherwise)."""
+"""Runs a function on several processes that are forks of one that has imported transformers, which takes seconds. The
+process of the tests itself is not forked: its threads would not exist in the fork, which would wait for them."""
 
 import datetime
 import multiprocessing
@@ -18,9 +18,8 @@ def run_forks(size, function, *arguments, timeout=240, joined=True):
     """Calls function(rank, *arguments) on `size` processes of a Gloo group, and returns the results in rank order. Raises
     AssertionError with the traceback of a process that fails. Without `joined` the function initializes the group."""
     assert ranks.BUILT.is_dir(), f"{ranks.BUILT} is missing"
-    from transformers import AutoModelForCausalLM, Trainer  # noqa: F401 (imported before the fork, once for all ranks)
-
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["transformers.models.auto.modeling_auto", "transformers.trainer"])
     port = "1" if joined else free_port()
     with tempfile.TemporaryDirectory() as folder:
         sys.stdout.flush(), sys.stderr.flush()
