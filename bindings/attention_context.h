@@ -30,7 +30,7 @@ struct SharedRows {
 /// Kinds of attention, each with its number of layers.
 using AttentionLayers = std::vector<std::pair<AttentionSpec, int64_t>>;
 
-/// What a plan is made for.
+/// The rows and the device that a plan serves.
 struct PlannedRows {
   int64_t num_tokens;     // of a row
   int64_t element_bytes;  // of queries and keys

@@ -41,7 +41,7 @@ class ParallelLoader:
         return getattr(self.loader, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Of the sampler or data set, where these have epochs."""
+        """Sets the epoch of the sampler or data set, where these have epochs."""
         parts: list[Any] = [getattr(self.loader, "sampler", None), getattr(self.loader, "dataset", None), self.loader]
         for part in parts:
             if hasattr(part, "set_epoch"):

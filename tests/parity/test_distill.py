@@ -227,7 +227,7 @@ def test_ranks_change_nothing(kind, keys, tmp_path):
 
 
 def check_traffic(run, directions):
-    """What was counted is the formula's, to the byte; the teacher's passes are counted by themselves."""
+    """Measured bytes equal the formula; the teacher's passes are counted separately."""
     report = json.loads((run.output_dir / "sequence_parallel.json").read_text())["bytes_per_layer"]
     assert list(report) == ["forward", "backward", "reference"][:directions]
     for sent in report.values():
