@@ -2,27 +2,12 @@
 
 #include <ATen/Parallel.h>
 
-#include <algorithm>
-
 #include "cli/process/launcher_environment.h"
 #include "cli/process/resources.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
 
 namespace longspan {
-
-Config run_config(const GivenConfig& given) {
-  Config config = load_config(given.file, given.overrides);
-  config.output.surroundings = surroundings_of_output();
-  if (!config.data.preprocessing_num_workers) {
-    config.data.preprocessing_num_workers = std::max(1, num_cores());
-  }
-  return config;
-}
-
-Config session_config(const GivenConfig& given) {
-  return load_session_config(given.file, given.overrides);
-}
 
 Rendezvous rendezvous_at(int64_t port) {
   Rendezvous where = rendezvous_from_environment();

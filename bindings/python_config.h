@@ -1,9 +1,7 @@
-// Configurations and plans of programs in Python. No torch.
+// Plans of programs in Python. No torch.
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "longspan/cuda/device_choice.h"
 #include "longspan/rendezvous/rendezvous.h"
@@ -12,17 +10,6 @@
 namespace longspan {
 
 struct Config;
-
-/// A configuration file, and overrides `key=value`.
-struct GivenConfig {
-  std::string file;
-  std::vector<std::string> overrides;
-};
-
-/// load_config() with the values that the environment gives. Throws UserError.
-Config run_config(const GivenConfig& given);
-/// load_session_config(). Throws UserError.
-Config session_config(const GivenConfig& given);
 
 /// Returns rendezvous_from_environment(), with another port unless `port` is 0.
 Rendezvous rendezvous_at(int64_t port);

@@ -23,9 +23,8 @@ using LossParts = std::tuple<Tensors, bool>;
 
 SessionPointer session_open(const std::string& file, const Names& overrides, int64_t listener,
                             int64_t port) {
-  return for_python([&] {
-    return c10::make_intrusive<SessionOfPython>(GivenConfig{file, overrides}, listener, port);
-  });
+  return for_python(
+      [&] { return c10::make_intrusive<SessionOfPython>(file, overrides, listener, port); });
 }
 
 void session_close(const SessionPointer& s, const std::string& why) { s->close(why); }

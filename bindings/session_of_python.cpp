@@ -9,9 +9,10 @@
 
 namespace longspan {
 
-SessionOfPython::SessionOfPython(const GivenConfig& given, int64_t listener, int64_t port)
+SessionOfPython::SessionOfPython(const std::string& file, const std::vector<std::string>& overrides,
+                                 int64_t listener, int64_t port)
     : sink_(listener) {
-  const Config config = session_config(given);
+  const Config config = load_session_config(file, overrides);
   const Rendezvous where = rendezvous_at(port);
   world_size_ = where.world_size;
   plan_here(config, where);

@@ -38,7 +38,8 @@ using PythonLoss = int (*)();
 class SessionOfPython final : public torch::CustomClassHolder {
  public:
   /// `listener`: see PythonSink. `port`: see rendezvous_at(). Throws as Session does.
-  SessionOfPython(const GivenConfig& config, int64_t listener, int64_t port);
+  SessionOfPython(const std::string& file, const std::vector<std::string>& overrides,
+                  int64_t listener, int64_t port);
   ~SessionOfPython() override;
 
   /// Calls a function that is collective, or part of collective work, with exceptions for Python.

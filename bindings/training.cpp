@@ -15,6 +15,7 @@
 #include "bindings/python_events.h"
 #include "bindings/registration.h"
 #include "cli/process/launcher_environment.h"
+#include "cli/process/run_config.h"
 #include "longspan/account/memory_model.h"
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
@@ -84,7 +85,7 @@ const char* name_of_end(RunEnd end) {
 std::string run_train(const ControlPointer& control, const std::string& file,
                       const Words& overrides, int64_t listener, int64_t port) {
   return for_python([&] {
-    const Config config = run_config({file, overrides});
+    const Config config = load_run_config(file, overrides);
     const RunPlan plan = plan_here(config, rendezvous_at(port));
     PythonSink sink(listener);
     if (plan.where.rank == 0) control->listen(sink);
@@ -134,7 +135,7 @@ int64_t processes_of(const Config& config) {
 /// has started them, and disable_tqdm.
 std::tuple<int64_t, bool, bool> run_settings(const std::string& file, const Words& overrides) {
   return for_python([&]() -> std::tuple<int64_t, bool, bool> {
-    const Config config = run_config({file, overrides});
+    const Config config = load_run_config(file, overrides);
     return {processes_of(config), is_launched(), config.output.disable_tqdm};
   });
 }
@@ -152,7 +153,7 @@ std::tuple<int64_t, int64_t, std::string, int64_t, bool> rendezvous() {
 /// `num_processes`: 0: of processes_of(). Returns the plan and the memory account as JSON.
 std::string run_plan(const std::string& file, const Words& overrides, int64_t num_processes) {
   return for_python([&] {
-    const Config config = session_config({file, overrides});
+    const Config config = load_session_config(file, overrides);
     Rendezvous where = rendezvous_from_environment();
     if (num_processes > 0 || !is_launched()) {
       where = {};

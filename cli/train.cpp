@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include "cli/process/launcher_environment.h"
 #include "cli/process/lost_gpus.h"
 #include "cli/process/resources.h"
+#include "cli/process/run_config.h"
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
@@ -54,15 +54,6 @@ TrainArguments read_arguments(const Arguments& arguments) {
         "train: the configuration file is missing: longspan train config.yaml [key=value ...]");
   }
   return {arguments[0], {arguments.begin() + 1, arguments.end()}};
-}
-
-Config read_config(const TrainArguments& arguments) {
-  Config config = load_config(arguments.config_path, arguments.overrides);
-  config.output.surroundings = surroundings_of_output();
-  if (!config.data.preprocessing_num_workers) {
-    config.data.preprocessing_num_workers = std::max(1, num_cores());
-  }
-  return config;
 }
 
 /// Runs the checks that are cheap and the same on all ranks, before any process is started or
@@ -132,7 +123,8 @@ int work_of_train(const TrainArguments& arguments) {
   Config config;
   {
     const EarlyStops stops(/*speaks=*/where.rank == 0);
-    rank_0_first(where.rank, [&] { config = read_config(arguments); });
+    rank_0_first(where.rank,
+                 [&] { config = load_run_config(arguments.config_path, arguments.overrides); });
   }
   end_with_launcher();
   int status = 1;
@@ -157,7 +149,7 @@ int run_train(const Arguments& words) {
   const TrainArguments arguments = read_arguments(words);
   if (is_launched()) return work_of_train(arguments);
   std::optional<EarlyStops> stops(std::in_place, /*speaks=*/true);
-  const Config config = read_config(arguments);
+  const Config config = load_run_config(arguments.config_path, arguments.overrides);
   const DeviceChoice device = choose_device(config.model, find_gpus);
   const LaunchPlan plan = make_launch_plan(config.parallel, device);
   require_gpus(device, plan.processes_per_node);

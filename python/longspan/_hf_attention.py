@@ -6,6 +6,7 @@ query heads, M: key and value heads, T: tokens of this rank, H, V: elements of a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import torch
@@ -23,6 +24,17 @@ _HARMLESS = frozenset([
     "position_ids", "position_embeddings", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q",
     "max_length_k", "seq_idx", "shift_labels", "labels", "num_items_in_batch", "layer_idx", "return_dict",
     "output_hidden_states", "logits_to_keep",
+])
+
+# Functions of transformers.masking_utils that combine to causal attention within documents and windows.
+_CAUSAL_PARTS = frozenset([
+    "causal_mask_function", "and_masks.<locals>.and_mask", "sliding_window_overlay.<locals>.inner_mask",
+    "packed_sequence_mask_function.<locals>.inner_mask", "remap_positions_for_packed_sequence.<locals>.inner_mask",
+])
+
+# Further arguments of transformers' makers of masks: the shape and the type of the mask, and allowances to have none.
+_MASK_ARGUMENTS = frozenset([
+    "batch_size", "q_length", "kv_length", "allow_is_causal_skip", "local_size", "dtype", "config", "use_vmap", "device",
 ])
 
 
@@ -73,14 +85,38 @@ def attention_forward(
     return torch.stack(outs), None
 
 
-def no_mask(*, attention_mask: Optional[torch.Tensor] = None, use_vmap: bool = False, **others: Any) -> None:
-    """Takes the place of transformers' makers of masks: attention knows documents and windows without a mask."""
-    del others
+def no_mask(
+    *,
+    mask_function: Any,
+    attention_mask: Optional[torch.Tensor] = None,
+    q_offset: Any = 0,
+    kv_offset: Any = 0,
+    **others: Any,
+) -> None:
+    """Takes the place of transformers' makers of masks: attention knows documents and windows without a mask. Raises
+    UsageError for a mask that is not causal with documents and a window."""
     if attention_mask is not None:
         raise UsageError(f"attention_mask {list(attention_mask.shape)} reached the model: pass batches of the loader that "
                          "parallelize() returned, which states padding by documents")
-    if use_vmap:
-        raise UsageError("the model adds a mask of its own to the causal mask, and longspan supports only causal attention")
+    if q_offset or kv_offset:
+        raise UsageError(f"the model asks for a mask of tokens after {max(q_offset, kv_offset)} others: pass use_cache=False")
+    if unknown := sorted({part.__qualname__ for part in _parts(mask_function)} - _CAUSAL_PARTS):
+        raise UsageError(f"the model's mask has the parts {', '.join(unknown)}, and longspan supports only causal attention "
+                         "within documents and windows")
+    unknown = [name for name, given in others.items() if name not in _MASK_ARGUMENTS and given is not None]
+    if unknown:
+        raise UsageError(f"transformers asks for a mask with the arguments {', '.join(sorted(unknown))}, which longspan does "
+                         "not know")
+
+
+def _parts(mask_function: Any) -> Iterator[Any]:
+    """A mask function of transformers and the functions that it combines, which its closure holds."""
+    yield mask_function
+    for cell in getattr(mask_function, "__closure__", None) or ():
+        held = cell.cell_contents
+        for function in held if isinstance(held, (list, tuple)) else [held]:
+            if callable(function) and not isinstance(function, torch.Tensor):
+                yield from _parts(function)
 
 
 def install() -> None:

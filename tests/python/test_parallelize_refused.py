@@ -93,6 +93,26 @@ def test_forwards():
     torch.testing.assert_close(whole[0], model(**cut).logits[0])
 
 
+def test_masks():
+    """transformers' makers of masks: attention needs none for documents and windows, and serves no other."""
+    from transformers import masking_utils
+
+    model, _ = parallel(small_model("mistral"))
+    model.config.attention_chunk_size = 4
+    given = dict(config=model.config, inputs_embeds=torch.zeros(1, 6, 4), attention_mask=None)
+    packed = given | dict(past_key_values=None, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+    for served in (masking_utils.create_causal_mask, masking_utils.create_sliding_window_causal_mask):
+        assert served(**packed) is None
+        refused("parts or_masks", served, **packed, or_mask_function=lambda b, h, q, kv: kv >= 0)
+        refused("parts blockwise_overlay", served, **packed, block_sequence_ids=torch.zeros(1, 6, dtype=torch.int64))
+        refused("attention_mask [1, 6] reached the model", served,
+                **packed | dict(attention_mask=torch.tensor([[True] * 5 + [False]])))
+    refused("parts chunked_overlay", masking_utils.create_chunked_causal_mask, **packed)
+    refused("parts bidirectional_mask_function", masking_utils.create_bidirectional_mask, **given)
+    refused("arguments words", masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["longspan"],
+            mask_function=masking_utils.causal_mask_function, words=1)
+
+
 def mistakes(rank):
     import torch.distributed as dist
 
