@@ -115,6 +115,24 @@ def attention_environment(environment: Path, lender: Path) -> Path:
     return _peer_environment(environment, lender, "DeepSpeed and yunchang", requirements, install)
 
 
+def trainer_environment(environment: Path, lender: Path) -> Path:
+    """Makes the environment of those who share rows under transformers' Trainer if it is not there, and returns its
+    interpreter. It sees the lender's whole environment, with transformers and accelerate."""
+    requirements = (FOLDER / "trainer-requirements.txt").read_text()
+    lines = [line for line in requirements.splitlines() if line and not line.startswith("#")]
+    peers = [line for line in lines if line.startswith(("deepspeed==", "axolotl"))]
+
+    def install(pip, environment):
+        site = subprocess.check_output([str(lender), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                                       text=True).strip()
+        (next(environment.glob("lib/python*/site-packages")) / "lender.pth").write_text(site + "\n")
+        pip(*[line for line in lines if line not in peers])
+        path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        pip("--no-build-isolation", "--no-deps", *peers, DS_ACCELERATOR="cpu", DS_BUILD_OPS="0", PATH=path)
+
+    return _peer_environment(environment, lender, "DeepSpeed and axolotl-ringmaster", requirements, install)
+
+
 def versions(python: Path, names: list[str]) -> dict[str, str]:
     code = (
         "import importlib.metadata as m, json, sys\n"

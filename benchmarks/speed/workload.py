@@ -33,33 +33,35 @@ class Case:
         return f"T{self.tokens}-V{self.vocab}-answer{self.answer_share:g}-checkpointing-{how}"
 
 
-def model_config(vocab: int) -> dict:
+def model_config(vocab: int, heads: tuple[int, int] = (HEADS, KV_HEADS)) -> dict:
+    """`heads`: query and kv heads."""
     return {
         "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": vocab,
         "hidden_size": D_MODEL, "intermediate_size": D_MLP, "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "hidden_act": "silu",
+        "num_attention_heads": heads[0], "num_key_value_heads": heads[1], "hidden_act": "silu",
         "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6,
         "rope_theta": 1000000.0, "tie_word_embeddings": True, "attention_dropout": 0.0,
         "use_sliding_window": False, "use_cache": True, "torch_dtype": "float32",
         "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
-    }
+    } | ({} if heads[0] * HEAD_DIM == D_MODEL else {"head_dim": HEAD_DIM})
 
 
-def block_parameters() -> int:
+def block_parameters(heads: tuple[int, int] = (HEADS, KV_HEADS)) -> int:
     """Parameters of the blocks' matrices: every token is multiplied by each of them once."""
-    attention = D_MODEL * HEAD_DIM * (2 * HEADS + 2 * KV_HEADS)
+    attention = D_MODEL * HEAD_DIM * (2 * heads[0] + 2 * heads[1])
     return LAYERS * (attention + 3 * D_MODEL * D_MLP)
 
 
-def _flops(case: Case, tokens: int, pairs: float, labels: int, passes: int) -> dict[str, float]:
+def _flops(case: Case, tokens: int, pairs: float, labels: int, passes: int,
+           heads: tuple[int, int] = (HEADS, KV_HEADS)) -> dict[str, float]:
     """FLOPs that the mathematics asks for, 2 for a multiply-add; a pass is a forward's work, and a
     backward's is two. Blocks 2 x parameters x tokens; attention 4 N H x pairs of query and key a
     layer; head 2 D V x label positions (a position without a label asks for no logits).
     Recomputation under gradient checkpointing or inside flash attention is not counted, for
     anybody."""
     return {
-        "blocks": passes * 2.0 * block_parameters() * tokens,
-        "attention": passes * 4.0 * HEADS * HEAD_DIM * pairs * LAYERS,
+        "blocks": passes * 2.0 * block_parameters(heads) * tokens,
+        "attention": passes * 4.0 * heads[0] * HEAD_DIM * pairs * LAYERS,
         "head": passes * 2.0 * D_MODEL * case.vocab * labels,
     }
 
@@ -67,6 +69,11 @@ def _flops(case: Case, tokens: int, pairs: float, labels: int, passes: int) -> d
 def model_flops(case: Case, labels: int) -> dict[str, float]:
     """One step on one row: forward and backward."""
     return _flops(case, case.tokens, case.tokens * (case.tokens + 1) / 2, labels, passes=3)
+
+
+def training_flops(case: Case, labels: int, heads: tuple[int, int]) -> float:
+    """One step on one row of a model with these query and kv heads."""
+    return sum(_flops(case, case.tokens, case.tokens * (case.tokens + 1) / 2, labels, 3, heads).values())
 
 
 def preference_flops(case: Case, labels: int, share_prompt: bool = False) -> dict[str, float]:
@@ -102,14 +109,15 @@ def train_tokenizer(folder: Path, special: list[str] = SPECIAL) -> None:
     }, indent=1))
 
 
-def make_checkpoint(folder: Path, vocab: int, embedding_std: float | None = None) -> Path:
+def make_checkpoint(folder: Path, vocab: int, embedding_std: float | None = None,
+                    heads: tuple[int, int] = (HEADS, KV_HEADS)) -> Path:
     """A folder with random weights (seeded), config and tokenizer; kept between calls. `embedding_std`: of the
     input embeddings, where it is another than the config's."""
     done = folder / ".done"
     if not done.exists():
         print(f"== Making the checkpoint {folder}", flush=True)
         train_tokenizer(folder)
-        (folder / "config.json").write_text(json.dumps(model_config(vocab), indent=1))
+        (folder / "config.json").write_text(json.dumps(model_config(vocab, heads), indent=1))
         # In a process of its own: torch stays out of the one that watches the others.
         subprocess.check_call([sys.executable, "-c", (
             "import sys, torch\n"
