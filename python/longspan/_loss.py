@@ -70,10 +70,11 @@ def mean_loss(
 
 
 def loss_function(
-    original: Callable[..., torch.Tensor], group: Optional[dist.ProcessGroup], is_whole: Callable[[], bool]
+    original: Callable[..., torch.Tensor], group: Optional[dist.ProcessGroup], is_whole: Callable[[], bool],
+    is_fused: Callable[[], bool],
 ) -> Callable[..., torch.Tensor]:
     """Returns transformers' function for the loss of a causal model, over rows that a group shares. `is_whole`: whether the
-    model runs on whole rows now."""
+    model runs on whole rows now. `is_fused`: whether it gets losses in place of logits."""
 
     def loss(
         logits: torch.Tensor,
@@ -93,8 +94,11 @@ def loss_function(
         if logits.shape[:-1] != shift_labels.shape:
             raise UsageError(f"the loss has logits of {list(logits.shape[:-1])} tokens and shift_labels "
                              f"{list(shift_labels.shape)}: leave logits_to_keep out")
-        total = original(logits, labels, vocab_size, num_items_in_batch=1, ignore_index=ignore_index,
-                         shift_labels=shift_labels, **others)
+        if is_fused():
+            total = logits.sum()
+        else:
+            total = original(logits, labels, vocab_size, num_items_in_batch=1, ignore_index=ignore_index,
+                             shift_labels=shift_labels, **others)
         return mean_loss(total, (shift_labels != ignore_index).sum(), group, num_items_in_batch)
 
     return loss

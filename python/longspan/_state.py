@@ -31,6 +31,8 @@ class State:
     config: Any  # of the model's text part
     num_parameters: int
     unshared: bool = False  # the model runs on whole rows (whole_rows())
+    fused_head: bool = False  # the head computes losses (_head.py)
+    head_labels: Optional[torch.Tensor] = None  # of the forward that runs, if the head computes losses
     _call: Any = None  # the cut of the forward that runs, and its arguments before
     _task: int = -1  # autograd's number of the backward pass that ends with a mean of gradients
 
@@ -49,7 +51,7 @@ class State:
 
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Checks what the model gets."""
-        self._call = None
+        self._call, self.head_labels = None, None
         if sum(1 for _ in module.parameters()) < self.num_parameters:
             raise UsageError(f"{type(module).__name__} has lost parameters, as FullyShardedDataParallel (FSDP1) takes them: use "
                              "FSDP2, torch.distributed.fsdp.fully_shard (Trainer: fsdp_config={'version': 2})")
@@ -65,6 +67,8 @@ class State:
                              "returned as model(**batch), or run the model within longspan.whole_rows(model)")
         _refuse_arguments(module, given, named, rows.index is not None)
         self.check_same_batch(rows, next(module.parameters()).device)
+        if self.fused_head and named.get("labels") is not None:
+            self.head_labels = named.get("shift_labels")
         return given, named | {"use_cache": False}
 
     def check_same_batch(self, rows: Rows, device: torch.device) -> None:
@@ -79,6 +83,8 @@ class State:
         """Gathers what TRL's forward returns. Lets the backward from this output end with a mean of gradients, if nobody else
         computes it."""
         del given
+        if self.head_labels is not None:
+            self.head_labels, output = None, _without_logits(output)
         if self._call is not None:
             (cut, whole), self._call = self._call, None
             output = _trl.gather_output(output, cut, whole, whole["input_ids"].shape[1], self.sharing.group)
@@ -120,6 +126,12 @@ def _refuse_arguments(
             continue
         raise UsageError(f"{name} got {argument}, which is not possible on parts of rows: leave {argument} out"
                          + (" (also of the model's config)" if argument == "output_router_logits" else ""))
+
+
+def _without_logits(output: Any) -> Any:
+    if isinstance(output, tuple):  # return_dict=False: loss, logits, ...
+        return output[:1] + output[2:]
+    return type(output)(**{name: value for name, value in output.items() if name != "logits"})
 
 
 def _is_averaged(module: torch.nn.Module) -> bool:

@@ -32,6 +32,9 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
     refuse_settings(trainer)
     computes_whole_rows = _trl.is_trl(trainer)
     if computes_whole_rows:
+        if options.get("fused_loss"):
+            raise UsageError("fused_loss=True is for transformers' Trainer: TRL's trainers have a fused loss of their own, so "
+                             "leave it out")
         _trl.refuse_settings(trainer, sequence_parallel_size)
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
         if model is not None:

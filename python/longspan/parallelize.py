@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from longspan import _hf_attention, _loss, _pictures, _recurrent
+from longspan import _head, _hf_attention, _loss, _pictures, _recurrent
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
 from longspan._rows import RowCutter
@@ -34,6 +34,7 @@ def parallelize(
     num_tokens: int = 8192,
     takeover: Optional[str] = None,
     token_keys: Optional[Mapping[str, float]] = None,
+    fused_loss: bool = False,
     allow_unchecked: bool = False,
     timeout: int = DEFAULT_TIMEOUT,
 ) -> tuple[Any, Any]:
@@ -48,6 +49,8 @@ def parallelize(
     takeover: name of a function of transformers' attention, such as "sdpa", that the model keeps in its config and that
         runs longspan's attention; for code that checks names.
     token_keys: further keys of batches, [B, S], with the value of padding tokens.
+    fused_loss: the head computes the loss with the logits of a part of the tokens at a time, in a fraction of their memory.
+        model(**batch).logits is None for a batch with labels.
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
     timeout: seconds that a collective may take.
 
@@ -61,7 +64,7 @@ def parallelize(
     heads = heads_of(config)
     dtype = next(base.parameters()).dtype
     agree(f"{config.model_type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
-          f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, {heads}")
+          f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, fused_loss={fused_loss}, {heads}")
     group, data_rank, data_size = sequence_group(sequence_parallel_size)
     if sequence_parallel_size == 1:
         group, sharing = None, Sharing(None, "local")
@@ -81,7 +84,10 @@ def parallelize(
         _hf_attention.take_over(takeover)
         config._attn_implementation = takeover
     if hasattr(base, "loss_function"):
-        base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared)  # pyright: ignore
+        base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared,  # pyright: ignore
+                                           lambda: state.head_labels is not None)
+    if fused_loss:
+        _head.install(base, state)
     _recurrent.install(base, state)
     if has_pictures:
         _pictures.install(base, state)

@@ -73,6 +73,30 @@ def test_families(size):
             close(found[number], expected[number])
 
 
+def fused(rank, batches):
+    import longspan
+
+    found = []
+    for family in ("llama", "gemma3_text"):
+        model, loader = longspan.parallelize(small_model(family), batches, sequence_parallel_size=2, fused_loss=True)
+        found.append(train(model, loader))
+        with torch.no_grad():
+            batch = next(iter(loader))
+            assert model(**batch).logits is None and len(model(**batch, return_dict=False)) == 1
+            del batch["labels"]
+            assert model(**batch).logits.shape[-1] == 96
+    return found
+
+
+def test_fused_loss():
+    """The head's losses without logits, with batches whose ranks have different numbers of labels."""
+    batches = uneven_batches(3)
+    expected = [alone(family, batches, {}) for family in ("llama", "gemma3_text")]
+    for found in run_forks(2, fused, batches):
+        for ours, theirs in zip(found, expected, strict=True):
+            close(ours, theirs)
+
+
 def grouped(rank, batches, accumulation):
     """Two groups: each takes every second batch."""
     import longspan

@@ -38,7 +38,8 @@ def compiled(model):
 
 def train_wrapped(rank, family, wrap, batches, options):
     model = small_model(family, **options)
-    model, loader = longspan.parallelize(model, batches, sequence_parallel_size=2, mode="zigzag-ring")
+    model, loader = longspan.parallelize(model, batches, sequence_parallel_size=2, mode="zigzag-ring",
+                                         fused_loss=family == "llama" and wrap in (ddp, fsdp2))
     return train(wrap(model), loader, evaluated=0 if wrap is compiled else 2)
 
 
