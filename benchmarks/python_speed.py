@@ -20,6 +20,7 @@ from speed.workload import Case, make_checkpoint, make_rows, training_flops
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "benchmarks/speed/python_worker.py"
 PEERS = ["deepspeed", "accelerate", "ringmaster"]
+OURS = ["longspan", "longspan_fused"]
 VOCAB = 4096
 LARGEST_DIFFERENCE = 5e-3  # relative, of the loss of the first step: ringmaster rounds the number of labels per rank
 
@@ -116,17 +117,17 @@ def measure(options, python: Path, title: str, runs: dict[str, tuple[str, Heads]
 def compare(options, python: Path, ranks: int, place) -> list[dict]:
     link = f", {options.link_rate:g} Mbit/s" if options.link_rate else ""
     title = f"{options.tokens} tokens, {EVEN.query}/{EVEN.kv} heads, {ranks} ranks{link}"
-    sides = measure(options, python, title, {way: (way, EVEN) for way in ["longspan", *options.peers]}, ranks, place)
-    ours = sides["longspan"]
-    print(f"\n{'way':<12} {'s/step':>8} {'tokens/s':>9} {'growth MiB':>11} {'longspan is':>12} {'its growth':>11}")
+    sides = measure(options, python, title, {way: (way, EVEN) for way in [*OURS, *options.peers]}, ranks, place)
+    ours, leanest = sides["longspan"], sides["longspan_fused"]
+    print(f"\n{'way':<14} {'s/step':>8} {'tokens/s':>9} {'growth MiB':>11} {'longspan is':>12} {'its growth':>11} {'fused':>7}")
     rows = []
     for name, side in sides.items():
         if abs(side.loss / ours.loss - 1) > LARGEST_DIFFERENCE:
             raise SystemExit(f"{name} does not train the same: its first loss is {side.loss}, and longspan's is {ours.loss}")
         rows.append(dict(case=title, way=name, seconds=side.seconds, growth=side.growth, foreign=side.foreign,
                          faster=side.step / ours.step, growth_ratio=ours.mib / side.mib))
-        print(f"{name:<12} {side.step:>8.2f} {options.tokens / side.step:>9.0f} {side.mib:>11.0f} "
-              f"{side.step / ours.step:>11.2f}x {ours.mib / side.mib:>10.2f}x")
+        print(f"{name:<14} {side.step:>8.2f} {options.tokens / side.step:>9.0f} {side.mib:>11.0f} "
+              f"{side.step / ours.step:>11.2f}x {ours.mib / side.mib:>10.2f}x {leanest.mib / side.mib:>6.2f}x")
     return rows
 
 

@@ -64,14 +64,18 @@ def trainer_of(job, model, rows, kind=RowsTrainer, collator=collate, **more):
     return kind(model=model, args=arguments, train_dataset=rows, data_collator=collator)
 
 
-def longspan(job, model, rows):
+def longspan(job, model, rows, **options):
     sys.path.insert(0, job["package"])
     import longspan
 
     trainer = trainer_of(job, model, rows)
     longspan.parallelize_trainer(trainer, sequence_parallel_size=job["ranks"], mode=job["mode"],
-                                 num_tokens=job["row_tokens"])
+                                 num_tokens=job["row_tokens"], **options)
     return trainer
+
+
+def longspan_fused(job, model, rows):
+    return longspan(job, model, rows, fused_loss=True)
 
 
 def deepspeed(job, model, rows):
@@ -161,7 +165,7 @@ def ringmaster(job, model, rows):
     return trainer_of(job, model, rows, kind=SharedRows)
 
 
-WAYS = dict(longspan=longspan, deepspeed=deepspeed, accelerate=accelerate, ringmaster=ringmaster)
+WAYS = dict(longspan=longspan, longspan_fused=longspan_fused, deepspeed=deepspeed, accelerate=accelerate, ringmaster=ringmaster)
 
 
 def main():
