@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "benchmarks/speed/python_worker.py"
 PEERS = ["deepspeed", "accelerate", "ringmaster"]
 OURS = ["longspan", "longspan_fused"]
-VOCAB = 4096
 LARGEST_DIFFERENCE = 5e-3  # relative, of the loss of the first step: ringmaster rounds the number of labels per rank
 
 
@@ -43,6 +42,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=items(int), default=[2, 4], help="numbers of processes (default 2,4)")
     parser.add_argument("--peers", type=items(str), default=PEERS, help=f"of {','.join(PEERS)}, or none (default: all)")
     parser.add_argument("--mode", default="auto", help="longspan's sequence_parallel_mode (default auto)")
+    parser.add_argument("--vocab", type=int, default=4096, help="tokens of the vocabulary (default 4096)")
+    parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
     parser.add_argument("--steps", type=int, default=3, help="steps of a run; the first does not count (default 3)")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each side, in turns (default 2)")
     parser.add_argument("--no-uneven", action="store_true", help="leaves out the cases of 8 and 7 heads")
@@ -83,16 +84,16 @@ class Side:
 
 
 def run(options, python: Path, way: str, ranks: int, heads: Heads, place, side: Side) -> None:
-    checkpoint = make_checkpoint(options.out / f"model-{heads.query}-{heads.kv}", VOCAB, heads=(heads.query, heads.kv))
+    checkpoint = make_checkpoint(options.out / f"model-{options.vocab}-{heads.query}-{heads.kv}", options.vocab, heads=(heads.query, heads.kv))
     rows = options.out / f"rows-{options.tokens}"
     if not (rows / "tokens.json").exists():
-        make_rows(rows, checkpoint, Case(options.tokens, VOCAB, 0.9, False), 16)
+        make_rows(rows, checkpoint, Case(options.tokens, options.vocab, 0.9, False), 16)
     folder = options.out / f"{way}-{ranks}-{heads.query}-{heads.kv}"
     folder.mkdir(parents=True, exist_ok=True)
     threads = max(1, os.cpu_count() // ranks)
     job = dict(way=way, ranks=ranks, row_tokens=options.tokens, mode=options.mode, package=str(options.package),
                checkpoint=str(checkpoint), tokens=str(rows / "tokens.json"), output=str(folder / "result"),
-               output_dir=str(folder / "run"), steps=options.steps, checkpointing=False, learning_rate=1e-4, threads=threads)
+               output_dir=str(folder / "run"), steps=options.steps, checkpointing=options.checkpointing, learning_rate=1e-4, threads=threads)
     (folder / "job.json").write_text(json.dumps(job))
     side.foreign = max(side.foreign, run_ranks([str(python), str(WORKER), str(folder / "job.json")], ranks, threads,
                                                folder / "log.txt", place))
@@ -116,7 +117,8 @@ def measure(options, python: Path, title: str, runs: dict[str, tuple[str, Heads]
 
 def compare(options, python: Path, ranks: int, place) -> list[dict]:
     link = f", {options.link_rate:g} Mbit/s" if options.link_rate else ""
-    title = f"{options.tokens} tokens, {EVEN.query}/{EVEN.kv} heads, {ranks} ranks{link}"
+    more = ", checkpointing" if options.checkpointing else ""
+    title = f"{options.tokens} tokens, vocabulary {options.vocab}, {EVEN.query}/{EVEN.kv} heads, {ranks} ranks{more}{link}"
     sides = measure(options, python, title, {way: (way, EVEN) for way in [*OURS, *options.peers]}, ranks, place)
     ours, leanest = sides["longspan"], sides["longspan_fused"]
     print(f"\n{'way':<14} {'s/step':>8} {'tokens/s':>9} {'growth MiB':>11} {'longspan is':>12} {'its growth':>11} {'fused':>7}")
@@ -135,7 +137,7 @@ def uneven(options, python: Path, ranks: int, place) -> dict:
     """Speed per FLOP of heads that do not divide by the ranks, beside heads that do."""
     title = f"{options.tokens} tokens, 7 and 8 heads, {ranks} ranks"
     sides = measure(options, python, title, dict(even=("longspan", WHOLE), uneven=("longspan", UNEVEN)), ranks, place)
-    case = Case(options.tokens, VOCAB, 0.9, False)
+    case = Case(options.tokens, options.vocab, 0.9, False)
     work = {name: training_flops(case, round(0.9 * options.tokens), (heads.query, heads.kv))
             for name, heads in (("even", WHOLE), ("uneven", UNEVEN))}
     rates = {name: work[name] / side.step for name, side in sides.items()}
