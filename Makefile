@@ -10,6 +10,7 @@
 # make operators  the same, which writes the list of operators that they dispatch (tests/dispatched_operators.txt)
 # make test-families  every model family with every method, and rows with pictures, on 2 to 5 processes, beside one process
 # make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
+# make test-real-server  rollouts of the real `transformers serve`
 # make same-bits OLD=folder  many small runs by another build's program and by this one's, compared to the bit
 # make fuzz MINUTES=60  bytes at random for every reader of files and texts, under ASan and UBSan
 # make fuzz-tests  the inputs that were found so, and 30 s of each reader
@@ -28,7 +29,7 @@ export CCACHE_DEPEND := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build program wheel unit-tests kernel-tests python-tests test test-device operators test-kernels test-torch test-families test-real-model same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build program wheel unit-tests kernel-tests python-tests test test-device operators test-kernels test-torch test-families test-real-model test-real-server same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -117,6 +118,14 @@ test-real-model: build $(VENV)/.ready-real-model
 	  $(BIN)/python tests/long/real_model.py --model $(abspath $(BUILD))/SmolLM2-135M-Instruct --table $(BUILD)/parity.md
 	$(SAY) "Answers of the real model beside transformers (about a minute)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  $(BIN)/python tests/long/real_generation.py $(abspath $(BUILD))/SmolLM2-135M-Instruct
+
+$(VENV)/.ready-real-server: $(VENV)/.ready-tests tests/long/server-requirements.txt
+	@tools/setup_environment $(PYTHON) $(VENV) tests/long/server-requirements.txt
+	@touch $@
+
+test-real-server: build $(VENV)/.ready-real-server
+	$(SAY) "Rollouts of the real transformers serve (1 to 3 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	  $(BIN)/python tests/long/transformers_server.py
 
 same-bits: build $(VENV)/.ready-real-model
 	@HF_HUB_OFFLINE=1 $(BIN)/python tests/long/same_bits.py $(OLD) $(BUILD)

@@ -1,4 +1,5 @@
-"""A server that answers prompts like vLLM, SGLang or llama.cpp's server, with faults that a test chooses."""
+"""A server that answers prompts like vLLM, SGLang, llama.cpp's server or `transformers serve`, with faults that a test
+chooses."""
 
 import contextlib
 import http.server
@@ -13,6 +14,7 @@ from conftest import Running, add_dataset, settings_of
 END = 2  # <|im_end|> of write_tokenizer
 TOKENS = range(10, 200)
 STEPS, GROUPS, GENERATIONS = 4, 2, 3  # of a run
+MOST_OF_TEXTS = 8  # max_completion_length of runs with a server of texts
 
 
 def answer_of(prompt, seed, number, most):
@@ -69,6 +71,27 @@ KINDS = {
 }
 
 
+def transformers_kind(folder):
+    """`transformers serve` with the tokenizer of a model: it takes and gives texts alone, tokenizes the prompt by itself,
+    leaves special tokens out of answers, and says "length" of an answer whose last possible token ended it."""
+    from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def read(body):
+        settings = json.loads(body["generation_config"])
+        assert set(body) == {"prompt", "model", "seed", "stream", "generation_config"} and isinstance(body["prompt"], str)
+        assert settings["do_sample"] is True and settings["top_k"] == 0 and END in settings["eos_token_id"]
+        return body["prompt"], 1, settings["max_new_tokens"], body["seed"]
+
+    def choice_of(prompt, ids, logprobs, ended):
+        text, size = tokenizer.decode(ids, skip_special_tokens=True), len(tokenizer(prompt)["input_ids"])
+        reason = "stop" if ended and len(ids) < MOST_OF_TEXTS else "length"
+        return dict(choices=[dict(index=0, text=text, finish_reason=reason)], object="text_completion",
+                    usage=dict(prompt_tokens=size, completion_tokens=len(ids), total_tokens=size + len(ids)))
+
+    return "/v1/completions", read, choice_of, lambda choices: choices[0]
+
+
 class QuietHandler(http.server.BaseHTTPRequestHandler):
     def reply(self, status, text):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -106,11 +129,11 @@ class Service:
 class Server(Service):
     """`status(number)`: of the request of that number for answers; None or 200: it succeeds. `seconds(number)`: before its
     answer. `change(number, choices)`: returns the choices, or text in place of the response. `tell(path, body)`: of any other
-    request; returns the status. `models()`: the names that it lists."""
+    request; returns the status, or the status and the body. `models()`: the names that it lists."""
 
     def __init__(self, kind="vllm", port=0, status=None, seconds=None, change=None, tell=None, models=lambda: []):
         self.asked, self.told, self.open, self.most_open = [], [], 0, 0
-        where, read, choice_of, response_of = KINDS[kind]
+        where, read, choice_of, response_of = KINDS[kind] if isinstance(kind, str) else kind
         lock = threading.Lock()
 
         class Handler(QuietHandler):
@@ -123,7 +146,7 @@ class Server(Service):
                     with lock:
                         self.told.append((handler.path, body))
                     code = tell(handler.path, body) if tell else 200
-                    reply = code, json.dumps(dict(success=code == 200))
+                    reply = code if isinstance(code, tuple) else (code, json.dumps(dict(success=code == 200)))
                 handler.reply(*reply)
 
             def do_GET(handler):

@@ -40,6 +40,10 @@ bool names_the_adapter(const Facts& facts) {
   return facts.updates_by("lora") && kind.adapter == kind.model;
 }
 
+bool names_the_folder(const Facts& facts) {
+  return facts.updates_by("disk") && server_kind_named(facts.policy.rollout_server).loads_beside;
+}
+
 /// The only update on a rollout has the ratio 1. A bound of the ratio itself may be below 1.
 bool has_ratio_1(const Facts& facts) {
   return facts.policy.num_iterations == 1 && facts.loss.kind.use != RatioUse::kWeight;
@@ -75,6 +79,11 @@ const std::vector<UnusedKeys>& unused_keys() {
       {.keys = {"rollout_model"},
        .are_unused = names_the_adapter,
        .where = "with rollout_update: lora, because each request names an adapter of the run",
+       .of_source = true},
+      {.keys = {"rollout_model"},
+       .are_unused = names_the_folder,
+       .where = "with rollout_update: disk and a rollout_server that loads models beside others "
+                "(transformers), because each request names a folder of the run",
        .of_source = true},
       {.keys = {"rollout_update_command"},
        .are_unused =

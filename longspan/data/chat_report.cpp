@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "longspan/data/marked_chat.h"
 #include "longspan/text/counted.h"
@@ -25,6 +26,20 @@ std::set<int32_t> ends_of(const Tokenizer& tokenizer, const TurnEncoder& encoder
   const std::vector<int32_t> own = encoder.turn_ends();
   ends.insert(own.begin(), own.end());
   return ends;
+}
+
+std::optional<int32_t> end_of_answers(const Tokenizer& tokenizer, const TurnEncoder& encoder) {
+  if (const auto last = encoder.last_end()) return last;
+  const std::set<int32_t> ends = ends_of(tokenizer, encoder);
+  Conversation conversation;
+  conversation.messages = {{Role::kUser, "?"}, {Role::kAssistant, "?"}};
+  conversation.source = "a conversation that tests the chat template";
+  const std::vector<Turn> turns = encoder.turns(conversation);
+  for (const int32_t label : turns.back().target_labels | std::views::reverse) {
+    if (ends.contains(label)) return label;
+  }
+  const std::optional<std::string> eos = tokenizer.eos_token();
+  return eos ? tokenizer.id_of(*eos) : std::nullopt;
 }
 
 void ChatReport::add(const std::vector<Turn>& turns, bool trains_all_answers,

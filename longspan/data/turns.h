@@ -59,6 +59,10 @@ class TurnEncoder {
 /// Returns the tokens that stop generation: the tokens of the model's folder and the tokens of the
 /// template.
 std::set<int32_t> ends_of(const Tokenizer& tokenizer, const TurnEncoder& encoder);
+/// Returns the token that ends the last answer of a conversation: the token that the template
+/// prints or adds there, otherwise the tokenizer's eos_token. nullopt: there is none. Throws as
+/// turns().
+std::optional<int32_t> end_of_answers(const Tokenizer& tokenizer, const TurnEncoder& encoder);
 
 /// Returns the first token of `ids` if it is a special token, otherwise nullopt.
 std::optional<int32_t> leading_special(const Tokenizer& tokenizer, const std::vector<int32_t>& ids);

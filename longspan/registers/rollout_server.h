@@ -6,14 +6,14 @@
 
 namespace longspan {
 
-/// A program that answers prompts of token ids over HTTP. Fields are JSON pointers (RFC 6901): of
-/// the request, or, for the answer, of one of its choices. Empty: there is no such field.
+/// A program that answers prompts over HTTP. Fields are JSON pointers (RFC 6901): of the request,
+/// or, for the answer, of one of its choices. Empty: there is no such field.
 struct ServerKind {
   std::string_view name;  // the value of rollout_server
 
   // Request
   std::string_view path;    // of the request, e.g. "/v1/completions"
-  std::string_view prompt;  // list of token ids
+  std::string_view prompt;  // list of token ids; a text where the program answers by texts (`text`)
   std::string_view length;  // most tokens of an answer
   std::string_view count;   // number of answers; empty: a request gets one answer
   std::string_view model;   // name of the model
@@ -25,10 +25,14 @@ struct ServerKind {
   /// Further fields, as a JSON object: they ask for token ids and log-probabilities, and turn off
   /// every change of the model's probabilities but the temperature.
   std::string_view fixed;
+  std::string_view json_text;  // an object of the request that is sent as a text of JSON
 
   // Answer
-  std::string_view choices;    // list of choices; empty: the whole answer is a choice or a list
-  std::string_view token_ids;  // list of the answer's tokens
+  std::string_view choices;  // list of choices; empty: the whole answer is a choice or a list
+  /// The answer without the token that ended it, where the program takes and gives texts alone.
+  /// The program's tokenizer adds its special tokens to the prompt.
+  std::string_view text;
+  std::string_view token_ids;  // list of the answer's tokens; empty: the answer is a text
   std::string_view id;         // within an element of that list; empty: the element is the id
   /// List with an element for each token: log p of the logits divided by the temperature. Empty:
   /// the program does not give them for each token.
@@ -44,7 +48,11 @@ struct ServerKind {
   std::string_view num_prompt;  // the number of its tokens
 
   // Updates: paths of POST requests
-  std::string_view load_model;      // {"model_path": FOLDER}
+  std::string_view load_model;     // {LOAD_FIELD: FOLDER}
+  std::string_view load_field;     // pointer, of the body of load_model
+  std::string_view unload_models;  // before load_model: unloads all models, which come back on use
+  /// The loaded folder is a model of its own beside others, and requests name it as their model.
+  bool loads_beside;
   std::string_view load_adapter;    // {"lora_name": NAME, "lora_path": FOLDER}
   std::string_view unload_adapter;  // {"lora_name": NAME}
   std::string_view models;          // GET: {"data": [{"id": NAME}]}, of adapters, too
@@ -67,7 +75,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .ends = "/stop_token_ids",
      .fixed = R"({"return_token_ids": true, "logprobs": 1, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
                   "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0})",
+     .json_text = "",
      .choices = "/choices",
+     .text = "",
      .token_ids = "/token_ids",
      .id = "",
      .logprobs = "/logprobs/token_logprobs",  // with --logprobs-mode processed_logprobs
@@ -80,6 +90,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .prompt_ids = "/prompt_token_ids",
      .num_prompt = "",
      .load_model = "",
+     .load_field = "",
+     .unload_models = "",
+     .loads_beside = false,
      .load_adapter = "/v1/load_lora_adapter",
      .unload_adapter = "/v1/unload_lora_adapter",
      .models = "/v1/models",
@@ -102,7 +115,9 @@ inline constexpr ServerKind kServerKinds[] = {
                   "sampling_params": {"top_p": 1.0, "top_k": -1, "min_p": 0.0,
                                       "repetition_penalty": 1.0, "presence_penalty": 0.0,
                                       "frequency_penalty": 0.0}})",
+     .json_text = "",
      .choices = "",
+     .text = "",
      .token_ids = "/meta_info/output_token_logprobs",  // [log-probability, id, text]
      .id = "/1",
      .logprobs = "/meta_info/output_token_logprobs",
@@ -115,6 +130,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .prompt_ids = "",
      .num_prompt = "/meta_info/prompt_tokens",
      .load_model = "/update_weights_from_disk",
+     .load_field = "/model_path",
+     .unload_models = "",
+     .loads_beside = false,
      .load_adapter = "/load_lora_adapter",
      .unload_adapter = "/unload_lora_adapter",
      .models = "/v1/models",
@@ -133,7 +151,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .seed = "/seed",
      .ends = "",
      .fixed = R"({"return_tokens": true, "samplers": ["temperature"], "stream": false})",
+     .json_text = "",
      .choices = "",
+     .text = "",
      .token_ids = "/tokens",
      .id = "",
      .logprobs = "",  // none for a token that ends within a character
@@ -146,6 +166,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .prompt_ids = "",
      .num_prompt = "/tokens_evaluated",
      .load_model = "",
+     .load_field = "",
+     .unload_models = "",
+     .loads_beside = false,
      .load_adapter = "",
      .unload_adapter = "",
      .models = "",
@@ -153,6 +176,48 @@ inline constexpr ServerKind kServerKinds[] = {
      .reset_cache = "",
      .resume = "",
      .remedy = ""},
+    {.name = "transformers",
+     .path = "/v1/completions",
+     .prompt = "/prompt",
+     .length = "/generation_config/max_new_tokens",
+     .count = "",
+     .model = "/model",
+     .adapter = "",
+     .temperature = "/generation_config/temperature",
+     .seed = "/seed",
+     .ends = "/generation_config/eos_token_id",
+     // What is left out here is read from the model's generation_config.json.
+     .fixed = R"({"stream": false,
+                  "generation_config": {"do_sample": true, "num_beams": 1, "top_k": 0, "top_p": 1.0,
+                                        "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0,
+                                        "eta_cutoff": 0.0, "repetition_penalty": 1.0,
+                                        "no_repeat_ngram_size": 0, "min_length": 0}})",
+     .json_text = "/generation_config",
+     .choices = "",
+     .text = "/choices/0/text",
+     .token_ids = "",
+     .id = "",
+     .logprobs = "",
+     .logprob = "",
+     .finish = "/choices/0/finish_reason",
+     .ended = "stop",
+     .truncated = "length",
+     .aborted = "",
+     .returns_end = false,
+     .prompt_ids = "",
+     .num_prompt = "/usage/prompt_tokens",
+     .load_model = "/load_model",
+     .load_field = "/model",
+     .unload_models = "/reset",
+     .loads_beside = true,
+     .load_adapter = "",
+     .unload_adapter = "",
+     .models = "",
+     .pause = "",
+     .reset_cache = "",
+     .resume = "",
+     .remedy = "Start transformers serve without a model, where it can read output_dir; the path "
+               "of output_dir must have no @."},
     // The token ids are no part of OpenAI's interface. Some programs add them by themselves.
     {.name = "openai",
      .path = "/v1/completions",
@@ -165,7 +230,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .seed = "/seed",
      .ends = "",
      .fixed = R"({"logprobs": 1, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0})",
+     .json_text = "",
      .choices = "/choices",
+     .text = "",
      .token_ids = "/token_ids",
      .id = "",
      .logprobs = "/logprobs/token_logprobs",
@@ -178,6 +245,9 @@ inline constexpr ServerKind kServerKinds[] = {
      .prompt_ids = "",
      .num_prompt = "",
      .load_model = "",
+     .load_field = "",
+     .unload_models = "",
+     .loads_beside = false,
      .load_adapter = "",
      .unload_adapter = "",
      .models = "",
@@ -192,7 +262,7 @@ const ServerKind& server_kind_named(std::string_view name);
 /// How a server gets new weights.
 enum class UpdateWay {
   kNone,     // it keeps its weights
-  kDisk,     // it loads the saved model in place of its weights
+  kDisk,     // it loads the saved model, in place of its weights or beside them
   kLora,     // it loads the saved adapter beside its model, under a new name
   kCommand,  // a command of the user tells it
 };

@@ -9,6 +9,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/input/json_text.h"
+#include "longspan/rollouts/text_completion.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/shown.h"
 
@@ -135,6 +136,25 @@ void check_end(const std::string& finish, const CompletionRules& rules, const Pl
   }
 }
 
+/// Reads an answer that is a text.
+Completion completion_at(const JsonOfServer& choice, bool has_ended, const CompletionRules& rules,
+                         const Place& place) {
+  const JsonOfServer* text = value_at(choice, rules.kind.text);
+  if (text == nullptr || !text->is_string()) {
+    place.fail(fmt::format("the answer has no text ({}); rollout_server is {}: {}", rules.kind.text,
+                           rules.kind.name, shortened(choice.dump(), kShownOfAnswer)));
+  }
+  Completion completion = completion_of_text(rules, text->get<std::string>(), has_ended);
+  if (completion.token_ids.empty()) place.fail("the answer has no tokens");
+  for (const int32_t id : completion.token_ids) {
+    if (id < rules.vocab_size) continue;
+    place.fail(
+        fmt::format("the tokenizer's token {} is no token of the model, whose vocabulary has {}",
+                    id, rules.vocab_size));
+  }
+  return completion;
+}
+
 /// Returns nullopt for an answer that the server broke off.
 std::optional<Completion> completion_from(const JsonOfServer& choice, const CompletionRules& rules,
                                           const std::vector<int32_t>& prompt, const Place& place) {
@@ -148,6 +168,7 @@ std::optional<Completion> completion_from(const JsonOfServer& choice, const Comp
                            kind.ended, kind.truncated));
   }
   check_prompt(choice, kind, prompt, place);
+  if (kind.token_ids.empty()) return completion_at(choice, finish == kind.ended, rules, place);
   const JsonOfServer& ids =
       list_at(choice, kind.token_ids,
               fmt::format("the answer has no token ids ({}), and text is not enough "
@@ -177,7 +198,11 @@ std::string completion_request(const CompletionRules& rules, const std::vector<i
   const auto set = [&](std::string_view where, const JsonOfServer& value) {
     if (!where.empty()) request[pointer(where)] = value;
   };
-  set(kind.prompt, prompt);
+  if (kind.text.empty()) {
+    set(kind.prompt, prompt);
+  } else {
+    set(kind.prompt, text_of_prompt(rules, prompt));
+  }
   set(kind.length, rules.max_length);
   set(kind.count, count);
   set(kind.model, rules.model);
@@ -185,6 +210,7 @@ std::string completion_request(const CompletionRules& rules, const std::vector<i
   set(kind.temperature, rules.temperature);
   set(kind.seed, seed);
   set(kind.ends, rules.end_tokens);
+  if (!kind.json_text.empty()) set(kind.json_text, request.at(pointer(kind.json_text)).dump());
   return request.dump();
 }
 

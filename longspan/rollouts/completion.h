@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "longspan/registers/rollout_server.h"
+#include "longspan/text/tokenizer.h"
 
 namespace longspan {
 
@@ -20,6 +22,9 @@ struct CompletionRules {
   double temperature;
   std::set<int32_t> end_tokens;
   int64_t vocab_size;
+  // A kind of server with texts
+  std::optional<Tokenizer> tokenizer = {};
+  std::optional<int32_t> end_of_text = {};  // the token after a text that the model ended
 };
 
 /// An answer of a server.
@@ -30,7 +35,8 @@ struct Completion {
   bool operator==(const Completion&) const = default;
 };
 
-/// Returns the body of a request for `count` answers.
+/// Returns the body of a request for `count` answers. Throws UserError, as a clause without the
+/// place: the kind of server takes texts, and no text encodes to the prompt.
 std::string completion_request(const CompletionRules& rules, const std::vector<int32_t>& prompt,
                                int64_t count, uint64_t seed);
 
@@ -38,7 +44,8 @@ std::string completion_request(const CompletionRules& rules, const std::vector<i
 /// broke answers off. Throws UserError, which begins with `place`: no JSON, no answer or too many,
 /// another prompt than the sent one, no token ids, ids outside of the vocabulary, other numbers of
 /// ids and log-probabilities, a log-probability that is missing or above 0, more tokens than
-/// max_length, an end without a token that ends an answer, tokens after such a token.
+/// max_length, an end without a token that ends an answer, tokens after such a token. A text
+/// becomes tokens by completion_of_text().
 std::vector<Completion> completions_from(std::string_view body, const CompletionRules& rules,
                                          const std::vector<int32_t>& prompt, int64_t count,
                                          const std::string& place);

@@ -33,6 +33,23 @@ std::string without_slash(std::string url) {
   return url;
 }
 
+/// Returns the last event of a stream of events, whose lines begin with "data: "; any other body
+/// unchanged.
+std::string last_event(const std::string& body) {
+  const std::string event = "data: ";
+  const size_t last = ("\n" + body).rfind("\n" + event);
+  return body.starts_with(event) ? body.substr(last + event.size()) : body;
+}
+
+/// True if a body of status 200 says that the request failed.
+bool says_failure(const std::string& body) {
+  const auto json = try_parse_json(body);
+  const auto has = [&](const char* key, const nlohmann::json& value) {
+    return json->contains(key) && json->at(key) == value;
+  };
+  return json && json->is_object() && (has("success", false) || has("status", "error"));
+}
+
 std::string clause_of(const HttpAnswer& answer) {
   return answer.status == 0 ? answer.problem : fmt::format("status {}", answer.status);
 }
@@ -87,8 +104,12 @@ std::optional<std::vector<std::vector<Completion>>> ServerClient::answers(
       for (int64_t done = 0; done < missing; done += of_request) {
         // A request that failed is repeated as it was.
         const uint64_t own_seed = seed_of(seed, i, std::ssize(answers[i]) + done);
-        requests.push_back({.url = url_ + std::string(rules.kind.path),
-                            .json = completion_request(rules, prompts[i], of_request, own_seed)});
+        try {
+          requests.push_back({.url = url_ + std::string(rules.kind.path),
+                              .json = completion_request(rules, prompts[i], of_request, own_seed)});
+        } catch (const UserError& error) {
+          throw UserError(fmt::format("prompt {} of {}: {}", i + 1, prompts.size(), error.what()));
+        }
         asked.emplace_back(i, of_request);
       }
     }
@@ -135,11 +156,10 @@ bool ServerClient::post(std::string_view path, const std::string& json, std::str
       if (!patience.wait(clause_of(response), waiting)) return false;
       continue;
     }
-    const auto body = try_parse_json(response.body);
-    const bool refused = body && body->is_object() && body->contains("success") &&
-                         body->at("success") == nlohmann::json(false);
-    if (response.is_good() && !refused) return true;
-    throw UserError(fmt::format("{}. {}", http_failure(request, response), remedy));
+    HttpAnswer last = response;
+    last.body = last_event(response.body);
+    if (response.is_good() && !says_failure(last.body)) return true;
+    throw UserError(fmt::format("{}. {}", http_failure(request, last), remedy));
   }
 }
 

@@ -46,7 +46,8 @@ class ServerClient {
 
   /// Sends a POST of a JSON body, which may be empty, with the same patience. Returns false if
   /// `waiting.stops` returned true. Throws UserError: another status than 2xx, or a JSON object
-  /// with "success": false. `remedy`: further advice.
+  /// with "success": false or, also as the last event of a stream, "status": "error". `remedy`:
+  /// further advice.
   bool post(std::string_view path, const std::string& json, std::string_view remedy,
             const Waiting& waiting) const;
 

@@ -33,6 +33,10 @@ std::string PolicyFolders::path_of(int64_t version) const {
   return fmt::format("{}/{}{}", folder_, kVersion, version);
 }
 
+std::string PolicyFolders::absolute_path_of(int64_t version) const {
+  return fs::absolute(path_of(version)).lexically_normal();
+}
+
 void PolicyFolders::remove_earlier() const {
   std::vector<std::string> earlier;
   std::error_code error;
@@ -66,7 +70,7 @@ std::string PolicyFolders::write(int64_t version) {
       sync_folder(path);
       fs::rename(path, path_of(version));
       sync_folder(folder_);
-      written = fs::absolute(path_of(version)).lexically_normal();
+      written = absolute_path_of(version);
     });
   });
   return written;

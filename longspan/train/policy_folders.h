@@ -21,6 +21,8 @@ class PolicyFolders {
   /// Writes the policy. The first call removes the folders of an earlier run. Returns the absolute
   /// path of the new folder. Collective; throws as all_or_none.
   std::string write(int64_t version);
+  /// Returns the absolute path that write() returns for a version. Any thread may call it.
+  std::string absolute_path_of(int64_t version) const;
   /// Removes the folder of a version. Rank 0 only.
   void remove(int64_t version) const;
 

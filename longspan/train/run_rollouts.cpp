@@ -1,10 +1,14 @@
 #include "longspan/train/run_rollouts.h"
 
+#include <fmt/format.h>
+
 #include <stdexcept>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/data/turns.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/registers/rollout_server.h"
 #include "longspan/registers/stage.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/settings/choices.h"
@@ -24,10 +28,27 @@
 namespace longspan {
 namespace {
 
+/// Returns the token after answers that a server gives as texts; nullopt: it gives tokens. Throws
+/// UserError: there is no such token.
+std::optional<int32_t> end_of_texts(const PolicySettings& policy, const Tokenizer& tokenizer,
+                                    const TurnEncoder& turns) {
+  if (!server_kind_named(policy.rollout_server).token_ids.empty()) return std::nullopt;
+  const std::optional<int32_t> end = end_of_answers(tokenizer, turns);
+  if (!end) {
+    throw UserError(fmt::format(
+        "rollout_server: {} gives texts, and neither the tokenizer nor the chat template has "
+        "a token that ends an answer; give the tokenizer an eos_token",
+        policy.rollout_server));
+  }
+  return end;
+}
+
 std::unique_ptr<AnswerSource> source_of_answers(const RolloutSettings& config,
                                                 const RolloutParts& parts, const RolloutRun& run,
-                                                std::set<int32_t> end_tokens) {
+                                                const Tokenizer& tokenizer,
+                                                const TurnEncoder& turns) {
   const PolicySettings& policy = run.policy;
+  std::set<int32_t> end_tokens = ends_of(tokenizer, turns);
   if (policy.rollout == "self") {
     return std::make_unique<SelfAnswers>(policy, parts.session, std::move(end_tokens));
   }
@@ -38,6 +59,8 @@ std::unique_ptr<AnswerSource> source_of_answers(const RolloutSettings& config,
           policy.rollout_model.empty() ? config.model.model_name_or_path : policy.rollout_model,
       .end_tokens = std::move(end_tokens),
       .vocab_size = parts.session.model().spec.vocab_size,
+      .tokenizer = tokenizer,
+      .end_of_text = end_of_texts(policy, tokenizer, turns),
       .folders =
           std::make_unique<PolicyFolders>(parts.session, run.world, run.notices, parts.data.chat,
                                           config.output.output_dir + "/policy")});
@@ -70,7 +93,7 @@ class Sampled final : public RolloutMaker {
       : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
         turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
                                  parts.template_time)),
-        source_(source_of_answers(config, parts, run, ends_of(tokenizer_, *turns_))),
+        source_(source_of_answers(config, parts, run, tokenizer_, *turns_)),
         conversations_({.policy = run.policy,
                         .source = *source_,
                         .tokenizer = tokenizer_,

@@ -50,6 +50,10 @@ std::string ServerAnswers::adapter_of(int64_t version) const {
   return fmt::format("{}-{}", adapters_, version);
 }
 
+bool ServerAnswers::names_versions() const {
+  return way_ == UpdateWay::kLora || (way_ == UpdateWay::kDisk && kind_.loads_beside);
+}
+
 int64_t ServerAnswers::update(int64_t policy_version) {
   if (way_ == UpdateWay::kNone) return 0;
   const PolicySettings& policy = parts_.run.policy;
@@ -94,7 +98,9 @@ bool ServerAnswers::change_in_place(int64_t version, const std::string& path,
   };
   const auto change = [&] {
     if (way_ == UpdateWay::kDisk) {
-      return post(kind_.load_model, nlohmann::json{{"model_path", path}}.dump());
+      nlohmann::json body;
+      body[nlohmann::json::json_pointer(std::string(kind_.load_field))] = path;
+      return post(kind_.unload_models) && post(kind_.load_model, body.dump());
     }
     return output_of({.key = "rollout_update_command",
                       .command = parts_.run.policy.rollout_update_command,
@@ -137,7 +143,7 @@ void ServerAnswers::resume() const {
 bool ServerAnswers::remove_unused(int64_t batch, const Waiting& waiting) {
   // Batches from `batch` on were begun async_steps batches ago at the earliest, with the weights of
   // that time. Weights in place are replaced already.
-  const int64_t oldest = way_ == UpdateWay::kLora ? batch - parts_.run.policy.async_steps : batch;
+  const int64_t oldest = names_versions() ? batch - parts_.run.policy.async_steps : batch;
   while (!told_.empty()) {
     const int64_t next = told_.size() > 1 ? told_[1].batch : batch;
     if (next > oldest) return true;
@@ -154,14 +160,17 @@ bool ServerAnswers::remove_unused(int64_t batch, const Waiting& waiting) {
 std::optional<std::vector<Answer>> ServerAnswers::answers(const AskedPrompts& asked,
                                                           const Waiting& waiting) {
   const PolicySettings& policy = parts_.run.policy;
+  const bool is_folder = way_ == UpdateWay::kDisk && kind_.loads_beside;
   const CompletionRules rules{
       .kind = kind_,
-      .model = parts_.model,
+      .model = is_folder ? parts_.folders->absolute_path_of(asked.policy_version) : parts_.model,
       .adapter = way_ == UpdateWay::kLora ? adapter_of(asked.policy_version) : "",
       .max_length = policy.max_completion_length,
       .temperature = policy.rollout_temperature,
       .end_tokens = parts_.end_tokens,
-      .vocab_size = parts_.vocab_size};
+      .vocab_size = parts_.vocab_size,
+      .tokenizer = parts_.tokenizer,
+      .end_of_text = parts_.end_of_text};
   auto completions = client_.answers(rules, asked.prompts, asked.count, asked.seed, waiting);
   if (!completions) return std::nullopt;
   std::vector<Answer> answers;

@@ -24,6 +24,8 @@ class ServerAnswers final : public AnswerSource {
     std::string model;  // its name on the server
     std::set<int32_t> end_tokens;
     int64_t vocab_size;
+    Tokenizer tokenizer;
+    std::optional<int32_t> end_of_text;  // the token that ends an answer that is a text
     std::unique_ptr<PolicyFolders> folders;
   };
   explicit ServerAnswers(Parts parts);
@@ -50,13 +52,15 @@ class ServerAnswers final : public AnswerSource {
   /// Removes folders and adapters that no batch from `batch` on uses.
   bool remove_unused(int64_t batch, const Waiting& waiting);
   std::string adapter_of(int64_t version) const;
+  /// True if each request names the version of its weights. The server then has several versions.
+  bool names_versions() const;
 
   Parts parts_;
   const ServerKind& kind_;
   UpdateWay way_;
   ServerClient client_;
   std::string adapters_;   // the beginning of their names, unlike those of other runs
-  std::deque<Told> told_;  // the oldest first; the server has the last one, and adapters of all
+  std::deque<Told> told_;  // the oldest first; the server has the last one, and named ones of all
 };
 
 }  // namespace longspan

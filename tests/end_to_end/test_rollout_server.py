@@ -197,7 +197,7 @@ def test_a_fault_ahead_ends_the_run(models, tmp_path):
 @pytest.mark.parametrize("keys, sentence", [
     (dict(rollout_url=""), "rollout_url is missing"),
     (dict(rollout_update=None), "rollout_update is missing"),
-    (dict(rollout_update="disk"), "rollout_update: disk is for a server that can load a model anew (sglang)"),
+    (dict(rollout_update="disk"), "rollout_update: disk is for a server that can load a model anew (sglang, transformers)"),
     (dict(rollout_update="lora"), "rollout_update: lora is for finetuning_type: lora"),
     (dict(rollout_update="command"), "rollout_update: command wants rollout_update_command"),
     (dict(rollout_server="sglang", rollout_model="base"), "rollout_model: base has no effect with a rollout_server whose"),

@@ -220,20 +220,24 @@ FUZZ_READER(rollouts) {
 /// An answer of a server of rollouts.
 FUZZ_READER(completions) {
   const ServerKind& kind = kServerKinds[choose(input, std::size(kServerKinds))];
+  const Tokenizer& tokenizer = fuzz::small_tokenizer();
   const CompletionRules rules{.kind = kind,
                               .model = "",
                               .adapter = "",
                               .max_length = 8,
                               .temperature = 1,
                               .end_tokens = {2},
-                              .vocab_size = 100};
+                              .vocab_size = tokenizer.vocab_size(),
+                              .tokenizer = tokenizer,
+                              .end_of_text = 2};
   for (const Completion& answer : completions_from(input, rules, {1, 5}, 2, "an answer")) {
     fuzz::require(answer.logprobs.size() == (kind.logprobs.empty() ? 0 : answer.token_ids.size()),
                   "each token has a number, or none has one");
     fuzz::require(!answer.token_ids.empty() && answer.token_ids.size() <= 8, "1 to 8 tokens");
     for (size_t i = 0; i < answer.token_ids.size(); ++i) {
       const bool is_last = i + 1 == answer.token_ids.size();
-      fuzz::require(answer.token_ids[i] >= 0 && answer.token_ids[i] < 100, "ids are known");
+      fuzz::require(answer.token_ids[i] >= 0 && answer.token_ids[i] < tokenizer.vocab_size(),
+                    "ids are known");
       fuzz::require(answer.token_ids[i] != 2 || (is_last && answer.has_end), "one end at most");
       fuzz::require(answer.logprobs.empty() || answer.logprobs[i] <= 0,
                     "log-probabilities are at most 0");
