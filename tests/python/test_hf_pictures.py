@@ -10,11 +10,11 @@ import longspan
 PATCH, MERGE = 4, 2
 
 
-def small_model():
+def small_model(**options):
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     torch.manual_seed(2)
-    text = TEXT | dict(rope_parameters=dict(rope_type="default", mrope_section=[1, 1, 2], rope_theta=10000.0))
+    text = TEXT | options | dict(rope_parameters=dict(rope_type="default", mrope_section=[1, 1, 2], rope_theta=10000.0))
     vision = dict(depth=2, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=PATCH, spatial_merge_size=MERGE,
                   temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1], out_hidden_size=text["hidden_size"])
     return Qwen2_5_VLForConditionalGeneration._from_config(Qwen2_5_VLConfig(
