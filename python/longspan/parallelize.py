@@ -18,7 +18,7 @@ from longspan.errors import UsageError
 
 # Model types (config.model_type of the text part) that tests compare with one process.
 CHECKED_TYPES = frozenset(["gemma2", "gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "qwen2",
-                           "qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next"])
+                           "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"])
 
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "linear_attention"])
 _states: list[State] = []

@@ -23,11 +23,13 @@ MODES = ["auto", "ulysses", "dummy-head-ulysses", "xtuner-ulysses", "async-ulyss
          "striped-ring", "zigzag-ring", "allgather", "llama3", "usp", "loongtrain"]
 # Query heads and kv heads.
 HEADS = {"llama": (6, 2), "qwen2": (7, 7), "qwen3": (4, 2), "gemma3_text": (5, 1), "gpt_oss": (6, 3), "qwen3_moe": (8, 4),
-         "qwen3_5_text": (6, 2), "qwen2_5_vl": (5, 5)}
+         "qwen3_5_text": (6, 2), "qwen3_5_moe_text": (5, 5), "qwen3_next": (4, 2), "gemma2": (6, 2), "mistral": (7, 1),
+         "phi3": (3, 3), "qwen2_vl": (4, 4), "qwen2_5_vl": (5, 5), "qwen3_vl": (6, 2),
+         "qwen3_vl_moe": (3, 1), "qwen3_5": (7, 1), "qwen3_5_moe": (4, 2)}
 HEAD_DIM = 8
-PICTURES = {"qwen2_5_vl"}
+PICTURES = set(test_hf_pictures.KINDS)
 # transformers ignores the documents of a packed row: rows of their own are the reference.
-IGNORE_DOCUMENTS = {"gpt_oss", "qwen3_5_text"}
+IGNORE_DOCUMENTS = {"gpt_oss", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
 
 
 def fits(mode, num_heads, size):
@@ -43,7 +45,7 @@ def model_of(family):
     num_heads, num_kv_heads = HEADS[family]
     options = dict(num_attention_heads=num_heads, num_key_value_heads=num_kv_heads, hidden_size=num_heads * HEAD_DIM)
     if family in PICTURES:
-        return test_hf_pictures.small_model(**options)
+        return test_hf_pictures.small_model(family, **options)
     return hf_models.small_model(family, **options)
 
 
@@ -96,10 +98,15 @@ def expected_of(folder, family):
     return run_forks(1, alone, folder, family)[0]
 
 
+def modes_of(size):
+    """The methods that are trained. One rank attends by itself whatever the method: packed and padded rows are enough."""
+    return MODES if size > 1 else MODES[:2]
+
+
 def shared(rank, folder, family, size):
     """By mode: the numbers, or the text of the UsageError."""
     found = {}
-    for mode in MODES:
+    for mode in modes_of(size):
         trainer = trainer_of(folder, family, is_packed(family, mode, size))
         try:
             longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode=mode)
@@ -122,17 +129,31 @@ def largest(found, expected):
 def test_same_numbers(family, size, tmp_path_factory):
     folder = str(tmp_path_factory.getbasetemp())
     expected = expected_of(folder, family)
-    differences, refused = [], {mode for mode in MODES if not fits(mode, HEADS[family][0], size)}
+    modes = modes_of(size)
+    differences, refused = [], {mode for mode in modes if not fits(mode, HEADS[family][0], size)}
     for found in run_forks(size, shared, folder, family, size, timeout=900):
         assert {mode for mode, numbers in found.items() if isinstance(numbers, str)} == refused, found
         for mode in refused:
             assert f"cannot split {HEADS[family][0]} attention heads" in found[mode], found[mode]
-        for mode in set(MODES) - refused:
+        for mode in set(modes) - refused:
             of_mode = expected[is_packed(family, mode, size)]
             hf_trainer.close(found[mode], of_mode)
             differences.append(largest(found[mode], of_mode))
-    print(f"{family}, {size} ranks: {len(MODES) - len(refused)} modes, refused {sorted(refused)}; largest differences of loss, "
+    print(f"{family}, {size} ranks: {len(modes) - len(refused)} modes, refused {sorted(refused)}; largest differences of loss, "
           "grad_norm, eval_loss: " + ", ".join(f"{max(values):.1e}" for values in zip(*differences)))
+
+
+def test_one_rank():
+    """One rank takes no method."""
+    for mode in MODES:
+        assert longspan.share(longspan.Heads(7, 1, HEAD_DIM, HEAD_DIM), mode=mode).mode == "local"
+
+
+def test_every_family_is_here():
+    from longspan import _pictures
+    from longspan.parallelize import CHECKED_TYPES
+
+    assert set(HEADS) == CHECKED_TYPES | _pictures.CHECKED_TYPES
 
 
 def resumed(rank, folder, family, mode, packed, resume):
