@@ -106,7 +106,8 @@ operators: build setup-tests
 
 test-families: build setup-tests
 	$(SAY) "Every family with every method, and pictures (30 to 45 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
-	  tools/python_tests $(BIN)/python tests/long/every_family.py tests/long/every_picture.py tests/long/every_python_family.py
+	  tools/python_tests $(BIN)/python tests/long/every_family.py tests/long/every_picture.py \
+	  tests/long/every_python_family.py tests/long/every_border.py
 
 $(VENV)/.ready-real-model: $(VENV)/.ready-tests tests/long/requirements.txt
 	@tools/setup_environment $(PYTHON) $(VENV) tests/long/requirements.txt --no-deps

@@ -1,15 +1,26 @@
-"""What tests of other projects check: transformers' registers of attention."""
+"""What tests of other projects check: ring-flash-attention's borders of documents, and transformers' registers of attention."""
 
 import json
 
 import pytest
 import torch
+from forks import run_forks
 from hf_models import small_model, uneven_batches
 from hf_trainer import examples, padded
+from others import BORDERS, attention_errors, tolerance
 from test_hf_pictures import batches as picture_batches
 from test_hf_pictures import small_model as picture_model
 
 import longspan
+
+
+@pytest.mark.parametrize("size, head_dim", [(2, 128), (4, 8)])
+def test_borders(size, head_dim):
+    """ring-flash-attention: borders of documents inside of ranks' parts. tests/long/every_border.py has its own lengths."""
+    cases = {name: BORDERS[name] for name in ("ring / 8", "zigzag / 8", "prepared")}
+    for found in run_forks(size, attention_errors, cases, head_dim):
+        for (name, mode), errors in found.items():
+            assert max(errors) < tolerance(cases[name]), (name, mode, errors)
 
 
 def parallel(model, batches, **options):
