@@ -8,7 +8,7 @@
 # make wheel TORCH=2.11.0  the wheel for that version of torch (without TORCH: for the newest), into dist/
 # make test-device  the tests that train, on simulated GPUs
 # make operators  the same, which writes the list of operators that they dispatch (tests/dispatched_operators.txt)
-# make test-families  every model family with every method, and rows with pictures, on 2 to 5 processes, beside one process
+# make test-families  every model family with every method, in the program and from Python, and rows with pictures, on 2 to 5 processes, beside one process
 # make test-real-model  training a real model beside transformers, PEFT, TRL and fp64
 # make test-real-server  rollouts of the real `transformers serve`
 # make same-bits OLD=folder  many small runs by another build's program and by this one's, compared to the bit
@@ -106,8 +106,9 @@ operators: build setup-tests
 	@$(BIN)/python tests/dispatched_operators.py write $(OPERATORS)
 
 test-families: build setup-tests
-	$(SAY) "Every family with every method, and pictures (20 to 30 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
-	  tools/python_tests $(BIN)/python tests/long/every_family.py tests/long/every_picture.py
+	$(SAY) "Every family with every method, and pictures (30 to 45 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	  tools/python_tests $(BIN)/python tests/long/every_family.py tests/long/every_picture.py \
+	  tests/long/every_python_family.py tests/long/every_border.py
 
 $(VENV)/.ready-real-model: $(VENV)/.ready-tests tests/long/requirements.txt
 	@tools/setup_environment $(PYTHON) $(VENV) tests/long/requirements.txt --no-deps

@@ -144,8 +144,12 @@ def take_over(name: str) -> None:
         return
     own = outside_graphs(attention_forward)
 
-    def attention_of_both(*given: Any, **named: Any) -> Any:
-        return (attention if named.get(ROWS) is None else own)(*given, **named)
+    def attention_of_both(module: Any, *given: Any, **named: Any) -> Any:
+        from longspan.parallelize import state_of
+
+        rows = named.get(ROWS)  # a vision tower, which has a config of another kind, gets them as well
+        shares = rows is not None and type(module.config) is type(state_of(rows.key).config)
+        return (own if shares else attention)(module, *given, **named)
 
     def mask_of_both(*, config: Any = None, **named: Any) -> Any:
         from longspan.parallelize import shares_rows

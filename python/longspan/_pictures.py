@@ -1,6 +1,7 @@
 """Models of pictures: each rank encodes all pictures of a row, and the language model runs on the rank's tokens.
 
-B: rows, S: tokens of a whole row, T: tokens of this rank, C: channels of positions (text, time, height, width).
+B: rows, S: tokens of a whole row, T: tokens of this rank, C: channels of positions (text, time, height, width), I: tokens of
+pictures in all rows, D: elements of an embedding.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from longspan._state import State, outside_graphs
 from longspan.errors import UsageError
 
 # Types of whole models (config.model_type) whose language model gets all embeddings and positions as arguments.
-CHECKED_TYPES = frozenset(["qwen2_5_vl"])
+CHECKED_TYPES = frozenset(["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"])
 
 
 def install(model: torch.nn.Module, state: State) -> None:
@@ -31,7 +32,19 @@ def install(model: torch.nn.Module, state: State) -> None:
         if positions is None:  # rows without pictures
             positions = torch.arange(embeddings.shape[1], device=embeddings.device).expand(3, *embeddings.shape[:2])
         own = torch.stack([take(rows.index, channel, 0) for channel in positions])  # [C, B, T] of [C, B, S]
-        return given, named | dict(inputs_embeds=take(rows.index, embeddings, 0), position_ids=own, attention_mask=None)
+        cut = dict(inputs_embeds=take(rows.index, embeddings, 0), position_ids=own, attention_mask=None)
+        if named.get("visual_pos_masks") is not None:
+            cut |= _deep_features(rows.index, named["visual_pos_masks"], named["deepstack_visual_embeds"])
+        return given, named | cut
 
     language_model: Any = model.get_decoder()  # pyright: ignore[reportCallIssue]
     language_model.register_forward_pre_hook(outside_graphs(before_language_model), with_kwargs=True)
+
+
+def _deep_features(index: torch.Tensor, is_picture: torch.Tensor, features: list[torch.Tensor]) -> dict[str, Any]:
+    """Qwen3-VL's features for the outputs of the first layers. is_picture: [B, S]. features: for each of these layers [I, D], in
+    the order of the tokens of `is_picture`. Returns this rank's: [B, T], and its part of each layer's."""
+    number = (is_picture.flatten().cumsum(0) - 1).view_as(is_picture)
+    own = take(index, is_picture, False)
+    places = take(index, number, 0)[own]
+    return dict(visual_pos_masks=own, deepstack_visual_embeds=[layer[places] for layer in features])

@@ -30,6 +30,7 @@ class State:
     data_size: int
     config: Any  # of the model's text part
     num_parameters: int
+    attentions: tuple[str, ...]  # names of transformers' attention that share rows: the model's own, and longspan's
     unshared: bool = False  # the model runs on whole rows (whole_rows())
     fused_head: bool = False  # the head computes losses (_head.py)
     head_labels: Optional[torch.Tensor] = None  # of the forward that runs, if the head computes losses
@@ -65,7 +66,15 @@ class State:
         if not isinstance(rows, Rows) or rows.key != self.key:
             raise UsageError(f"{type(module).__name__} got whole rows: pass batches of the loader that parallelize() "
                              "returned as model(**batch), or run the model within longspan.whole_rows(model)")
-        _refuse_arguments(module, given, named, rows.index is not None)
+        whole_config: Any = module.config
+        config = whole_config.get_text_config()  # of a copy of the model, not self.config
+        if config._attn_implementation not in self.attentions:
+            own = repr(self.attentions[0])
+            if config is not whole_config:
+                own = f"{{'text_config': {own}}}"
+            raise UsageError(f"{type(module).__name__} has the attention {config._attn_implementation!r} now, which knows nothing "
+                             f"of rows that ranks share: call model.set_attn_implementation({own})")
+        _refuse_arguments(type(module).__name__, config, given, named, rows.index is not None)
         self.check_same_batch(rows, next(module.parameters()).device)
         if self.fused_head and named.get("labels") is not None:
             self.head_labels = named.get("shift_labels")
@@ -109,10 +118,8 @@ class State:
 
 
 def _refuse_arguments(
-    module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any], takes_whole_rows: bool
+    name: str, config: Any, given: tuple[Any, ...], named: dict[str, Any], takes_whole_rows: bool
 ) -> None:
-    name = type(module).__name__
-    config = getattr(module, "config", None)
     if given:
         raise UsageError(f"{name} got {len(given)} arguments without names: pass batches as model(**batch)")
     for argument in ("use_cache", "past_key_values", "output_attentions", "output_router_logits", "logits_to_keep",

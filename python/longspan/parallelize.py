@@ -13,12 +13,12 @@ from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
 from longspan._rows import RowCutter
 from longspan._state import State, agree, outside_graphs, sequence_group
-from longspan.attention import DEFAULT_TIMEOUT, Heads, Sharing, share
+from longspan.attention import DEFAULT_TIMEOUT, Heads, share
 from longspan.errors import UsageError
 
 # Model types (config.model_type of the text part) that tests compare with one process.
 CHECKED_TYPES = frozenset(["gemma2", "gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "qwen2",
-                           "qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next"])
+                           "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"])
 
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "linear_attention"])
 _states: list[State] = []
@@ -67,14 +67,13 @@ def parallelize(
           f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, fused_loss={fused_loss}, {heads}")
     group, data_rank, data_size = sequence_group(sequence_parallel_size)
     if sequence_parallel_size == 1:
-        group, sharing = None, Sharing(None, "local")
-    else:
-        sharing = share(heads, group=group, mode=mode, ulysses_degree=ulysses_degree, num_tokens=num_tokens, dtype=dtype,
-                        device=next(base.parameters()).device, timeout=timeout)
+        group = None
+    sharing = share(heads, group=group, mode=mode, ulysses_degree=ulysses_degree, num_tokens=num_tokens, dtype=dtype,
+                    device=next(base.parameters()).device, timeout=timeout)
     has_pictures = config is not base.config
     cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {}, has_pictures)
     state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config,
-                  sum(1 for _ in base.parameters()))
+                  sum(1 for _ in base.parameters()), (takeover or _hf_attention.NAME, _hf_attention.NAME))
     _states.append(state)
 
     _hf_attention.install()

@@ -7,6 +7,7 @@ TEXT = dict(vocab_size=96, hidden_size=48, intermediate_size=64, num_hidden_laye
             use_cache=False)  # with a cache transformers ignores the documents of packed rows
 LINEAR = dict(layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
               linear_key_head_dim=8, linear_value_head_dim=6)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 OPTIONS = {
     "llama": {},
     "qwen2": {},
@@ -18,10 +19,11 @@ OPTIONS = {
     "gemma3_text": dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"]),
     "gpt_oss": dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"], num_local_experts=4,
                     num_experts_per_tok=2),
-    "qwen3_next": LINEAR | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
-                                shared_expert_intermediate_size=32),
+    "qwen3_next": LINEAR | EXPERTS | dict(shared_expert_intermediate_size=32),
     "qwen3_5_text": LINEAR,
-    "qwen3_moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True),
+    "qwen3_5_moe_text": LINEAR | EXPERTS | dict(shared_expert_intermediate_size=32),
+    "qwen3_moe": EXPERTS | dict(norm_topk_prob=True),
+    "qwen3_vl_moe_text": EXPERTS,
 }
 
 

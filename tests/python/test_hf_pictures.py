@@ -3,23 +3,36 @@
 import pytest
 import torch
 from forks import run_forks
-from hf_models import TEXT, train
+from hf_models import OPTIONS, TEXT, train
 
 import longspan
 
 PATCH, MERGE = 4, 2
 
 
-def small_model():
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+VISION = dict(depth=2, num_heads=2, patch_size=PATCH, spatial_merge_size=MERGE, temporal_patch_size=2)
+LATER = dict(hidden_size=32, intermediate_size=48, num_position_embeddings=36)
+DEEP = LATER | dict(deepstack_visual_indexes=[0, 1])
+KINDS = {
+    "qwen2_vl": dict(embed_dim=32, mlp_ratio=2),
+    "qwen2_5_vl": dict(hidden_size=32, intermediate_size=48, window_size=16, fullatt_block_indexes=[1]),
+    "qwen3_vl": DEEP,
+    "qwen3_vl_moe": DEEP,
+    "qwen3_5": LATER,
+    "qwen3_5_moe": LATER,
+}
+
+
+def small_model(family="qwen2_5_vl", **options):
+    from transformers import AutoConfig, AutoModelForImageTextToText
 
     torch.manual_seed(2)
-    text = TEXT | dict(rope_parameters=dict(rope_type="default", mrope_section=[1, 1, 2], rope_theta=10000.0))
-    vision = dict(depth=2, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=PATCH, spatial_merge_size=MERGE,
-                  temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1], out_hidden_size=text["hidden_size"])
-    return Qwen2_5_VLForConditionalGeneration._from_config(Qwen2_5_VLConfig(
-        text_config=text, vision_config=vision, image_token_id=90, video_token_id=91, vision_start_token_id=92,
-        vision_end_token_id=93))
+    text = TEXT | OPTIONS.get(family + "_text", {}) | dict(rope_parameters=dict(
+        rope_type="default", mrope_section=[1, 1, 2], rope_theta=10000.0)) | options
+    size = "hidden_size" if family == "qwen2_vl" else "out_hidden_size"
+    config = AutoConfig.for_model(family, text_config=text, vision_config=VISION | KINDS[family] | {size: text["hidden_size"]},
+                                  image_token_id=90, video_token_id=91, vision_start_token_id=92, vision_end_token_id=93)
+    return AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
 
 
 def batches():
@@ -48,18 +61,31 @@ def batches():
     return made
 
 
-def shared(rank, mode, size):
-    model, loader = longspan.parallelize(small_model(), batches(), sequence_parallel_size=size, mode=mode)
-    return train(model, loader)
+def shared(rank, size, runs):
+    found = []
+    for family, options in runs:
+        model, loader = longspan.parallelize(small_model(family), batches(), sequence_parallel_size=size, **options)
+        found.append(train(model, loader))
+    return found
 
 
-@pytest.mark.parametrize("mode, size", [("ulysses", 2), ("zigzag-ring", 3)])
-def test_pictures(mode, size):
-    expected = train(small_model(), batches())
-    for found in run_forks(size, shared, mode, size):
-        for ours, theirs in zip(found[0], expected[0], strict=True):
-            assert ours == (pytest.approx(theirs[0], abs=1e-5), pytest.approx(theirs[1], abs=1e-4))
-        assert found[1] == pytest.approx(expected[1], abs=1e-5)
+@pytest.mark.parametrize("size, runs", [
+    (2, [("qwen2_5_vl", dict(mode="ulysses")), ("qwen3_vl", dict(mode="zigzag-ring", takeover="sdpa"))]),
+    (3, [(family, dict(mode=mode)) for family, mode in zip(KINDS, ["auto", "zigzag-ring", "striped-ring"] * 2)]),
+])
+def test_pictures(size, runs):
+    expected = [train(small_model(family), batches()) for family, _ in runs]
+    for results in run_forks(size, shared, size, runs):
+        for found, wanted in zip(results, expected, strict=True):
+            for ours, theirs in zip(found[0], wanted[0], strict=True):
+                assert ours == (pytest.approx(theirs[0], abs=1e-5), pytest.approx(theirs[1], abs=1e-4)), (found, wanted)
+            assert found[1] == pytest.approx(wanted[1], abs=1e-5)
+
+
+def test_every_family():
+    from longspan._pictures import CHECKED_TYPES
+
+    assert set(KINDS) == CHECKED_TYPES
 
 
 def test_refused():
@@ -67,3 +93,6 @@ def test_refused():
     _, loader = longspan.parallelize(small_model(), [batch | dict(position_ids=batch["input_ids"])], sequence_parallel_size=1)
     with pytest.raises(longspan.UsageError, match="position_ids and cu_seq_lens_q are not possible with pictures"):
         next(iter(loader))
+    model, loader = longspan.parallelize(small_model("qwen3_vl_moe", output_router_logits=True), [batch], sequence_parallel_size=1)
+    with pytest.raises(longspan.UsageError, match="got output_router_logits"):
+        model(**next(iter(loader)))

@@ -46,7 +46,7 @@ def test_plain_loop(family, size, modes):
 
 # Of gated delta networks, 4 value heads and 2 key heads: 1 rank has both, with 3 a key head is on two, with 5 a rank has none.
 FAMILIES = ["qwen3", "mistral", "phi3", "gemma3_text", "gpt_oss", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_text",
-            "gemma2"]
+            "gemma2", "qwen3_5_moe_text"]
 SPLITS = [("zigzag-ring", uneven_batches(3)), ("auto", packed_batches(3)), ("allgather", uneven_batches(3)),
           ("zigzag-ring", packed_batches(3))]
 

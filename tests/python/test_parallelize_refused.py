@@ -23,6 +23,7 @@ def test_models():
     from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
     refused("sequence_parallel_size=2, and there are 1 ranks", parallel, small_model("llama"), sequence_parallel_size=2)
+    refused("rings is not a mode", parallel, small_model("llama"), mode="rings")
     refused("attention_dropout is 0.1", parallel, small_model("llama", attention_dropout=0.1))
     bloom = AutoModel.from_config(AutoConfig.for_model("gpt_neox", hidden_size=16, num_hidden_layers=1,
                                                        num_attention_heads=2, intermediate_size=16, vocab_size=16))
