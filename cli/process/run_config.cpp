@@ -4,6 +4,7 @@
 
 #include "cli/process/launcher_environment.h"
 #include "cli/process/resources.h"
+#include "longspan/config/config.h"
 
 namespace longspan {
 

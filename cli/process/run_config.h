@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "longspan/config/config.h"
-
 namespace longspan {
+
+struct Config;
 
 /// Loads the configuration of a run (see load_config), with the values that depend on this process:
 /// the launcher's part of the output, and preprocessing_num_workers, by default the number of
