@@ -70,9 +70,9 @@ def test_switch(takeover):
     with pytest.raises(ValueError, match='`attn_implementation="foo"` is not supported'):
         model.set_attn_implementation("foo")
     assert model.config._attn_implementation == name and loss_of(model, cut[0]) == expected
-    for direction in (dict(is_causal=False), dict(output_attentions=True)):
-        with pytest.raises(longspan.UsageError, match=next(iter(direction))):
-            model(**cut[0], **direction)
+    for argument, named in ((dict(is_causal=False), "only causal attention"), (dict(output_attentions=True), "output_attentions")):
+        with pytest.raises(longspan.UsageError, match=named):
+            model(**cut[0], **argument)
 
 
 @pytest.mark.parametrize("takeover", [None, "sdpa"])
