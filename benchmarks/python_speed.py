@@ -84,7 +84,8 @@ class Side:
 
 
 def run(options, python: Path, way: str, ranks: int, heads: Heads, place, side: Side) -> None:
-    checkpoint = make_checkpoint(options.out / f"model-{options.vocab}-{heads.query}-{heads.kv}", options.vocab, heads=(heads.query, heads.kv))
+    checkpoint = make_checkpoint(options.out / f"model-{options.vocab}-{heads.query}-{heads.kv}", options.vocab,
+                                 heads=(heads.query, heads.kv))
     rows = options.out / f"rows-{options.tokens}"
     if not (rows / "tokens.json").exists():
         make_rows(rows, checkpoint, Case(options.tokens, options.vocab, 0.9, False), 16)
@@ -93,7 +94,8 @@ def run(options, python: Path, way: str, ranks: int, heads: Heads, place, side: 
     threads = max(1, os.cpu_count() // ranks)
     job = dict(way=way, ranks=ranks, row_tokens=options.tokens, mode=options.mode, package=str(options.package),
                checkpoint=str(checkpoint), tokens=str(rows / "tokens.json"), output=str(folder / "result"),
-               output_dir=str(folder / "run"), steps=options.steps, checkpointing=options.checkpointing, learning_rate=1e-4, threads=threads)
+               output_dir=str(folder / "run"), steps=options.steps, checkpointing=options.checkpointing,
+               learning_rate=1e-4, threads=threads)
     (folder / "job.json").write_text(json.dumps(job))
     side.foreign = max(side.foreign, run_ranks([str(python), str(WORKER), str(folder / "job.json")], ranks, threads,
                                                folder / "log.txt", place))

@@ -18,6 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from trainer_job import read_job, training_arguments
 
+
 def memory(key):
     return int(re.search(rf"{key}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
@@ -83,7 +84,7 @@ def deepspeed(job, model, rows):
     from accelerate.utils import DeepSpeedSequenceParallelConfig
 
     config = dict(train_micro_batch_size_per_gpu=1, gradient_accumulation_steps=1, gradient_clipping=1.0,
-                  zero_optimization=dict(stage=job.get("zero_stage", 0)), zero_allow_untested_optimizer=True)
+                  zero_optimization=dict(stage=0), zero_allow_untested_optimizer=True)
     sharing = ParallelismConfig(sp_size=job["ranks"], sp_backend="deepspeed", sp_handler=DeepSpeedSequenceParallelConfig(
         sp_seq_length_is_variable=True, sp_attn_implementation="sdpa"))
     return trainer_of(job, model, rows, collator=collate_positions, deepspeed=config, parallelism_config=sharing,
@@ -98,7 +99,7 @@ def accelerate(job, model, rows):
     # accelerate shards the model by FSDP beside context parallelism, which it does on GPUs only; here DDP averages gradients.
     ParallelismConfig._validate_accelerator = lambda self, accelerator: None
     sharing = ParallelismConfig(cp_size=job["ranks"], cp_backend="torch",
-                                cp_handler=TorchContextParallelConfig(cp_comm_strategy=job.get("rotation", "allgather")))
+                                cp_handler=TorchContextParallelConfig(cp_comm_strategy="allgather"))
     return trainer_of(job, model, rows, collator=collate_positions, parallelism_config=sharing)
 
 

@@ -186,7 +186,7 @@ inline constexpr ServerKind kServerKinds[] = {
      .temperature = "/generation_config/temperature",
      .seed = "/seed",
      .ends = "/generation_config/eos_token_id",
-     // What is left out here is read from the model's generation_config.json.
+     // The server reads all other settings from the model's generation_config.json.
      .fixed = R"({"stream": false,
                   "generation_config": {"do_sample": true, "num_beams": 1, "top_k": 0, "top_p": 1.0,
                                         "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0,

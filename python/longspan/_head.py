@@ -22,6 +22,8 @@ MODEL_TYPES = frozenset(["gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "
 def install(base: Any, state: State) -> None:
     """Replaces the forward of a model's head. Raises UsageError if the head is another than a matrix, or the model changes
     its logits."""
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
     head, name = base.get_output_embeddings(), state.config.model_type
     if name not in MODEL_TYPES:
         raise UsageError(f"fused_loss=True is not possible for {name}, only for {', '.join(sorted(MODEL_TYPES))}: leave it out")
@@ -30,6 +32,9 @@ def install(base: Any, state: State) -> None:
     if type(head) is not torch.nn.Linear or head.bias is not None:
         raise UsageError(f"fused_loss=True needs a head that is a torch.nn.Linear without bias, and {name} has {head}: leave it "
                          "out")
+    if base.loss_function is not ForCausalLMLoss:
+        raise UsageError(f"fused_loss=True takes transformers' own loss, and {name} has the loss_function "
+                         f"{base.loss_function}: leave fused_loss out")
     whole = head.forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:

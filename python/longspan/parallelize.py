@@ -82,11 +82,11 @@ def parallelize(
     else:
         _hf_attention.take_over(takeover)
         config._attn_implementation = takeover
+    if fused_loss:
+        _head.install(base, state)
     if hasattr(base, "loss_function"):
         base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared,  # pyright: ignore
                                            lambda: state.head_labels is not None)
-    if fused_loss:
-        _head.install(base, state)
     _recurrent.install(base, state)
     if has_pictures:
         _pictures.install(base, state)

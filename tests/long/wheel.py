@@ -76,7 +76,7 @@ def main():
 def requirements(folder, minor):
     """Torch and what the scripts of examples/python import."""
     file = folder / "requirements.txt"
-    file.write_text(f"torch=={minor}.*\nnumpy\ntransformers==5.23.0\n")
+    file.write_text(f"torch=={minor}.*\nnumpy\ntransformers==5.23.0\naccelerate==1.15.0\n")
     return file
 
 

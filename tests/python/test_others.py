@@ -1,4 +1,4 @@
-"""What tests of other projects check: ring-flash-attention's borders of documents, and transformers' registers of attention."""
+"""Cases of other projects' tests: ring-flash-attention's borders of documents, and transformers' registers of attention."""
 
 import json
 

@@ -40,6 +40,9 @@ def test_models():
     biased = small_model("llama")
     biased.lm_head = torch.nn.Linear(48, 96)
     refused("without bias", parallel, biased, fused_loss=True)
+    own = small_model("llama")
+    own.loss_function = lambda *given, **named: None
+    refused("takes transformers' own loss", parallel, own, fused_loss=True)
 
 
 def test_batches():
