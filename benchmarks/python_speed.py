@@ -44,6 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="auto", help="longspan's sequence_parallel_mode (default auto)")
     parser.add_argument("--vocab", type=int, default=4096, help="tokens of the vocabulary (default 4096)")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
+    parser.add_argument("--bf16", action="store_true", help="bf16=True of Trainer: autocast, with weights in fp32")
     parser.add_argument("--steps", type=int, default=3, help="steps of a run; the first does not count (default 3)")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each side, in turns (default 2)")
     parser.add_argument("--no-uneven", action="store_true", help="leaves out the cases of 8 and 7 heads")
@@ -94,7 +95,7 @@ def run(options, python: Path, way: str, ranks: int, heads: Heads, place, side: 
     threads = max(1, os.cpu_count() // ranks)
     job = dict(way=way, ranks=ranks, row_tokens=options.tokens, mode=options.mode, package=str(options.package),
                checkpoint=str(checkpoint), tokens=str(rows / "tokens.json"), output=str(folder / "result"),
-               output_dir=str(folder / "run"), steps=options.steps, checkpointing=options.checkpointing,
+               output_dir=str(folder / "run"), steps=options.steps, checkpointing=options.checkpointing, bf16=options.bf16,
                learning_rate=1e-4, threads=threads)
     (folder / "job.json").write_text(json.dumps(job))
     side.foreign = max(side.foreign, run_ranks([str(python), str(WORKER), str(folder / "job.json")], ranks, threads,
@@ -119,7 +120,7 @@ def measure(options, python: Path, title: str, runs: dict[str, tuple[str, Heads]
 
 def compare(options, python: Path, ranks: int, place) -> list[dict]:
     link = f", {options.link_rate:g} Mbit/s" if options.link_rate else ""
-    more = ", checkpointing" if options.checkpointing else ""
+    more = "".join(f", {name}" for name in ("checkpointing", "bf16") if getattr(options, name))
     title = f"{options.tokens} tokens, vocabulary {options.vocab}, {EVEN.query}/{EVEN.kv} heads, {ranks} ranks{more}{link}"
     sides = measure(options, python, title, {way: (way, EVEN) for way in [*OURS, *options.peers]}, ranks, place)
     ours, leanest = sides["longspan"], sides["longspan_fused"]

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 #include <torch/library.h>
 
 #include <tuple>
@@ -39,7 +40,7 @@ std::array<int64_t, 3> three(Ints degrees) {
 }
 
 void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
-                  MaybeTensor sinks_N) {
+                  const at::Tensor& sinks_N) {
   const auto fail = [&](const char* limit) {
     throw UserError(fmt::format("attention: q {}, k {}, v {}: {}", q_TNH.sizes(), k_TMH.sizes(),
                                 v_TMV.sizes(), limit));
@@ -59,9 +60,9 @@ void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Te
       fail("all must have the same dtype and device");
     }
   }
-  if (sinks_N && (sinks_N->dim() != 1 || sinks_N->size(0) != q_TNH.size(1))) {
+  if (sinks_N.defined() && (sinks_N.dim() != 1 || sinks_N.size(0) != q_TNH.size(1))) {
     throw UserError(fmt::format("attention: sinks {} must be one number for each of {} heads",
-                                sinks_N->sizes(), q_TNH.size(1)));
+                                sinks_N.sizes(), q_TNH.size(1)));
   }
 }
 
@@ -72,35 +73,71 @@ SharedRows chosen(const SharedRows& rows, const AttentionSpec& spec, const Plann
   return {rows.process_group, std::string(plan.method->name), degrees_of(plan)};
 }
 
+/// The arguments that are no tensors.
+struct AttendOptions : torch::CustomClassHolder {
+  std::string group, method;
+  std::vector<int64_t> degrees;
+  double scale = 0;
+  std::optional<int64_t> window;
+  std::optional<double> softcap;
+  int64_t timeout = 0;
+
+  template <typename Operator, typename... Tensors>
+  auto call(const Operator& function, const Tensors&... tensors) const {
+    return function.call(tensors..., group, method, degrees, scale, window, softcap, timeout);
+  }
+};
+
+c10::intrusive_ptr<AttendOptions> options_of(const std::string& group, const std::string& method,
+                                             Ints degrees, double scale,
+                                             std::optional<int64_t> window,
+                                             std::optional<double> softcap, int64_t timeout) {
+  auto options = c10::make_intrusive<AttendOptions>();
+  options->group = group;
+  options->method = method;
+  options->degrees = degrees.vec();
+  options->scale = scale;
+  options->window = window;
+  options->softcap = softcap;
+  options->timeout = timeout;
+  return options;
+}
+
 /// `documents`: of the padded or of the unpadded row (packing_numbers.h); empty: one document.
+at::Tensor attend_with(const AttentionInputs& inputs, MaybeTensor documents,
+                       const AttendOptions& options, AttentionCheckpoint checkpoint) {
+  const at::Tensor &q_TNH = inputs.q_TNH, &k_TMH = inputs.k_SMH, &v_TMV = inputs.v_SMH;
+  check_shapes(q_TNH, k_TMH, v_TMV, inputs.sinks_N);
+  AttentionSpec spec = heads_of({q_TNH.size(1), k_TMH.size(1), q_TNH.size(2), v_TMV.size(2)});
+  spec.scale = options.scale;
+  spec.window = options.window;
+  spec.softcap = options.softcap;
+  spec.has_sinks = inputs.sinks_N.defined();
+  const int64_t size = options.group.empty() ? 1 : place_in(options.group).size;
+  const int64_t num_tokens = q_TNH.size(0) * size;
+  const Packing row = documents ? packing_of_numbers(*documents) : Packing::single(num_tokens);
+  const SharedRows rows = chosen({options.group, options.method, three(options.degrees)}, spec,
+                                 {.num_tokens = row.num_tokens(),
+                                  .element_bytes = static_cast<int64_t>(q_TNH.element_size()),
+                                  .cuda = q_TNH.is_cuda()});
+  AttentionContext& context = context_of(rows, spec, q_TNH.is_cuda(), options.timeout);
+  const Packing packing = context.plan.method->padded_row(context.plan, row);
+  if (packing.num_tokens() != num_tokens) {
+    throw UserError(fmt::format(
+        "attention: {} ranks with {} tokens each hold {}, and the documents of the padded row "
+        "have {}: pass the lengths that token_order() returned",
+        size, q_TNH.size(0), num_tokens, packing.num_tokens()));
+  }
+  return context.attention->attend(inputs, spec, packing, checkpoint);
+}
+
 at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
                   MaybeTensor sinks_N, MaybeTensor documents, const std::string& group,
                   const std::string& method, Ints degrees, double scale,
                   std::optional<int64_t> window, std::optional<double> softcap, int64_t timeout) {
   return for_python([&] {
-    check_shapes(q_TNH, k_TMH, v_TMV, sinks_N);
-    AttentionSpec spec = heads_of({q_TNH.size(1), k_TMH.size(1), q_TNH.size(2), v_TMV.size(2)});
-    spec.scale = scale;
-    spec.window = window;
-    spec.softcap = softcap;
-    spec.has_sinks = sinks_N.has_value();
-    const int64_t size = group.empty() ? 1 : place_in(group).size;
-    const int64_t num_tokens = q_TNH.size(0) * size;
-    const Packing row = documents ? packing_of_numbers(*documents) : Packing::single(num_tokens);
-    const SharedRows rows = chosen({group, method, three(degrees)}, spec,
-                                   {.num_tokens = row.num_tokens(),
-                                    .element_bytes = static_cast<int64_t>(q_TNH.element_size()),
-                                    .cuda = q_TNH.is_cuda()});
-    AttentionContext& context = context_of(rows, spec, q_TNH.is_cuda(), timeout);
-    const Packing packing = context.plan.method->padded_row(context.plan, row);
-    if (packing.num_tokens() != num_tokens) {
-      throw UserError(fmt::format(
-          "attention: {} ranks with {} tokens each hold {}, and the documents of the padded row "
-          "have {}: pass the lengths that token_order() returned",
-          size, q_TNH.size(0), num_tokens, packing.num_tokens()));
-    }
-    return context.attention->attend({q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor())}, spec,
-                                     packing);
+    return attend_with({q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor())}, documents,
+                       *options_of(group, method, degrees, scale, window, softcap, timeout), {});
   });
 }
 
@@ -113,6 +150,49 @@ at::Tensor attend_only(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const a
   return attend(q_TNH, k_TMH, v_TMV, sinks_N, documents, group, method, degrees, scale, window,
                 softcap, timeout)
       .contiguous();
+}
+
+/// The attention results of one checkpointed region. Its forward saves them, and each recomputation
+/// replays them, in the same order.
+struct SavedResults : torch::CustomClassHolder {
+  SavedAttention saved, replayed;
+  std::vector<uint32_t> versions;  // of saved outputs
+  bool replays = false;
+};
+using SavedPointer = c10::intrusive_ptr<SavedResults>;
+
+SavedPointer saved_attention() { return c10::make_intrusive<SavedResults>(); }
+
+void replay_attention(const SavedPointer& results) {
+  results->replays = true;
+  results->replayed = results->saved;
+  for (size_t i = 0; i < results->versions.size(); ++i) {
+    TORCH_CHECK_VALUE(results->saved.results[i].out_TNH._version() == results->versions[i],
+                      "attention: the output was changed in place after the forward, and gradient "
+                      "checkpointing saved the output: change a copy, or pass save_attention=False");
+  }
+}
+
+/// Attention within a checkpointed region.
+at::Tensor attend_saved(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
+                        MaybeTensor sinks_N, MaybeTensor documents, const std::string& group,
+                        const std::string& method, Ints degrees, double scale,
+                        std::optional<int64_t> window, std::optional<double> softcap,
+                        int64_t timeout, const SavedPointer& results) {
+  return for_python([&] {
+    const AttentionCheckpoint checkpoint =
+        results->replays ? AttentionCheckpoint::replaying(results->replayed)
+                         : AttentionCheckpoint::saving(results->saved);
+    at::Tensor out_TNV = attend_with(
+        {q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor())}, documents,
+        *options_of(group, method, degrees, scale, window, softcap, timeout), checkpoint);
+    if (!results->replays) {
+      for (size_t i = results->versions.size(); i < results->saved.results.size(); ++i) {
+        results->versions.push_back(results->saved.results[i].out_TNH._version());
+      }
+    }
+    return out_TNV;
+  });
 }
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
@@ -133,21 +213,6 @@ Gradients attend_backward(const at::Tensor& dout_TNV, const at::Tensor& q_TNH,
   return {d[0].contiguous(), d[1].contiguous(), d[2].contiguous(),
           d[3].defined() ? d[3].contiguous() : at::empty({0}, q_TNH.options())};
 }
-
-/// The arguments that are no tensors.
-struct AttendOptions : torch::CustomClassHolder {
-  std::string group, method;
-  std::vector<int64_t> degrees;
-  double scale;
-  std::optional<int64_t> window;
-  std::optional<double> softcap;
-  int64_t timeout;
-
-  template <typename Operator, typename... Tensors>
-  auto call(const Operator& function, const Tensors&... tensors) const {
-    return function.call(tensors..., group, method, degrees, scale, window, softcap, timeout);
-  }
-};
 
 struct TracedAttention : torch::autograd::Function<TracedAttention> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q_TNH,
@@ -184,15 +249,8 @@ at::Tensor attend_and_record(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
     return attend(q_TNH, k_TMH, v_TMV, sinks_N, documents, group, method, degrees, scale, window,
                   softcap, timeout);
   }
-  auto options = c10::make_intrusive<AttendOptions>();
-  options->group = group;
-  options->method = method;
-  options->degrees = degrees.vec();
-  options->scale = scale;
-  options->window = window;
-  options->softcap = softcap;
-  options->timeout = timeout;
-  return TracedAttention::apply(q_TNH, k_TMH, v_TMV, sinks_N, documents, options);
+  return TracedAttention::apply(q_TNH, k_TMH, v_TMV, sinks_N, documents,
+                                options_of(group, method, degrees, scale, window, softcap, timeout));
 }
 
 /// Returns, for each token of a rank, the index in the unpadded row (-1: padding), and the
@@ -247,6 +305,16 @@ TORCH_LIBRARY_FRAGMENT(longspan, library) {
       "attend_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? sinks, "
       "Tensor? documents, str group, str method, int[] degrees, float scale, int? window, "
       "float? softcap, int timeout) -> (Tensor, Tensor, Tensor, Tensor)");
+  library.class_<SavedResults>("SavedAttention");
+  library.def("saved_attention() -> __torch__.torch.classes.longspan.SavedAttention",
+              saved_attention);
+  library.def("replay_attention(__torch__.torch.classes.longspan.SavedAttention results) -> ()",
+              replay_attention);
+  library.def(
+      "attend_saved(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? documents, str group, "
+      "str method, int[] degrees, float scale, int? window, float? softcap, int timeout, "
+      "__torch__.torch.classes.longspan.SavedAttention results) -> Tensor",
+      attend_saved);
   library.def(
       "token_order(int[] documents, str group, str method, int[] degrees, int[] heads, "
       "int multiple) -> (Tensor, int[])",

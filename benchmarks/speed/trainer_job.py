@@ -26,5 +26,5 @@ def training_arguments(job: dict) -> dict:
         gradient_checkpointing=job["checkpointing"], optim="adamw_torch_fused",
         learning_rate=job["learning_rate"], lr_scheduler_type="constant", weight_decay=0.0,
         max_grad_norm=1.0, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True,
-        dataloader_num_workers=0, bf16=False, seed=42,
+        dataloader_num_workers=0, bf16=job.get("bf16", False), seed=42,
     )

@@ -9,6 +9,7 @@ from longspan._trainer import parallelize_trainer
 from longspan.account import MemoryLine, Plan, plan
 from longspan.attention import Heads, Sharing, TokenOrder, attend, attention, share, token_order
 from longspan.callbacks import Callback, Progress, ProgressBar, StopTraining
+from longspan.checkpointing import save_attention
 from longspan.documents import Document
 from longspan.errors import CommunicationError, LongspanError, UsageError
 from longspan.linear_cross_entropy import LinearCrossEntropy, linear_cross_entropy
@@ -85,6 +86,7 @@ __all__ = [
     "plan",
     "reduce_sequence_parallel_loss",
     "set_ulysses_sequence_parallel_group",
+    "save_attention",
     "share",
     "tiled_mlp",
     "token_order",

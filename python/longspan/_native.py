@@ -38,6 +38,14 @@ def _minor(version: str) -> str:
 _load()
 
 
+def autocast(x: torch.Tensor) -> torch.Tensor:
+    """Returns x in the dtype that torch.autocast has now for matrix products; x itself outside of autocast and for fp64."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or not x.is_floating_point() or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(kind))
+
+
 def call(name: str, *arguments: Any) -> Any:
     """Calls an operator. Raises UsageError and CommunicationError in place of torch's exceptions."""
     operator = getattr(torch.ops.longspan, name).default

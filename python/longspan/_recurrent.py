@@ -89,7 +89,7 @@ def _row(
     decay, bias = layer.A_log[begin:begin + count].float().exp(), layer.dt_bias[begin:begin + count]
     if count == 0:  # fewer heads than ranks; all ranks take part in the exchanges, and all parameters have gradients
         nothing = sum(x.sum() for x in (of_keys, weight, layer.A_log, layer.dt_bias)) * 0
-        return _native.call("heads_to_tokens", of_values[..., :V] + nothing, layer.num_v_heads, *where)
+        return _native.call("heads_to_tokens", of_values[..., :V] + nothing.to(of_values.dtype), layer.num_v_heads, *where)
     queries, keys = of_keys.split([K, K], -1)
     values, b, a = of_values.split([V, 1, 1], -1)
     mixed = torch.cat([x.flatten(1) for x in (queries, keys, values)], -1).t()[None]  # [1, channels, T]

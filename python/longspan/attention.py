@@ -13,7 +13,7 @@ from typing import Optional, Union
 import torch
 import torch.distributed as dist
 
-from longspan import _native
+from longspan import _native, checkpointing
 from longspan.documents import Document, Documents, documents_of, documents_of_row, numbers_of
 from longspan.errors import UsageError
 
@@ -151,7 +151,8 @@ def attention(
     sinks: [N], an additional logit of each query head without a value (gpt-oss). All ranks pass the same sinks. The gradient
         is this rank's part; the sum over the ranks is the gradient.
 
-    Differentiable. Every rank of the group calls the function. Raises UsageError, CommunicationError.
+    Differentiable. Under torch.autocast q, k and v are cast, as those of torch's scaled_dot_product_attention. Every rank of
+    the group calls the function. Raises UsageError, CommunicationError.
     """
     return _attend(q, k, v, sinks, documents_of_row(cu_seqlens, documents), name_of(group), mode,
                    [ulysses_degree or 0, 0, 0], scale, window, softcap, timeout)
@@ -179,8 +180,11 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Optional[t
             softcap: Optional[float], timeout: int) -> torch.Tensor:
     if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
         raise UsageError(f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: each must be [tokens, heads, elements]")
+    q, k, v = (_native.autocast(x) for x in (q, k, v))
     scale = q.shape[2] ** -0.5 if scale is None else float(scale)
-    return _native.call("attend", q, k, v, sinks, documents, group, mode, degrees, scale, window, softcap, timeout)
+    arguments = q, k, v, sinks, documents, group, mode, degrees, scale, window, softcap, timeout
+    results = checkpointing.open_results()
+    return _native.call("attend", *arguments) if results is None else _native.call("attend_saved", *arguments, results)
 
 
 def name_of(group: Optional[dist.ProcessGroup]) -> str:

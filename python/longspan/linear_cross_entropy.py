@@ -26,12 +26,13 @@ def linear_cross_entropy(
     softcap: c in c tanh(logits / c).
     reduction: "sum" returns the sum over the tokens, "none" each token's loss [T]. Losses are fp32, of fp64 x fp64.
 
-    Logits are fp32, or fp64 for fp64 x. On a CPU the logits of bf16 x are rounded to bf16 first. The labels are not shifted here, so the function serves any part of a row: rows that ranks share take the labels of
-    TokenOrder.take(). Differentiable in x and weight. Raises UsageError.
+    Logits are fp32, or fp64 for fp64 x. On a CPU the logits of bf16 x are rounded to bf16 first. Under torch.autocast x is
+    cast, as that of torch's linear. The labels are not shifted here, so the function serves any part of a row: rows that
+    ranks share take the labels of TokenOrder.take(). Differentiable in x and weight. Raises UsageError.
     """
     if reduction not in ("sum", "none"):
         raise UsageError(f"reduction is {reduction!r}, and must be 'sum' or 'none'")
-    losses, _ = _native.call("token_losses", x, weight, labels, ignore_index, softcap)
+    losses, _ = _native.call("token_losses", _native.autocast(x), weight, labels, ignore_index, softcap)
     return losses.sum() if reduction == "sum" else losses
 
 

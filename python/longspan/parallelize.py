@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from longspan import _head, _hf_attention, _loss, _pictures, _recurrent
+from longspan import _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
 from longspan._rows import RowCutter
@@ -35,6 +35,7 @@ def parallelize(
     takeover: Optional[str] = None,
     token_keys: Optional[Mapping[str, float]] = None,
     fused_loss: bool = False,
+    save_attention: bool = True,
     allow_unchecked: bool = False,
     timeout: int = DEFAULT_TIMEOUT,
 ) -> tuple[Any, Any]:
@@ -51,6 +52,8 @@ def parallelize(
     token_keys: further keys of batches, [B, S], with the value of padding tokens.
     fused_loss: the head computes the loss with the logits of a part of the tokens at a time, in a fraction of their memory.
         model(**batch).logits is None for a batch with labels.
+    save_attention: gradient checkpointing that is not reentrant saves the output of attention, as large as the input of a
+        layer, and computes attention once (save_attention()).
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
     timeout: seconds that a collective may take.
 
@@ -64,7 +67,8 @@ def parallelize(
     heads = heads_of(config)
     dtype = next(base.parameters()).dtype
     agree(f"{config.model_type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
-          f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, fused_loss={fused_loss}, {heads}")
+          f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, fused_loss={fused_loss}, "
+          f"save_attention={save_attention}, {heads}")
     group, data_rank, data_size = sequence_group(sequence_parallel_size)
     if sequence_parallel_size == 1:
         group = None
@@ -91,6 +95,8 @@ def parallelize(
     if has_pictures:
         _pictures.install(base, state)
     base._longspan_key = state.key  # pyright: ignore[reportArgumentType]
+    if save_attention:
+        base.register_forward_pre_hook(outside_graphs(lambda module, given: checkpointing.save_in_layers(module)))
     base.register_forward_pre_hook(outside_graphs(state.before_forward), with_kwargs=True)
     base.register_forward_hook(outside_graphs(state.after_forward))
     return model, None if loader is None else ParallelLoader(loader, cutter, data_rank, data_size)

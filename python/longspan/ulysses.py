@@ -239,8 +239,9 @@ def async_ulysses_output_projection(
     # Autograd runs nodes in the reverse order of their creation: _Parameters after the exchange has been started, before it
     # is waited for.
     later: list[Optional[torch.Tensor]] = [None, None]
-    weight, bias = _Parameters.apply(proj_weight, proj_bias, later)
-    return _Projection.apply(_native.call("wait", exchange).flatten(-2), weight, bias, later)
+    x, proj_weight = _native.autocast(_native.call("wait", exchange).flatten(-2)), _native.autocast(proj_weight)
+    weight, bias = _Parameters.apply(proj_weight, None if proj_bias is None else _native.autocast(proj_bias), later)
+    return _Projection.apply(x, weight, bias, later)
 
 
 class DistributedAttention(torch.nn.Module):
