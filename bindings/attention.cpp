@@ -167,9 +167,10 @@ void replay_attention(const SavedPointer& results) {
   results->replays = true;
   results->replayed = results->saved;
   for (size_t i = 0; i < results->versions.size(); ++i) {
-    TORCH_CHECK_VALUE(results->saved.results[i].out_TNH._version() == results->versions[i],
-                      "attention: the output was changed in place after the forward, and gradient "
-                      "checkpointing saved the output: change a copy, or pass save_attention=False");
+    TORCH_CHECK_VALUE(
+        results->saved.results[i].out_TNH._version() == results->versions[i],
+        "attention: the output was changed in place after the forward, and gradient "
+        "checkpointing saved the output: change a copy, or pass save_attention=False");
   }
 }
 
@@ -180,9 +181,9 @@ at::Tensor attend_saved(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const 
                         std::optional<int64_t> window, std::optional<double> softcap,
                         int64_t timeout, const SavedPointer& results) {
   return for_python([&] {
-    const AttentionCheckpoint checkpoint =
-        results->replays ? AttentionCheckpoint::replaying(results->replayed)
-                         : AttentionCheckpoint::saving(results->saved);
+    const AttentionCheckpoint checkpoint = results->replays
+                                               ? AttentionCheckpoint::replaying(results->replayed)
+                                               : AttentionCheckpoint::saving(results->saved);
     at::Tensor out_TNV = attend_with(
         {q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor())}, documents,
         *options_of(group, method, degrees, scale, window, softcap, timeout), checkpoint);
@@ -249,8 +250,9 @@ at::Tensor attend_and_record(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
     return attend(q_TNH, k_TMH, v_TMV, sinks_N, documents, group, method, degrees, scale, window,
                   softcap, timeout);
   }
-  return TracedAttention::apply(q_TNH, k_TMH, v_TMV, sinks_N, documents,
-                                options_of(group, method, degrees, scale, window, softcap, timeout));
+  return TracedAttention::apply(
+      q_TNH, k_TMH, v_TMV, sinks_N, documents,
+      options_of(group, method, degrees, scale, window, softcap, timeout));
 }
 
 /// Returns, for each token of a rank, the index in the unpadded row (-1: padding), and the

@@ -88,7 +88,7 @@ def _row(
     weights = torch.cat([weight[start:start + size] for start, size in zip(starts, sizes)])
     decay, bias = layer.A_log[begin:begin + count].float().exp(), layer.dt_bias[begin:begin + count]
     if count == 0:  # fewer heads than ranks; all ranks take part in the exchanges, and all parameters have gradients
-        nothing = sum(x.sum() for x in (of_keys, weight, layer.A_log, layer.dt_bias)) * 0
+        nothing = (of_keys.sum() + weight.sum() + layer.A_log.sum() + layer.dt_bias.sum()) * 0
         return _native.call("heads_to_tokens", of_values[..., :V] + nothing.to(of_values.dtype), layer.num_v_heads, *where)
     queries, keys = of_keys.split([K, K], -1)
     values, b, a = of_values.split([V, 1, 1], -1)

@@ -52,8 +52,8 @@ def parallelize(
     token_keys: further keys of batches, [B, S], with the value of padding tokens.
     fused_loss: the head computes the loss with the logits of a part of the tokens at a time, in a fraction of their memory.
         model(**batch).logits is None for a batch with labels.
-    save_attention: gradient checkpointing that is not reentrant saves the output of attention, as large as the input of a
-        layer, and computes attention once (save_attention()).
+    save_attention: gradient checkpointing that is not reentrant saves the output of attention, as large as the queries,
+        and computes attention once (save_attention()).
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
     timeout: seconds that a collective may take.
 

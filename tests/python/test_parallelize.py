@@ -85,6 +85,8 @@ def fused(rank, batches):
             assert model(**batch).logits is None and len(model(**batch, return_dict=False)) == 1
             del batch["labels"]
             assert model(**batch).logits.shape[-1] == 96
+    with pytest.raises(longspan.UsageError, match="ignore_index"):
+        model(**next(iter(loader)), ignore_index=7)
     return found
 
 
