@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import time
 
 import pytest
@@ -244,6 +245,26 @@ def test_rewards_of_a_service(models, tmp_path):
         assert len(server.asked) == asked + 2 * GROUPS and len(judge.bodies) == 3
         assert all("reward" in row for row in batch(resumed, 1))
         assert weights(resumed) == weights(run)
+
+
+def test_an_environment_beside_a_reward_that_fails(models, tmp_path):
+    """Answers that wait for their rewards have the environment's already. A run that goes on asks for the other ones."""
+    (tmp_path / "environment.py").write_text(
+        "import json, sys\n"
+        "for line in sys.stdin: print(json.dumps(dict(reward=2 + len(json.loads(line)['answer']))), flush=True)\n")
+    keys = dict(rewards="environment,http", reward_weights="2,1", max_steps=1,
+                environment_command=f"{sys.executable} {tmp_path / 'environment.py'}")
+    with RewardService() as judge, Server() as server:
+        settings = settings_for(models, tmp_path, "run", server, reward_url=judge.url, **keys)
+        judge.replies = dict(after=0)
+        failed = refused(settings, f"reward_url {judge.url}: status 503")
+        assert all(set(row["rewards"]) == {"environment"} and "reward" not in row for row in batch(failed, 0))
+        goes_on = run_to_end(settings)
+        assert len(server.asked) == GROUPS and len(judge.bodies) == 2
+    for row, judged in zip(batch(goes_on, 0), judge.bodies[1]):
+        size = len(judged["completion"])
+        assert row["rewards"] == {"environment": 2 + size, "http": size / 10}
+        assert row["reward"] == pytest.approx(2 * (2 + size) + size / 10)
 
 
 def test_rollouts_of_another_run_are_kept(models, tmp_path):
