@@ -107,6 +107,25 @@ def test_file_of_rollouts(ranks, models, tmp_path):
     assert refused.text.count("are not those of the run that saved the checkpoint") == 1
 
 
+@pytest.mark.parametrize("keys, ranks", [
+    (dict(num_iterations=2), 1),
+    (dict(loss_type="gspo", beta=0.04), 2),
+    (dict(loss_type="reinforce_plus_plus_baseline", top_entropy_quantile=0.5), 1),
+])
+def test_a_step_without_a_trained_token(keys, ranks, models, tmp_path):
+    """Every answer of the second batch is truncated and left out: nothing changes, and the run goes on."""
+    lines = [json.loads(line) for line in lines_of(range(4))]
+    for line in lines:
+        line |= dict(truncated=line["group"] == 1, logprobs=[-5.0, -6.0])
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = run_to_end(file_settings(models, tmp_path, "run", mask_truncated_completions=True, sequence_parallel_size=ranks,
+                                   **keys), ranks)
+    updates = keys.get("num_iterations", 1)
+    losses, norms = run.logged("loss"), run.logged("grad_norm")
+    assert len(losses) == 4 and losses[updates:2 * updates] == norms[updates:2 * updates] == [0] * updates
+    assert all(norm > 0 for norm in norms[:updates] + norms[2 * updates:])
+
+
 @pytest.mark.parametrize("fields, keys, sentence", [
     (dict(advantage=[0.5, -0.5], reward=None), dict(loss_type="gspo"), "line 1: advantage differs among the tokens"),
     (dict(advantage=0.5, reward=None), dict(loss_type="rloo", beta=0.1), "line 1: the rollout has an advantage in the"),
