@@ -129,16 +129,27 @@ class Service:
 class Server(Service):
     """`status(number)`: of the request of that number for answers; None or 200: it succeeds. `seconds(number)`: before its
     answer. `change(number, choices)`: returns the choices, or text in place of the response. `tell(path, body)`: of any other
-    request; returns the status, or the status and the body. `models()`: the names that it lists."""
+    request; returns the status, or the status and the body. `models()`: the names that it lists. With an `api_key`, any request
+    without it gets status 401."""
 
-    def __init__(self, kind="vllm", port=0, status=None, seconds=None, change=None, tell=None, models=lambda: []):
+    def __init__(self, kind="vllm", port=0, status=None, seconds=None, change=None, tell=None, models=lambda: [],
+                 api_key=None):
         self.asked, self.told, self.open, self.most_open = [], [], 0, 0
         where, read, choice_of, response_of = KINDS[kind] if isinstance(kind, str) else kind
         lock = threading.Lock()
 
         class Handler(QuietHandler):
+            def is_refused(handler):
+                sent = handler.headers.get("Authorization")
+                if sent == (f"Bearer {api_key}" if api_key else None):
+                    return False
+                handler.reply(401, json.dumps(dict(error=f"Unauthorized: {sent}")))
+                return True
+
             def do_POST(handler):
                 text = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+                if handler.is_refused():
+                    return
                 body = json.loads(text) if text else None
                 if handler.path == where:
                     reply = self._complete(body, read, choice_of, response_of, lock, status, seconds, change)
@@ -151,6 +162,8 @@ class Server(Service):
 
             def do_GET(handler):
                 assert handler.path == "/v1/models"
+                if handler.is_refused():
+                    return
                 handler.reply(200, json.dumps(dict(object="list", data=[dict(id=name) for name in models()])))
 
         super().__init__(Handler, port)

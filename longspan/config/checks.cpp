@@ -161,6 +161,12 @@ void check_rollout_server(const Config& config, const Demand& demand) {
   const PolicySettings& policy = config.preferences.policy;
   const ServerKind& kind = server_kind_named(policy.rollout_server);
   demand(!policy.rollout_url.empty(), "rollout_url is missing: give the server's http://HOST:PORT");
+  const std::string& variable = policy.rollout_api_key_env;
+  demand(
+      std::ranges::all_of(variable,
+                          [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }),
+      "rollout_api_key_env has a character that the name of an environment variable cannot have; "
+      "give the name of a variable, not the API key itself");
   const bool corrects = stage_of(config.method).rollouts == RolloutUse::kRewards &&
                         policy.importance_sampling_correction != "none";
   demand(!kind.logprobs.empty() || !corrects,

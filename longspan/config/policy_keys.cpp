@@ -56,6 +56,9 @@ KeySection policy_keys() {
               "Program that serves at rollout_url."),
        plain("rollout_model", &S::rollout_model, kFree,
              "Name of the model on the server. Left out: model_name_or_path."),
+       plain("rollout_api_key_env", &S::rollout_api_key_env, kFree,
+             "Name of an environment variable of rank 0. Its value is the server's API key, which "
+             "each request has (Authorization: Bearer). Left out: none."),
        number("rollout_concurrency", &S::rollout_concurrency, kFree, 1,
               "Requests to the server at a time.", kMostConcurrency),
        choice("rollout_update", &S::rollout_update, kNamed, names_of_update_ways(),

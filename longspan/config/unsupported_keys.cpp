@@ -1,8 +1,17 @@
 // LLaMA-Factory's and transformers' keys that are unsupported here, with the values that ask for
-// nothing. Read from LLaMA-Factory 0.9.5, transformers 4.57 and 5.23, and 360-LLaMA-Factory.
+// nothing. Read from LLaMA-Factory 0.9.5, transformers 4.57 and 5.23, and 360-LLaMA-Factory. The
+// keys of mini-batches of rollouts are TRL's and verl's.
 #include "longspan/config/keys.h"
 
 namespace longspan {
+
+namespace {
+
+constexpr std::string_view kMiniBatches =
+    "a batch of rollouts has no mini-batches: num_iterations repeats updates on the whole batch, "
+    "and with rollout: server rollout_update_steps keeps the server's weights for several batches";
+
+}  // namespace
 
 const std::vector<UnsupportedKey>& unsupported_keys() {
   static const std::vector<UnsupportedKey> keys = {
@@ -133,6 +142,7 @@ const std::vector<UnsupportedKey>& unsupported_keys() {
       {"pissa_iter", "16"},
       {"ppo_buffer_size", "1"},
       {"ppo_epochs", "4"},
+      {"ppo_mini_batch_size", {}, kMiniBatches},
       {"ppo_score_norm"},
       {"ppo_target", "6.0"},
       {"ppo_whiten_rewards"},
@@ -176,6 +186,7 @@ const std::vector<UnsupportedKey>& unsupported_keys() {
       {"sortish_sampler"},
       {"split_batches"},
       {"split_special_tokens"},
+      {"steps_per_generation", {}, kMiniBatches},
       {"streaming"},
       {"swanlab_api_key"},
       {"swanlab_lark_secret"},

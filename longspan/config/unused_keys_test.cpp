@@ -59,6 +59,7 @@ const std::vector<Case> kCases = {
       {"rollout_url=http://h"},
       {"rollout_server=sglang"},
       {"rollout_model=m"},
+      {"rollout_api_key_env=K"},
       {"rollout_concurrency=2"},
       {"rollout_update=none"},
       {"rollout_update_command=c"},

@@ -20,10 +20,19 @@ using testing::solve_all;
 
 constexpr int64_t kHeadDim = 16;
 
+Document star() {
+  Document document{43, {{0, kNoParent}}};
+  for (int64_t i = 0; i < 16; ++i) document.segments.push_back({11 + 2 * i, 0});
+  return document;
+}
+
 const Packing kRows[] = {
     Packing::from_lengths({97}), Packing::from_documents({{29}, {1}, {40, Fork{9, 30}}, {7}, {20}}),
     Packing::from_lengths({3}),
-    Packing::from_documents({{60, {}, {{3, 41}}}, {37, {}, {{1, 9}, {12, 36}}}})};
+    Packing::from_documents({{60, {}, {{3, 41}}}, {37, {}, {{1, 9}, {12, 36}}}}),
+    // A tree of depth 3, and a star of 16 branches
+    Packing::from_documents(
+        {{40, {{0, kNoParent}, {3, 0}, {9, 1}, {10, 1}, {14, 3}, {22, 3}, {25, 0}}}, {2}, star()})};
 
 /// The ranks' counters. The ranks connect once for all plans with the same groups.
 class CountedBytes {

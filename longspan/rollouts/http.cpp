@@ -19,6 +19,16 @@ struct FreeHttp {
   void operator()(LsrHttp* http) const { lsr_http_free(http); }
 };
 
+/// Returns the text with dots in place of the secret.
+std::string without_secret(std::string text, const std::string& secret) {
+  if (secret.empty()) return text;
+  for (size_t at = 0; (at = text.find(secret, at)) != std::string::npos;) {
+    text.replace(at, secret.size(), "...");
+    at += 3;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<std::vector<std::optional<HttpAnswer>>> answers_of(
@@ -35,6 +45,7 @@ std::optional<std::vector<std::optional<HttpAnswer>>> answers_of(
       const LsrHttpRequest sent{
           .url = rust_view(request.url),
           .body = rust_view(request.json ? *request.json : std::string_view()),
+          .bearer = rust_view(request.bearer),
           .is_post = request.json.has_value(),
           .connect_seconds = limits.connect_seconds,
           .total_seconds = limits.total_seconds,
@@ -62,7 +73,9 @@ std::optional<std::vector<std::optional<HttpAnswer>>> answers_of(
 std::string http_failure(const HttpRequest& request, const HttpAnswer& answer) {
   if (answer.status == 0) return fmt::format("{}: {}", request.url, answer.problem);
   std::string text = fmt::format("{}: status {}", request.url, answer.status);
-  if (!answer.body.empty()) text += ", " + shortened(answer.body, kShownOfBody);
+  if (!answer.body.empty()) {
+    text += ", " + shortened(without_secret(answer.body, request.bearer), kShownOfBody);
+  }
   return text;
 }
 

@@ -12,6 +12,7 @@ namespace longspan {
 struct HttpRequest {
   std::string url;                  // http://HOST:PORT/PATH
   std::optional<std::string> json;  // POST of this body; nullopt: GET
+  std::string bearer = {};          // secret token of the header Authorization; empty: none
 };
 
 struct HttpLimits {
@@ -40,7 +41,7 @@ std::optional<std::vector<std::optional<HttpAnswer>>> answers_of(
     const std::function<bool()>& stops);
 
 /// Returns why an answer is not good, as a sentence that begins with the URL and ends without a
-/// full stop; with the beginning of the body.
+/// full stop; with the beginning of the body, in which the bearer token is hidden.
 std::string http_failure(const HttpRequest& request, const HttpAnswer& answer);
 
 /// Returns the body of a good answer; nullopt: `stops` returned true. Throws UserError, with the

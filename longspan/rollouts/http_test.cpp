@@ -58,6 +58,22 @@ TEST_CASE("http: failures name the URL, and say whether they may pass") {
   CHECK(one().may_pass);
 }
 
+TEST_CASE("http: each request has the bearer token, which a failure does not show") {
+  TinyServer server([](const std::string& request) {
+    const size_t at = request.find("earer ");
+    return with_status("403 Forbidden",
+                       at == std::string::npos ? "none" : request.substr(at, 14) + "is wrong");
+  });
+  for (const std::optional<std::string>& json : {std::optional<std::string>("{}"), {}}) {
+    const HttpRequest request{server.url, json, "t0ken-1"};
+    const HttpAnswer answer = *(*answers_of({request}, {}, {}))[0];
+    CHECK(answer.body == "earer t0ken-1\ris wrong");
+    CHECK(http_failure(request, answer).find("earer ...") != std::string::npos);
+    CHECK(http_failure(request, answer).find("t0ken") == std::string::npos);
+    CHECK((*answers_of({{server.url, json}}, {}, {}))[0]->body == "none");
+  }
+}
+
 TEST_CASE("http: after a failure that may pass, no further request is sent") {
   TinyServer server([](const std::string&) { return with_status("500 Error", ""); });
   const auto answers = answers_of({{server.url, "1"}, {server.url, "2"}}, {}, {});

@@ -231,7 +231,7 @@ class LineParser {
       sum += rollout_.rewards[item.key()] = item.value().get<double>();
     }
     if (rollout_.rewards.empty()) fail("rewards has no number; remove it, or give numbers by name");
-    if (!rollout_.reward) rollout_.reward = sum;
+    if (!rollout_.reward && rules_.sums_rewards) rollout_.reward = sum;
   }
 
   void read_advantage() {

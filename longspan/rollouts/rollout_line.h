@@ -17,6 +17,7 @@ class TurnEncoder;
 struct RolloutRules {
   int64_t vocab_size = kMostIndexed;  // number of embeddings of the model
   bool needs_reward = true;           // a reward or an advantage; false: reward functions follow
+  bool sums_rewards = true;           // without `reward`, the sum of `rewards` is the reward
   /// Encode `prompt` and `completion`. Null: only token ids are accepted.
   const Tokenizer* tokenizer = nullptr;
   const TurnEncoder* turns = nullptr;

@@ -91,6 +91,10 @@ TEST_CASE("rollout lines: forms of values") {
   CHECK(!parsed_line(with_fields(R"("reward": 1, "finish_reason": "stop")")).is_truncated);
   CHECK(parsed_line(with_fields(R"("reward": 1, "truncated": true)")).is_truncated);
   CHECK(!parsed_line(with_fields(""), {.vocab_size = 100, .needs_reward = false}).reward);
+  const Rollout waits = parsed_line(with_fields(R"("rewards": {"environment": 3})"),
+                                    {.needs_reward = false, .sums_rewards = false});
+  CHECK(!waits.reward);
+  CHECK(waits.rewards.at("environment") == 3);
   // The first token of a continuation is predicted by the parent's last token.
   CHECK(parsed_line(with_fields(R"("reward": 1, "parent": "a")", "[1, 1, 1]")).mask[0]);
 }

@@ -54,6 +54,13 @@ std::string clause_of(const HttpAnswer& answer) {
   return answer.status == 0 ? answer.problem : fmt::format("status {}", answer.status);
 }
 
+/// Returns the advice after a failure.
+std::string remedy_of(const HttpAnswer& answer, std::string_view otherwise) {
+  if (answer.status != 401 && answer.status != 403) return std::string(otherwise);
+  return "The server wants another API key: name the environment variable that holds it in "
+         "rollout_api_key_env.";
+}
+
 }  // namespace
 
 Patience::Patience(std::string url, int64_t timeout)
@@ -84,8 +91,10 @@ bool Patience::wait(const std::string& problem, const Waiting& waiting) {
   return !waiting.stops();
 }
 
-ServerClient::ServerClient(const std::string& url, int64_t concurrency, int64_t timeout)
+ServerClient::ServerClient(const std::string& url, int64_t concurrency, int64_t timeout,
+                           std::string api_key)
     : url_(without_slash(url)),
+      api_key_(std::move(api_key)),
       timeout_(timeout),
       limits_{.total_seconds = timeout > 0 ? static_cast<double>(timeout) : kRequestSeconds,
               .at_once = concurrency} {}
@@ -106,7 +115,8 @@ std::optional<std::vector<std::vector<Completion>>> ServerClient::answers(
         const uint64_t own_seed = seed_of(seed, i, std::ssize(answers[i]) + done);
         try {
           requests.push_back({.url = url_ + std::string(rules.kind.path),
-                              .json = completion_request(rules, prompts[i], of_request, own_seed)});
+                              .json = completion_request(rules, prompts[i], of_request, own_seed),
+                              .bearer = api_key_});
         } catch (const UserError& error) {
           throw UserError(fmt::format("prompt {} of {}: {}", i + 1, prompts.size(), error.what()));
         }
@@ -128,9 +138,11 @@ std::optional<std::vector<std::vector<Completion>>> ServerClient::answers(
         problem = clause_of(*response);
       } else if (!response->is_good()) {
         throw UserError(fmt::format(
-            "prompt {} of {}: {}. Check rollout_url, rollout_server and rollout_model ({}).",
-            prompt + 1, prompts.size(), http_failure(requests[i], *response),
-            rules.adapter.empty() ? rules.model : rules.adapter));
+            "prompt {} of {}: {}. {}", prompt + 1, prompts.size(),
+            http_failure(requests[i], *response),
+            remedy_of(*response,
+                      fmt::format("Check rollout_url, rollout_server and rollout_model ({}).",
+                                  rules.adapter.empty() ? rules.model : rules.adapter))));
       } else {
         std::vector<Completion> more =
             completions_from(response->body, rules, prompts[prompt], num_answers, place);
@@ -147,7 +159,7 @@ std::optional<std::vector<std::vector<Completion>>> ServerClient::answers(
 bool ServerClient::post(std::string_view path, const std::string& json, std::string_view remedy,
                         const Waiting& waiting) const {
   Patience patience(url_, timeout_);
-  const HttpRequest request{.url = url_ + std::string(path), .json = json};
+  const HttpRequest request{.url = url_ + std::string(path), .json = json, .bearer = api_key_};
   for (;;) {
     const auto responses = answers_of({request}, limits_, waiting.stops);
     if (!responses) return false;
@@ -159,13 +171,13 @@ bool ServerClient::post(std::string_view path, const std::string& json, std::str
     HttpAnswer last = response;
     last.body = last_event(response.body);
     if (response.is_good() && !says_failure(last.body)) return true;
-    throw UserError(fmt::format("{}. {}", http_failure(request, last), remedy));
+    throw UserError(fmt::format("{}. {}", http_failure(request, last), remedy_of(last, remedy)));
   }
 }
 
 bool ServerClient::lists(std::string_view path, const std::string& name,
                          const std::function<bool()>& stops) const {
-  const HttpRequest request{.url = url_ + std::string(path), .json = {}};
+  const HttpRequest request{.url = url_ + std::string(path), .json = {}, .bearer = api_key_};
   const auto responses = answers_of({request}, {.total_seconds = kListSeconds}, stops);
   if (!responses || !responses->front()->is_good()) return false;
   const auto body = try_parse_json(responses->front()->body);

@@ -35,7 +35,8 @@ class Patience {
 class ServerClient {
  public:
   /// `url`: http://HOST:PORT, also with a path. `timeout`: seconds without an answer.
-  ServerClient(const std::string& url, int64_t concurrency, int64_t timeout);
+  /// `api_key`: the bearer token of each request; empty: none.
+  ServerClient(const std::string& url, int64_t concurrency, int64_t timeout, std::string api_key);
 
   /// Returns `count` answers to each prompt. Waits while the server cannot be reached or is busy
   /// (429, 5xx), and asks again for answers that are missing. nullopt: `waiting.stops` returned
@@ -59,7 +60,7 @@ class ServerClient {
   double seconds() const { return limits_.total_seconds; }
 
  private:
-  std::string url_;
+  std::string url_, api_key_;
   int64_t timeout_;
   HttpLimits limits_;
 };

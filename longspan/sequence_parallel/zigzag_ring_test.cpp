@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "longspan/plan/geometry.h"
 #include "longspan/rows/padding.h"
 #include "longspan/sequence_parallel/zigzag_order.h"
 #include "longspan/testing/method_checks.h"
@@ -36,6 +39,29 @@ TEST_CASE("zigzag ring: in every step every rank has the same work, and all of i
     total += R * work;
   }
   CHECK(total == pairs_of(causal_blocks(padded)));
+}
+
+TEST_CASE("zigzag ring: short answers to a prompt of half the row are not balanced") {
+  Document document{8192, {{0, kNoParent}}};
+  for (int64_t begin = 4096; begin < 8192; begin += 64) document.segments.push_back({begin, 0});
+  const Packing row = Packing::from_documents({document});
+  const auto largest_over_mean = [&](const char* method) {
+    const int P = 8;
+    const ParallelPlan plan = testing::plan_of(method_named(method), P);
+    double largest = 0, sum = 0;
+    for (int rank = 0; rank < P; ++rank) {
+      double pairs = 0;
+      for (const AttentionStep& step :
+           plan.method->geometry(plan, plain_attention(1, 1, 16), row, rank).steps) {
+        for (const AttentionCall& call : step.calls) pairs += pairs_of(call.blocks);
+      }
+      largest = std::max(largest, pairs);
+      sum += pairs;
+    }
+    return largest * P / sum;
+  };
+  CHECK(largest_over_mean("zigzag-ring") == doctest::Approx(1.29).epsilon(0.005));
+  CHECK(largest_over_mean("striped-ring") < 1.01);
 }
 
 TEST_CASE("zigzag ring: each document is padded to a multiple of 2R") {

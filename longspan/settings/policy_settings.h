@@ -16,6 +16,7 @@ struct PolicySettings {
   std::string rollout_url;                    // http://HOST:PORT
   std::string rollout_server = "vllm";        // registers/rollout_server.h
   std::string rollout_model;                  // its name on the server; empty: model_name_or_path
+  std::string rollout_api_key_env;            // name of an environment variable; empty: no key
   int64_t rollout_concurrency = 8;            // requests at a time
   std::optional<std::string> rollout_update;  // registers/rollout_server.h
   std::string rollout_update_command;

@@ -62,7 +62,7 @@ std::string document_name(const Example& example, size_t i) {
 std::string summary(const PreferenceSettings& config) {
   const PolicySettings& policy = config.policy;
   std::string text = fmt::format(
-      "grpo, loss_type {}, {} rollouts of a group, each token computed "
+      "grpo, loss_type {}, {} rollouts of a group, shared prompts computed "
       "once",
       policy.loss_type, policy.num_generations);
   if (policy.num_iterations > 1) text += fmt::format("; {} updates each", policy.num_iterations);

@@ -163,7 +163,8 @@ class PolicyObjective : public Objective {
     if (chooses()) terms_of.chosen_L = entropies_[row_number].ge(threshold_).to(at::kDouble);
     const PolicyTerms terms = policy_terms(terms_of, options_, over_row());
     log(row, advantages, scores, terms, averages);
-    return terms.loss / total_weight;
+    // A step whose rollouts are all left out has no label.
+    return terms.loss / std::max(1.0, total_weight);
   }
 
   std::string state() const override {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/plan/attention_volume.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/testing/attention_case.h"
@@ -104,7 +105,8 @@ inline const std::vector<Problem>& all_problems() {
   return problems;
 }
 
-/// Plans and problems, solved with as few starts of ranks as possible.
+/// Plans and problems, with the bytes of attention_volume(), solved with as few starts of ranks as
+/// possible.
 class Conformance {
  public:
   void add(const ParallelPlan& plan, const Problem& problem, bool checkpointing = false,
@@ -120,6 +122,12 @@ class Conformance {
                           tasks_[i].plan.sequence_size, tasks_[i].checkpointing,
                           problems_[i]->name));
       check_close(solutions[i], problems_[i]->expected, kTolerance);
+      const AttentionVolume volume =
+          attention_volume(tasks_[i].plan, {tasks_[i].problem->spec, 8, 8}, solutions[i].padded,
+                           tasks_[i].checkpointing, tasks_[i].output_is_known);
+      const Traffic& sent = solutions[i].traffic;
+      CHECK(sent.all_to_all + sent.all_gather + sent.reduce_scatter + sent.shift ==
+            volume.forward + volume.backward);
     }
   }
 

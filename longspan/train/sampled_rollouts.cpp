@@ -112,8 +112,9 @@ bool SampledRollouts::has_file(int64_t batch) const {
 
 std::vector<Rollout> SampledRollouts::read(int64_t batch, int64_t num_groups) const {
   std::vector<std::string> notes;
-  std::vector<Rollout> rollouts =
-      read_rollouts(file_of(batch), {.needs_reward = false}, OnBadRow::kStop, notes);
+  // An answer that waits for its rewards has the environment's in `rewards` already.
+  std::vector<Rollout> rollouts = read_rollouts(
+      file_of(batch), {.needs_reward = false, .sums_rewards = false}, OnBadRow::kStop, notes);
   const int64_t N = parts_.run.policy.num_generations;
   bool fits = std::ssize(rollouts) == num_groups * N;
   for (int64_t i = 0; fits && i < std::ssize(rollouts); ++i) {

@@ -10,6 +10,7 @@
 #include "longspan/base/fnv1a.h"
 #include "longspan/base/user_error.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/rollouts/api_key.h"
 #include "longspan/rollouts/user_command.h"
 
 namespace longspan {
@@ -42,8 +43,11 @@ ServerAnswers::ServerAnswers(Parts parts)
     : parts_(std::move(parts)),
       kind_(server_kind_named(parts_.run.policy.rollout_server)),
       way_(update_way_named(parts_.run.policy.rollout_update.value())),
-      client_(parts_.run.policy.rollout_url, parts_.run.policy.rollout_concurrency,
-              parts_.run.policy.rollout_timeout),
+      client_(
+          parts_.run.policy.rollout_url, parts_.run.policy.rollout_concurrency,
+          parts_.run.policy.rollout_timeout,
+          // Rank 0 alone talks to the server.
+          parts_.run.world.rank() == 0 ? api_key_in(parts_.run.policy.rollout_api_key_env) : ""),
       adapters_(name_of_start(parts_.run.policy.rollout_url)) {}
 
 std::string ServerAnswers::adapter_of(int64_t version) const {

@@ -28,6 +28,7 @@ class ServerAnswers final : public AnswerSource {
     std::optional<int32_t> end_of_text;  // the token that ends an answer that is a text
     std::unique_ptr<PolicyFolders> folders;
   };
+  /// Throws UserError: there is no API key in rollout_api_key_env.
   explicit ServerAnswers(Parts parts);
 
   /// Gives the server the present weights at the first call, and then every rollout_update_steps

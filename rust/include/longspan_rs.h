@@ -142,7 +142,8 @@ LsrStatus lsr_picture_decode(LsrView bytes, LsrView place, uint64_t most_pixels,
 typedef struct LsrHttp LsrHttp;
 typedef struct {
   LsrView url, body;
-  bool is_post; /* POST of the body, which is JSON; otherwise GET */
+  LsrView bearer; /* of the header Authorization; empty: none */
+  bool is_post;   /* POST of the body, which is JSON; otherwise GET */
   double connect_seconds, total_seconds;
   uint64_t most_bytes; /* of the answer */
 } LsrHttpRequest;

@@ -29,6 +29,7 @@ struct Failure {
 pub struct Request {
     url: View,
     body: View,
+    bearer: View,
     is_post: bool,
     connect_seconds: f64,
     total_seconds: f64,
@@ -48,6 +49,7 @@ pub struct Answer {
 struct Job {
     url: String,
     body: Option<Vec<u8>>,
+    bearer: Option<String>,
     connect: Duration,
     total: Duration,
     most_bytes: u64,
@@ -108,9 +110,19 @@ fn run(job: &Job) -> std::result::Result<(u16, Vec<u8>), Failure> {
         .into();
     let answer = match &job.body {
         Some(body) => {
-            agent.post(&job.url).header("Content-Type", "application/json").send(&body[..])
+            let mut request = agent.post(&job.url).header("Content-Type", "application/json");
+            if let Some(bearer) = &job.bearer {
+                request = request.header("Authorization", bearer);
+            }
+            request.send(&body[..])
         }
-        None => agent.get(&job.url).call(),
+        None => {
+            let mut request = agent.get(&job.url);
+            if let Some(bearer) = &job.bearer {
+                request = request.header("Authorization", bearer);
+            }
+            request.call()
+        }
     };
     let mut answer = answer.map_err(|error| failure_of(error, job))?;
     let status = answer.status().as_u16();
@@ -154,6 +166,8 @@ pub unsafe extern "C" fn lsr_http_start(
         let job = Job {
             url: request.url.text().into_owned(),
             body: request.is_post.then(|| request.body.bytes().to_vec()),
+            bearer: (!request.bearer.bytes().is_empty())
+                .then(|| format!("Bearer {}", request.bearer.text())),
             connect: Duration::from_secs_f64(request.connect_seconds),
             total: Duration::from_secs_f64(request.total_seconds),
             most_bytes: request.most_bytes,

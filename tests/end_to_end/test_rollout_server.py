@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import time
 
 import pytest
@@ -110,6 +111,31 @@ def test_refused_requests_and_dead_servers(models, tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_api_key(ranks, models, tmp_path, monkeypatch):
+    """Requests for answers and of new weights have the key. No file of the run and no message has it."""
+    secret = "s3cret-key"
+    keys = dict(sequence_parallel_size=ranks, finetuning_type="lora", rollout_update="lora", max_steps=1,
+                rollout_api_key_env="SERVER_KEY")
+    with Server(api_key=secret) as server:
+        settings = settings_for(models, tmp_path, "run", server, **keys)
+        without = {key: value for key, value in settings.items() if key != "rollout_api_key_env"}
+        refused(without, "status 401, ", ranks)
+        refused(settings, "rollout_api_key_env: the environment variable SERVER_KEY is not set; set it to", ranks)
+        monkeypatch.setenv("SERVER_KEY", "a b")
+        refused(settings, "SERVER_KEY has a character that a header cannot have", ranks)
+        monkeypatch.setenv("SERVER_KEY", "wr0ng-key")
+        wrong = refused(settings, "Unauthorized: Bearer ...", ranks)
+        assert "wr0ng-key" not in wrong.text and "in rollout_api_key_env" in wrong.text
+        monkeypatch.setenv("SERVER_KEY", secret)
+        run = Running(settings, ranks).wait()
+        assert run.status == 0, run.text
+        assert len(server.asked) == GROUPS and server.told[-1][0] == "/v1/load_lora_adapter"
+    assert secret not in run.text
+    files = [path for path in run.output_dir.rglob("*") if path.is_file()]
+    assert files and not any(secret.encode() in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_stopped_while_it_waits(ranks, models, tmp_path):
     """A stop saves a checkpoint, and the resumed run is the undisturbed one to the bit, by its files."""
     keys = dict(sequence_parallel_size=ranks)
@@ -204,6 +230,7 @@ def test_a_fault_ahead_ends_the_run(models, tmp_path):
     (dict(rollout_server="llama_cpp"), "set importance_sampling_correction: none"),
     (dict(rollout="self", rollout_url="", rollout_update=None, async_steps=1), "async_steps: 1 has no effect without rollout: server"),
     (dict(rollout="self", rollout_update=None), "has no effect without rollout: server"),
+    (dict(rollout_api_key_env="sk-1"), "give the name of a variable, not the API key itself"),
     (dict(max_staleness=1), "rollouts become older with each update"),
     (dict(max_staleness=1, async_steps=1, num_iterations=2, rollout_update="command", rollout_update_command="true"),
      "give at least 2"),
@@ -244,6 +271,26 @@ def test_rewards_of_a_service(models, tmp_path):
         assert len(server.asked) == asked + 2 * GROUPS and len(judge.bodies) == 3
         assert all("reward" in row for row in batch(resumed, 1))
         assert weights(resumed) == weights(run)
+
+
+def test_an_environment_beside_a_reward_that_fails(models, tmp_path):
+    """Answers that wait for their rewards have the environment's already. A run that goes on asks for the other ones."""
+    (tmp_path / "environment.py").write_text(
+        "import json, sys\n"
+        "for line in sys.stdin: print(json.dumps(dict(reward=2 + len(json.loads(line)['answer']))), flush=True)\n")
+    keys = dict(rewards="environment,http", reward_weights="2,1", max_steps=1,
+                environment_command=f"{sys.executable} {tmp_path / 'environment.py'}")
+    with RewardService() as judge, Server() as server:
+        settings = settings_for(models, tmp_path, "run", server, reward_url=judge.url, **keys)
+        judge.replies = dict(after=0)
+        failed = refused(settings, f"reward_url {judge.url}: status 503")
+        assert all(set(row["rewards"]) == {"environment"} and "reward" not in row for row in batch(failed, 0))
+        goes_on = run_to_end(settings)
+        assert len(server.asked) == GROUPS and len(judge.bodies) == 2
+    for row, judged in zip(batch(goes_on, 0), judge.bodies[1]):
+        size = len(judged["completion"])
+        assert row["rewards"] == {"environment": 2 + size, "http": size / 10}
+        assert row["reward"] == pytest.approx(2 * (2 + size) + size / 10)
 
 
 def test_rollouts_of_another_run_are_kept(models, tmp_path):

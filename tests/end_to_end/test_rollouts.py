@@ -1,8 +1,11 @@
 """Rollouts of the model itself and of a file: answers, rewards, tools, resumed runs, and refused rollouts."""
 
+import ast
 import itertools
 import json
+import pathlib
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -32,7 +35,11 @@ def settings_for(models, folder, name, **keys):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_resumed_amid_a_batch(ranks, models, tmp_path):
     keys = dict(sequence_parallel_size=ranks)
-    whole = run_to_end(settings_for(models, tmp_path, "whole", **keys), ranks)
+    whole = run_to_end(settings_for(models, tmp_path, "whole", plot_loss=True, **keys), ranks)
+    drawn = {path.name.removeprefix("training_") for path in whole.output_dir.glob("*.png")}
+    assert drawn == {"loss.png", "reward.png", "entropy.png", "kl.png", "completions_mean_length.png",
+                     "completions_clipped_ratio.png", "clip_ratio_low_mean.png", "clip_ratio_high_mean.png",
+                     "sampling_logp_difference.png"}
     rollouts = sorted((whole.output_dir / "rollouts").glob("batch-*"))
     assert [path.name for path in rollouts] == ["batch-000000.jsonl", "batch-000001.jsonl"]
     rows = [json.loads(line) for line in rollouts[0].read_text().splitlines()]
@@ -107,6 +114,25 @@ def test_file_of_rollouts(ranks, models, tmp_path):
     assert refused.text.count("are not those of the run that saved the checkpoint") == 1
 
 
+@pytest.mark.parametrize("keys, ranks", [
+    (dict(num_iterations=2), 1),
+    (dict(loss_type="gspo", beta=0.04), 2),
+    (dict(loss_type="reinforce_plus_plus_baseline", top_entropy_quantile=0.5), 1),
+])
+def test_a_step_without_a_trained_token(keys, ranks, models, tmp_path):
+    """Every answer of the second batch is truncated and left out: nothing changes, and the run goes on."""
+    lines = [json.loads(line) for line in lines_of(range(4))]
+    for line in lines:
+        line |= dict(truncated=line["group"] == 1, logprobs=[-5.0, -6.0])
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = run_to_end(file_settings(models, tmp_path, "run", mask_truncated_completions=True, sequence_parallel_size=ranks,
+                                   **keys), ranks)
+    updates = keys.get("num_iterations", 1)
+    losses, norms = run.logged("loss"), run.logged("grad_norm")
+    assert len(losses) == 4 and losses[updates:2 * updates] == norms[updates:2 * updates] == [0] * updates
+    assert all(norm > 0 for norm in norms[:updates] + norms[2 * updates:])
+
+
 @pytest.mark.parametrize("fields, keys, sentence", [
     (dict(advantage=[0.5, -0.5], reward=None), dict(loss_type="gspo"), "line 1: advantage differs among the tokens"),
     (dict(advantage=0.5, reward=None), dict(loss_type="rloo", beta=0.1), "line 1: the rollout has an advantage in the"),
@@ -178,6 +204,18 @@ def test_environment(ranks, tmp_path):
             assert row["rewards"]["environment"] // 1 == len(answers) - 1
     assert set(turns) == {1, 2, 3}
     assert max(run.logged("sampling/logp_difference")[::2]) < 1e-4
+
+
+def test_the_calculators_own_example():
+    """The calculator replies to the lines of its description as it says."""
+    program = pathlib.Path(__file__).parents[2] / "examples" / "reinforcement" / "calculator.py"
+    lines = [line.strip() for line in ast.get_docstring(ast.parse(program.read_text())).splitlines()]
+    asked = [line for line in lines if line.startswith('{"id"')]
+    promised = [json.loads(line) for line in lines if line.startswith('{') and line not in asked]
+    assert len(asked) == len(promised) == 2
+    replies = subprocess.run([sys.executable, program], input="\n".join(asked) + "\n", capture_output=True, text=True,
+                             check=True).stdout
+    assert [json.loads(line) for line in replies.splitlines()] == promised
 
 
 def test_environment_that_ends(models, tmp_path):

@@ -134,8 +134,10 @@ def test_gkd(beta, tmp_path):
         train_dataset=Dataset.from_list(columns), processing_class=AutoTokenizer.from_pretrained(student))
     trainer.train()
     log = [entry for entry in trainer.state.log_history if "loss" in entry]
-    finished = run_to_end(ours(tmp_path, student, ref_model=str(teacher), distill_beta=beta))
+    finished = run_to_end(ours(tmp_path, student, ref_model=str(teacher), distill_beta=beta, plot_loss=True))
     assert_same(finished, [entry["loss"] for entry in log], [entry["grad_norm"] for entry in log], trainer.model)
+    drawn = {path.name.removeprefix("training_") for path in finished.output_dir.glob("*.png")}
+    assert drawn == {"loss.png", "completions_mean_length.png", "completions_clipped_ratio.png"}
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])

@@ -16,6 +16,8 @@ OPTIMIZER = dict(learning_rate=1e-3, adam_epsilon=ADAM_EPSILON, max_steps=NUM_ST
                  weight_decay=0.1)
 METRICS = ["reward", "frac_reward_zero_std", "entropy"]
 CLIPPED = ["clip_ratio/low_mean", "clip_ratio/high_mean"]
+THEIR_NAMES = {"sampling/logp_difference": "sampling/sampling_logp_difference/mean",
+               "sampling/importance_ratio": "sampling/importance_sampling_ratio/mean"}
 
 
 def make_rollouts(vocab_size, num_batches=NUM_STEPS, seed=5, num_prompts=GROUPS):
@@ -119,8 +121,9 @@ def assert_same(finished, log, names):
     assert losses == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
     assert relative_difference(finished.logged("grad_norm"), [entry["grad_norm"] for entry in log]) < TOLERANCE
     for name in names:
-        # TRL logs rewards in the first update of a batch only.
-        pairs = [(own, entry[name]) for own, entry in zip(finished.logged(name), log) if name in entry]
+        # TRL logs rewards and the sampler's difference in the first update of a batch only.
+        theirs = THEIR_NAMES.get(name, name)
+        pairs = [(own, entry[theirs]) for own, entry in zip(finished.logged(name), log) if theirs in entry]
         assert pairs, name
         for own, expected in pairs:
             assert own == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE), name
@@ -164,10 +167,44 @@ def test_losses(name, beta, models, tmp_path):
             dict(beta=beta, num_iterations=2, **our_keys))
 
 
-@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
-def test_correction_of_the_sampler(mode, models, tmp_path):
-    compare(models, tmp_path, METRICS, dict(beta=0.04, vllm_importance_sampling_mode=mode),
-            dict(beta=0.04, importance_sampling_correction=mode), with_logprobs=True)
+@pytest.mark.parametrize("keys", [
+    dict(epsilon=0.005, epsilon_high=0.005, delta=1.01),
+    dict(loss_type="grpo", use_bias_correction_kl=False),
+    dict(loss_type="grpo", importance_sampling_level="sequence", epsilon=0.005, epsilon_high=0.005, delta=1.01,
+         use_bias_correction_kl=False),
+], ids=["delta", "plain KL", "both, of rollouts"])
+def test_bounds_and_plain_kl(keys, models, tmp_path):
+    keys = dict(loss_type="dapo", beta=0.04, num_iterations=2) | keys
+    compare(models, tmp_path, METRICS + ["kl"], keys | dict(steps_per_generation=1), keys)
+
+
+# Every loss with and without KL, with one and two updates; every mode with two of the losses at least.
+@pytest.mark.parametrize("name, beta, updates, mode, least", [
+    ("grpo", 0.0, 1, "token_truncate", 0.7),
+    ("grpo", 0.04, 2, "sequence_mask", None),
+    ("bnpo", 0.0, 2, "token_mask", 0.6),
+    ("bnpo", 0.04, 1, "sequence_truncate", 0.001),
+    ("dr_grpo", 0.0, 1, "sequence_mask", None),
+    ("dr_grpo", 0.04, 2, "token_truncate", None),
+    ("dapo", 0.0, 2, "sequence_truncate", None),
+    ("dapo", 0.04, 1, "token_mask", None),
+    ("gspo", 0.0, 2, "sequence_mask", None),
+    ("gspo", 0.04, 1, "token_truncate", None),
+    ("cispo", 0.0, 1, "token_mask", None),
+    ("cispo", 0.04, 2, "sequence_truncate", None),
+])
+def test_correction_of_the_sampler(name, beta, updates, mode, least, models, tmp_path):
+    their_arguments, our_keys = LOSSES[name]
+    if updates == 1 and name != "cispo":  # bounds of a ratio of 1
+        our_keys = {key: value for key, value in our_keys.items() if not key.startswith("epsilon")}
+    bound = dict(importance_sampling_clip_min=least) if least else {}
+    # TRL's mean of factors is over rollouts where a factor is of a rollout.
+    names = METRICS + ["sampling/logp_difference"] + (["sampling/importance_ratio"] if mode.startswith("token") else [])
+    compare(models, tmp_path, names,
+            dict(beta=beta, num_iterations=updates, steps_per_generation=1, vllm_importance_sampling_mode=mode,
+                 **{f"vllm_{key}": value for key, value in bound.items()}) | their_arguments,
+            dict(beta=beta, num_iterations=updates, importance_sampling_correction=mode) | bound | our_keys,
+            with_logprobs=True)
 
 
 def test_rloo(models, tmp_path):

@@ -1,0 +1,12 @@
+// The API key of a server. No torch.
+#pragma once
+
+#include <string>
+
+namespace longspan {
+
+/// Returns the API key in an environment variable; empty for an empty name. Throws UserError, which
+/// does not have the key: the variable is not set, or has characters that no header has.
+std::string api_key_in(const std::string& variable);
+
+}  // namespace longspan
