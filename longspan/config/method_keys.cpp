@@ -23,6 +23,10 @@ KeySection method_keys() {
       plain("freeze_extra_modules", &S::freeze_extra_modules, kNamed,
             "freeze: trained modules outside of the layers (embed_tokens, norm, lm_head).");
   lora_target.list = freeze_modules.list = freeze_extra.list = true;
+  Key loraplus = number("loraplus_lr_ratio", &OptimizationSettings::loraplus_lr_ratio, kNamed, 0,
+                        "LoRA+: learning_rate times this number for the second matrix of each "
+                        "adapter. Left out: 1.");
+  loraplus.above_least = true;
   static const std::string stage_help = help_of_stages();
   return {
       "Method",
@@ -47,6 +51,7 @@ KeySection method_keys() {
        only_for(kLora, lora_dropout), only_for(kLora, lora_target),
        only_for(kLora,
                 plain("use_rslora", &S::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank).")),
+       only_for(kLora, loraplus),
        only_for(kFreeze, plain("freeze_trainable_layers", &S::freeze_trainable_layers, kNamed,
                                "freeze: number of trained layers, from the last; negative: from "
                                "the first.")),
