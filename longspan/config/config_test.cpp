@@ -147,6 +147,7 @@ TEST_CASE("config: keys of one stage or way of fine-tuning are refused by the ot
   CHECK_SAYS(complaint({{"finetuning_type", "freeze"}, {"freeze_trainable_layers", 0}}),
              "trains nothing");
   CHECK_SAYS(complaint({{"pref_loss", "ipo"}}), "stage: dpo");
+  CHECK_SAYS(complaint({{"stage", "pt"}, {"use_dft_loss", true}}), "stage: sft");
   CHECK_SAYS(complaint({{"pref_beta", 0.2}}), "the stages dpo and kto");
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"kto_chosen_weight", 2}}), "stage: kto");
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"pref_loss", "ipo"}, {"dpo_label_smoothing", 0.1}}),

@@ -43,6 +43,10 @@ KeySection method_keys() {
        noted(choice("train_sampling_strategy", &S::train_sampling_strategy, kFree,
                     {"random", "sequential"}, "sequential: the same as disable_shuffling: true."),
              "It is transformers' key; group_by_length is not here."),
+       noted(plain("use_dft_loss", &PreferenceSettings::use_dft_loss, kNamed,
+                   "DFT: multiply each token's loss by the token's probability, in training and "
+                   "evaluation."),
+             "moe_aux_loss_coef has no effect with it there."),
        only_for(kLora, number("lora_rank", &S::lora_rank, kRefused, 1,
                               "Inner dimension of the LoRA matrices.", kMostTokens)),
        only_for(kLora,

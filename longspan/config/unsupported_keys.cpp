@@ -202,7 +202,6 @@ const std::vector<UnsupportedKey>& unsupported_keys() {
       {"use_asft_loss"},
       {"use_audio_in_video", {}, "there are no audio models yet; remove it"},
       {"use_badam"},
-      {"use_dft_loss"},
       {"use_dora"},
       {"use_eaft_loss"},
       {"use_galore"},

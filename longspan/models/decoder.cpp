@@ -365,12 +365,13 @@ at::Tensor Decoder::divergence_from(const TeacherHead& teacher, const Batch& bat
 }
 
 at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch,
-                                                std::optional<double> upstream) {
+                                                std::optional<double> upstream,
+                                                const LossFactors& factors) {
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
   return impl_->with_head(
       hidden_LD, Use::kGradients, [&, labels_L = labels_L](const at::Tensor& hidden) {
         return linear_nll_sum(hidden, impl_->weights.head, labels_L, /*chunk_bytes=*/{},
-                              {upstream, impl_->open_head_gradient(hidden)});
+                              {upstream, impl_->open_head_gradient(hidden)}, factors);
       });
 }
 

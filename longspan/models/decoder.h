@@ -102,9 +102,10 @@ class Decoder {
   /// but computes the gradient in the forward pass, so the logits are computed once. `upstream`: d
   /// loss / d sum, if known in advance; the backward must then pass this value. The head's gradient
   /// is then accumulated directly into the gradient of earlier rows, without a second buffer
-  /// (kernels/linear_cross_entropy.h).
+  /// (kernels/linear_cross_entropy.h). `factors`: multiply the terms of the sum; none: 1.
   at::Tensor negative_log_likelihood_sum(const Batch& batch,
-                                         std::optional<double> upstream = std::nullopt);
+                                         std::optional<double> upstream = std::nullopt,
+                                         const LossFactors& factors = {});
 
   /// Throws UserError if a token or label is outside the vocabulary. The functions above check only
   /// batches on the CPU, because a check of a batch on a GPU would make the host wait.

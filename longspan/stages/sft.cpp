@@ -1,15 +1,20 @@
 // sft: conversations, trained on their answers.
 #include "longspan/data/stage_encoders.h"
+#include "longspan/settings/preference_settings.h"
 #include "longspan/stages/objective.h"
 #include "longspan/stages/stage_parts.h"
 
 namespace longspan {
 namespace {
 
-constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys};
+constexpr std::string_view kLoss[] = {"use_dft_loss"};
+constexpr StageKeys kLossKeys{.keys = kLoss};
+constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys, &kLossKeys};
 
-/// The default stage has no summary line.
-std::string summary(const PreferenceSettings&) { return ""; }
+/// The default stage with its default loss has no summary line.
+std::string summary(const PreferenceSettings& config) {
+  return config.use_dft_loss ? "sft, losses of tokens times their probabilities (DFT)" : "";
+}
 
 }  // namespace
 
