@@ -49,6 +49,10 @@ KeySection optimization_keys() {
              "Optimizer steps in which the learning rate rises from 0.", /*none_allowed=*/true),
        number("max_grad_norm", &S::max_grad_norm, kNamed, 0,
               "Clip the global gradient norm; 0: never."),
+       noted(number("neftune_noise_alpha", &S::neftune_noise_alpha, kNamed, 0,
+                    "NEFTune: in training, add uniform noise to the embedding, within this number "
+                    "/ sqrt(tokens of the row x hidden size)."),
+             "The tokens include padding there."),
        number("weight_decay", &S::weight_decay, kNamed, 0,
               "Weight decay of matrices; each step multiplies it by the learning rate."),
        beta1,

@@ -117,7 +117,6 @@ const std::vector<UnsupportedKey>& unsupported_keys() {
       {"model_max_length", {}, "cutoff_len is the longest row"},
       {"model_revision", "\"main\""},
       {"module_dropout", "0.0"},
-      {"neftune_noise_alpha"},
       {"new_special_tokens_config"},
       {"num_beams", "1"},
       {"oft_block_size", "32"},

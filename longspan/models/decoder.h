@@ -48,6 +48,9 @@ struct DecoderOptions {
   PictureFeatures* pictures = nullptr;
   /// For LoRA adapters among the parameters (models/lora.h).
   double lora_scale = 0.0, lora_dropout = 0.0;
+  /// In passes with a dropout seed: noise on the embedding, uniform within neftune_alpha /
+  /// sqrt(tokens of the example x hidden size) (NEFTune, arXiv 2310.05914).
+  double neftune_alpha = 0.0;
   /// Called around every use of parameters; null: none. Must outlive the decoder and its graphs.
   /// Between uses, values may be absent (tensors without memory). The dtype of a gradient may
   /// differ from its parameter's dtype.
@@ -117,7 +120,8 @@ class Decoder {
   /// Switches between the model with adapters (the default) and the base model. Must not be called
   /// between a forward pass and its backward.
   void use_adapters(bool on);
-  /// Sets the seed of the dropout on the adapters' inputs; nullopt (the default): no dropout.
+  /// Sets the seed of the dropout on the adapters' inputs, and of the noise on the embedding;
+  /// nullopt (the default): neither dropout nor noise.
   void set_dropout_seed(std::optional<uint64_t> seed);
   std::optional<uint64_t> dropout_seed() const;
   /// Makes mixtures of experts count the tokens of each expert in `load`, without padding. The

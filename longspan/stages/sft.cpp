@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::string_view kLoss[] = {"use_dft_loss"};
 constexpr StageKeys kLossKeys{.keys = kLoss};
-constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys, &kLossKeys};
+constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys, &kLossKeys,
+                                       &kNoiseKeys};
 
 /// The default stage with its default loss has no summary line.
 std::string summary(const PreferenceSettings& config) {
