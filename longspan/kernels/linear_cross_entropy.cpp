@@ -198,7 +198,10 @@ at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_
         return x.defined() ? x.narrow(0, begin, size) : x;
       };
       log_sum_exp_rows(logits[0], part(labels_L), part(lse_L), part(picked_L));
-      if (factors) part(scale_L).copy_(factors(logits[0], part(lse_L) - part(picked_L)));
+      if (factors) {
+        const at::Tensor nll_C = part(lse_L) - part(picked_L);
+        part(scale_L).copy_(factors({logits[0], part(labels_L), nll_C}));
+      }
       if (!trains) return;
       head_backward(logits[0], part(labels_L), part(lse_L), part(scale_L), part(hidden),
                     chunks.head(), part(dhidden_LD), sum->sum(), sum->scale());

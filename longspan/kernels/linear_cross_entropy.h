@@ -55,9 +55,13 @@ struct HeadGradient {
   bool is_zero = false;
 };
 
-/// Returns a factor for each loss of a chunk, [C], on the device of the logits. nll_C: the losses,
-/// -log p of the labels, in fp64. The factors are constants: they have no gradient.
-using LossFactors = std::function<at::Tensor(const at::Tensor& logits_CV, const at::Tensor& nll_C)>;
+/// A chunk of label positions: the logits, the labels, and the losses -log p in fp64.
+struct LossChunk {
+  at::Tensor logits_CV, labels_C, nll_C;
+};
+/// Returns a factor for each loss of a chunk, [C], on the device of the logits. Is called with the
+/// chunks in order. The factors are constants: they have no gradient.
+using LossFactors = std::function<at::Tensor(const LossChunk& chunk)>;
 
 /// Returns the negative sum of linear_token_logprobs(), a scalar in fp64. Computes its gradients in
 /// the forward pass, which has the logits, and scales them in the backward: three gemms.

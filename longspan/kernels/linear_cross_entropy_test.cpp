@@ -65,12 +65,12 @@ TEST_CASE("head: factors multiply the losses of tokens and their gradients, in a
   const auto labels = at::randint(V, {L}, at::kLong);
   const auto hidden = at::randn({L, D}, at::kDouble).requires_grad_(true);
   const auto weight = at::randn({V, D}, at::kDouble).requires_grad_(true);
-  const LossFactors factors = [](const at::Tensor& logits_CV, const at::Tensor& nll_C) {
-    return nll_C.neg().exp() * logits_CV.amax(1);
+  const LossFactors factors = [](const LossChunk& chunk) {
+    return chunk.nll_C.neg().exp() * chunk.logits_CV.amax(1) + chunk.labels_C;
   };
   const auto logits_LV = at::matmul(hidden, weight.t());
   const auto nll_L = -logits_LV.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1);
-  const auto expected = (nll_L * factors(logits_LV.detach(), nll_L.detach())).sum();
+  const auto expected = (nll_L * factors({logits_LV.detach(), labels, nll_L.detach()})).sum();
   const auto gradients = torch::autograd::grad({expected * 0.3}, {hidden, weight});
   for (const ChunkBytes chunk_bytes : {ChunkBytes(1), ChunkBytes()}) {
     for (const std::optional<double> upstream : {std::optional<double>(), {0.3}}) {

@@ -11,8 +11,6 @@ at::Tensor sft_loss(Decoder& model, const Batch& local, int64_t global_label_cou
   return model.negative_log_likelihood_sum(local, /*upstream=*/1.0 / count, factors) / count;
 }
 
-at::Tensor dft_factors(const at::Tensor& /*logits_CV*/, const at::Tensor& nll_C) {
-  return nll_C.neg().exp_();
-}
+at::Tensor dft_factors(const LossChunk& chunk) { return chunk.nll_C.neg().exp_(); }
 
 }  // namespace longspan

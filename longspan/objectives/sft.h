@@ -18,6 +18,6 @@ at::Tensor sft_loss(Decoder& model, const Batch& local, int64_t global_label_cou
                     const LossFactors& factors = {});
 
 /// LossFactors of dynamic fine-tuning (DFT, arXiv 2508.05629): the probability of each label.
-at::Tensor dft_factors(const at::Tensor& logits_CV, const at::Tensor& nll_C);
+at::Tensor dft_factors(const LossChunk& chunk);
 
 }  // namespace longspan
