@@ -37,7 +37,6 @@ const std::vector<UnsupportedKey>& unsupported_keys() {
       {"batch_eval_metrics"},
       {"bf16_full_eval"},
       {"block_diag_attn"},
-      {"compute_accuracy"},
       {"compute_dtype"},
       {"create_new_adapter"},
       {"crop_to_patches", {}, "no model here cuts pictures into tiles; remove it"},

@@ -8,7 +8,7 @@
 namespace longspan {
 
 struct PreferenceSettings {
-  bool use_dft_loss = false;  // stage sft
+  bool use_dft_loss = false, compute_accuracy = false;  // stage sft
   double pref_beta = 0.1;
   std::string pref_loss = "sigmoid";  // sigmoid | hinge | ipo | kto_pair | orpo | simpo
   double pref_ftx = 0.0, dpo_label_smoothing = 0.0, simpo_gamma = 0.5;

@@ -7,10 +7,14 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kLoss[] = {"use_dft_loss"};
-constexpr StageKeys kLossKeys{.keys = kLoss};
-constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys, &kLossKeys,
-                                       &kNoiseKeys};
+constexpr std::string_view kLoss[] = {"use_dft_loss"}, kAccuracy[] = {"compute_accuracy"};
+constexpr StageKeys kLossKeys{.keys = kLoss}, kAccuracyKeys{.keys = kAccuracy};
+constexpr DrawnMean kDrawn[] = {{.name = "eval_accuracy",
+                                 .log_name = "eval_accuracy",
+                                 .title = "Accuracy of tokens",
+                                 .y_label = "share"}};
+constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys,
+                                       &kLossKeys,    &kNoiseKeys,   &kAccuracyKeys};
 
 /// The default stage with its default loss has no summary line.
 std::string summary(const PreferenceSettings& config) {
@@ -31,7 +35,7 @@ extern const Stage kSft{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = false,
-    .drawn = kLossAlone,
+    .drawn = kDrawn,
     .problems = no_problems,
     .encode = encode_answers,
     .document_name = numbered_document,

@@ -1,8 +1,11 @@
-"""Losses that weigh tokens, beside LLaMA-Factory's own functions in transformers' trainer, which computes in double."""
+"""Losses that weigh tokens, and the accuracy of tokens, beside LLaMA-Factory's own functions in transformers' trainer, which computes in double."""
 
+import dataclasses
+import types
 from typing import Optional
 
 import llamafactory_data
+import numpy as np
 import pytest
 import torch
 from conftest import relative_difference, run_to_end, settings_of
@@ -29,9 +32,18 @@ def learnt(models, data, place):
     return run_to_end(settings_of(models["qwen2"], data, place / "learnt", learning_rate=1e-2, max_steps=60)).output_dir
 
 
+def accuracy_of(logits, labels):
+    metric, most_probable = llamafactory_data.functions(
+        "train/sft/metric.py", ["ComputeAccuracy", "eval_logit_processor"],
+        {"dataclass": dataclasses.dataclass, "np": np, "torch": torch, "numpify": np.asarray, "IGNORE_INDEX": -100,
+         "Optional": Optional})
+    predictions = most_probable(logits, labels)
+    return metric()(types.SimpleNamespace(predictions=predictions, label_ids=labels))["accuracy"]
+
+
 @pytest.fixture(scope="module")
 def reference(learnt, data, tmp_path_factory):
-    """Their log, and their loss of all rows at the end."""
+    """Their log, and their loss and accuracy of all rows at the end."""
     runs = {}
 
     def run(key):
@@ -46,7 +58,8 @@ def reference(learnt, data, tmp_path_factory):
             labels = torch.tensor([row["labels"] + [-100] * (longest - len(row["labels"])) for row in rows])
             ids = [row["input_ids"] + [0] * (longest - len(row["input_ids"])) for row in rows]
             with torch.no_grad():
-                runs[key] = history, loss(model.eval()(torch.tensor(ids)), labels).item()
+                output = model.eval()(torch.tensor(ids))
+            runs[key] = history, loss(output, labels).item(), accuracy_of(output.logits, labels)
         return runs[key]
 
     return run
@@ -57,9 +70,11 @@ def reference(learnt, data, tmp_path_factory):
 def test_weighed_losses(key, way, reference, learnt, data, tmp_path):
     num_ranks, keys = WAYS[way]
     settings = settings_of(learnt, data, tmp_path / "ours", disable_shuffling=True, max_samples=18, **{key: True})
-    settings |= dict(eval_dataset="chats", do_eval=True) | SHARED | dict(sequence_parallel_size=num_ranks) | keys
+    settings |= dict(eval_dataset="chats", do_eval=True, compute_accuracy=True) | SHARED | dict(sequence_parallel_size=num_ranks) | keys
     finished = run_to_end(settings, num_ranks)
-    history, evaluated = reference(key)
+    history, evaluated, accuracy = reference(key)
     for name in ("loss", "grad_norm"):
         assert relative_difference(finished.logged(name), [entry[name] for entry in history]) < TOLERANCE, name
     assert finished.logged("eval_loss") == [pytest.approx(evaluated, rel=TOLERANCE)]
+    # Two tokens may be as probable as each other but for roundings.
+    assert 0.1 < accuracy < 0.9 and finished.logged("eval_accuracy") == [pytest.approx(accuracy, abs=5e-4)]
