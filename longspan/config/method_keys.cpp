@@ -47,6 +47,12 @@ KeySection method_keys() {
                    "DFT: multiply each token's loss by the token's probability, in training and "
                    "evaluation."),
              "moe_aux_loss_coef has no effect with it there."),
+       noted(plain("use_eaft_loss", &PreferenceSettings::use_eaft_loss, kNamed,
+                   "EAFT: multiply each token's loss by (the entropy of the 20 most probable tokens "
+                   "/ 3)^eaft_alpha, in training and evaluation."),
+             "moe_aux_loss_coef has no effect with it there."),
+       number("eaft_alpha", &PreferenceSettings::eaft_alpha, kNamed, 0,
+              "Exponent of use_eaft_loss."),
        only_for(kLora, number("lora_rank", &S::lora_rank, kRefused, 1,
                               "Inner dimension of the LoRA matrices.", kMostTokens)),
        only_for(kLora,

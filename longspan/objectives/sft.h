@@ -20,4 +20,8 @@ at::Tensor sft_loss(Decoder& model, const Batch& local, int64_t global_label_cou
 /// LossFactors of dynamic fine-tuning (DFT, arXiv 2508.05629): the probability of each label.
 at::Tensor dft_factors(const LossChunk& chunk);
 
+/// LossFactors of entropy-adaptive fine-tuning (EAFT, arXiv 2601.02151), as in LLaMA-Factory: (H /
+/// 3)^alpha for the entropy H in nats of the softmax over the 20 largest logits.
+at::Tensor eaft_factors(const LossChunk& chunk, double alpha);
+
 }  // namespace longspan

@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kLoss[] = {"use_dft_loss"}, kAccuracy[] = {"compute_accuracy"};
+constexpr std::string_view kLoss[] = {"use_dft_loss", "use_eaft_loss", "eaft_alpha"}, kAccuracy[] = {"compute_accuracy"};
 constexpr StageKeys kLossKeys{.keys = kLoss}, kAccuracyKeys{.keys = kAccuracy};
 constexpr DrawnMean kDrawn[] = {{.name = "eval_accuracy",
                                  .log_name = "eval_accuracy",
@@ -18,7 +18,19 @@ constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys,
 
 /// The default stage with its default loss has no summary line.
 std::string summary(const PreferenceSettings& config) {
-  return config.use_dft_loss ? "sft, losses of tokens times their probabilities (DFT)" : "";
+  if (config.use_dft_loss) return "sft, losses of tokens times their probabilities (DFT)";
+  if (config.use_eaft_loss) return "sft, losses of tokens times their entropies (EAFT)";
+  return "";
+}
+
+std::vector<std::string> problems(const PreferenceSettings& config, const MethodSettings&) {
+  if (config.use_dft_loss && config.use_eaft_loss) {
+    return {"use_dft_loss and use_eaft_loss are both true; keep one"};
+  }
+  if (!config.use_eaft_loss && config.eaft_alpha != PreferenceSettings().eaft_alpha) {
+    return {"eaft_alpha is for use_eaft_loss: true; remove it, or set that"};
+  }
+  return {};
 }
 
 }  // namespace
@@ -36,7 +48,7 @@ extern const Stage kSft{
     .has_value_head = false,
     .compares_distributions = false,
     .drawn = kDrawn,
-    .problems = no_problems,
+    .problems = problems,
     .encode = encode_answers,
     .document_name = numbered_document,
     .summary = summary,

@@ -1,4 +1,5 @@
-// The mean over all labels of -log p, with a factor for each label under use_dft_loss.
+// The mean over all labels of -log p, with a factor for each label under use_dft_loss and
+// use_eaft_loss.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
@@ -22,7 +23,13 @@ constexpr const char* kAccuracy = "accuracy";
 class TokenCrossEntropy : public Objective {
  public:
   explicit TokenCrossEntropy(const ObjectiveContext& context) : context_(context) {
-    if (context.preferences.use_dft_loss) factors_ = dft_factors;
+    const PreferenceSettings& config = context.preferences;
+    if (config.use_dft_loss) factors_ = dft_factors;
+    if (config.use_eaft_loss) {
+      factors_ = [alpha = config.eaft_alpha](const LossChunk& chunk) {
+        return eaft_factors(chunk, alpha);
+      };
+    }
   }
 
   double weight(const Row& row) const override {

@@ -47,7 +47,7 @@ RIGHT = [
     {"overwrite_output_dir": 0}, {"overwrite_output_dir": "False"}, {"learning_rate": "1e-4"},
     {"learning_rate": "1e-4 "}, {"bf16": "true"}, {"cutoff_len": "2048"}, {"cutoff_len": 1e3}, {"max_steps": -1},
     {"max_steps": "-1"}, {"max_steps": 7}, {"lora_dropout": 0.5, "finetuning_type": "lora"},
-    {"loraplus_lr_ratio": 16, "finetuning_type": "lora"}, {"loraplus_lr_embedding": 1e-6}, {"use_dft_loss": True}, {"neftune_noise_alpha": 5},
+    {"loraplus_lr_ratio": 16, "finetuning_type": "lora"}, {"loraplus_lr_embedding": 1e-6}, {"use_dft_loss": True}, {"use_eaft_loss": True, "eaft_alpha": 0.5}, {"neftune_noise_alpha": 5},
     {"compute_accuracy": True, "do_eval": True, "val_size": 0.1},
     {"warmup_ratio": 1},
     {"seed": "+7"}, {"seed": 0}, {"adam_beta1": 0}, {"save_steps": 1e9}, {"ddp_timeout": 180000000},

@@ -15,7 +15,8 @@ from tolerance import ADAM_EPSILON, TOLERANCE
 NUM_STEPS = 5
 SHARED = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=1e-3, weight_decay=0.1,
               adam_epsilon=ADAM_EPSILON, max_steps=NUM_STEPS)
-NAMES = {"use_dft_loss": ["dft_loss_func", "_dft_cross_entropy"]}
+NAMES = {"use_dft_loss": ["dft_loss_func", "_dft_cross_entropy"],
+         "use_eaft_loss": ["eaft_loss_func", "_eaft_cross_entropy"]}
 # The model's own probabilities are all alike at first, so that its losses are weighed alike: rows that it has learnt are
 # not.
 WAYS = {
