@@ -311,6 +311,9 @@ void check_evaluation(const Config& config, const Demand& demand) {
   demand(evaluates || (!splits && config.data.eval_dataset.empty()),
          "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
          "eval_strategy: steps (or epoch), or do_eval: true for once at the end");
+  demand(evaluates || !config.preferences.compute_accuracy,
+         "compute_accuracy is for evaluations, and nothing evaluates; remove it, or add do_eval or "
+         "eval_strategy");
   demand(!config.optimization.eval_steps || evaluation == Interval::kSteps,
          "eval_steps is given without eval_strategy: steps");
 }

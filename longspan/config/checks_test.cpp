@@ -21,7 +21,13 @@ TEST_CASE("checks: rows of the caller's need no data set, and keys about one are
   Config evaluated = config;
   evaluated.data.eval_dataset = "e";
   evaluated.method.do_eval = true;
+  evaluated.preferences.compute_accuracy = true;
   CHECK(check_config(evaluated, TrainingRows::kOfCaller).empty());
+  Config accurate = config;
+  accurate.preferences.compute_accuracy = true;
+  CHECK(check_config(accurate, TrainingRows::kOfCaller) ==
+        std::vector<std::string>{"compute_accuracy is for evaluations, and nothing evaluates; "
+                                 "remove it, or add do_eval or eval_strategy"});
   Config split = config;
   split.data.val_size = 0.1;
   split.method.do_eval = true;

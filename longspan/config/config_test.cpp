@@ -140,13 +140,14 @@ TEST_CASE("config: MLPs keep something where checkpointing computes it again, an
 TEST_CASE("config: keys of one stage or way of fine-tuning are refused by the others") {
   CHECK_SAYS(complaint({{"lora_rank", 16}}), "finetuning_type: lora");
   CHECK_SAYS(complaint({{"finetuning_type", "freeze"}, {"use_rslora", true}}),
-             "lora_rank, lora_alpha, lora_dropout, lora_target and use_rslora are for "
-             "finetuning_type: lora; remove them");
+             "lora_rank, lora_alpha, lora_dropout, lora_target, use_rslora and loraplus_lr_ratio "
+             "are for finetuning_type: lora; remove them");
   CHECK_SAYS(complaint({{"adapter_name_or_path", "lora"}}), "`longspan export` merges");
   CHECK_SAYS(complaint({{"freeze_trainable_layers", 3}}), "finetuning_type: freeze");
   CHECK_SAYS(complaint({{"finetuning_type", "freeze"}, {"freeze_trainable_layers", 0}}),
              "trains nothing");
   CHECK_SAYS(complaint({{"pref_loss", "ipo"}}), "stage: dpo");
+  CHECK_SAYS(complaint({{"stage", "pt"}, {"use_dft_loss", true}}), "stage: sft");
   CHECK_SAYS(complaint({{"pref_beta", 0.2}}), "the stages dpo and kto");
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"kto_chosen_weight", 2}}), "stage: kto");
   CHECK_SAYS(complaint({{"stage", "dpo"}, {"pref_loss", "ipo"}, {"dpo_label_smoothing", 0.1}}),

@@ -23,6 +23,10 @@ KeySection method_keys() {
       plain("freeze_extra_modules", &S::freeze_extra_modules, kNamed,
             "freeze: trained modules outside of the layers (embed_tokens, norm, lm_head).");
   lora_target.list = freeze_modules.list = freeze_extra.list = true;
+  Key loraplus = number("loraplus_lr_ratio", &OptimizationSettings::loraplus_lr_ratio, kNamed, 0,
+                        "LoRA+: learning_rate times this number for the second matrix of each "
+                        "adapter. Left out: 1.");
+  loraplus.above_least = true;
   static const std::string stage_help = help_of_stages();
   return {
       "Method",
@@ -39,6 +43,16 @@ KeySection method_keys() {
        noted(choice("train_sampling_strategy", &S::train_sampling_strategy, kFree,
                     {"random", "sequential"}, "sequential: the same as disable_shuffling: true."),
              "It is transformers' key; group_by_length is not here."),
+       noted(plain("use_dft_loss", &PreferenceSettings::use_dft_loss, kNamed,
+                   "DFT: multiply each token's loss by the token's probability, in training and "
+                   "evaluation."),
+             "moe_aux_loss_coef has no effect with it there."),
+       noted(plain("use_eaft_loss", &PreferenceSettings::use_eaft_loss, kNamed,
+                   "EAFT: multiply each token's loss by (the entropy of the 20 most probable tokens "
+                   "/ 3)^eaft_alpha, in training and evaluation."),
+             "moe_aux_loss_coef has no effect with it there."),
+       number("eaft_alpha", &PreferenceSettings::eaft_alpha, kNamed, 0,
+              "Exponent of use_eaft_loss."),
        only_for(kLora, number("lora_rank", &S::lora_rank, kRefused, 1,
                               "Inner dimension of the LoRA matrices.", kMostTokens)),
        only_for(kLora,
@@ -47,6 +61,7 @@ KeySection method_keys() {
        only_for(kLora, lora_dropout), only_for(kLora, lora_target),
        only_for(kLora,
                 plain("use_rslora", &S::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank).")),
+       only_for(kLora, loraplus),
        only_for(kFreeze, plain("freeze_trainable_layers", &S::freeze_trainable_layers, kNamed,
                                "freeze: number of trained layers, from the last; negative: from "
                                "the first.")),

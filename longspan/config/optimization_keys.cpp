@@ -49,6 +49,10 @@ KeySection optimization_keys() {
              "Optimizer steps in which the learning rate rises from 0.", /*none_allowed=*/true),
        number("max_grad_norm", &S::max_grad_norm, kNamed, 0,
               "Clip the global gradient norm; 0: never."),
+       noted(number("neftune_noise_alpha", &S::neftune_noise_alpha, kNamed, 0,
+                    "NEFTune: in training, add uniform noise to the embedding, within this number "
+                    "/ sqrt(tokens of the row x hidden size)."),
+             "The tokens include padding there."),
        number("weight_decay", &S::weight_decay, kNamed, 0,
               "Weight decay of matrices; each step multiplies it by the learning rate."),
        beta1,
@@ -78,6 +82,9 @@ KeySection optimization_keys() {
               "When to evaluate."),
        steps("eval_steps", &S::eval_steps, kFree,
              "Optimizer steps between evaluations; left out: logging_steps."),
+       plain("compute_accuracy", &PreferenceSettings::compute_accuracy, kFree,
+             "Evaluations compute eval_accuracy: the mean over rows of the share of labels that are "
+             "the most probable token."),
        number("per_device_eval_batch_size", &S::per_device_eval_batch_size, kFree, 1,
               "Rows of an evaluation micro-batch.", kMostRows)}};
 }

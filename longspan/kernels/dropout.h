@@ -1,5 +1,5 @@
-// Dropout that depends on the identity of a token, not on where or when it is computed. T: rows, I:
-// columns.
+// Dropout and noise that depend on the identity of a token, not on where or when it is computed. T:
+// rows, I: columns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +20,11 @@ struct Dropout {
   bool active() const { return p > 0.0 && keys_T.defined(); }
   at::Tensor apply(const at::Tensor& x_TI) const;
 };
+
+/// Adds a number to each element of x_TI, in place, uniform in [-bound, bound) for the bound of its
+/// row. A hash as in Dropout makes the number. keys_T: int64. bounds_T: fp64.
+void add_uniform_noise_(at::Tensor x_TI, const at::Tensor& keys_T, const at::Tensor& bounds_T,
+                        uint64_t seed);
 
 /// Returns a seed for one of several uses, for example for a layer or a step.
 uint64_t mix_seed(uint64_t seed, uint64_t number);

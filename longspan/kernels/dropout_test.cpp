@@ -1,4 +1,4 @@
-// Seed, key and column alone decide which numbers dropout drops.
+// Seed, key and column alone decide which numbers dropout drops, and the numbers of noise.
 #include "longspan/kernels/dropout.h"
 
 #include <ATen/ATen.h>
@@ -14,13 +14,16 @@
 namespace longspan {
 namespace {
 
-/// Dropout's definition, one number at a time. mix_seed for number -1 is the mixing of x alone.
-bool keeps(double p, uint64_t seed, int64_t key, int64_t column) {
+/// The hash's definition, one number at a time. mix_seed for number -1 is the mixing of x alone.
+uint64_t hash_of(uint64_t seed, int64_t key, int64_t column) {
   const auto mixed = [](uint64_t x) { return mix_seed(x, UINT64_MAX); };
   const uint64_t of_column = mix_seed(0, static_cast<uint64_t>(column));
   const uint64_t of_row = mixed(static_cast<uint64_t>(key) + seed);
-  const uint64_t hash = mixed(of_row + of_column) & ((uint64_t{1} << 53) - 1);
-  return hash >= static_cast<uint64_t>(p * std::ldexp(1.0, 53));
+  return mixed(of_row + of_column) & ((uint64_t{1} << 53) - 1);
+}
+
+bool keeps(double p, uint64_t seed, int64_t key, int64_t column) {
+  return hash_of(seed, key, column) >= static_cast<uint64_t>(p * std::ldexp(1.0, 53));
 }
 
 TEST_CASE("dropout: each number is chosen by itself, in every dtype") {
@@ -41,6 +44,35 @@ TEST_CASE("dropout: each number is chosen by itself, in every dtype") {
       }
     }
     CHECK(all);
+  }
+}
+
+TEST_CASE("noise: uniform within the bound of each row, the same for any rows of a call") {
+  constexpr int64_t kRows = 600, kColumns = 40;
+  constexpr uint64_t kSeed = 0xfedcba9876543210ull;
+  const at::Tensor keys = at::randint(INT64_MIN / 2, INT64_MAX / 2, {kRows}, at::kLong);
+  const at::Tensor bounds = at::linspace(0.1, 2.0, kRows, at::kDouble);
+  const at::Tensor noise = at::zeros({kRows, kColumns}, at::kDouble);
+  add_uniform_noise_(noise, keys, bounds, kSeed);
+  for (const int64_t row : {0, 17, 599}) {
+    for (int64_t column = 0; column < kColumns; ++column) {
+      const double unit =
+          std::ldexp(static_cast<double>(hash_of(kSeed, keys[row].item<int64_t>(), column)), -52);
+      CHECK(noise[row][column].item<double>() == (unit - 1) * bounds[row].item<double>());
+    }
+  }
+  const at::Tensor unit = noise / bounds.unsqueeze(1);
+  CHECK(unit.min().item<double>() >= -1);
+  CHECK(unit.max().item<double>() < 1);
+  // The standard errors of 24000 numbers' mean, and mean square.
+  CHECK(std::abs(unit.mean().item<double>()) < 4 * std::sqrt(1.0 / 3 / 24000));
+  CHECK(std::abs(unit.square().mean().item<double>() - 1.0 / 3) < 4 * std::sqrt(4.0 / 45 / 24000));
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = at::ones({kRows, kColumns}, dtype);
+    const at::Tensor part = x.narrow(0, 100, 300);
+    add_uniform_noise_(part, keys.narrow(0, 100, 300), bounds.narrow(0, 100, 300), kSeed);
+    CHECK(at::equal(part, noise.narrow(0, 100, 300).to(dtype) + 1));
+    CHECK(x.narrow(0, 0, 100).eq(1).all().item<bool>());
   }
 }
 

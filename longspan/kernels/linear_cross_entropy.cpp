@@ -176,8 +176,9 @@ at::Tensor linear_token_scores_backward(const at::Tensor& dlogprobs_L, const at:
 
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                           const at::Tensor& labels_L, ChunkBytes chunk_bytes,
-                          const HeadGradient& known) {
-  if (!needs_backward({hidden_LD}, {weight_VD})) {
+                          const HeadGradient& known, const LossFactors& factors) {
+  const bool trains = needs_backward({hidden_LD}, {weight_VD});
+  if (!trains && !factors) {
     return linear_token_logprobs(hidden_LD, weight_VD, labels_L, chunk_bytes).sum().neg();
   }
   const int64_t L = hidden_LD.size(0);
@@ -187,22 +188,29 @@ at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_
   {
     c10::NoGradGuard no_grad;
     const HeadChunks chunks({{hidden_LD, weight_VD}}, chunk_bytes);
-    WeightGradient& dweight = sum.emplace(weight_VD, chunks.num_chunks(), known);
+    if (trains) sum.emplace(weight_VD, chunks.num_chunks(), known);
     const at::Tensor& hidden = chunks.head().hidden_LD;
     const auto lse_L = at::empty({L}, options), picked_L = at::empty({L}, options);
     const auto scale_L = at::ones({L}, options.dtype(arithmetic_dtype(hidden.scalar_type())));
-    if (hidden_LD.requires_grad()) dhidden_LD = at::empty_like(hidden);
+    if (trains && hidden_LD.requires_grad()) dhidden_LD = at::empty_like(hidden);
     chunks.for_each([&](int64_t begin, int64_t size, std::vector<at::Tensor>& logits) {
       const auto part = [&](const at::Tensor& x) {
         return x.defined() ? x.narrow(0, begin, size) : x;
       };
       log_sum_exp_rows(logits[0], part(labels_L), part(lse_L), part(picked_L));
+      if (factors) {
+        const at::Tensor nll_C = part(lse_L) - part(picked_L);
+        part(scale_L).copy_(factors({logits[0], part(labels_L), nll_C}));
+      }
+      if (!trains) return;
       head_backward(logits[0], part(labels_L), part(lse_L), part(scale_L), part(hidden),
-                    chunks.head(), part(dhidden_LD), dweight.sum(), dweight.scale());
+                    chunks.head(), part(dhidden_LD), sum->sum(), sum->scale());
     });
-    dweight.end_forward();
-    nll = (lse_L - picked_L).sum();
+    if (trains) sum->end_forward();
+    const at::Tensor nll_L = lse_L - picked_L;
+    nll = (factors ? nll_L * scale_L : nll_L).sum();
   }
+  if (!trains) return nll;
   return attach_backward(
       {nll}, {hidden_LD}, {weight_VD},
       [dhidden_LD, dweight = std::move(*sum)](std::vector<at::Tensor> gradients) mutable {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 
 #include "longspan/kernels/head_chunks.h"
@@ -54,6 +55,14 @@ struct HeadGradient {
   bool is_zero = false;
 };
 
+/// A chunk of label positions: the logits, the labels, and the losses -log p in fp64.
+struct LossChunk {
+  at::Tensor logits_CV, labels_C, nll_C;
+};
+/// Returns a factor for each loss of a chunk, [C], on the device of the logits. Is called with the
+/// chunks in order. The factors are constants: they have no gradient.
+using LossFactors = std::function<at::Tensor(const LossChunk& chunk)>;
+
 /// Returns the negative sum of linear_token_logprobs(), a scalar in fp64. Computes its gradients in
 /// the forward pass, which has the logits, and scales them in the backward: three gemms.
 ///
@@ -62,8 +71,10 @@ struct HeadGradient {
 /// pass, so there are never two tensors of that size. A bf16 gradient is summed in fp32 over
 /// several chunks. With a known `upstream` the sum is scaled before rounding, so it is rounded
 /// once.
+///
+/// `factors`: multiply the terms of the sum; none: 1.
 at::Tensor linear_nll_sum(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                           const at::Tensor& labels_L, ChunkBytes chunk_bytes = {},
-                          const HeadGradient& known = {});
+                          const HeadGradient& known = {}, const LossFactors& factors = {});
 
 }  // namespace longspan

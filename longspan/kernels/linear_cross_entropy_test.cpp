@@ -59,6 +59,36 @@ TEST_CASE("head: an evaluation of what is not finite is not finite") {
   }
 }
 
+TEST_CASE("head: factors multiply the losses of tokens and their gradients, in any chunks") {
+  at::manual_seed(6);
+  const int64_t L = 150, D = 8, V = 31;
+  const auto labels = at::randint(V, {L}, at::kLong);
+  const auto hidden = at::randn({L, D}, at::kDouble).requires_grad_(true);
+  const auto weight = at::randn({V, D}, at::kDouble).requires_grad_(true);
+  const LossFactors factors = [](const LossChunk& chunk) {
+    return chunk.nll_C.neg().exp() * chunk.logits_CV.amax(1) + chunk.labels_C;
+  };
+  const auto logits_LV = at::matmul(hidden, weight.t());
+  const auto nll_L = -logits_LV.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1);
+  const auto expected = (nll_L * factors({logits_LV.detach(), labels, nll_L.detach()})).sum();
+  const auto gradients = torch::autograd::grad({expected * 0.3}, {hidden, weight});
+  for (const ChunkBytes chunk_bytes : {ChunkBytes(1), ChunkBytes()}) {
+    for (const std::optional<double> upstream : {std::optional<double>(), {0.3}}) {
+      const HeadGradient known{.upstream = upstream};
+      const auto ours = linear_nll_sum(hidden, weight, labels, chunk_bytes, known, factors);
+      CHECK(relative_error(ours, expected.detach()) < 1e-13);
+      torch::autograd::backward({ours * 0.3}, {});
+      CHECK(relative_error(hidden.grad(), gradients[0]) < 1e-12);
+      CHECK(relative_error(weight.grad(), gradients[1]) < 1e-12);
+      for (const at::Tensor& x : {hidden, weight}) x.mutable_grad().reset();
+      const c10::NoGradGuard no_grad;
+      const auto evaluated = linear_nll_sum(hidden, weight, labels, chunk_bytes, {}, factors);
+      CHECK(at::equal(evaluated, ours));
+      CHECK_FALSE(weight.grad().defined());
+    }
+  }
+}
+
 TEST_CASE("head: scores at a temperature are those of full logits, in any chunks") {
   at::manual_seed(3);
   const int64_t L = 150, D = 8, V = 31;

@@ -4,9 +4,12 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "longspan/base/user_error.h"
+#include "longspan/kernels/dropout.h"
 #include "longspan/kernels/embedding.h"
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/rms_norm.h"
@@ -15,6 +18,7 @@
 #include "longspan/layers/adapters.h"
 #include "longspan/layers/layer.h"
 #include "longspan/layers/make_layer.h"
+#include "longspan/memory/transfer.h"
 
 namespace longspan {
 namespace {
@@ -115,6 +119,20 @@ RowFeatures features_of(const Batch& batch, PictureFeatures* pictures, const Mod
               two_way ? "one for each picture" : "none");
   const at::Tensor features_FE = pictures->of(batch);
   return {features_FE, features_FE.defined() ? feature_rows(batch) : at::Tensor(), hidden_size};
+}
+
+/// Key of the embedding's noise; LoRA's layers count from 0, and a value head has ~0.
+constexpr uint64_t kNoiseUse = ~uint64_t{1};
+
+void add_noise(const at::Tensor& h_TD, const Batch& batch, double alpha, uint64_t seed) {
+  if (batch.example_lengths.empty()) return;  // an idle row
+  std::vector<double> bounds;
+  for (const int64_t length : batch.example_lengths) {
+    bounds.push_back(alpha / std::sqrt(static_cast<double>(length * h_TD.size(1))));
+  }
+  const at::Tensor by_example = sent_to(at::tensor(bounds, at::kDouble), h_TD.device());
+  const at::Tensor bounds_T = by_example.index_select(0, batch.documents_T.clamp_min(0));
+  add_uniform_noise_(h_TD, token_keys(batch), bounds_T, mix_seed(seed, kNoiseUse));
 }
 
 }  // namespace
@@ -218,6 +236,10 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   auto h_TD = embed(weights.embedding, batch.tokens_T, residual_dtype, spec.padding_token,
                     spec.embedding_scale);
   after(kEmbeddingUnit);
+  // In place: the embedding's backward does not read its result.
+  if (dropout_seed && options.neftune_alpha > 0) {
+    add_noise(h_TD.detach(), batch, options.neftune_alpha, *dropout_seed);
+  }
   h_TD = features.merged(h_TD);
   h_TD = between_units(h_TD, hooks, /*above=*/1, {kEmbeddingUnit, Use::kGradients, /*next=*/-1});
   const std::vector<Layer>& layers = adapters_on ? weights.layers : base_layers;
@@ -365,12 +387,13 @@ at::Tensor Decoder::divergence_from(const TeacherHead& teacher, const Batch& bat
 }
 
 at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch,
-                                                std::optional<double> upstream) {
+                                                std::optional<double> upstream,
+                                                const LossFactors& factors) {
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
   return impl_->with_head(
       hidden_LD, Use::kGradients, [&, labels_L = labels_L](const at::Tensor& hidden) {
         return linear_nll_sum(hidden, impl_->weights.head, labels_L, /*chunk_bytes=*/{},
-                              {upstream, impl_->open_head_gradient(hidden)});
+                              {upstream, impl_->open_head_gradient(hidden)}, factors);
       });
 }
 

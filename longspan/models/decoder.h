@@ -48,6 +48,9 @@ struct DecoderOptions {
   PictureFeatures* pictures = nullptr;
   /// For LoRA adapters among the parameters (models/lora.h).
   double lora_scale = 0.0, lora_dropout = 0.0;
+  /// In passes with a dropout seed: noise on the embedding, uniform within neftune_alpha /
+  /// sqrt(tokens of the example x hidden size) (NEFTune, arXiv 2310.05914).
+  double neftune_alpha = 0.0;
   /// Called around every use of parameters; null: none. Must outlive the decoder and its graphs.
   /// Between uses, values may be absent (tensors without memory). The dtype of a gradient may
   /// differ from its parameter's dtype.
@@ -102,9 +105,10 @@ class Decoder {
   /// but computes the gradient in the forward pass, so the logits are computed once. `upstream`: d
   /// loss / d sum, if known in advance; the backward must then pass this value. The head's gradient
   /// is then accumulated directly into the gradient of earlier rows, without a second buffer
-  /// (kernels/linear_cross_entropy.h).
+  /// (kernels/linear_cross_entropy.h). `factors`: multiply the terms of the sum; none: 1.
   at::Tensor negative_log_likelihood_sum(const Batch& batch,
-                                         std::optional<double> upstream = std::nullopt);
+                                         std::optional<double> upstream = std::nullopt,
+                                         const LossFactors& factors = {});
 
   /// Throws UserError if a token or label is outside the vocabulary. The functions above check only
   /// batches on the CPU, because a check of a batch on a GPU would make the host wait.
@@ -116,7 +120,8 @@ class Decoder {
   /// Switches between the model with adapters (the default) and the base model. Must not be called
   /// between a forward pass and its backward.
   void use_adapters(bool on);
-  /// Sets the seed of the dropout on the adapters' inputs; nullopt (the default): no dropout.
+  /// Sets the seed of the dropout on the adapters' inputs, and of the noise on the embedding;
+  /// nullopt (the default): neither dropout nor noise.
   void set_dropout_seed(std::optional<uint64_t> seed);
   std::optional<uint64_t> dropout_seed() const;
   /// Makes mixtures of experts count the tokens of each expert in `load`, without padding. The

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -41,14 +42,13 @@ AdamW::AdamW(std::vector<ParameterShard> shards, const AdamWOptions& options,
 
 void AdamW::step(double learning_rate) {
   const at::NoGradGuard no_grad;
-  for (const bool decayed : {true, false}) {
-    std::vector<Trained*> group;
-    for (Trained& trained : trained_) {
-      if (!trained.shard.values.grad().defined()) continue;
-      if (trained.shard.spec.decays == decayed) group.push_back(&trained);
-    }
-    update(group, learning_rate, decayed ? options_.weight_decay : 0.0);
+  std::map<std::pair<double, double>, std::vector<Trained*>> groups;  // by factor and decay
+  for (Trained& trained : trained_) {
+    if (!trained.shard.values.grad().defined()) continue;
+    const double decay = trained.shard.spec.decays ? options_.weight_decay : 0.0;
+    groups[{trained.shard.rate_factor, decay}].push_back(&trained);
   }
+  for (const auto& [rule, group] : groups) update(group, learning_rate * rule.first, rule.second);
 }
 
 void AdamW::update(const std::vector<Trained*>& trained, double learning_rate,

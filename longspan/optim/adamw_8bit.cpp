@@ -97,7 +97,8 @@ void AdamW8bit::step(double learning_rate) {
   const c10::NoGradGuard no_grad;
   small_->step(learning_rate);
   for (Quantized& quantized : quantized_) {
-    if (quantized.shard.values.grad().defined()) update(quantized, learning_rate);
+    if (!quantized.shard.values.grad().defined()) continue;
+    update(quantized, learning_rate * quantized.shard.rate_factor);
   }
 }
 

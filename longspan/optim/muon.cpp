@@ -136,8 +136,9 @@ class Muon : public Optimizer {
                                 .to(values.device());
     const double height = static_cast<double>(whole.size(0)) / static_cast<double>(whole.size(1));
     const double decay = m.shard.spec.decays ? weight_decay_ : 0.0;
-    values.mul_(1 - learning_rate * decay);
-    values.add_(mine, -learning_rate * std::sqrt(std::max(1.0, height)));
+    const double rate = learning_rate * m.shard.rate_factor;
+    values.mul_(1 - rate * decay);
+    values.add_(mine, -rate * std::sqrt(std::max(1.0, height)));
   }
 
   OverWholeMatrices over_whole_matrices_;

@@ -16,6 +16,12 @@ std::vector<ParameterShard> unsharded_parameters(const std::vector<NamedTensor>&
   return shards;
 }
 
+double learning_rate_factor(const ParameterSpec& parameter,
+                            std::optional<double> loraplus_lr_ratio) {
+  const bool faster = parameter.role == ParameterRole::kLoraB || parameter.shape.size() == 1;
+  return faster ? loraplus_lr_ratio.value_or(1.0) : 1.0;
+}
+
 void require_same_run(const StateShard& state, const ParameterShard& trained) {
   TORCH_CHECK(state.parameter == trained.parameter && state.begin == trained.begin &&
                   state.end == trained.end,

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "longspan/optim/state_shard.h"
@@ -16,6 +17,12 @@ namespace longspan {
 std::vector<ParameterShard> unsharded_parameters(const std::vector<NamedTensor>& parameters,
                                                  const ParameterTable& specs);
 
+/// Returns the factor of the learning rate for a parameter. With LoRA+ (arXiv 2402.12354,
+/// loraplus_lr_ratio): the ratio for an adapter's second matrix and for vectors, as in PEFT and
+/// LLaMA-Factory, and 1 for other parameters.
+double learning_rate_factor(const ParameterSpec& parameter,
+                            std::optional<double> loraplus_lr_ratio);
+
 /// Allocates an uninitialized state tensor of the size and dtype of `like`, on the device for
 /// states.
 using AllocateLike = std::function<at::Tensor(const at::Tensor& like)>;
@@ -24,7 +31,7 @@ using AllocateLike = std::function<at::Tensor(const at::Tensor& like)>;
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// Updates each shard that has a gradient. May be collective over the ranks that shard the
+  /// Updates each shard that has a gradient, by the learning rate times its rate_factor. May be collective over the ranks that shard the
   /// parameters.
   virtual void step(double learning_rate) = 0;
   /// Returns one lazy StateSource per locally trained shard, without "master". make() reads the

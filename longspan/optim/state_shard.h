@@ -20,6 +20,7 @@ struct ParameterShard {
   int64_t begin = 0, end = 0;
   at::Tensor values;   // end - begin elements of any shape; its .grad is the gradient
   ParameterSpec spec;  // of the whole parameter
+  double rate_factor = 1.0;  // multiplies the learning rate of the step (learning_rate_factor)
 };
 
 /// The optimizer state of elements [begin, end) of a flattened parameter.

@@ -1,10 +1,13 @@
 // Checks of the description of every optimizer in the register.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/base/user_error.h"
@@ -66,6 +69,44 @@ TEST_CASE("optimizers: every one moves what has a gradient, and says what it kee
       }
     }
     CHECK(saved == in_files);
+  }
+}
+
+TEST_CASE("optimizers: LoRA+ multiplies the learning rate of second matrices and vectors") {
+  for (const UpdateRule* rule : all_update_rules()) {
+    const std::string name(rule->names.front());
+    CAPTURE(name);
+    ParameterTable specs;
+    for (const auto& [role, shape] :
+         {std::pair{ParameterRole::kLoraA, std::vector<int64_t>{64, 80}},
+          {ParameterRole::kLoraB, {80, 64}},
+          {ParameterRole::kValueHead, {1, 80}},
+          {ParameterRole::kValueHeadBias, {1}}}) {
+      specs.add(parameter_spec(fmt::format("{}", static_cast<int>(role)), shape, role, 1));
+    }
+    const auto updated = [&](double learning_rate, std::optional<double> ratio) {
+      OptimizationSettings config;
+      config.optim = name;
+      config.weight_decay = 0.1;
+      config.loraplus_lr_ratio = ratio;
+      std::vector<NamedTensor> parameters;
+      for (const ParameterRole role : {ParameterRole::kLoraA, ParameterRole::kLoraB,
+                                       ParameterRole::kValueHead, ParameterRole::kValueHeadBias}) {
+        const ParameterSpec& spec = specs.of(fmt::format("{}", static_cast<int>(role)));
+        const at::Tensor values = at::ones(spec.shape).set_requires_grad(true);
+        values.mutable_grad() = at::sin(at::arange(1, values.numel() + 1).view(spec.shape));
+        parameters.push_back({spec.name, values});
+      }
+      ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config,
+                         /*offload=*/false);
+      update.step(learning_rate);
+      return parameters;
+    };
+    const std::vector<NamedTensor> plain = updated(0.125, {}), fast = updated(0.5, {}),
+                                   both = updated(0.125, 4.0);
+    for (const size_t i : {0, 2}) CHECK(at::equal(both[i].tensor, plain[i].tensor));
+    for (const size_t i : {1, 3}) CHECK(at::equal(both[i].tensor, fast[i].tensor));
+    for (const size_t i : {1, 3}) CHECK_FALSE(at::equal(both[i].tensor, plain[i].tensor));
   }
 }
 

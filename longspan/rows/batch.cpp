@@ -122,6 +122,7 @@ Batch with_each(const Batch& row, const Cut& cut) {
   result.packing = row.packing;
   result.num_positions = row.num_positions;
   result.pictures = row.pictures;
+  result.example_lengths = row.example_lengths;
   result.tokens_T = cut(row.tokens_T, 0, 0);
   result.labels_T = cut(row.labels_T, 0, kIgnoreLabel);
   result.positions_T = cut(row.positions_T, row.positions_T.dim() - 1, 0);
@@ -190,6 +191,7 @@ Batch collate(const std::vector<const Sample*>& samples) {
   }
 
   Batch batch;
+  for (const Document& document : documents) batch.example_lengths.push_back(document.length);
   batch.packing = Packing::from_documents(documents);
   const int64_t num_tokens = batch.packing.num_tokens();
   batch.tokens_T = empty_row(num_tokens);

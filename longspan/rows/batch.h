@@ -67,6 +67,9 @@ struct Batch {
   /// The largest position of the WHOLE row, without padding, plus 1; 0: unknown. Some rotary
   /// embeddings depend on this number.
   int64_t num_positions = 0;
+  /// For each sample, by its index in documents_T: the tokens of the sample, or of all samples of
+  /// its example (neat_packing). Of the WHOLE row.
+  std::vector<int64_t> example_lengths = {};
 };
 
 /// Returns the runs of tokens with a feature, as transformers' Gemma 3 finds pictures, if the

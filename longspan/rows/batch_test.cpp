@@ -6,6 +6,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "longspan/rows/example.h"
+
 namespace longspan {
 
 namespace {
@@ -29,6 +31,14 @@ TEST_CASE("collate: labels are shifted inside each document, positions restart")
   CHECK(values(row.documents_T) == std::vector<int64_t>{0, 0, 0, 0, 1, 1, 2});
   CHECK(row.packing == Packing::from_lengths({4, 2, 1}));
   CHECK(count_labels(row) == 3);
+  CHECK(row.example_lengths == std::vector<int64_t>{4, 2, 1});
+}
+
+TEST_CASE("collate: documents of an example have its length") {
+  const Example packed{.documents = {kFirst, kSecond}}, single{.documents = {kThird}};
+  const Batch row = collate_examples({&packed, &single});
+  CHECK(row.example_lengths == std::vector<int64_t>{6, 6, 1});
+  CHECK(take(row, {0, 6}, row.packing).example_lengths == row.example_lengths);
 }
 
 TEST_CASE("collate: no samples give an empty row") {

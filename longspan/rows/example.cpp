@@ -18,9 +18,11 @@ Batch collate_examples(const std::vector<const Example*>& examples) {
   const int64_t num_axes = batch.positions_T.dim() == 2 ? batch.positions_T.size(0) : 1;
   const int64_t num_tokens = batch.packing.num_tokens();
   int64_t* position = batch.positions_T.mutable_data_ptr<int64_t>();
+  batch.example_lengths.clear();
   for (const Example* example : examples) {
     int64_t length = 0;
     for (const Sample& document : example->documents) length += std::ssize(document.input_ids);
+    batch.example_lengths.insert(batch.example_lengths.end(), example->documents.size(), length);
     // A document's own positions restart by themselves.
     const bool counted = std::ranges::none_of(
         example->documents, [](const Sample& document) { return document.positions_AT.defined(); });

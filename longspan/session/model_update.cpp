@@ -16,6 +16,9 @@ ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTab
                          const OptimizationSettings& config, bool offload)
     : parameters_(std::move(parameters)), sharded_(sharded), world_(world) {
   shards_ = sharded_ ? sharded_->shards() : unsharded_parameters(parameters_, specs);
+  for (ParameterShard& shard : shards_) {
+    shard.rate_factor = learning_rate_factor(shard.spec, config.loraplus_lr_ratio);
+  }
   const UpdateRule& rule = update_rule_of(config);
   // The device of the update.
   const at::Device device = parameters_.at(0).tensor.device();

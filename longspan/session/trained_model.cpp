@@ -211,6 +211,7 @@ TrainedModel load_trained_model(const Config& config, const ParameterPlace& plac
   TrainedModel trained;
   trained.options.gradient_checkpointing = !config.model.disable_gradient_checkpointing;
   trained.options.compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
+  trained.options.neftune_alpha = config.optimization.neftune_noise_alpha;
   trained.options.mlp_tiles = config.memory.tiled_mlp.value_or(0);
   std::vector<std::string> merged = split_names(config.model.adapter_name_or_path), kept;
   if (!merged.empty()) {

@@ -11,8 +11,10 @@ struct OptimizationSettings {
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 5e-5, num_train_epochs = 3.0, max_grad_norm = 1.0;
+  double neftune_noise_alpha = 0.0;  // stages pt and sft
   int64_t max_steps = -1;
   std::string lr_scheduler_type = "linear";
+  std::optional<double> loraplus_lr_ratio;  // finetuning_type lora; not set: 1
   double warmup_ratio = 0.0;
   double warmup_steps = 0;
   double weight_decay = 0.0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;

@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-constexpr const StageKeys* kKeys[] = {&kPackingKeys};
+constexpr const StageKeys* kKeys[] = {&kPackingKeys, &kNoiseKeys};
 
 std::string summary(const PreferenceSettings&) { return "pt: plain text"; }
 

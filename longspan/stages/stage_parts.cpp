@@ -9,7 +9,7 @@ namespace longspan {
 namespace {
 
 constexpr std::string_view kTrained[] = {"mask_history", "train_on_prompt"},
-                           kPacking[] = {"packing"}, kNeat[] = {"neat_packing"},
+                           kNoise[] = {"neftune_noise_alpha"}, kPacking[] = {"packing"}, kNeat[] = {"neat_packing"},
                            kPreference[] = {"pref_beta", "pref_ftx"},
                            kReference[] = {"ref_model", "ref_model_adapters"},
                            kPrecomputed[] = {"precompute_ref_log_probs"},
@@ -49,6 +49,7 @@ constexpr std::string_view kTrained[] = {"mask_history", "train_on_prompt"},
 }  // namespace
 
 extern const StageKeys kTrainedKeys{.keys = kTrained};
+extern const StageKeys kNoiseKeys{.keys = kNoise};
 extern const StageKeys kPackingKeys{.keys = kPacking};
 extern const StageKeys kNeatKeys{.keys = kNeat};
 extern const StageKeys kPreferenceKeys{.keys = kPreference};

@@ -12,6 +12,7 @@ namespace longspan {
 
 // Keys
 extern const StageKeys kTrainedKeys;       // which parts of a conversation are trained
+extern const StageKeys kNoiseKeys;         // noise on the embedding
 extern const StageKeys kPackingKeys;       // rows that hold several documents
 extern const StageKeys kNeatKeys;          // whether these documents see each other
 extern const StageKeys kPreferenceKeys;    // strength of a preference

@@ -1,6 +1,7 @@
-"""LLaMA-Factory's own templates, encoders and texts of pictures, of its wheel, which is fetched once. The rest of it,
-which wants many packages, is left out."""
+"""LLaMA-Factory's own templates, encoders, texts of pictures and losses, of its wheel, which is fetched once. The rest of
+it, which wants many packages, is left out."""
 
+import ast
 import enum
 import importlib
 import importlib.util
@@ -70,6 +71,16 @@ def load():
     module("llamafactory.data.processor", __path__=[str(folder / "data" / "processor")])
     return [importlib.import_module(f"llamafactory.data.{name}")
             for name in ("template", "processor.supervised", "processor.pairwise")]
+
+
+def functions(path, names, known):
+    """Functions of a file of the wheel, by name, which see `known` and each other."""
+    fetch()
+    with zipfile.ZipFile(next(CACHE.glob("*.whl"))) as wheel:
+        tree = ast.parse(wheel.read(f"llamafactory/{path}"))
+    tree.body = [part for part in tree.body if getattr(part, "name", None) in names]
+    exec(compile(tree, path, "exec"), known)
+    return [known[name] for name in names]
 
 
 def load_pictures():

@@ -149,6 +149,45 @@ def test_sft(name, models, preferences, tmp_path):
     assert changed == set(ADAPTERS[name].get("target_modules", ALL))
 
 
+LORAPLUS = dict(learning_rate=2e-4, max_steps=5, weight_decay=0.1)
+SHARED_WAYS = {"one": (1, dict()),
+               "ulysses": (2, dict(sequence_parallel_mode="ulysses", zero_stage=3)),
+               "zigzag": (3, dict(sequence_parallel_mode="zigzag-ring", zero_stage=2, offload_optimizer=True))}
+
+
+@pytest.fixture(scope="module")
+def loraplus(models, preferences, tmp_path_factory):
+    """An adapter at the start, and PEFT's own training of it with its LoRA+ optimizer."""
+    from peft.optimizers import create_loraplus_optimizer
+
+    folder = tmp_path_factory.mktemp("loraplus")
+    start = write_adapter(models["qwen2"], folder / "start", use_rslora=True, init_lora_weights=False)
+    settings = settings_for(models["qwen2"], preferences, folder / "rows")
+
+    def optimizer(model):
+        return create_loraplus_optimizer(
+            model, torch.optim.AdamW, lr=LORAPLUS["learning_rate"], loraplus_lr_ratio=16.0, eps=ADAM_EPSILON,
+            loraplus_weight_decay=LORAPLUS["weight_decay"])
+
+    history, trained = transformers_run(
+        models["qwen2"], our_rows(settings, folder), folder, prepare=lambda model: with_adapter(model, start),
+        trainer_keys=lambda model: dict(optimizers=(optimizer(model), None)), **SHARED | LORAPLUS)
+    return start, history, trained
+
+
+@pytest.mark.parametrize("way", SHARED_WAYS)
+def test_loraplus(way, loraplus, models, preferences, tmp_path):
+    start, history, trained = loraplus
+    num_ranks, keys = SHARED_WAYS[way]
+    settings = settings_for(models["qwen2"], preferences, tmp_path / "ours", **LORAPLUS, **keys)
+    settings |= dict(finetuning_type="lora", adapter_name_or_path=start, use_rslora=True, loraplus_lr_ratio=16.0)
+    finished = run(settings | dict(sequence_parallel_size=num_ranks), num_ranks)
+    for key in ("loss", "grad_norm"):
+        assert relative_difference(finished.logged(key), [entry[key] for entry in history]) < TOLERANCE, key
+    assert finished.logged("learning_rate") == pytest.approx([entry["learning_rate"] for entry in history], rel=1e-12)
+    assert_same_adapters(finished.output_dir, trained, start, tmp_path)
+
+
 REFERENCES = ["adapter off", "adapter off, begun", "adapter of its own"]
 
 
@@ -191,7 +230,7 @@ def test_dpo(reference, models, preferences, tmp_path):
 def test_new_adapters(models, preferences, tmp_path):
     """What an adapter is before training: a step of 1e-12 leaves it as it was made."""
     settings = settings_for(models["qwen2"], preferences, tmp_path / "ours", max_steps=1, learning_rate=1e-12)
-    settings |= dict(finetuning_type="lora", lora_rank=4, weight_decay=0.0)
+    settings |= dict(finetuning_type="lora", lora_rank=4, weight_decay=0.0, use_rslora=True)
     finished = run(settings)
     matrices = load_file(finished.output_dir / "adapter_model.safetensors")
     # PEFT's own names and shapes.
@@ -208,7 +247,7 @@ def test_new_adapters(models, preferences, tmp_path):
         assert abs(value.mean()) < 4 * bound / math.sqrt(3 * value.numel()), key
         assert value.square().mean() == pytest.approx(bound**2 / 3, rel=0.25), key
     config = json.loads((finished.output_dir / "adapter_config.json").read_text())
-    assert (config["r"], config["lora_alpha"]) == (4, 8)
+    assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (4, 8, True)
 
 
 @pytest.mark.parametrize("kind, target, stage", [("qwen2", "q_proj,down_proj", "sft"), ("qwen2", "q_proj,down_proj", "dpo"),

@@ -24,8 +24,10 @@ def our_rows(settings, folder):
     return [{key: json.loads(line)[key] for key in ("input_ids", "labels")} for line in lines]
 
 
-def transformers_run(model_folder, rows, folder, prepare=lambda model: model, dtype=torch.float64, **arguments):
-    """`prepare` may freeze parameters of the model or wrap it. Returns the log and the trained model."""
+def transformers_run(model_folder, rows, folder, prepare=lambda model: model, dtype=torch.float64,
+                     trainer_keys=lambda model: {}, **arguments):
+    """`prepare` may freeze parameters of the model or wrap it. `trainer_keys`: more keys of Trainer, for the model.
+    Returns the log and the trained model."""
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
     class InOrder(Trainer):
@@ -67,6 +69,7 @@ def transformers_run(model_folder, rows, folder, prepare=lambda model: model, dt
         ),
         train_dataset=rows,
         data_collator=pad,
+        **trainer_keys(model),
     )
     trainer.train()
     history = [entry for entry in trainer.state.log_history if "loss" in entry]

@@ -1,0 +1,81 @@
+"""Losses that weigh tokens, and the accuracy of tokens, beside LLaMA-Factory's own functions in transformers' trainer, which computes in double."""
+
+import dataclasses
+import types
+from typing import Optional
+
+import llamafactory_data
+import numpy as np
+import pytest
+import torch
+from conftest import relative_difference, run_to_end, settings_of
+from test_trainer import our_rows, transformers_run
+from tolerance import ADAM_EPSILON, TOLERANCE
+
+NUM_STEPS = 5
+SHARED = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=1e-3, weight_decay=0.1,
+              adam_epsilon=ADAM_EPSILON, max_steps=NUM_STEPS)
+NAMES = {"use_dft_loss": ["dft_loss_func", "_dft_cross_entropy"],
+         "use_eaft_loss": ["eaft_loss_func", "_eaft_cross_entropy"]}
+# The model's own probabilities are all alike at first, so that its losses are weighed alike: rows that it has learnt are
+# not.
+WAYS = {
+    "one": (1, dict()),
+    "ulysses": (2, dict(sequence_parallel_mode="ulysses", zero_stage=3, offload_optimizer=True)),
+    "zigzag": (3, dict(sequence_parallel_mode="zigzag-ring", zero_stage=2)),
+    "data": (2, dict(sequence_parallel_size=1, gradient_accumulation_steps=1, zero_stage=3)),
+}
+
+
+@pytest.fixture(scope="module")
+def learnt(models, data, place):
+    """A model that knows some of its rows' tokens well, and others not."""
+    return run_to_end(settings_of(models["qwen2"], data, place / "learnt", learning_rate=1e-2, max_steps=60)).output_dir
+
+
+def accuracy_of(logits, labels):
+    metric, most_probable = llamafactory_data.functions(
+        "train/sft/metric.py", ["ComputeAccuracy", "eval_logit_processor"],
+        {"dataclass": dataclasses.dataclass, "np": np, "torch": torch, "numpify": np.asarray, "IGNORE_INDEX": -100,
+         "Optional": Optional})
+    predictions = most_probable(logits, labels)
+    return metric()(types.SimpleNamespace(predictions=predictions, label_ids=labels))["accuracy"]
+
+
+@pytest.fixture(scope="module")
+def reference(learnt, data, tmp_path_factory):
+    """Their log, and their loss and accuracy of all rows at the end."""
+    runs = {}
+
+    def run(key):
+        if key not in runs:
+            folder = tmp_path_factory.mktemp("theirs")
+            rows = our_rows(settings_of(learnt, data, folder / "none", disable_shuffling=True, max_samples=18), folder)
+            loss, *_ = llamafactory_data.functions("train/trainer_utils.py", NAMES[key],
+                                                   {"torch": torch, "Optional": Optional})
+            history, model = transformers_run(learnt, rows, folder, **SHARED,
+                                              trainer_keys=lambda _: dict(compute_loss_func=loss))
+            longest = max(len(row["labels"]) for row in rows)
+            labels = torch.tensor([row["labels"] + [-100] * (longest - len(row["labels"])) for row in rows])
+            ids = [row["input_ids"] + [0] * (longest - len(row["input_ids"])) for row in rows]
+            with torch.no_grad():
+                output = model.eval()(torch.tensor(ids))
+            runs[key] = history, loss(output, labels).item(), accuracy_of(output.logits, labels)
+        return runs[key]
+
+    return run
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("key", NAMES)
+def test_weighed_losses(key, way, reference, learnt, data, tmp_path):
+    num_ranks, keys = WAYS[way]
+    settings = settings_of(learnt, data, tmp_path / "ours", disable_shuffling=True, max_samples=18, **{key: True})
+    settings |= dict(eval_dataset="chats", do_eval=True, compute_accuracy=True) | SHARED | dict(sequence_parallel_size=num_ranks) | keys
+    finished = run_to_end(settings, num_ranks)
+    history, evaluated, accuracy = reference(key)
+    for name in ("loss", "grad_norm"):
+        assert relative_difference(finished.logged(name), [entry[name] for entry in history]) < TOLERANCE, name
+    assert finished.logged("eval_loss") == [pytest.approx(evaluated, rel=TOLERANCE)]
+    # Two tokens may be as probable as each other but for roundings.
+    assert 0.1 < accuracy < 0.9 and finished.logged("eval_accuracy") == [pytest.approx(accuracy, abs=5e-4)]
