@@ -14,13 +14,13 @@ namespace longspan {
 struct PolicyOptions {
   PolicyLoss loss;
   double epsilon_low = 0.2, epsilon_high = 0.2;
-  std::optional<double> delta;  // upper bound of r in the unclipped term; two-sided clipping
+  std::optional<double> delta = {};  // upper bound of r in the unclipped term; two-sided clipping
   double beta = 0.0;            // weight of KL in the loss
   /// Multiplies KL in the loss by the ratio, so that its gradient is unbiased after the old policy
   /// (TRL's use_bias_correction_kl).
   bool corrects_kl = true;
   double max_ratio = 3.0;  // bounds of the sampler's correction
-  std::optional<double> min_ratio;
+  std::optional<double> min_ratio = {};
   int64_t fixed_length = 0;  // PolicyMean::kOfFixedLength
 };
 
