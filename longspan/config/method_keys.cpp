@@ -47,10 +47,11 @@ KeySection method_keys() {
                    "DFT: multiply each token's loss by the token's probability, in training and "
                    "evaluation."),
              "moe_aux_loss_coef has no effect with it there."),
-       noted(plain("use_eaft_loss", &PreferenceSettings::use_eaft_loss, kNamed,
-                   "EAFT: multiply each token's loss by (the entropy of the 20 most probable tokens "
-                   "/ 3)^eaft_alpha, in training and evaluation."),
-             "moe_aux_loss_coef has no effect with it there."),
+       noted(
+           plain("use_eaft_loss", &PreferenceSettings::use_eaft_loss, kNamed,
+                 "EAFT: multiply each token's loss by (the entropy of the 20 most probable tokens "
+                 "/ 3)^eaft_alpha, in training and evaluation."),
+           "moe_aux_loss_coef has no effect with it there."),
        number("eaft_alpha", &PreferenceSettings::eaft_alpha, kNamed, 0,
               "Exponent of use_eaft_loss."),
        only_for(kLora, number("lora_rank", &S::lora_rank, kRefused, 1,
@@ -58,14 +59,16 @@ KeySection method_keys() {
        only_for(kLora,
                 number("lora_alpha", &S::lora_alpha, kNamed, 1,
                        "LoRA's scale is alpha / rank; left out: twice the rank.", kMostTokens)),
-       only_for(kLora, lora_dropout), only_for(kLora, lora_target),
+       only_for(kLora, lora_dropout),
+       only_for(kLora, lora_target),
        only_for(kLora,
                 plain("use_rslora", &S::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank).")),
        only_for(kLora, loraplus),
        only_for(kFreeze, plain("freeze_trainable_layers", &S::freeze_trainable_layers, kNamed,
                                "freeze: number of trained layers, from the last; negative: from "
                                "the first.")),
-       only_for(kFreeze, freeze_modules), only_for(kFreeze, freeze_extra),
+       only_for(kFreeze, freeze_modules),
+       only_for(kFreeze, freeze_extra),
        plain("freeze_vision_tower", &S::freeze_vision_tower, kRefused,
              "Models that take pictures: do not train the tower that turns patches into features."),
        plain("freeze_multi_modal_projector", &S::freeze_multi_modal_projector, kRefused,

@@ -82,9 +82,10 @@ KeySection optimization_keys() {
               "When to evaluate."),
        steps("eval_steps", &S::eval_steps, kFree,
              "Optimizer steps between evaluations; left out: logging_steps."),
-       plain("compute_accuracy", &PreferenceSettings::compute_accuracy, kFree,
-             "Evaluations compute eval_accuracy: the mean over rows of the share of labels that are "
-             "the most probable token."),
+       plain(
+           "compute_accuracy", &PreferenceSettings::compute_accuracy, kFree,
+           "Evaluations compute eval_accuracy: the mean over rows of the share of labels that are "
+           "the most probable token."),
        number("per_device_eval_batch_size", &S::per_device_eval_batch_size, kFree, 1,
               "Rows of an evaluation micro-batch.", kMostRows)}};
 }

@@ -35,9 +35,8 @@ constexpr int64_t kHashes = int64_t{1} << 53;  // a hash is uniform in as many v
 template <typename Body>
 void for_hashes(const at::Tensor& keys_T, int64_t num_columns, uint64_t seed, const Body& body) {
   const int64_t T = keys_T.numel();
-  const at::Tensor columns_I =
-      mix(at::arange(1, num_columns + 1, keys_T.options())
-              .mul_(static_cast<int64_t>(0x9e3779b97f4a7c15ull)));
+  const at::Tensor columns_I = mix(at::arange(1, num_columns + 1, keys_T.options())
+                                       .mul_(static_cast<int64_t>(0x9e3779b97f4a7c15ull)));
   const int64_t chunk = device_sizes(!keys_T.is_cpu()).dropout.rows(num_columns);
   for (int64_t begin = 0; begin < T; begin += chunk) {
     const int64_t size = std::min(chunk, T - begin);

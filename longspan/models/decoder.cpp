@@ -386,8 +386,7 @@ at::Tensor Decoder::divergence_from(const TeacherHead& teacher, const Batch& bat
   });
 }
 
-at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch,
-                                                std::optional<double> upstream,
+at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch, std::optional<double> upstream,
                                                 const LossFactors& factors) {
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
   return impl_->with_head(

@@ -31,8 +31,8 @@ using AllocateLike = std::function<at::Tensor(const at::Tensor& like)>;
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// Updates each shard that has a gradient, by the learning rate times its rate_factor. May be collective over the ranks that shard the
-  /// parameters.
+  /// Updates each shard that has a gradient, by the learning rate times its rate_factor. May be
+  /// collective over the ranks that shard the parameters.
   virtual void step(double learning_rate) = 0;
   /// Returns one lazy StateSource per locally trained shard, without "master". make() reads the
   /// state at the time of the call. Sources must not outlive the optimizer. Do not modify a shard,

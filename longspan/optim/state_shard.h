@@ -18,8 +18,8 @@ namespace longspan {
 struct ParameterShard {
   std::string parameter;  // Hugging Face name
   int64_t begin = 0, end = 0;
-  at::Tensor values;   // end - begin elements of any shape; its .grad is the gradient
-  ParameterSpec spec;  // of the whole parameter
+  at::Tensor values;         // end - begin elements of any shape; its .grad is the gradient
+  ParameterSpec spec;        // of the whole parameter
   double rate_factor = 1.0;  // multiplies the learning rate of the step (learning_rate_factor)
 };
 

@@ -42,7 +42,8 @@ enum class RolloutUse {
 
 /// A mean, besides the loss, that is plotted and written to trainer_log.jsonl.
 struct DrawnMean {
-  std::string_view name;      // among Objective::averages()
+  /// Among Objective::averages(); of an evaluation alone: after "eval_".
+  std::string_view name;
   std::string_view log_name;  // in trainer_log.jsonl, as in LLaMA-Factory
   std::string_view title;     // of its plot
   std::string_view y_label;

@@ -7,14 +7,15 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kLoss[] = {"use_dft_loss", "use_eaft_loss", "eaft_alpha"}, kAccuracy[] = {"compute_accuracy"};
+constexpr std::string_view kLoss[] = {"use_dft_loss", "use_eaft_loss", "eaft_alpha"},
+                           kAccuracy[] = {"compute_accuracy"};
 constexpr StageKeys kLossKeys{.keys = kLoss}, kAccuracyKeys{.keys = kAccuracy};
 constexpr DrawnMean kDrawn[] = {{.name = "eval_accuracy",
                                  .log_name = "eval_accuracy",
                                  .title = "Accuracy of tokens",
                                  .y_label = "share"}};
 constexpr const StageKeys* kKeys[] = {&kTrainedKeys, &kPackingKeys, &kNeatKeys,
-                                       &kLossKeys,    &kNoiseKeys,   &kAccuracyKeys};
+                                      &kLossKeys,    &kNoiseKeys,   &kAccuracyKeys};
 
 /// The default stage with its default loss has no summary line.
 std::string summary(const PreferenceSettings& config) {

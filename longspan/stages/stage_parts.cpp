@@ -9,8 +9,8 @@ namespace longspan {
 namespace {
 
 constexpr std::string_view kTrained[] = {"mask_history", "train_on_prompt"},
-                           kNoise[] = {"neftune_noise_alpha"}, kPacking[] = {"packing"}, kNeat[] = {"neat_packing"},
-                           kPreference[] = {"pref_beta", "pref_ftx"},
+                           kNoise[] = {"neftune_noise_alpha"}, kPacking[] = {"packing"},
+                           kNeat[] = {"neat_packing"}, kPreference[] = {"pref_beta", "pref_ftx"},
                            kReference[] = {"ref_model", "ref_model_adapters"},
                            kPrecomputed[] = {"precompute_ref_log_probs"},
                            kSharedPrompt[] = {"pref_share_prompt"},

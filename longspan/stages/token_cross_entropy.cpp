@@ -47,11 +47,10 @@ class TokenCrossEntropy : public Objective {
       return sft_loss(context_.model, row.local, count, factors_);
     }
     std::vector<at::Tensor> hits{at::empty({0}, row.local.labels_T.options().dtype(at::kDouble))};
-    const at::Tensor loss =
-        sft_loss(context_.model, row.local, count, [&](const LossChunk& chunk) {
-          hits.push_back(chunk.logits_CV.argmax(1).eq(chunk.labels_C).to(at::kDouble));
-          return factors_ ? factors_(chunk) : at::ones_like(chunk.nll_C);
-        });
+    const at::Tensor loss = sft_loss(context_.model, row.local, count, [&](const LossChunk& chunk) {
+      hits.push_back(chunk.logits_CV.argmax(1).eq(chunk.labels_C).to(at::kDouble));
+      return factors_ ? factors_(chunk) : at::ones_like(chunk.nll_C);
+    });
     add_accuracy(row, at::cat(hits), averages);
     return loss;
   }

@@ -69,6 +69,7 @@ LORA = dict(finetuning_type="lora", lora_dropout=0.2)
 KINDS = {
     "full": dict(logging_steps=2, eval_dataset="held_out", eval_strategy="steps", eval_steps=5),
     "lora with dropout": LORA | dict(weight_decay=0.1, lr_scheduler_type="cosine", warmup_steps=3),
+    "lora+, noise, weighed losses": LORA | dict(loraplus_lr_ratio=4, neftune_noise_alpha=5, use_dft_loss=True),
     "bf16": dict(bf16=True),
     "pure bf16": dict(pure_bf16=True),
     "bf16, frozen layers": dict(bf16=True, finetuning_type="freeze", freeze_trainable_layers=1),
