@@ -15,7 +15,7 @@ struct PolicyOptions {
   PolicyLoss loss;
   double epsilon_low = 0.2, epsilon_high = 0.2;
   std::optional<double> delta = {};  // upper bound of r in the unclipped term; two-sided clipping
-  double beta = 0.0;            // weight of KL in the loss
+  double beta = 0.0;                 // weight of KL in the loss
   /// Multiplies KL in the loss by the ratio, so that its gradient is unbiased after the old policy
   /// (TRL's use_bias_correction_kl).
   bool corrects_kl = true;
