@@ -6,6 +6,7 @@ ZeRO 3 does, find it where they expect it. transformers' function for the loss g
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
@@ -35,18 +36,18 @@ def install(base: Any, state: State) -> None:
     if base.loss_function is not ForCausalLMLoss:
         raise UsageError(f"fused_loss=True takes transformers' own loss, and {name} has the loss_function "
                          f"{base.loss_function}: leave fused_loss out")
-    whole = head.forward
 
-    def forward(x: torch.Tensor) -> torch.Tensor:
+    def forward(own: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         """x: [B, T, D]. Returns losses [B, T, 1] if the forward of the model has labels, and else logits."""
         labels = state.head_labels
         if labels is None:
-            return whole(x)
+            return torch.nn.Linear.forward(own, x)
         if labels.shape != x.shape[:-1]:
             raise UsageError(f"the head got {list(x.shape[:-1])} tokens and shift_labels {list(labels.shape)}: leave "
                              "logits_to_keep out")
-        losses = linear_cross_entropy(x.flatten(0, -2), head.weight, labels.flatten(), reduction="none")
+        losses = linear_cross_entropy(x.flatten(0, -2), own.weight, labels.flatten(), reduction="none")
         return losses.view(*labels.shape, 1)
 
-    head.forward = outside_graphs(forward)  # pyright: ignore[reportAttributeAccessIssue]
+    # A method of the head: a copy of the model gets a method of the copied head.
+    head.forward = types.MethodType(outside_graphs(forward), head)
     state.fused_head = True

@@ -29,7 +29,7 @@ class State:
     data_rank: int
     data_size: int
     config: Any  # of the model's text part
-    num_parameters: int
+    alone: str  # name of transformers' attention of the model before
     attentions: tuple[str, ...]  # names of transformers' attention that share rows: the model's own, and longspan's
     unshared: bool = False  # the model runs on whole rows (whole_rows())
     fused_head: bool = False  # the head computes losses (_head.py)
@@ -41,10 +41,10 @@ class State:
         return self  # a copy of a model runs on the same ranks
 
     @contextlib.contextmanager
-    def whole_rows(self, implementation: str) -> Iterator[None]:
+    def whole_rows(self, implementation: Optional[str] = None) -> Iterator[None]:
         """Within the context the model runs on whole rows by itself, for example to generate."""
         own = self.config._attn_implementation
-        self.config._attn_implementation, self.unshared = implementation, True
+        self.config._attn_implementation, self.unshared = implementation or self.alone, True
         try:
             yield
         finally:
@@ -53,11 +53,11 @@ class State:
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Checks what the model gets."""
         self._call, self.head_labels = None, None
-        if sum(1 for _ in module.parameters()) < self.num_parameters:
-            raise UsageError(f"{type(module).__name__} has lost parameters, as FullyShardedDataParallel (FSDP1) takes them: use "
-                             "FSDP2, torch.distributed.fsdp.fully_shard (Trainer: fsdp_config={'version': 2})")
         if self.unshared:
             return None
+        if _lost_weights(module):
+            raise UsageError(f"{type(module).__name__} has lost parameters, as FullyShardedDataParallel (FSDP1) takes them: use "
+                             "FSDP2, torch.distributed.fsdp.fully_shard (Trainer: fsdp_config={'version': 2})")
         if named.get(_trl.HEAD) and ROWS not in named:
             whole = named
             named, cut = _trl.cut_call(self.cutter, named)
@@ -133,6 +133,12 @@ def _refuse_arguments(
             continue
         raise UsageError(f"{name} got {argument}, which is not possible on parts of rows: leave {argument} out"
                          + (" (also of the model's config)" if argument == "output_router_logits" else ""))
+
+
+def _lost_weights(model: torch.nn.Module) -> bool:
+    """Whether a layer has a weight that is no parameter of the layer any more."""
+    return any("weight" not in module._parameters and not torch.nn.utils.parametrize.is_parametrized(module, "weight")
+               for module in model.modules() if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)))
 
 
 def _without_logits(output: Any) -> Any:

@@ -26,10 +26,11 @@ class CutCollator:
 def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options: Any) -> Any:
     """Lets ranks share the rows of a Trainer's training and evaluation. Returns the trainer, which is changed in place.
 
-    options: of parallelize(). The number of examples of a step is per_device_train_batch_size times accumulation steps
+    options: of parallelize(). allow_unchecked also accepts a trainer with a compute_loss of its own, which gets this rank's
+        tokens. The number of examples of a step is per_device_train_batch_size times accumulation steps
     times the number of groups that share rows. Collective over all ranks, before train(). Raises UsageError.
     """
-    refuse_settings(trainer)
+    refuse_settings(trainer, bool(options.get("allow_unchecked")))
     computes_whole_rows = _trl.is_trl(trainer)
     if computes_whole_rows:
         if options.get("fused_loss"):
@@ -42,6 +43,8 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
     state = state_of_model(trainer.model)
     if computes_whole_rows:
         _trl.prepare(trainer, state)
+    else:
+        refuse_predictions(trainer)
     share_loaders(trainer.accelerator, state, None if computes_whole_rows else state.cutter)
     trainer.gather_function = trainer.accelerator.gather_for_metrics
     total = trainer.get_total_train_batch_size
@@ -49,13 +52,25 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
     return trainer
 
 
-def refuse_settings(trainer: Any) -> None:
+def refuse_settings(trainer: Any, allow_unchecked: bool) -> None:
     """Raises UsageError for settings whose results would be wrong on parts of rows."""
+    from transformers import Trainer
+
     args = trainer.args
+    accelerator = args.accelerator_config
+    own_loss = not _trl.is_trl(trainer) and getattr(trainer.compute_loss, "__func__", None) is not Trainer.compute_loss
     for wrong, name, remedy in [
         (args.label_smoothing_factor, f"label_smoothing_factor={args.label_smoothing_factor}", "set it to 0"),
         (not args.average_tokens_across_devices, "average_tokens_across_devices=False", "set it to True"),
         (trainer.compute_loss_func, "compute_loss_func", "leave it out: the loss is the model's own"),
+        (own_loss and not allow_unchecked, f"compute_loss of {type(trainer).__name__}, which gets a part of each row and labels "
+         "that are shifted already (shift_labels)", "take Trainer's own; or let compute_loss return longspan.mean_loss(model, "
+         "total, count) and pass allow_unchecked=True"),
+        (trainer.model_init, "model_init", "pass the model: a model that train() makes later knows nothing of shared rows"),
+        (args.neftune_noise_alpha, f"neftune_noise_alpha={args.neftune_noise_alpha}",
+         "leave it out: the noise would depend on the number of ranks"),
+        (accelerator.split_batches, "accelerator_config split_batches=True", "set it to False"),
+        (accelerator.dispatch_batches, "accelerator_config dispatch_batches=True", "leave it out"),
         (trainer.compute_metrics and not args.prediction_loss_only, "compute_metrics", "set prediction_loss_only=True"),
         (args.n_gpu > 1, f"{args.n_gpu} GPUs in one process", "start one process for each GPU with torchrun"),
         (args.parallelism_config, "parallelism_config", "leave it out: longspan makes the groups"),
@@ -65,6 +80,19 @@ def refuse_settings(trainer: Any) -> None:
     ]:
         if wrong:
             raise UsageError(f"Trainer: {name} is not possible on parts of rows: {remedy}")
+
+
+def refuse_predictions(trainer: Any) -> None:
+    """Lets evaluations and predictions that return logits raise UsageError: a rank has those of its tokens alone."""
+    step = trainer.prediction_step
+
+    def prediction_step(model: Any, inputs: Any, prediction_loss_only: bool, *given: Any, **named: Any) -> Any:
+        if not prediction_loss_only:
+            raise UsageError("Trainer: logits of parts of rows are no predictions: set prediction_loss_only=True, or predict "
+                             "within longspan.whole_rows(model) by a loop of your own")
+        return step(model, inputs, prediction_loss_only, *given, **named)
+
+    trainer.prediction_step = prediction_step
 
 
 def share_loaders(accelerator: Any, state: State, cutter: Optional[RowCutter]) -> None:

@@ -112,7 +112,7 @@ def same_answers(model: Any, state: Any) -> None:
     generate = model.generate
 
     def generated(*given: Any, **named: Any) -> Any:
-        with state.whole_rows("sdpa" if model._supports_sdpa else "eager"):
+        with state.whole_rows():
             answers = generate(*given, **named)
         if not isinstance(answers, torch.Tensor):
             raise UsageError(f"generate() returned a {type(answers).__name__}, and must return a tensor: leave "

@@ -77,7 +77,7 @@ def parallelize(
     has_pictures = config is not base.config
     cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {}, has_pictures)
     state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config,
-                  sum(1 for _ in base.parameters()), (takeover or _hf_attention.NAME, _hf_attention.NAME))
+                  config._attn_implementation, (takeover or _hf_attention.NAME, _hf_attention.NAME))
     _states.append(state)
 
     _hf_attention.install()
@@ -103,9 +103,11 @@ def parallelize(
 
 
 @contextlib.contextmanager
-def whole_rows(model: torch.nn.Module, implementation: str = "sdpa") -> Iterator[None]:
+def whole_rows(model: torch.nn.Module, implementation: Optional[str] = None) -> Iterator[None]:
     """Within the context a parallelized model runs on whole rows by itself, for example to generate. `implementation`: of
-    transformers' attention."""
+    transformers' attention; None: the one before parallelize(). Raises UsageError for "sdpa" where the model lacks it."""
+    if implementation == "sdpa" and not _parallelized(model)._supports_sdpa:
+        raise UsageError("implementation='sdpa' ignores sinks or softcaps of this model: pass 'eager', or leave it out")
     with state_of_model(model).whole_rows(implementation):
         yield
 
@@ -125,10 +127,14 @@ def state_of(key: int) -> State:
 
 def state_of_model(model: torch.nn.Module) -> State:
     """Returns the state of a parallelized model, which wrappers may enclose."""
+    return _states[_parallelized(model)._longspan_key]
+
+
+def _parallelized(model: torch.nn.Module) -> Any:
+    """Returns transformers' model within wrappers."""
     for module in model.modules():
-        key = getattr(module, "_longspan_key", None)
-        if key is not None:
-            return _states[key]
+        if getattr(module, "_longspan_key", None) is not None:
+            return module
     raise UsageError(f"{type(model).__name__} was not parallelized: call longspan.parallelize(model, ...) first")
 
 

@@ -55,7 +55,32 @@ def test_resume(tmp_path):
 @pytest.mark.parametrize("arguments, message", [
     (dict(label_smoothing_factor=0.1), "label_smoothing_factor=0.1"),
     (dict(average_tokens_across_devices=False), "average_tokens_across_devices=False"),
+    (dict(neftune_noise_alpha=5), "neftune_noise_alpha=5"),
+    (dict(accelerator_config=dict(split_batches=True)), "split_batches=True"),
+    (dict(accelerator_config=dict(dispatch_batches=True)), "dispatch_batches=True"),
 ])
 def test_refused(tmp_path, arguments, message):
     with pytest.raises(longspan.UsageError, match=message):
         longspan.parallelize_trainer(trainer_of(str(tmp_path), small_model("llama"), **arguments), sequence_parallel_size=1)
+
+
+def test_code_of_the_users_own(tmp_path):
+    """A model of model_init, a loss of whole rows, and logits of parts of rows."""
+    from transformers import Trainer
+
+    class OwnLoss(Trainer):
+        def compute_loss(self, model, inputs, **named):
+            return super().compute_loss(model, inputs, **named)
+
+    plain = trainer_of(str(tmp_path), small_model("llama"), prediction_loss_only=False, max_steps=1, eval_strategy="no")
+    given = dict(args=plain.args, data_collator=plain.data_collator, train_dataset=plain.train_dataset)
+    with pytest.raises(longspan.UsageError, match="model_init"):
+        longspan.parallelize_trainer(Trainer(model_init=lambda: small_model("llama"), **given), sequence_parallel_size=1)
+    with pytest.raises(longspan.UsageError, match="compute_loss of OwnLoss"):
+        longspan.parallelize_trainer(OwnLoss(small_model("llama"), **given), sequence_parallel_size=1)
+    for trainer in (OwnLoss(small_model("llama"), **given), plain):
+        longspan.parallelize_trainer(trainer, sequence_parallel_size=1, allow_unchecked=True)
+        assert trainer.train().training_loss == pytest.approx(4.59, abs=0.1)
+    with pytest.raises(longspan.UsageError, match="no predictions"):
+        plain.predict(plain.eval_dataset)
+    plain.evaluate()

@@ -66,6 +66,8 @@ def test_switch(takeover):
     with longspan.whole_rows(model):
         assert model.config._attn_implementation == "sdpa"
         assert loss_of(model, batches[0]) == pytest.approx(expected, abs=1e-5)
+    with longspan.whole_rows(model, "eager"):
+        assert loss_of(model, batches[0]) == pytest.approx(expected, abs=1e-5)
     model.set_attn_implementation(name)
     with pytest.raises(ValueError, match='`attn_implementation="foo"` is not supported'):
         model.set_attn_implementation("foo")

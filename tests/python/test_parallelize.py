@@ -90,6 +90,52 @@ def fused(rank, batches):
     return found
 
 
+def test_copies():
+    """A copy of a model with fused_loss has a head of its own."""
+    import copy
+    import math
+
+    import longspan
+
+    model, loader = longspan.parallelize(small_model("llama"), uneven_batches(1), sequence_parallel_size=1, fused_loss=True)
+    batch = next(iter(loader))
+    twin = copy.deepcopy(model)
+    torch.nn.init.zeros_(twin.lm_head.weight)
+    twin(**batch).loss.backward()
+    assert twin(**batch).loss.item() == pytest.approx(math.log(96), abs=1e-5) != model(**batch).loss.item()
+    assert twin.lm_head.weight.grad is not None and model.lm_head.weight.grad is None
+
+
+def test_merged_adapters():
+    """A model whose adapters were merged has fewer parameters."""
+    from peft import LoraConfig, get_peft_model
+
+    import longspan
+
+    adapted = get_peft_model(small_model("llama"), LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    model, loader = longspan.parallelize(adapted, uneven_batches(1), sequence_parallel_size=1)
+    batch = next(iter(loader))
+    expected = model(**batch).loss.item()
+    assert model.merge_and_unload()(**batch).loss.item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_whole_rows_with_sinks():
+    """Models with sinks or softcaps keep the attention that they had."""
+    import longspan
+
+    for family in ("gpt_oss", "gemma2"):
+        alone, (batch,) = small_model(family), uneven_batches(1, rows=1)
+        for layer in alone.model.layers:
+            if hasattr(layer.self_attn, "sinks"):
+                torch.nn.init.constant_(layer.self_attn.sinks, 2.0)
+        expected = alone(**batch).logits
+        model, _ = longspan.parallelize(alone, sequence_parallel_size=1)
+        with longspan.whole_rows(model):
+            torch.testing.assert_close(model(**batch).logits, expected)
+        with pytest.raises(longspan.UsageError, match="ignores sinks or softcaps"), longspan.whole_rows(model, "sdpa"):
+            pass
+
+
 def test_fused_loss():
     """The head's losses without logits, with batches whose ranks have different numbers of labels."""
     batches = uneven_batches(3)

@@ -94,9 +94,11 @@ def test_forwards():
     refused("arguments window_of_glass, which", model, **cut, window_of_glass=3)
     model.model.layers[0].self_attn.attention_dropout = 0.5
     refused("dropout of attention is 0.5", model.train(), **cut)
-    norm = model.model.norm._parameters.pop("weight")
+    weight = model.lm_head._parameters.pop("weight")
+    model.lm_head.__dict__["weight"] = weight.detach()
     refused("has lost parameters", model, **cut)
-    model.model.norm.weight = norm
+    del model.lm_head.__dict__["weight"]
+    model.lm_head.weight = weight
     with longspan.whole_rows(model.eval()), torch.no_grad():
         whole = model(**batch).logits
     torch.testing.assert_close(whole[0], model(**cut).logits[0])
