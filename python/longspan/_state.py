@@ -55,7 +55,7 @@ class State:
         self._call, self.head_labels = None, None
         if self.unshared:
             return None
-        if _lost_weights(module):
+        if _is_flattened(module):
             raise UsageError(f"{type(module).__name__} has lost parameters, as FullyShardedDataParallel (FSDP1) takes them: use "
                              "FSDP2, torch.distributed.fsdp.fully_shard (Trainer: fsdp_config={'version': 2})")
         if named.get(_trl.HEAD) and ROWS not in named:
@@ -135,9 +135,10 @@ def _refuse_arguments(
                          + (" (also of the model's config)" if argument == "output_router_logits" else ""))
 
 
-def _lost_weights(model: torch.nn.Module) -> bool:
-    """Whether a layer has a weight that is no parameter of the layer any more."""
-    return any("weight" not in module._parameters and not torch.nn.utils.parametrize.is_parametrized(module, "weight")
+def _is_flattened(model: torch.nn.Module) -> bool:
+    """Whether FSDP1 has put tensors in place of the parameters of layers."""
+    return any(not isinstance(module._parameters.get("weight"), torch.nn.Parameter)
+               and not torch.nn.utils.parametrize.is_parametrized(module, "weight")
                for module in model.modules() if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)))
 
 

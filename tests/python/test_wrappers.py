@@ -83,6 +83,25 @@ def test_wrapper(family, wrap):
         assert found[1] == pytest.approx(expected[1][: len(found[1])], abs=1e-5)
 
 
+def fsdp1(rank, batches):
+    """Errors of a model within FSDP1, whose parameters are flattened, and are views of a flat one."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    errors = []
+    for keeps_parameters in (False, True):
+        model, loader = longspan.parallelize(small_model("llama"), batches, sequence_parallel_size=2)
+        model = FullyShardedDataParallel(model, use_orig_params=keeps_parameters, device_id=torch.device("cpu"))
+        with pytest.raises(longspan.UsageError) as caught:
+            model(**next(iter(loader)))
+        errors.append(str(caught.value))
+    return errors
+
+
+def test_fsdp1_is_refused():
+    for found in run_forks(2, fsdp1, uneven_batches(1)):
+        assert all("FSDP1" in error for error in found)
+
+
 def test_accelerate():
     batches = uneven_batches(STEPS)
     expected, _ = train(small_model("llama"), batches, accumulation=2)
