@@ -35,7 +35,8 @@ TEST_CASE("collate: labels are shifted inside each document, positions restart")
 }
 
 TEST_CASE("collate: documents of an example have its length") {
-  const Example packed{.documents = {kFirst, kSecond}}, single{.documents = {kThird}};
+  const Example packed{.documents = {kFirst, kSecond}, .position_restarts = {}},
+      single{.documents = {kThird}, .position_restarts = {}};
   const Batch row = collate_examples({&packed, &single});
   CHECK(row.example_lengths == std::vector<int64_t>{6, 6, 1});
   CHECK(take(row, {0, 6}, row.packing).example_lengths == row.example_lengths);

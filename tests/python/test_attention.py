@@ -1,8 +1,16 @@
 """longspan.attention under every method beside a plain softmax in fp64."""
 
+import os
+import threading
+import time
+
 import pytest
 import torch
+import torch.distributed as dist
+from forks import run_forks
 from ranks import run_ranks
+
+import longspan
 
 DOCUMENTS = [37, 20, 6]
 # Lengths and, for a tree, its branches: (own tokens, branches).
@@ -50,10 +58,6 @@ def plain_attention(q, k, v, documents, scale, window=None, softcap=None, sinks=
 
 def errors_of(rank, mode, heads, keys):
     """Largest errors of the output and of the gradients on this rank; the message of a UsageError."""
-    import torch.distributed as dist
-
-    import longspan
-
     torch.manual_seed(0)
     N, M, H, V = heads
     documents = keys.pop("documents", DOCUMENTS)
@@ -109,10 +113,6 @@ def test_every_method(size, heads, keys, refused):
 
 
 def misuse(rank):
-    import torch.distributed as dist
-
-    import longspan
-
     texts = []
 
     def refused(**changes):
@@ -144,3 +144,44 @@ def test_misuse():
                                       "the same dtype", "must begin with 0 and increase", "pass the lengths", "is not a mode",
                                       "cannot split 3 attention heads", "one number for each of 4 heads"], strict=True):
         assert sentence in text, text
+
+
+def test_other_threads_run():
+    """Operators do not hold the interpreter's lock."""
+    q = torch.randn(4096, 4, 64)
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.wait(0.001):
+            ticks.append(time.perf_counter())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    within = 0
+    for _ in range(5):  # a busy machine may leave the thread out for a while
+        start = time.perf_counter()
+        longspan.attention(q, q, q, mode="local")
+        within += sum(start < at < time.perf_counter() for at in ticks)
+        if within > 2:
+            break
+    stop.set()
+    thread.join()
+    assert within > 2
+
+
+def left_alone(rank, folder):
+    """Writes the error of the rank whose neighbour ends."""
+    q = torch.randn(8, 2, 64)
+    longspan.attention(q, q, q, group=dist.group.WORLD, mode="zigzag-ring")
+    if rank == 0:
+        try:
+            longspan.attention(q, q, q, group=dist.group.WORLD, mode="zigzag-ring", timeout=60)
+        except longspan.CommunicationError as error:
+            (folder / "error").write_text(str(error))
+    os._exit(0)
+
+
+def test_a_rank_ends(tmp_path):
+    with pytest.raises(FileNotFoundError):  # no rank has a result
+        run_forks(2, left_alone, tmp_path, timeout=100)
+    assert (tmp_path / "error").read_text()

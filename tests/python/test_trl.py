@@ -66,15 +66,16 @@ def train(rank, kind, folder, size, options, mode):
     return [{key: log[key] for key in keys if key in log} for log in trainer.state.log_history]
 
 
-@pytest.mark.parametrize("kind, options, size, mode", [
-    ("SFT", {}, 2, "zigzag-ring"),
-    ("SFT", dict(packing=True, max_length=32, lora=True), 3, "auto"),
-    ("DPO", {}, 2, "auto"),
-    ("DPO", dict(lora=True), 2, "zigzag-ring"),
-    ("GRPO", {}, 2, "auto"),
+@pytest.mark.parametrize("kind, family, options, size, mode", [
+    ("SFT", "gemma3_text", {}, 2, "zigzag-ring"),
+    ("SFT", "llama", dict(packing=True, max_length=32, lora=True), 3, "auto"),
+    ("DPO", "llama", {}, 2, "auto"),
+    ("DPO", "gemma3_text", dict(lora=True), 2, "zigzag-ring"),
+    ("GRPO", "llama", {}, 2, "auto"),
+    ("GRPO", "gemma3_text", {}, 2, "balanced-ulysses"),
 ])
-def test_trainer(tmp_path, kind, options, size, mode):
-    small_model("llama").save_pretrained(tmp_path / "model")  # also the reference model's
+def test_trainer(tmp_path, kind, family, options, size, mode):
+    small_model(family).save_pretrained(tmp_path / "model")  # also the reference model's
     expected = run_forks(1, train, kind, tmp_path, 0, options, "auto")[0]
     assert len(expected) >= 4 and all(log["grad_norm"] > 1e-3 for log in expected[:3])
     for found in run_forks(size, train, kind, tmp_path, size, options, mode):
