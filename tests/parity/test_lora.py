@@ -161,7 +161,7 @@ def loraplus(models, preferences, tmp_path_factory):
     from peft.optimizers import create_loraplus_optimizer
 
     folder = tmp_path_factory.mktemp("loraplus")
-    start = write_adapter(models["qwen2"], folder / "start", use_rslora=True, init_lora_weights=False)
+    start = write_adapter(models["qwen2"], folder / "start", use_rslora=True, lora_alpha=2, init_lora_weights=False)
     settings = settings_for(models["qwen2"], preferences, folder / "rows")
 
     def optimizer(model):
