@@ -107,7 +107,9 @@ def shared(rank, folder, family, size):
     """By mode: the numbers, or the text of the UsageError."""
     found = {}
     for mode in modes_of(size):
-        trainer = trainer_of(folder, family, is_packed(family, mode, size), gradient_checkpointing=size == 2)
+        # With checkpointing Trainer's DDP expects a gradient of each parameter, and a row without pictures has none in the tower.
+        checkpointing = size == 2 and family not in PICTURES
+        trainer = trainer_of(folder, family, is_packed(family, mode, size), gradient_checkpointing=checkpointing)
         try:
             longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode=mode)
         except longspan.UsageError as error:
