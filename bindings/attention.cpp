@@ -174,28 +174,6 @@ void replay_attention(const SavedPointer& results) {
   }
 }
 
-/// Attention within a checkpointed region.
-at::Tensor attend_saved(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
-                        MaybeTensor sinks_N, MaybeTensor documents, const std::string& group,
-                        const std::string& method, Ints degrees, double scale,
-                        std::optional<int64_t> window, std::optional<double> softcap,
-                        int64_t timeout, const SavedPointer& results) {
-  return for_python([&] {
-    const AttentionCheckpoint checkpoint = results->replays
-                                               ? AttentionCheckpoint::replaying(results->replayed)
-                                               : AttentionCheckpoint::saving(results->saved);
-    at::Tensor out_TNV = attend_with(
-        {q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor())}, documents,
-        *options_of(group, method, degrees, scale, window, softcap, timeout), checkpoint);
-    if (!results->replays) {
-      for (size_t i = results->versions.size(); i < results->saved.results.size(); ++i) {
-        results->versions.push_back(results->saved.results[i].out_TNH._version());
-      }
-    }
-    return out_TNV;
-  });
-}
-
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 /// Attends again. The gradient of sinks has no elements where there are none.
@@ -253,6 +231,32 @@ at::Tensor attend_and_record(const at::Tensor& q_TNH, const at::Tensor& k_TMH,
   return TracedAttention::apply(
       q_TNH, k_TMH, v_TMV, sinks_N, documents,
       options_of(group, method, degrees, scale, window, softcap, timeout));
+}
+
+/// Attention within a checkpointed region. A tensor without values is recorded, and saves nothing.
+at::Tensor attend_saved(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
+                        MaybeTensor sinks_N, MaybeTensor documents, const std::string& group,
+                        const std::string& method, Ints degrees, double scale,
+                        std::optional<int64_t> window, std::optional<double> softcap,
+                        int64_t timeout, const SavedPointer& results) {
+  if (is_symbolic(q_TNH)) {
+    return attend_and_record(q_TNH, k_TMH, v_TMV, sinks_N, documents, group, method, degrees, scale,
+                             window, softcap, timeout);
+  }
+  return for_python([&] {
+    const AttentionCheckpoint checkpoint = results->replays
+                                               ? AttentionCheckpoint::replaying(results->replayed)
+                                               : AttentionCheckpoint::saving(results->saved);
+    at::Tensor out_TNV = attend_with(
+        {q_TNH, k_TMH, v_TMV, sinks_N.value_or(at::Tensor())}, documents,
+        *options_of(group, method, degrees, scale, window, softcap, timeout), checkpoint);
+    if (!results->replays) {
+      for (size_t i = results->versions.size(); i < results->saved.results.size(); ++i) {
+        results->versions.push_back(results->saved.results[i].out_TNH._version());
+      }
+    }
+    return out_TNV;
+  });
 }
 
 /// Returns, for each token of a rank, the index in the unpadded row (-1: padding), and the

@@ -8,10 +8,14 @@
 
 namespace longspan {
 
-bool is_traced(const at::Tensor& x) {
+bool is_symbolic(const at::Tensor& x) {
   constexpr c10::DispatchKeySet kRecorded{c10::DispatchKey::Python,
                                           c10::DispatchKey::Functionalize};
-  return x.is_meta() || x.key_set().has_any(kRecorded) || c10::impl::dispatch_mode_enabled();
+  return x.is_meta() || x.key_set().has_any(kRecorded);
+}
+
+bool is_traced(const at::Tensor& x) {
+  return is_symbolic(x) || c10::impl::dispatch_mode_enabled();
 }
 
 std::vector<at::Tensor> gradients_by_replay(

@@ -15,6 +15,9 @@ namespace longspan {
 /// computation itself.
 bool is_traced(const at::Tensor& x);
 
+/// Whether x has no values of its own: a meta, fake or functional tensor.
+bool is_symbolic(const at::Tensor& x);
+
 /// Returns the operator `name` of this library, for calls through the dispatcher.
 template <typename Function>
 c10::TypedOperatorHandle<Function> operator_named(const char* name) {

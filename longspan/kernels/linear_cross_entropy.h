@@ -59,8 +59,8 @@ struct HeadGradient {
 struct LossChunk {
   at::Tensor logits_CV, labels_C, nll_C;
 };
-/// Returns a factor for each loss of a chunk, [C], on the device of the logits. Is called with the
-/// chunks in order. The factors are constants: they have no gradient.
+/// Returns a factor for each loss of a chunk, [C], on the device of the logits. The calls have
+/// the chunks in order. The factors are constants: they have no gradient.
 using LossFactors = std::function<at::Tensor(const LossChunk& chunk)>;
 
 /// Returns the negative sum of linear_token_logprobs(), a scalar in fp64. Computes its gradients in

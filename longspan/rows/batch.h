@@ -67,8 +67,8 @@ struct Batch {
   /// The largest position of the WHOLE row, without padding, plus 1; 0: unknown. Some rotary
   /// embeddings depend on this number.
   int64_t num_positions = 0;
-  /// For each sample, by its index in documents_T: the tokens of the sample, or of all samples of
-  /// its example (neat_packing). Of the WHOLE row.
+  /// For each sample of the WHOLE row, by its index in documents_T: the tokens of the sample, or of
+  /// all samples of its example (neat_packing).
   std::vector<int64_t> example_lengths = {};
 };
 

@@ -95,6 +95,8 @@ def loss_function(
             raise UsageError(f"the loss has logits of {list(logits.shape[:-1])} tokens and shift_labels "
                              f"{list(shift_labels.shape)}: leave logits_to_keep out")
         if is_fused():
+            if ignore_index != IGNORED:
+                raise UsageError(f"the loss has ignore_index={ignore_index}: with fused_loss=True it must be {IGNORED}")
             total = logits.sum()
         else:
             total = original(logits, labels, vocab_size, num_items_in_batch=1, ignore_index=ignore_index,

@@ -239,8 +239,9 @@ def async_ulysses_output_projection(
     # Autograd runs nodes in the reverse order of their creation: _Parameters after the exchange has been started, before it
     # is waited for.
     later: list[Optional[torch.Tensor]] = [None, None]
-    x, proj_weight = _native.autocast(_native.call("wait", exchange).flatten(-2)), _native.autocast(proj_weight)
-    weight, bias = _Parameters.apply(proj_weight, None if proj_bias is None else _native.autocast(proj_bias), later)
+    weight, bias = _native.autocast(proj_weight), None if proj_bias is None else _native.autocast(proj_bias)
+    weight, bias = _Parameters.apply(weight, bias, later)
+    x = _native.autocast(_native.call("wait", exchange).flatten(-2))
     return _Projection.apply(x, weight, bias, later)
 
 

@@ -179,7 +179,7 @@ def test_bounds_and_plain_kl(keys, models, tmp_path):
 
 
 # The factor of a rollout is the exponential of a sum over up to 25 tokens, whose log-probabilities of about 5 in fp32 are
-# each off by up to 2**-20.
+# each off by up to two units in the last place of fp32, 2**-20.
 TOLERANCE_OF_SEQUENCES = TOLERANCE + 25 * 2**-20
 
 # Every loss with and without KL, with one and two updates; every mode with two of the losses at least.

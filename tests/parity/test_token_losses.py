@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import relative_difference, run_to_end, settings_of
+from shared import made_once
 from test_trainer import our_rows, transformers_run
 from tolerance import ADAM_EPSILON, TOLERANCE
 
@@ -30,7 +31,8 @@ WAYS = {
 @pytest.fixture(scope="module")
 def learnt(models, data, place):
     """A model that knows some of its rows' tokens well, and others not."""
-    return run_to_end(settings_of(models["qwen2"], data, place / "learnt", learning_rate=1e-2, max_steps=60)).output_dir
+    return made_once(place / "learnt", lambda folder: run_to_end(
+        settings_of(models["qwen2"], data, folder, learning_rate=1e-2, max_steps=20)))
 
 
 def accuracy_of(logits, labels):

@@ -110,3 +110,17 @@ def named_calls(rank, family, checkpointing, options):
 def test_layers_of_transformers(checkpointing, options, expected):
     for found in run_forks(2, named_calls, "llama", checkpointing, options):
         assert found == expected
+
+
+def test_forwards_without_values():
+    """Shapes of fake and meta tensors in checkpointed regions."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def run(q, k, v):
+        return longspan.attention(q, k, v, mode="local").sin()
+
+    for mode in (FakeTensorMode(), torch.device("meta")):
+        with mode:
+            given = [torch.empty(T, heads, H, requires_grad=True) for heads in (N, M, M)]
+            y = checkpoint(run, *given, use_reentrant=False, context_fn=longspan.save_attention)
+            assert y.shape == (T, N, H)

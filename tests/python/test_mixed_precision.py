@@ -4,6 +4,7 @@ import pytest
 import torch
 from forks import run_forks
 from hf_models import small_model, uneven_batches
+from hf_trainer import logs_of, trainer_of
 
 import longspan
 
@@ -76,3 +77,19 @@ def test_projections():
     for found in run_forks(2, projected, x, weights, heads):
         for ours, torchs, right in zip(found, theirs, exact, strict=True):
             assert (ours - right).norm() < TIMES_THE_ERROR * (torchs - right).norm()
+
+
+def train(rank, folder, size):
+    trainer = trainer_of(f"{folder}/{size}", small_model("llama"), bf16=True)
+    if size:
+        longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode="ulysses")
+    return logs_of(trainer)
+
+
+def test_trainer(tmp_path):
+    """Trainer's bf16=True on two ranks, beside Trainer alone. A loss has the rounding of its logits."""
+    ((expected, evaluated),) = run_forks(1, train, tmp_path, 0)
+    for found in run_forks(2, train, tmp_path, 2):
+        for ours, theirs in zip(found[0], expected, strict=True):
+            assert ours == pytest.approx(theirs, rel=2**-8)
+        assert found[1] == pytest.approx(evaluated, rel=2**-8)

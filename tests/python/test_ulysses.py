@@ -151,6 +151,23 @@ def projections(rank, size, heads, kv_heads, norm):
     return max(((a - b).abs().max() / (b.abs().max() + 1)).item() for a, b in pairs)
 
 
+def order_of_backward(rank, size):
+    """Names of the backward's nodes of an output projection, in the order in which autograd runs them."""
+    import longspan
+
+    x = torch.randn(1, 2 * size, 1, 4, requires_grad=True)
+    weight = torch.randn(6, 4 * size, requires_grad=True)
+    y = longspan.async_ulysses_output_projection(x, 1, 2, weight, None, group=torch.distributed.group.WORLD)
+    nodes, found = [y.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            nodes += [next_node for next_node, _ in node.next_functions]
+    found = sorted((node for node in found if "AccumulateGrad" not in node.name()), key=lambda node: -node._sequence_nr())
+    return [node.name() for node in found]
+
+
 def wrapped(rank, size, heads, kv_heads):
     """Error of DistributedAttention, with tokens in the first dimension, and of its slope."""
     import longspan
@@ -299,3 +316,9 @@ def test_on_ranks(size):
                 assert found < 1e-13, results
             else:
                 assert all(sentence in text for sentence, text in zip(MISUSE, found, strict=True)), found
+
+
+def test_the_exchange_of_a_backward_runs_under_the_gradient_of_the_weight():
+    for names in run_ranks(2, order_of_backward, 2):
+        places = [next(i for i, name in enumerate(names) if part in name) for part in ("FinishToTokens", "_Parameters", "StartToTokens")]
+        assert places == sorted(places), names
