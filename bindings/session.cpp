@@ -117,8 +117,12 @@ void loss_result(const SessionPointer& s, const at::Tensor& loss) {
 Numbers session_sum_up(const SessionPointer& s, const Tensors& contributions, bool replicated,
                        const Numbers& flags) {
   return s->call([&](Session& session) {
+    const bool counts = !replicated || session.mesh().sequence.rank() == 0;
     const SumsOfStep sums =
-        session.sum_up({.contributions = contributions, .replicated = replicated}, flags);
+        session.sum_up({.contributions = contributions,
+                        .replicated = replicated,
+                        .counted = std::vector<bool>(contributions.size(), counts)},
+                       flags);
     Numbers result{sums.loss()};
     for (int64_t i = 0; i < std::ssize(flags); ++i) result.push_back(sums.flag(i) ? 1.0 : 0.0);
     return result;

@@ -245,4 +245,16 @@ HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldP
   return bytes;
 }
 
+int64_t num_parameters_without_embeddings(const std::vector<HeldParameter>& parameters,
+                                          const ModelSpec& spec) {
+  int64_t total = -idle_parameters_of(spec);
+  for (const HeldParameter& parameter : parameters) {
+    const ParameterRole role = parameter.spec.role;
+    if (role != ParameterRole::kEmbedding && !is_buffer(role)) {
+      total += parameter.spec.num_elements();
+    }
+  }
+  return total;
+}
+
 }  // namespace longspan

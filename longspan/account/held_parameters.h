@@ -70,4 +70,9 @@ bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, i
 HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
                         int num_ranks, int expert_parallel_size = 1, bool cuda = false);
 
+/// Returns the number of parameters in gemms and norms that a token passes through: without
+/// embeddings, and with only the experts that a token uses.
+int64_t num_parameters_without_embeddings(const std::vector<HeldParameter>& parameters,
+                                          const ModelSpec& spec);
+
 }  // namespace longspan

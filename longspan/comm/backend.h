@@ -4,6 +4,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "longspan/comm/collective_counts.h"
@@ -40,8 +41,12 @@ std::string own_address(const Rendezvous& where);
 /// two plans would wait for each other forever. `store`: shared by the ranks, used once.
 void require_one_plan(c10d::Store& store, int own_rank, int size, const ParallelPlan& plan);
 
-/// Makes all groups of one rank of a plan. `world`: this rank's number among all ranks of the run,
-/// and the store that all ranks share.
+/// Makes all groups of one rank of a plan. `world`: this rank's number among all ranks of the plan,
+/// and the store that these ranks share. `counts`: receives the counters of the groups, under names
+/// that begin with `prefix`.
+Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link,
+                    const std::shared_ptr<CollectiveCounts>& counts, const std::string& prefix);
+/// Makes the mesh of a run, with counters of its own, from which submeshes can be made.
 Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link);
 
 }  // namespace longspan

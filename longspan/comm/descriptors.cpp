@@ -19,6 +19,12 @@ constexpr int64_t kOfServer = 12, kOfRankAtServer = 5;
 /// For Python. Its pipes to each worker are counted above.
 constexpr int64_t kOfLauncher = 24;
 
+int64_t descriptors_of_groups(const ParallelPlan& plan) {
+  int64_t needed = 0;
+  for (const RankGroup& group : connected_groups(plan)) needed += kOfGroup + group.size - 1;
+  return needed;
+}
+
 }  // namespace
 
 int64_t descriptor_limit() {
@@ -28,9 +34,14 @@ int64_t descriptor_limit() {
 }
 
 int64_t descriptors_of_rank(const ParallelPlan& plan, bool serves_store) {
-  int64_t needed = kOfAnyRun;
-  for (const RankGroup& group : connected_groups(plan)) needed += kOfGroup + group.size - 1;
+  const int64_t needed = kOfAnyRun + descriptors_of_groups(plan);
   return needed + (serves_store ? kOfServer + kOfRankAtServer * plan.world_size : 0);
+}
+
+int64_t descriptors_of_submeshes(const std::map<int, ParallelPlan>& plans) {
+  int64_t needed = 0;
+  for (const auto& [degree, plan] : plans) needed += 2 * descriptors_of_groups(plan);
+  return needed;
 }
 
 int64_t descriptors_of_launcher(int64_t world_size) {

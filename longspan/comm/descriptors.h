@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 
 #include "longspan/plan/parallel_plan.h"
 
@@ -15,6 +16,10 @@ int64_t descriptor_limit();
 /// each of its groups, descriptors of each group and of the run itself, and connections of all
 /// ranks if the rank serves the store.
 int64_t descriptors_of_rank(const ParallelPlan& plan, bool serves_store);
+
+/// Returns the most further descriptors of a rank that shares rows with some of its neighbours, by
+/// these plans (Submeshes): a rank is in two ranges of each number of ranks.
+int64_t descriptors_of_submeshes(const std::map<int, ParallelPlan>& plans);
 
 /// Returns the most descriptors of a launcher that serves the store of `world_size` ranks.
 int64_t descriptors_of_launcher(int64_t world_size);

@@ -19,6 +19,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/comm/backend.h"
 #include "longspan/comm/link.h"
+#include "longspan/comm/submeshes.h"
 #include "longspan/plan/rank_groups.h"
 #include "longspan/rendezvous/communication_error.h"
 #include "longspan/rendezvous/endpoint.h"
@@ -153,6 +154,13 @@ void require_one_plan(c10d::Store& store, int own_rank, int size, const Parallel
 
 Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link) {
   const auto counts = std::make_shared<CollectiveCounts>();
+  Mesh mesh = make_mesh_over(world, plan, link, counts, /*prefix=*/"");
+  mesh.parts = std::make_shared<Submeshes>(world, link, counts);
+  return mesh;
+}
+
+Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link,
+                    const std::shared_ptr<CollectiveCounts>& counts, const std::string& prefix) {
   Mesh mesh;
   mesh.collectives = counts;
   const auto connected = [&](const RankGroup& group, const std::string& name,
@@ -162,7 +170,7 @@ Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const Lin
     place.store = c10::make_intrusive<c10d::PrefixStore>(own_name, world.store);
     place.rank = group.rank;
     place.size = group.size;
-    return group_over(by.make_backend(place), name, by, counts->of(own_name));
+    return group_over(by.make_backend(place), name, by, counts->of(prefix + own_name));
   };
   for (const RankGroup& group : groups_of_rank(plan, world.rank)) {
     if (group.same_as) {
@@ -178,6 +186,7 @@ Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const Lin
 }
 
 void shut_down(const Mesh& mesh) {
+  if (mesh.parts) mesh.parts->shut_down();
   const std::vector<RankGroup> kinds = groups_of_rank(ParallelPlan{}, 0);
   for (auto group = kinds.rbegin(); group != kinds.rend(); ++group) {
     (mesh.*member_of(group->kind)).shut_down();

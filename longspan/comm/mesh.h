@@ -13,6 +13,8 @@
 
 namespace longspan {
 
+class Submeshes;
+
 /// All groups of a run. Neighbouring ranks form a sequence-parallel group. Ranks at the same place
 /// of different sequence groups form a data-parallel group. Inside a sequence group the order is
 /// ring-major and Ulysses-minor: rank = ring_rank * ulysses_size + ulysses_rank.
@@ -33,6 +35,8 @@ struct Mesh {
   Group expert_replicas;  // ranks at the same place of each expert_shard
   /// Counters of all these groups. Null where there is one rank.
   std::shared_ptr<const CollectiveCounts> collectives;
+  /// Groups of some of the ranks, made later. Null where there is one rank, and in a submesh.
+  std::shared_ptr<Submeshes> parts;
 };
 
 /// Shuts all groups down after the last collective, in the same order on all ranks.

@@ -115,6 +115,21 @@ void check_sharding(const MemorySettings& config, const Demand& demand) {
          "process is enough)");
 }
 
+void check_dealing(const Config& config, const Demand& demand) {
+  if (!deals_rows(config.parallel)) return;
+  const bool own = has_own_degrees(config.parallel);
+  demand(
+      stage_of(config.method).deals_rows,
+      fmt::format(
+          "{} is for the stages {}; {}", own ? "sequence_parallel_size: auto" : "balance_batches",
+          enumerated(names_of_stages_that([](const Stage& stage) { return stage.deals_rows; })),
+          own ? "give a number" : "remove it"));
+  demand(!own || config.parallel.expert_parallel_size == 1,
+         "sequence_parallel_size: auto and expert_parallel_size are both given: processes that "
+         "divide experts take part in the same rows; give a number, or remove "
+         "expert_parallel_size");
+}
+
 void check_experts(const Config& config, const Demand& demand) {
   demand(config.parallel.expert_parallel_size == 1 || !config.memory.tiled_mlp,
          "tiled_mlp and expert_parallel_size are both given: processes that share out experts "
@@ -332,6 +347,7 @@ std::vector<std::string> problems_of(const Config& config, std::optional<Trainin
   check_packing(config.data, demand);
   check_pictures(config, demand);
   check_sharding(config.memory, demand);
+  check_dealing(config, demand);
   check_experts(config, demand);
   check_activations(config, demand);
   demand(!config.model.model_name_or_path.empty(),

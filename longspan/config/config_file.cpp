@@ -133,6 +133,10 @@ std::string assign(Config& config, const Key& key, json value) {
   if (value.is_null()) return {};  // like a key that is not set
   const json given = value;
   value = without_quotes(key, value);
+  if (!key.zero_word.empty() && value == key.zero_word) {
+    std::visit([&](const auto& member) { set(member.in(config), json(0)); }, key.field);
+    return {};
+  }
   // YAML 1.1 reads a bare `no` as false, and some users write false.
   if (value == false && !key.choices.empty() && key.choices[0] == "no") value = "no";
   if (key.truth && value.is_boolean()) value = value == true ? "true" : "false";

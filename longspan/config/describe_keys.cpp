@@ -50,10 +50,22 @@ std::string what_is_wanted(const Key& key) {
   }
   if (std::isfinite(key.most))
     kind += fmt::format(", {} {}", key.below_most ? "below" : "at most", key.most);
+  if (!key.zero_word.empty()) kind += fmt::format(", or {}", key.zero_word);
   return kind;
 }
 
 std::string value_of(const Key& key, const Config& config) {
+  if (!key.zero_word.empty()) {
+    const bool is_word = std::visit(
+        [&](const auto& member) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(member)>, FieldOf<int>>) {
+            return member.in(config) == 0;
+          }
+          return false;
+        },
+        key.field);
+    if (is_word) return std::string(key.zero_word);
+  }
   return std::visit([&](const auto& member) { return shown_value(member.in(config)); }, key.field);
 }
 

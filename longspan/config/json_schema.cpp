@@ -89,6 +89,7 @@ Json values_of(const Key& key) {
   } else {
     const Json type = type_of(key.field);
     any.push_back(bounded(key, type));
+    if (!key.zero_word.empty()) any.push_back({{"enum", {key.zero_word}}});
     if (type == "boolean") any.push_back({{"enum", {0, 1}}});
     if (type != "string") any.push_back(in_quotes(key, type));
     if (key.truth) any.push_back({{"type", "boolean"}});

@@ -34,6 +34,9 @@ Key steps(std::string_view name, Field field, OnResume on_resume, std::string_vi
 /// Text or a boolean.
 Key plain(std::string_view name, Field field, OnResume on_resume, std::string_view help);
 
+/// Returns the key of a number, which also accepts a word that means 0 (Key::zero_word).
+Key or_zero(std::string_view word, Key key);
+
 /// Returns the key, restricted to one finetuning_type (Key::finetuning_type).
 Key only_for(FinetuningType type, Key key);
 

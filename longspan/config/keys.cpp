@@ -47,6 +47,11 @@ Key plain(std::string_view name, Field field, OnResume on_resume, std::string_vi
   return {.name = name, .field = field, .on_resume = on_resume, .help = help};
 }
 
+Key or_zero(std::string_view word, Key key) {
+  key.zero_word = word;
+  return key;
+}
+
 Key only_for(FinetuningType type, Key key) {
   key.finetuning_type = type;
   return key;

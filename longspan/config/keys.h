@@ -76,6 +76,7 @@ struct Key {
   bool above_least = false;
   bool below_most = false;  // excludes the largest value; check_config() gives the reason
   bool not_zero = false;
+  std::string_view zero_word = {};  // a word that is accepted in place of a number, and means 0
   // Accepted words; empty: any text.
   std::vector<std::string_view> choices = {};
   // Words of LLaMA-Factory that are unsupported here.

@@ -24,9 +24,17 @@ KeySection parallel_keys() {
                     "Workers on this machine; left out: one for each GPU, or one if there is none.",
                     kMostProcesses),
              "It has no such key; the environment variable NPROC_PER_NODE says it, here too."),
-       noted(number("sequence_parallel_size", &S::sequence_parallel_size, kFree, 1,
-                    "Processes that share each row; must divide the number of processes."),
+       noted(or_zero("auto",
+                     number("sequence_parallel_size", &S::sequence_parallel_size, kFree, 1,
+                            "Processes that share each row; must divide the number of processes. "
+                            "auto: each row has its own number of processes, by its length "
+                            "(stages pt, sft, rm).")),
              kShare),
+       noted(plain("balance_batches", &S::balance_batches, kFree,
+                   "Deals the rows of a step to the groups of processes so that all groups have "
+                   "equal work, attention included (stages pt, sft, rm). Included in "
+                   "sequence_parallel_size: auto."),
+             kOwn),
        noted(choice(
                  "sequence_parallel_mode", &S::sequence_parallel_mode, kFree, auto_or_methods(),
                  "How the processes share a row. auto, or left out: chosen by heads, processes and "

@@ -4,11 +4,24 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "longspan/data/example_set.h"
 #include "longspan/data/loader.h"
+#include "longspan/plan/step_plan.h"
+#include "longspan/rows/dealing.h"
 
 namespace longspan {
+
+/// The examples of a row, and the ranks that share the row; nullopt: the ranks of a sequence group
+/// of the run.
+struct DrawnRow {
+  DrawnExamples drawn;
+  std::optional<RankRange> ranks = {};
+};
+
+/// Throws UserError if `state`, of a checkpoint, is the state of a stream of examples.
+void refuse_stream_state(const std::string& state);
 
 /// Gives examples to a data-parallel group. A source is a data set in some order, or a stream that
 /// reads or makes examples on request. All documents have the same columns.
@@ -29,6 +42,12 @@ class ExampleSource {
   /// epoch may have no examples for the group. The run calls next() once for each micro-batch, in
   /// ascending order. All ranks of a sequence group get the same examples.
   virtual DrawnExamples next(int64_t epoch, int64_t batch) = 0;
+  /// Returns the rows of this rank in a step, in the order in which the rank computes the rows.
+  /// Called once for each step, instead of next(). Default: next() of each micro-batch.
+  virtual std::vector<DrawnRow> rows(const StepPlace& step);
+
+  /// Returns a line for the user about the rows so far; empty: nothing to say.
+  virtual std::string summary() const { return ""; }
 
   /// Returns the state from which next() continues after a restart. A checkpoint saves this state.
   /// The state is equal on every rank. Empty: the numbers of epoch and batch determine the

@@ -329,6 +329,8 @@ void Decoder::keep_feed_forwards(int64_t count) {
   }
 }
 
+void Decoder::use_attention(Attention& attention) { impl_->attention = &attention; }
+
 void Decoder::use_adapters(bool on) {
   impl_->adapters_on = on;
   if (impl_->options.pictures != nullptr) impl_->options.pictures->use_adapters(on);

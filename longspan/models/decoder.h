@@ -117,6 +117,8 @@ class Decoder {
   /// these tensors on the device from the forward to the backward. The backward then does not
   /// recompute the kept tensors. Default: 0.
   void keep_feed_forwards(int64_t count);
+  /// Sets the attention of later passes, which must outlive their graphs.
+  void use_attention(Attention& attention);
   /// Switches between the model with adapters (the default) and the base model. Must not be called
   /// between a forward pass and its backward.
   void use_adapters(bool on);

@@ -37,7 +37,8 @@ struct ParallelPlan {
   int expert_parallel_size = 1;
   const Method* method = &kLocal;
   RecurrentWay recurrent_way = RecurrentWay::kHeads;
-  std::string reason;  // the chosen method and the reason, one line
+  bool own_degrees = false;  // each row has its own number of ranks
+  std::string reason;        // the chosen method and the reason, one line
 };
 
 /// Returns the number of ranks that shard one copy of an expert's states, if `shard_size` ranks

@@ -15,7 +15,8 @@ PlanRequest plan_request(const RequestSettings& settings, const ModelSpec& model
   request.recurrence = recurrence_of(model);
   request.world_size = world_size;
   request.ranks_per_machine = ranks_per_machine;
-  request.sequence_size = settings.parallel.sequence_parallel_size;
+  request.sequence_size =
+      has_own_degrees(settings.parallel) ? 1 : settings.parallel.sequence_parallel_size;
   if (settings.parallel.sequence_parallel_mode &&
       *settings.parallel.sequence_parallel_mode != "auto") {
     request.method = method_named(*settings.parallel.sequence_parallel_mode);

@@ -47,8 +47,11 @@ std::string data_of(const ExampleSet& examples) {
 
 std::string plan_of(const ParallelPlan& plan) {
   if (plan.world_size == 1) return "1 process";
-  std::string text = fmt::format("{} processes = {} data-parallel x {} sequence-parallel",
-                                 plan.world_size, plan.data_size, plan.sequence_size);
+  std::string text =
+      plan.own_degrees
+          ? fmt::format("{0} processes, of which 1 to {0} share each row", plan.world_size)
+          : fmt::format("{} processes = {} data-parallel x {} sequence-parallel", plan.world_size,
+                        plan.data_size, plan.sequence_size);
   if (plan.sequence_size > 1) text += fmt::format(" ({})", describe_method(plan));
   if (plan.expert_parallel_size > 1) {
     text += fmt::format(", experts shared out among {}", plan.expert_parallel_size);

@@ -70,14 +70,15 @@ class StopQuestion {
 }  // namespace
 
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
-                                         const ExampleSet& examples, int64_t batch_size,
-                                         const std::function<bool()>& stops) {
+                                         const EvaluatedRows& rows, const ExampleSet& examples,
+                                         int64_t batch_size, const std::function<bool()>& stops) {
   const at::NoGradGuard no_grad;
   const auto start = Clock::now();
   const Mesh& mesh = context.mesh;
-  const Loader loader(examples.size(), batch_size, mesh.data.rank(), mesh.data.size(),
-                      /*shuffle=*/false, /*seed=*/0);
-  const bool leads = mesh.sequence.rank() == 0;
+  const Loader loader(examples.size(), batch_size, rows.group, rows.num_groups, /*shuffle=*/false,
+                      /*seed=*/0);
+  const bool leads = rows.attention.sharers().rank() == 0;
+  context.model.use_attention(rows.attention);
   // The losses are summed on the device, so the host continues with the next row. It waits only
   // when it asks the others.
   const at::Tensor loss_sum = at::zeros({}, at::TensorOptions(context.device).dtype(at::kDouble));
@@ -98,8 +99,8 @@ std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveCo
       const std::vector<int64_t> places = loader.rows(/*epoch=*/0, i);
       // In the last batch, this group may have no rows.
       if (places.empty() && !context.idle_rows) continue;
-      const Row row = make_row(draw(examples, places), objective.documents(), context.attention,
-                               context.device);
+      const Row row =
+          make_row(draw(examples, places), objective.documents(), rows.attention, context.device);
       context.model.check_ids(row.whole);
       use(row, number++);
     }

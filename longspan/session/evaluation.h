@@ -11,14 +11,21 @@
 
 namespace longspan {
 
+/// The attention of an evaluation's rows, and this rank's place among the groups of ranks that
+/// share rows.
+struct EvaluatedRows {
+  SequenceParallel& attention;
+  int group, num_groups;
+};
+
 /// Returns the objective's loss over `examples` and the objective's averages. The loss is a mean
 /// over all units (labels, pairs, answers), and therefore depends neither on the batch size nor on
-/// the number of ranks. Every rank has the same examples. The data-parallel groups divide the
-/// examples, `batch_size` examples per row. Holds one row at a time in memory. Calls `stops` on all
+/// the number of ranks. Every rank has the same examples. The groups of `rows` divide the examples,
+/// `batch_size` examples per row. Holds one row at a time in memory. Calls `stops` on all
 /// ranks about every half second. Returns nullopt if `stops` returned true on any rank. Collective
 /// over the world.
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
-                                         const ExampleSet& examples, int64_t batch_size,
-                                         const std::function<bool()>& stops);
+                                         const EvaluatedRows& rows, const ExampleSet& examples,
+                                         int64_t batch_size, const std::function<bool()>& stops);
 
 }  // namespace longspan

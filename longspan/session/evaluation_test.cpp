@@ -81,6 +81,7 @@ struct Case {
   ObjectiveContext context() const {
     return {preferences, mesh, *attention, *model, specs, at::kCPU};
   }
+  EvaluatedRows rows() const { return {*attention, mesh.data.rank(), mesh.data.size()}; }
 };
 
 // Four numbers per token, for the whole row and for this rank's share.
@@ -94,7 +95,7 @@ TEST_CASE("evaluation: one row at a time is in memory") {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
     CountingObjective objective(memory, two_passes);
     const auto result =
-        evaluate(objective, test.context(), *test.examples, 1, [] { return false; });
+        evaluate(objective, test.context(), test.rows(), *test.examples, 1, [] { return false; });
     REQUIRE(result);
     CHECK(result->loss == 1.0);
     CHECK(result->num_samples == 50);
@@ -116,7 +117,8 @@ TEST_CASE("evaluation: an idle row has the columns of the others") {
     ObjectiveContext context = test.context();
     context.idle_rows = true;
     WeightObjective objective;
-    const auto result = evaluate(objective, context, examples, 1, [] { return false; });
+    const auto result =
+        evaluate(objective, context, test.rows(), examples, 1, [] { return false; });
     losses[mesh.world.rank()] = result ? result->loss : -1.0;
   });
   CHECK(losses == std::vector<double>{3.0, 3.0});
@@ -127,7 +129,8 @@ TEST_CASE("evaluation: whoever is told to stop makes no more rows") {
   for (const bool two_passes : {false, true}) {
     const AllocationCounter memory(AllocationCounter::Of::kThisThread);
     CountingObjective objective(memory, two_passes);
-    CHECK(!evaluate(objective, test.context(), *test.examples, 1, [] { return true; }));
+    CHECK(
+        !evaluate(objective, test.context(), test.rows(), *test.examples, 1, [] { return true; }));
     CHECK(objective.num_ahead + objective.num_losses == 1);  // it is asked after the first row
     CHECK(memory.peak_bytes() < 2 * kBytesOfRow);
   }

@@ -39,15 +39,17 @@ std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& con
 
 std::unique_ptr<ExpertBalance> ExpertBalance::make(const OptimizationSettings& config,
                                                    const ObjectiveContext& context,
-                                                   const ModelConfig& model) {
+                                                   const ModelConfig& model, bool rows_vary) {
   const std::optional<double> coefficient = auxiliary_loss_coefficient(config, model);
   if (experts_of(model.spec) == nullptr) return nullptr;
-  return std::make_unique<ExpertBalance>(context, model.spec, coefficient,
-                                         config.gradient_accumulation_steps);
+  return std::make_unique<ExpertBalance>(
+      context, model.spec, coefficient,
+      rows_vary ? std::nullopt : std::optional(config.gradient_accumulation_steps));
 }
 
 ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& model,
-                             std::optional<double> coefficient, int64_t rows_per_step)
+                             std::optional<double> coefficient,
+                             std::optional<int64_t> rows_per_step)
     : context_(context),
       num_experts_(0),
       experts_per_token_(0),
@@ -69,7 +71,7 @@ ExpertBalance::ExpertBalance(const ObjectiveContext& context, const ModelSpec& m
   load_.sums_scores = coefficient_.has_value();
 }
 
-bool ExpertBalance::precomputes() const { return coefficient_ && rows_per_step_ > 1; }
+bool ExpertBalance::precomputes() const { return coefficient_ && rows_per_step_.value_or(2) > 1; }
 
 void ExpertBalance::begin() {
   load_.clear();

@@ -29,14 +29,15 @@ std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& con
 class ExpertBalance {
  public:
   /// Returns null for a model without experts. All objects in the context must outlive the result.
-  /// Throws UserError, as auxiliary_loss_coefficient() does.
+  /// `rows_vary`: ranks may have different numbers of rows in a step. Throws UserError, as
+  /// auxiliary_loss_coefficient() does.
   static std::unique_ptr<ExpertBalance> make(const OptimizationSettings& config,
                                              const ObjectiveContext& context,
-                                             const ModelConfig& model);
-  /// `coefficient`: coefficient of the auxiliary loss; nullopt: no loss. `rows_per_step`: number of
-  /// rows of one data-parallel group.
+                                             const ModelConfig& model, bool rows_vary);
+  /// `coefficient`: coefficient of the auxiliary loss; nullopt: no loss. `rows_per_step`: the most
+  /// rows of one data-parallel group; nullopt: unknown.
   ExpertBalance(const ObjectiveContext& context, const ModelSpec& model,
-                std::optional<double> coefficient, int64_t rows_per_step);
+                std::optional<double> coefficient, std::optional<int64_t> rows_per_step);
 
   /// True if precompute() must see the step's rows.
   bool precomputes() const;
@@ -69,7 +70,7 @@ class ExpertBalance {
   int64_t num_experts_, experts_per_token_;
   std::vector<int64_t> layers_;  // layers with experts
   std::optional<double> coefficient_;
-  int64_t rows_per_step_;
+  std::optional<int64_t> rows_per_step_;
   ExpertLoad load_, ahead_;
 };
 

@@ -25,8 +25,8 @@ class CallersObjective final : public Objective {
                     .places_L = label_rows(row.local),
                     .logprobs_L = {},
                     .hidden_LD = {},
-                    .sum_over_row = [this](const at::Tensor& x) {
-                      return sum_over(x, context_.mesh.sequence);
+                    .sum_over_row = [sharers = row.sharers()](const at::Tensor& x) {
+                      return sum_over(x, sharers);
                     }};
     switch (loss_.reads) {
       case LossOfCaller::Reads::kLogprobs:

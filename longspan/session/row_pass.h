@@ -31,8 +31,8 @@ class RowPass {
                  Averages& averages);
 
  private:
-  /// Returns a separate seed for each micro-batch, independent of the number of processes.
-  uint64_t dropout_seed(int64_t step, size_t row_number) const;
+  /// Returns a separate seed for each row, equal on all ranks that share the row.
+  uint64_t dropout_seed(int64_t step, const Row& row, size_t row_number) const;
 
   const ObjectiveContext& context_;
   Objective& objective_;

@@ -10,6 +10,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
+#include "longspan/plan/degree_plans.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
 #include "longspan/session/attended_model.h"
@@ -24,6 +25,13 @@ std::vector<std::array<int64_t, 3>> heads_of(const ModelSpec& model) {
     heads.push_back({attention.num_heads, attention.num_kv_heads, attention.key_dim});
   }
   return heads;
+}
+
+void require_no_pictures(const ModelConfig& model) {
+  if (!model.spec.vision) return;
+  throw UserError(
+      "sequence_parallel_size: auto is for rows without pictures, and a data set has pictures. Set "
+      "sequence_parallel_size to a number.");
 }
 
 RequestSettings request_settings(const Config& config) {
@@ -53,7 +61,16 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
     plan.reference = model_config_for(config, ref_model).spec;
     request.reference = {"ref_model " + ref_model, request_for(*plan.reference).layers};
   }
+  if (has_own_degrees(config.parallel)) {
+    require_no_pictures(plan.model);
+    plan.by_degree = plans_by_degree(request);
+    request.head_waves.reset();
+  }
   plan.parallel = make_parallel_plan(request);
+  if (!plan.by_degree.empty()) {
+    plan.parallel.own_degrees = true;
+    plan.by_degree.rbegin()->second.shard_size = plan.parallel.shard_size;
+  }
   if (const MixtureOfExpertsSpec* experts =
           plan.reference ? experts_of(*plan.reference) : nullptr) {
     check_experts_divide(config.parallel.expert_parallel_size, experts->num_experts, "ref_model");
@@ -68,7 +85,7 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {
   return planned_account(
       {config.model, config.method, config.preferences, config.optimization, config.memory},
-      plan.attended, plan.parallel, row, plan.hardware(), plan.reference_model());
+      plan.attended, plan.of_longest_rows(), row, plan.hardware(), plan.reference_model());
 }
 
 std::string device_text(const RunPlan& plan) {

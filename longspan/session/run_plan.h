@@ -1,6 +1,7 @@
 // Decisions that each rank makes before any communication and before any tensor exists. No torch.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,8 @@ struct RunPlan {
   ModelConfig model;   // the trained model, with rope_scaling
   ModelSpec attended;  // attended_model()
   ParallelPlan parallel;
+  /// With sequence_parallel_size: auto, the plans of rows by number of ranks; otherwise empty.
+  std::map<int, ParallelPlan> by_degree;
   std::optional<ModelSpec> reference;  // of ref_model; nullopt: no ref_model
   /// `parallel` with the heads of ref_model; nullopt: no ref_model, or the same heads.
   std::optional<ParallelPlan> reference_parallel;
@@ -28,6 +31,10 @@ struct RunPlan {
   int num_cores = 0;    // cores of the machine; 0: unknown
   std::string warning;  // may be empty
 
+  /// Returns the plan of the longest rows.
+  const ParallelPlan& of_longest_rows() const {
+    return by_degree.empty() ? parallel : by_degree.rbegin()->second;
+  }
   /// Returns the plan of the reference's attention.
   const ParallelPlan& parallel_of_reference() const {
     return reference_parallel ? *reference_parallel : parallel;

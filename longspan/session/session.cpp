@@ -17,6 +17,7 @@
 #include "longspan/report/averages.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/saving.h"
+#include "longspan/sequence_parallel/row_groups.h"
 #include "longspan/session/answers.h"
 #include "longspan/session/backends.h"
 #include "longspan/session/counted_traffic.h"
@@ -50,6 +51,7 @@ struct Session::Impl {
         ahead(frame_patches_of(config, model != nullptr ? model->patches : FramePatches{})),
         patches(ahead.patches()),
         attention(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
+        row_groups(plan.by_degree, workers.mesh(), block_kernel_of(plan.device)),
         sharding(sharding_of(config, workers.mesh(), device)) {
     if (plan.parallel.expert_parallel_size > 1) {
       experts = std::make_unique<ExpertParallel>(workers.mesh().experts);
@@ -91,12 +93,13 @@ struct Session::Impl {
     read_ahead(rows);
     traffic->count_references(true);
     row_pass.look_at(rows, step);
-    // Values that all members of a sequence group know are counted once.
     Averages others;
-    Averages& sums = context->mesh.sequence.rank() == 0 ? averages : others;
-    RowLosses losses{.contributions = {}, .replicated = of_rows.replicated()};
+    RowLosses losses{.contributions = {}, .replicated = of_rows.replicated(), .counted = {}};
     for (size_t i = 0; i < rows.size(); ++i) {
+      // Values that all ranks of a row know are counted once.
+      Averages& sums = rows[i].leads() ? averages : others;
       losses.contributions.push_back(row_pass.run(rows[i], i, step, total_weight, sums));
+      losses.counted.push_back(rows[i].leads() || !losses.replicated);
       if (stops && context->mesh.world.size() == 1 && stops()) break;
     }
     traffic->count_references(false);
@@ -115,6 +118,7 @@ struct Session::Impl {
   RowsAhead ahead;
   FramePatches patches;  // by `ahead`
   std::unique_ptr<SequenceParallel> attention;
+  RowGroups row_groups;                                   // of rows with ranks of their own
   std::unique_ptr<SequenceParallel> reference_attention;  // null: `attention`
   std::optional<ShardingOptions> sharding;
   std::unique_ptr<ActivationOffload> activations;  // outlives every graph
@@ -195,7 +199,8 @@ void Session::prepare(std::unique_ptr<Reference> table) {
   s.objective = stage.make(*s.context);
   s.updating.emplace(s.decoder->parameters(), s.trained.specs, s.trained.sharded.get(),
                      s.workers.world(), s.config.optimization, s.config.memory.offload_optimizer);
-  s.balance = ExpertBalance::make(s.config.optimization, *s.context, s.plan.model);
+  s.balance = ExpertBalance::make(s.config.optimization, *s.context, s.plan.model,
+                                  /*rows_vary=*/deals_rows(s.config.parallel));
 }
 
 void Session::run(const std::function<void()>& loop) {
@@ -207,9 +212,13 @@ void Session::run(const std::function<void()>& loop) {
 
 Row Session::row(std::vector<Sample> samples) const { return row(examples_of(std::move(samples))); }
 
-Row Session::row(const DrawnExamples& drawn) const {
+Row Session::row(const DrawnExamples& drawn) const { return row(DrawnRow{drawn}); }
+
+Row Session::row(const DrawnRow& drawn) const {
   const ObjectiveContext& context = *impl_->context;
-  Row row = make_row(drawn, impl_->objective->documents(), context.attention, context.device);
+  SequenceParallel& attention =
+      drawn.ranks ? impl_->row_groups.of(*drawn.ranks) : context.attention;
+  Row row = make_row(drawn.drawn, impl_->objective->documents(), attention, context.device);
   context.model.check_ids(row.whole);
   return row;
 }
@@ -217,6 +226,8 @@ Row Session::row(const DrawnExamples& drawn) const {
 BatchCounts Session::count(std::span<const Row> rows) const {
   std::vector<double> counts(4, 0.0);
   for (const Row& row : rows) {
+    // The sum is over the ranks at one place of their sequence groups.
+    if (row.sharers().rank() != mesh().sequence.rank()) continue;
     counts[0] += impl_->objective->weight(row);
     counts[1] += static_cast<double>(row.num_tokens());
     counts[2] += static_cast<double>(row.examples.size());
@@ -258,10 +269,8 @@ SumsOfStep Session::sum_up(const RowLosses& losses, const std::vector<double>& f
       of_experts.defined()) {
     loss.add_(of_experts);
   }
-  if (mesh().sequence.rank() == 0 || !losses.replicated) {
-    for (const at::Tensor& contribution : losses.contributions) {
-      loss.add_(contribution.reshape({}).to(at::kDouble));
-    }
+  for (size_t i = 0; i < losses.contributions.size(); ++i) {
+    if (losses.counted[i]) loss.add_(losses.contributions[i].reshape({}).to(at::kDouble));
   }
   mesh().world.sum_(sums);
   const SumsOfStep arriving(sums);
@@ -287,13 +296,19 @@ void Session::drop() {
 
 std::optional<EvaluationResult> Session::evaluate(const ExampleSet& examples, int64_t batch_size,
                                                   const std::function<bool()>& stops) {
+  Impl& s = *impl_;
+  const int num_ranks = mesh().world.size();
+  const EvaluatedRows rows =
+      s.plan.by_degree.empty()
+          ? EvaluatedRows{*s.attention, mesh().data.rank(), mesh().data.size()}
+          : EvaluatedRows{s.row_groups.of({.first = 0, .count = num_ranks}), 0, 1};
   return longspan::evaluate(
-      *impl_->objective, *impl_->context, examples, batch_size,
-      stops ? stops : [] { return false; });
+      *s.objective, *s.context, rows, examples, batch_size, stops ? stops : [] { return false; });
 }
 
 at::Tensor Session::label_logprobs(const Row& row) {
   const c10::NoGradGuard no_grad;
+  impl_->decoder->use_attention(*row.attention);
   return impl_->decoder->token_logprobs(row.local);
 }
 
@@ -353,7 +368,7 @@ std::string Session::load_checkpoint(const std::string& checkpoint) {
 
 const Mesh& Session::mesh() const { return impl_->workers.mesh(); }
 const ModelConfig& Session::model() const { return impl_->plan.model; }
-const SequenceParallel& Session::attention() const { return *impl_->attention; }
+SequenceParallel& Session::attention() const { return *impl_->attention; }
 at::Device Session::device() const { return impl_->device; }
 bool Session::idle_rows() const { return impl_->idle_rows(); }
 const TrainedModel& Session::trained() const { return impl_->trained; }

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "longspan/cuda/device_choice.h"
+#include "longspan/data/example_source.h"
 #include "longspan/generation/generate.h"
 #include "longspan/liveness/run_control.h"
 #include "longspan/memory/transfer.h"
@@ -85,7 +86,8 @@ struct BatchCounts {
 struct RowLosses {
   /// Each row's contribution to the step's loss, on this rank; without a graph.
   std::vector<at::Tensor> contributions;
-  bool replicated;  // equal on all members of a sequence group; otherwise parts to be summed
+  bool replicated;            // equal on all ranks that share a row; otherwise parts to be summed
+  std::vector<bool> counted;  // whether the step's sum has this rank's contribution
 };
 
 /// Sums over all ranks, whose copy from the device to the host may not have ended.
@@ -135,6 +137,9 @@ class Session {
   /// for ids outside the vocabulary. Not collective.
   Row row(std::vector<Sample> samples) const;
   Row row(const DrawnExamples& drawn) const;
+  /// Makes a row that `ranks` share, with sequence_parallel_size: auto. Collective over `ranks`:
+  /// all ranks make their rows in one order.
+  Row row(const DrawnRow& drawn) const;
   /// Returns the sums over the global batch. Does not wait for the GPU.
   BatchCounts count(std::span<const Row> rows) const;
   /// Returns the sum of `value` over the data-parallel groups, for the denominators of a caller's
@@ -199,7 +204,7 @@ class Session {
 
   const Mesh& mesh() const;
   const ModelConfig& model() const;
-  const SequenceParallel& attention() const;
+  SequenceParallel& attention() const;
   at::Device device() const;
   /// True if every rank takes part in every row (ObjectiveContext::idle_rows).
   bool idle_rows() const;

@@ -56,7 +56,8 @@ Rendezvous joined(const ParallelSettings& config, const ModelSettings& model, co
   }
   rank_0_first(launched.rank, [&] {
     require_descriptors("A process of this run",
-                        descriptors_of_rank(plan.parallel, launched.serves_store()));
+                        descriptors_of_rank(plan.parallel, launched.serves_store()) +
+                            descriptors_of_submeshes(plan.by_degree));
   });
   return joined_start(launched, timeout_of(config));
 }

@@ -207,6 +207,7 @@ extern const Stage kDpo{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = false,
+    .deals_rows = false,
     .drawn = kDrawnAccuracies,
     .problems = problems,
     .encode = encode_pairs,

@@ -100,6 +100,7 @@ extern const Stage kGrpo{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = false,
+    .deals_rows = false,
     .drawn = kDrawn,
     .problems = problems,
     .encode = encode_prompts,

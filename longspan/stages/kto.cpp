@@ -42,7 +42,7 @@ class KtoObjective : public Objective {
   void precompute(const Row& row) override {
     const c10::NoGradGuard no_grad;
     references_.push_back(context_.reference->document_logprobs(row, over_row()));
-    const Row mismatched = make_row(row, Documents::kSecond, context_.attention, context_.device);
+    const Row mismatched = make_row(row, Documents::kSecond, *row.attention, context_.device);
     const at::Tensor policy_B =
         document_logprobs(context_.model, mismatched.local, mismatched.num_documents(), over_row());
     log_ratio_.add_(
@@ -157,6 +157,7 @@ extern const Stage kKto{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = false,
+    .deals_rows = false,
     .drawn = kLossAlone,
     .problems = no_problems,
     .encode = encode_unpaired,

@@ -22,7 +22,7 @@ namespace longspan {
 struct ObjectiveContext {
   const PreferenceSettings& preferences;
   const Mesh& mesh;
-  const SequenceParallel& attention;
+  SequenceParallel& attention;  // of rows without ranks of their own
   Decoder& model;
   const ParameterTable& specs;  // all parameters of `model`
   at::Device device;

@@ -24,6 +24,7 @@ extern const Stage kPretraining{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = false,
+    .deals_rows = true,
     .drawn = kLossAlone,
     .problems = no_problems,
     .encode = encode_texts,

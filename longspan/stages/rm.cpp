@@ -34,10 +34,10 @@ class RewardObjective : public Objective {
   at::Tensor loss(const Row& row, size_t, double total_weight, Averages& averages) override {
     const int64_t D = row.num_documents();
     const Batch local =
-        local_share(with_labels_at_ends(row.whole, D), context_.attention, context_.device);
-    const at::Tensor values_D = document_values(
-        context_.model, head_, local, D,
-        [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); });
+        local_share(with_labels_at_ends(row.whole, D), *row.attention, context_.device);
+    const at::Tensor values_D =
+        document_values(context_.model, head_, local, D,
+                        [&row](const at::Tensor& x) { return sum_over(x, row.sharers()); });
     const at::Tensor pairs = values_D.view({D / 2, 2});
     const at::Tensor chosen_B = pairs.select(1, 0), rejected_B = pairs.select(1, 1);
     log(chosen_B.detach(), rejected_B.detach(), averages);
@@ -87,6 +87,7 @@ extern const Stage kRewardModel{
     .uses_lm_head = false,
     .has_value_head = true,
     .compares_distributions = false,
+    .deals_rows = true,
     .drawn = kDrawnAccuracies,
     .problems = no_problems,
     .encode = encode_pairs,

@@ -52,9 +52,9 @@ RowPictures with_wanted(const Batch& row, const SequenceParallel& attention) {
 
 }  // namespace
 
-Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
+Row make_row(const DrawnExamples& drawn, Documents which, SequenceParallel& attention,
              at::Device device) {
-  Row row{drawn, /*documents=*/{}, /*whole=*/{}, /*local=*/{}};
+  Row row{drawn, /*documents=*/{}, /*whole=*/{}, /*local=*/{}, &attention};
   std::vector<const Sample*> samples;
   std::vector<const Example*> examples;
   for (const ExamplePointer& example : drawn.examples) {

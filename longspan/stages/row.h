@@ -23,6 +23,12 @@ struct DocumentOf {
 struct Row : DrawnExamples {
   std::vector<DocumentOf> documents;  // in the order of the indices in Batch::documents_T
   Batch whole, local;
+  SequenceParallel* attention = nullptr;  // of the ranks that share the row
+
+  /// Returns the ranks that share the row.
+  Group sharers() const { return attention->sharers(); }
+  /// True on one of the ranks that share the row.
+  bool leads() const { return sharers().rank() == 0; }
 
   int64_t num_documents() const { return static_cast<int64_t>(documents.size()); }
   /// Returns the tokens of the row's documents in the data; a prompt shared by two documents counts
@@ -43,7 +49,8 @@ enum class Documents {
 
 /// Makes a row. Without examples the row is an idle row of one token, without documents and labels,
 /// for a rank that must take part in the computation of other ranks.
-Row make_row(const DrawnExamples& drawn, Documents which, const SequenceParallel& attention,
+/// `attention`: of the ranks that share the row; must outlive the row.
+Row make_row(const DrawnExamples& drawn, Documents which, SequenceParallel& attention,
              at::Device device);
 
 /// Returns this rank's share of a row, in the token order of the rank's attention, on `device`.

@@ -48,6 +48,7 @@ extern const Stage kSft{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = false,
+    .deals_rows = true,
     .drawn = kDrawn,
     .problems = problems,
     .encode = encode_answers,

@@ -76,7 +76,7 @@ class TokenCrossEntropy : public Objective {
     const at::Tensor shares_D = sent_to(at::tensor(shares, at::kDouble), context_.device);
     const at::Tensor documents_L = row.local.documents_T.index_select(0, label_rows(row.local));
     at::Tensor sum = (hits_L * shares_D.index_select(0, documents_L)).sum();
-    context_.mesh.sequence.sum_(sum);
+    row.sharers().sum_(sum);
     averages.add({{kAccuracy, sum}}, num_examples);
   }
 

@@ -133,6 +133,14 @@ LongestRow longest_row(const FileRuleSettings& config, const OptimizationSetting
                ? row_of_file(config, optimization, plan, limits, template_time, workers)
                : row_of_questions(limits, *data.train);
   }
+  if (!plan.by_degree.empty()) {
+    const int64_t most = config.data.cutoff_len;
+    return {{.num_tokens = most, .num_labels = most},
+            fmt::format("Each row gets as many processes as its length needs, with at most {} for "
+                        "each process ({} for all of them, cutoff_len).",
+                        tokens((most + plan.parallel.world_size - 1) / plan.parallel.world_size),
+                        with_commas(most))};
+  }
   if (!data.train->empty()) {
     return {row_lengths(*data.train, batch_size, stage.rows, plan.parallel.sequence_size), ""};
   }

@@ -51,7 +51,7 @@ std::vector<RowLoss> rows_at_fault(const NonfiniteStep& step, const Mesh& mesh) 
   for (size_t i = 0; i < step.rows.size(); ++i) {
     if (step.rows[i].examples.empty()) continue;
     const double loss = step.own_losses[i];
-    if (mesh.sequence.rank() != 0 || (step.in_loss() && std::isfinite(loss))) continue;
+    if (!step.rows[i].leads() || (step.in_loss() && std::isfinite(loss))) continue;
     std::vector<int64_t> numbers;
     for (const ExamplePointer& example : step.rows[i].examples) numbers.push_back(example->number);
     mine += fmt::format("{} {}\n", number_text(loss), fmt::join(numbers, " "));

@@ -19,7 +19,7 @@ struct ReferenceJob {
   ReferenceSettings settings;
   const std::string& output_dir;
   const Mesh& mesh;
-  const SequenceParallel& attention;
+  SequenceParallel& attention;
   at::Device device;
   const ExampleSet& examples;   // of training and evaluation, numbered consecutively
   std::function<bool()> stops;  // true if this process is told to stop

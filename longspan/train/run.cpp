@@ -19,6 +19,7 @@
 #include "longspan/session/trained_model.h"
 #include "longspan/session/workers.h"
 #include "longspan/stages/objective.h"
+#include "longspan/train/dealt_source.h"
 #include "longspan/train/longest_row.h"
 #include "longspan/train/reference_cache.h"
 #include "longspan/train/run_checkpoints.h"
@@ -59,6 +60,11 @@ std::unique_ptr<OutputClaim> claim_folders(const Config& config, Workers& worker
 
 /// For a configuration that was not loaded for this kind of run.
 void require_rows(const Config& config, const RunParts& parts) {
+  if (parts.make_source && deals_rows(config.parallel)) {
+    throw UserError(
+        "sequence_parallel_size: auto and balance_batches deal the rows of a data set, and the "
+        "program that started the run gives rows. Set a number, and remove balance_batches.");
+  }
   if (!config.data.dataset.empty() || trains_on_rollouts(config)) return;
   if (!parts.make_source) {
     throw UserError("dataset is missing: give names from dataset_info.json, or a source of rows");
@@ -81,10 +87,11 @@ RunData read_same_data(const Config& config, const RunPlan& plan, const LocalTim
   return data;
 }
 
-std::unique_ptr<ExampleSource> source_of(const Config& config, const RunParts& parts,
-                                         const RolloutParts& rollouts) {
+std::unique_ptr<ExampleSource> source_of(const Config& config, const RunPlan& plan,
+                                         const RunParts& parts, const RolloutParts& rollouts) {
   const ExampleSet& train = *rollouts.data.train;
   const Mesh& mesh = rollouts.session.mesh();
+  if (deals_rows(config.parallel)) return dealt_source(config, plan, train, rollouts.session);
   if (parts.make_source) return parts.make_source(train, mesh);
   if (trains_on_rollouts(config)) {
     return rollout_source({config.model, config.method, config.preferences, config.data,
@@ -174,6 +181,27 @@ void complete_start(const Config& config, const RunPlan& plan, const Session& se
   prepare_folders(config.output, workers, run.start.launch);
 }
 
+/// Estimates the memory, and keeps the tensors of the feed-forwards that fit. Collective.
+RunMemory memory_of_run(const Config& config, const RunPlan& plan, const RunParts& parts,
+                        const Beginning& run, Session& session, Workers& workers) {
+  const bool gives_rows = static_cast<bool>(parts.make_source);
+  const LongestRow row =
+      longest_row({config.model, config.method, config.preferences, config.data},
+                  config.optimization, plan, run.data, run.template_time, gives_rows, workers);
+  RunMemory memory = plan_memory(
+      {config.model, config.method, config.preferences, config.optimization, config.memory}, row,
+      plan, session.account(), workers);
+  session.context().model.keep_feed_forwards(memory.kept.count);
+  return memory;
+}
+
+/// Continues from the checkpoint, if there is one.
+void resume(Trainer& trainer, RunStart& start) {
+  if (!start.resumed) return;
+  trainer.resume(*start.resumed);
+  start.resumed->in_use.reset();
+}
+
 }  // namespace
 
 RunResult run_training(const Config& config, const RunPlan& plan, RunControl& control,
@@ -191,17 +219,11 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
     if (!prepare(session, config, data, control)) {
       return say_stopped_before_steps(config.output, control, events);
     }
-    const RunMemory memory = plan_memory(
-        {config.model, config.method, config.preferences, config.optimization, config.memory},
-        longest_row({config.model, config.method, config.preferences, config.data},
-                    config.optimization, plan, data, run.template_time,
-                    /*gives_rows=*/static_cast<bool>(parts.make_source), workers),
-        plan, session.account(), workers);
-    session.context().model.keep_feed_forwards(memory.kept.count);
+    const RunMemory memory = memory_of_run(config, plan, parts, run, session, workers);
     RunReports reports(config.method, config.optimization, config.output, memory, parts.meter,
                        events);
     const std::unique_ptr<ExampleSource> source = source_of(
-        config, parts, {session, workers, data, run.template_time, control, events, start});
+        config, plan, parts, {session, workers, data, run.template_time, control, events, start});
     const StepSchedule schedule(config.method, config.optimization, config.output,
                                 source->num_batches());
     TrainingStep step(config.optimization, schedule, session, *source, control);
@@ -219,10 +241,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
                      .checkpoints = checkpoints,
                      .results = results,
                      .reports = reports});
-    if (start.resumed) {
-      trainer.resume(*start.resumed);
-      start.resumed->in_use.reset();
-    }
+    resume(trainer, start);
     const RunTotals& totals = trainer.totals();
     const std::string disk =
         reports.log.open(workers.world(), saving.disk(totals.progress.step), start);
@@ -232,6 +251,7 @@ RunResult run_training(const Config& config, const RunPlan& plan, RunControl& co
                reports.memory, disk},
               events);
     const RunEnd end = trainer.train();
+    if (const std::string rows = source->summary(); !rows.empty()) events.say(rows);
     // Everything is saved; later events during cleanup do not change the result.
     control.all_saved(end);
     say_end({config.output, end, totals.progress, results, saving.checkpoints}, control, events);

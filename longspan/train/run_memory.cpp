@@ -31,8 +31,8 @@ int64_t bytes_of_rank(const RunPlan& plan, int64_t beside_tensors) {
 RunMemory plan_memory(const AccountSettings& config, const LongestRow& row, const RunPlan& plan,
                       const RunParameters& parameters, const Workers& workers) {
   RunMemory memory;
-  memory.facts = memory_facts(config, plan.attended, plan.parallel, parameters, row.lengths,
-                              plan.hardware(), plan.reference_model());
+  memory.facts = memory_facts(config, plan.attended, plan.of_longest_rows(), parameters,
+                              row.lengths, plan.hardware(), plan.reference_model());
   if (auto said =
           said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);

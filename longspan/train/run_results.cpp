@@ -18,19 +18,6 @@ namespace {
 /// files that contain it.
 constexpr int64_t kRecordBytes = 64 << 10, kEntryBytes = 2 << 10;
 
-/// Counts only the experts that a token uses.
-int64_t num_parameters_without_embeddings(const std::vector<HeldParameter>& parameters,
-                                          const ModelSpec& spec) {
-  int64_t total = -idle_parameters_of(spec);
-  for (const HeldParameter& parameter : parameters) {
-    const ParameterRole role = parameter.spec.role;
-    if (role != ParameterRole::kEmbedding && !is_buffer(role)) {
-      total += parameter.spec.num_elements();
-    }
-  }
-  return total;
-}
-
 }  // namespace
 
 RunResults::RunResults(const OutputSettings& config, Workers& workers, const Session& model,

@@ -93,10 +93,9 @@ std::vector<Row> TrainingStep::take_rows(int64_t step) {
 
 std::vector<Row> TrainingStep::rows_of(const StepPlace& place) {
   std::vector<Row> rows;
-  for (int64_t batch = place.begin_batch; batch < place.end_batch; ++batch) {
-    const DrawnExamples drawn = source_.next(place.epoch, batch);
+  for (const DrawnRow& drawn : source_.rows(place)) {
     // In the last micro-batch, this data-parallel group may have no rows: it contributes zero.
-    if (drawn.examples.empty() && !session_.context().idle_rows) continue;
+    if (drawn.drawn.examples.empty() && !session_.context().idle_rows) continue;
     rows.push_back(session_.row(drawn));
   }
   return rows;
@@ -106,11 +105,13 @@ std::vector<double> TrainingStep::own_losses(const std::vector<Row>& rows, const
                                              double total_weight) {
   std::vector<double> own;
   for (size_t i = 0; i < losses.contributions.size(); ++i) {
-    own.push_back(losses.contributions[i].item<double>() * total_weight /
-                  std::max(1.0, session_.objective().weight(rows[i])));
+    const double loss = losses.contributions[i].item<double>() * total_weight /
+                        std::max(1.0, session_.objective().weight(rows[i]));
+    own.push_back(losses.replicated
+                      ? loss
+                      : sums_over(rows[i].sharers(), {loss}, session_.context().device)[0]);
   }
-  return losses.replicated ? own
-                           : sums_over(session_.mesh().sequence, own, session_.context().device);
+  return own;
 }
 
 }  // namespace longspan

@@ -1,0 +1,31 @@
+// The attention of rows that have different numbers of ranks.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "longspan/attention/block_kernel.h"
+#include "longspan/comm/mesh.h"
+#include "longspan/plan/parallel_plan.h"
+#include "longspan/rows/dealing.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
+
+namespace longspan {
+
+class RowGroups {
+ public:
+  /// `plans`: by number of ranks. `mesh`: of the run. `mesh` and `kernel` must outlive this object.
+  RowGroups(std::map<int, ParallelPlan> plans, const Mesh& mesh, const BlockKernel& kernel);
+
+  /// Returns the attention of rows that `ranks` share. `plans` has their number, and they hold this
+  /// rank. The reference stays valid. Collective over `ranks`, as Submeshes::of().
+  SequenceParallel& of(const RankRange& ranks);
+
+ private:
+  std::map<int, ParallelPlan> plans_;
+  const Mesh& mesh_;
+  const BlockKernel& kernel_;
+  std::map<RankRange, std::unique_ptr<SequenceParallel>> attention_;
+};
+
+}  // namespace longspan
