@@ -14,9 +14,7 @@ bool is_symbolic(const at::Tensor& x) {
   return x.is_meta() || x.key_set().has_any(kRecorded);
 }
 
-bool is_traced(const at::Tensor& x) {
-  return is_symbolic(x) || c10::impl::dispatch_mode_enabled();
-}
+bool is_traced(const at::Tensor& x) { return is_symbolic(x) || c10::impl::dispatch_mode_enabled(); }
 
 std::vector<at::Tensor> gradients_by_replay(
     const std::vector<at::Tensor>& inputs, const at::Tensor& dresult,

@@ -27,7 +27,6 @@
 #include "longspan/text/yaml.h"
 
 namespace longspan {
-
 namespace {
 
 using nlohmann::json;

@@ -337,7 +337,6 @@ void Decoder::use_adapters(bool on) {
 }
 
 void Decoder::count_experts(ExpertLoad* load) { impl_->expert_load = load; }
-
 void Decoder::set_dropout_seed(std::optional<uint64_t> seed) { impl_->dropout_seed = seed; }
 
 std::optional<uint64_t> Decoder::dropout_seed() const { return impl_->dropout_seed; }

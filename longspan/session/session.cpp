@@ -1,6 +1,5 @@
 #include "longspan/session/session.h"
 
-#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <utility>
@@ -31,6 +30,7 @@
 #include "longspan/session/saved_state.h"
 #include "longspan/session/session_own.h"
 #include "longspan/session/shared_tower.h"
+#include "longspan/session/step_sums.h"
 #include "longspan/session/trained_model.h"
 #include "longspan/session/workers.h"
 #include "longspan/settings/choices.h"
@@ -224,20 +224,7 @@ Row Session::row(const DrawnRow& drawn) const {
 }
 
 BatchCounts Session::count(std::span<const Row> rows) const {
-  std::vector<double> counts(4, 0.0);
-  for (const Row& row : rows) {
-    // The sum is over the ranks at one place of their sequence groups.
-    if (row.sharers().rank() != mesh().sequence.rank()) continue;
-    counts[0] += impl_->objective->weight(row);
-    counts[1] += static_cast<double>(row.num_tokens());
-    counts[2] += static_cast<double>(row.examples.size());
-    counts[3] += static_cast<double>(row.num_computed_tokens());
-  }
-  counts = sums_over(mesh().data_hosts, counts, at::kCPU);
-  return {.weight = counts[0],
-          .num_tokens = static_cast<int64_t>(counts[1]),
-          .num_samples = static_cast<int64_t>(counts[2]),
-          .num_computed_tokens = static_cast<int64_t>(counts[3])};
+  return batch_counts(rows, *impl_->objective, mesh());
 }
 
 double Session::sum_over_groups(double value) const {
@@ -261,17 +248,8 @@ RowLosses Session::forward_backward(std::span<const Row> rows, const LossOfCalle
 
 SumsOfStep Session::sum_up(const RowLosses& losses, const std::vector<double>& flags) {
   Impl& s = *impl_;
-  std::vector<double> values{0.0};
-  values.insert(values.end(), flags.begin(), flags.end());
-  const at::Tensor sums = sent_to(at::tensor(values, at::dtype(at::kDouble)), s.device);
-  const at::Tensor loss = sums.select(0, 0);
-  if (const at::Tensor of_experts = s.balance ? s.balance->loss() : at::Tensor();
-      of_experts.defined()) {
-    loss.add_(of_experts);
-  }
-  for (size_t i = 0; i < losses.contributions.size(); ++i) {
-    if (losses.counted[i]) loss.add_(losses.contributions[i].reshape({}).to(at::kDouble));
-  }
+  const at::Tensor of_experts = s.balance ? s.balance->loss() : at::Tensor();
+  const at::Tensor sums = step_sums(losses, of_experts, flags, s.device);
   mesh().world.sum_(sums);
   const SumsOfStep arriving(sums);
   // Queued behind the sums, so that both have arrived when the host waits for them.

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "longspan/account/held_parameters.h"
-#include "longspan/config/config.h"
 #include "longspan/data/dealt_epochs.h"
 #include "longspan/plan/row_costs.h"
 #include "longspan/session/trained_model.h"
@@ -13,7 +12,7 @@
 namespace longspan {
 namespace {
 
-RowCosts costs_of(const Config& config, const RunPlan& plan, const Session& session,
+RowCosts costs_of(const DealtSettings& config, const RunPlan& plan, const Session& session,
                   std::map<int, ParallelPlan> plans) {
   const int64_t element_bytes = computes_in_bf16(config.model, config.optimization) ? 2 : 4;
   return {std::move(plans),
@@ -27,7 +26,7 @@ RowCosts costs_of(const Config& config, const RunPlan& plan, const Session& sess
 
 }  // namespace
 
-std::unique_ptr<ExampleSource> dealt_source(const Config& config, const RunPlan& plan,
+std::unique_ptr<ExampleSource> dealt_source(const DealtSettings& config, const RunPlan& plan,
                                             const ExampleSet& examples, const Session& session) {
   const Mesh& mesh = session.mesh();
   const int num_ranks = mesh.world.size();
