@@ -27,6 +27,7 @@
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/peak_meter.h"
 #include "longspan/models/model_config.h"
+#include "longspan/plan/degree_plans.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/plan/plan_request.h"
 #include "longspan/registers/stage.h"
@@ -62,9 +63,14 @@ void check_early(const Config& config, int world_size, int ranks_per_machine) {
   check_output_folders(config.output, source_folders(config.model, config.preferences));
   const ModelConfig model = model_config_for(config, config.model.model_name_or_path);
   // Links and devices only affect the choice of a plan, not its feasibility.
-  make_parallel_plan(
+  const PlanRequest request =
       plan_request({config.model, config.data, config.optimization, config.memory, config.parallel},
-                   attended_model(config, model), world_size, ranks_per_machine, /*cuda=*/false));
+                   attended_model(config, model), world_size, ranks_per_machine, /*cuda=*/false);
+  if (has_own_degrees(config.parallel)) {
+    plans_by_degree(request);
+  } else {
+    make_parallel_plan(request);
+  }
   check_trained_model(config, model);
   check_dataset_files(config.data, stage_of(config.method));
 }

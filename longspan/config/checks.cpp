@@ -116,10 +116,18 @@ void check_sharding(const MemorySettings& config, const Demand& demand) {
 }
 
 void check_dealing(const Config& config, const Demand& demand) {
-  if (!deals_rows(config.parallel)) return;
   const bool own = has_own_degrees(config.parallel);
+  demand(own || !config.parallel.tokens_per_process,
+         "tokens_per_process is for sequence_parallel_size: auto; remove it, or set auto");
+  if (!deals_rows(config.parallel)) return;
+  const Stage& stage = stage_of(config.method);
   demand(
-      stage_of(config.method).deals_rows,
+      !own || !stage.deals_rows || !packs(config.data, stage),
+      "packing fills all rows up to cutoff_len tokens, so that with sequence_parallel_size: auto "
+      "each row would get all processes; set packing: false (short rows with the same processes "
+      "are computed together), or give a number");
+  demand(
+      stage.deals_rows,
       fmt::format(
           "{} is for the stages {}; {}", own ? "sequence_parallel_size: auto" : "balance_batches",
           enumerated(names_of_stages_that([](const Stage& stage) { return stage.deals_rows; })),

@@ -28,8 +28,16 @@ KeySection parallel_keys() {
                      number("sequence_parallel_size", &S::sequence_parallel_size, kFree, 1,
                             "Processes that share each row; must divide the number of processes. "
                             "auto: each row has its own number of processes, by its length "
-                            "(stages pt, sft, rm).")),
+                            "(stages pt, sft, rm). A step then has "
+                            "per_device_train_batch_size x gradient_accumulation_steps rows for "
+                            "each process.")),
              kShare),
+       noted(number("tokens_per_process", &S::tokens_per_process, kFree, 1,
+                    "With sequence_parallel_size: auto, the most tokens of a row on each of its "
+                    "processes. A larger number gives short rows fewer processes, and takes more "
+                    "memory. Left out: cutoff_len divided by the number of processes.",
+                    kMostTokens),
+             kOwn),
        noted(plain("balance_batches", &S::balance_batches, kFree,
                    "Deals the rows of a step to the groups of processes so that all groups have "
                    "equal work, attention included (stages pt, sft, rm). Included in "

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "longspan/base/user_error.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/progress_bar.h"
 
@@ -34,11 +35,13 @@ std::vector<DrawnRow> DealtEpochs::rows(const StepPlace& step) {
       documents.push_back(std::ssize(sample.input_ids));
     }
   }
+  num_examples_ = std::ssize(examples);
   const Dealing dealing = deal(lengths, options_.rules);
   imbalances_.push_back(dealing.imbalance());
   for (const DealtRow& row : dealing.rows) num_rows_[row.ranks.count] += 1;
   std::vector<DrawnRow> rows;
-  for (const std::optional<size_t> turn : turns_of(dealing, options_.rank, options_.together)) {
+  for (const std::optional<size_t> turn :
+       turns_of(dealing, options_.rank, options_.rules.together)) {
     DrawnRow& row = rows.emplace_back();
     row.drawn.pattern = examples.front();
     if (options_.has_own_ranks) row.ranks = RankRange{.first = options_.rank, .count = 1};
@@ -50,6 +53,15 @@ std::vector<DrawnRow> DealtEpochs::rows(const StepPlace& step) {
   return rows;
 }
 
+void DealtEpochs::check(int64_t num_examples) const {
+  if (num_examples == num_examples_) return;
+  throw UserError(fmt::format(
+      "The ranks have dealt the rows of a step in different ways: {} of {} examples have a row. "
+      "Start as many processes on each machine, with the same program, or leave out "
+      "balance_batches and sequence_parallel_size: auto.",
+      num_examples, num_examples_));
+}
+
 std::string DealtEpochs::summary() const {
   if (imbalances_.empty()) return "";
   std::vector<std::string> counts;
@@ -58,8 +70,9 @@ std::string DealtEpochs::summary() const {
   }
   const double sum = std::accumulate(imbalances_.begin(), imbalances_.end(), 0.0);
   return fmt::format(
-      "Dealt rows: {}. Estimated work of the busiest process of a step, over the mean: {:.2f} on "
-      "average, {:.2f} at most.",
+      "Dealt rows: {}. Estimated time of a step over the mean work of a process: {:.2f} on "
+      "average, "
+      "{:.2f} at most.",
       fmt::join(counts, ", "), sum / static_cast<double>(imbalances_.size()),
       *std::ranges::max_element(imbalances_));
 }

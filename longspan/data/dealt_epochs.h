@@ -17,7 +17,6 @@ class DealtEpochs final : public ExampleSource {
     DealingRules rules;
     int rank = 0;
     bool has_own_ranks = false;  // of each row; otherwise the run's sequence groups
-    bool together = false;       // as in turns_of()
   };
   /// `loader`: as for a single data-parallel group, so that its micro-batches are the global ones.
   /// The set must not be empty, and must outlive this object.
@@ -27,6 +26,7 @@ class DealtEpochs final : public ExampleSource {
   /// Throws std::logic_error: rows() gives all rows of a step.
   DrawnExamples next(int64_t epoch, int64_t batch) override;
   std::vector<DrawnRow> rows(const StepPlace& step) override;
+  void check(int64_t num_examples) const override;
   /// Returns the numbers of rows by their numbers of ranks, and the imbalance of the steps.
   std::string summary() const override;
   std::string state() const override { return ""; }
@@ -36,6 +36,7 @@ class DealtEpochs final : public ExampleSource {
   const ExampleSet& examples_;
   Loader loader_;
   Options options_;
+  int64_t num_examples_ = 0;         // of the last step
   std::map<int, int64_t> num_rows_;  // by number of ranks, since the start of this process
   std::vector<double> imbalances_;   // of the steps
 };

@@ -46,6 +46,9 @@ class ExampleSource {
   /// Called once for each step, instead of next(). Default: next() of each micro-batch.
   virtual std::vector<DrawnRow> rows(const StepPlace& step);
 
+  /// Throws UserError unless the ranks' rows of the last step have `num_examples` together.
+  virtual void check(int64_t num_examples) const { (void)num_examples; }
+
   /// Returns a line for the user about the rows so far; empty: nothing to say.
   virtual std::string summary() const { return ""; }
 

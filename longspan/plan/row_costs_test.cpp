@@ -17,6 +17,7 @@ TEST_CASE("row costs: more ranks shorten long rows much, and short rows little")
   CHECK(costs.seconds(65536, 2) < 0.6 * costs.seconds(65536, 1));
   CHECK(costs.seconds(65536, 4) < 0.6 * costs.seconds(65536, 2));
   CHECK(costs.seconds(16, 4) > 0.5 * costs.seconds(16, 1));
+  CHECK(costs.seconds(1000, 1) < costs.seconds(1001, 1));
   CHECK(costs.seconds(65536, 1) > 4 * costs.seconds(16384, 1));
   CHECK(costs.seconds(0, 1) == 0);
 }

@@ -9,14 +9,15 @@ namespace longspan {
 RowGroups::RowGroups(std::map<int, ParallelPlan> plans, const Mesh& mesh, const BlockKernel& kernel)
     : plans_(std::move(plans)), mesh_(mesh), kernel_(kernel) {}
 
-SequenceParallel& RowGroups::of(const RankRange& ranks) {
-  std::unique_ptr<SequenceParallel>& attention = attention_[ranks];
-  if (attention == nullptr) {
-    const ParallelPlan& plan = plans_.at(ranks.count);
-    attention = ranks.count == 1 ? make_local(kernel_)
-                                 : make_attention(plan, mesh_.parts->of(ranks, plan), kernel_);
+void RowGroups::connect(const RanksOfRun& ranks) {
+  // All ranks make their groups in one order.
+  for (const auto& [degree, plan] : plans_) {
+    for (const RankRange& range : ranks.ranges(degree)) {
+      if (!range.holds(mesh_.world.rank())) continue;
+      attention_[range] = degree == 1 ? make_local(kernel_)
+                                      : make_attention(plan, mesh_.parts->of(range, plan), kernel_);
+    }
   }
-  return *attention;
 }
 
 }  // namespace longspan

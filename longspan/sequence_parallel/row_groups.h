@@ -17,9 +17,11 @@ class RowGroups {
   /// `plans`: by number of ranks. `mesh`: of the run. `mesh` and `kernel` must outlive this object.
   RowGroups(std::map<int, ParallelPlan> plans, const Mesh& mesh, const BlockKernel& kernel);
 
-  /// Returns the attention of rows that `ranks` share. `plans` has their number, and they hold this
-  /// rank. The reference stays valid. Collective over `ranks`, as Submeshes::of().
-  SequenceParallel& of(const RankRange& ranks);
+  /// Makes the groups and the attention of all ranges that hold this rank (RanksOfRun::ranges).
+  /// No-op without plans. Collective over the world.
+  void connect(const RanksOfRun& ranks);
+  /// Returns the attention of rows that `ranks` share, a range that holds this rank.
+  SequenceParallel& of(const RankRange& ranks) const { return *attention_.at(ranks); }
 
  private:
   std::map<int, ParallelPlan> plans_;

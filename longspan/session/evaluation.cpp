@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <utility>
 
 #include "longspan/data/loader.h"
@@ -68,6 +69,27 @@ class StopQuestion {
 };
 
 }  // namespace
+
+EvaluatedRows evaluated_rows(const RunPlan& plan, const RowGroups& groups, const Group& world,
+                             const ExampleSet& examples, int64_t batch_size) {
+  int64_t longest = 0;
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    int64_t tokens = 0;
+    for (const Sample& sample : examples.example(i)->documents) {
+      tokens += std::ssize(sample.input_ids);
+    }
+    longest = std::max(longest, tokens);
+  }
+  for (const auto& [degree, of_rows] : plan.by_degree) {
+    const RankRange own{.first = world.rank() / degree * degree, .count = degree};
+    const bool holds = longest * batch_size <= plan.tokens_per_rank * degree;
+    const bool divides = world.size() % degree == 0 &&
+                         std::ssize(plan.ranks().ranges(degree)) == world.size() / degree;
+    if (!divides || (!holds && degree < world.size())) continue;
+    return {groups.of(own), own.first / degree, world.size() / degree};
+  }
+  throw std::logic_error("no ranks for the rows of an evaluation");
+}
 
 std::optional<EvaluationResult> evaluate(Objective& objective, const ObjectiveContext& context,
                                          const EvaluatedRows& rows, const ExampleSet& examples,

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "longspan/report/training_log.h"
+#include "longspan/sequence_parallel/row_groups.h"
+#include "longspan/session/run_plan.h"
 #include "longspan/stages/objective.h"
 
 namespace longspan {
@@ -17,6 +19,11 @@ struct EvaluatedRows {
   SequenceParallel& attention;
   int group, num_groups;
 };
+
+/// Returns the groups of a run with sequence_parallel_size: auto: the fewest ranks that hold the
+/// longest row, if they divide all ranks into ranges; otherwise all ranks. Reads all examples.
+EvaluatedRows evaluated_rows(const RunPlan& plan, const RowGroups& groups, const Group& world,
+                             const ExampleSet& examples, int64_t batch_size);
 
 /// Returns the objective's loss over `examples` and the objective's averages. The loss is a mean
 /// over all units (labels, pairs, answers), and therefore depends neither on the batch size nor on

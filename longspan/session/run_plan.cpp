@@ -44,6 +44,7 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
                  const ModelConfig* model) {
   RunPlan plan;
   plan.where = where;
+  plan.deals_rows = deals_rows(config.parallel);
   plan.num_threads = machine.num_threads;
   plan.num_cores = machine.num_cores;
   plan.device = choose_device(config.model, machine.find_gpus);
@@ -64,13 +65,11 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
   if (has_own_degrees(config.parallel)) {
     require_no_pictures(plan.model);
     plan.by_degree = plans_by_degree(request);
-    request.head_waves.reset();
+    plan.tokens_per_rank = config.parallel.tokens_per_process.value_or(
+        (config.data.cutoff_len + where.world_size - 1) / where.world_size);
   }
-  plan.parallel = make_parallel_plan(request);
-  if (!plan.by_degree.empty()) {
-    plan.parallel.own_degrees = true;
-    plan.by_degree.rbegin()->second.shard_size = plan.parallel.shard_size;
-  }
+  plan.parallel = make_parallel_plan(plan.by_degree.empty() ? request : for_one_rank(request));
+  plan.parallel.own_degrees = has_own_degrees(config.parallel);
   if (const MixtureOfExpertsSpec* experts =
           plan.reference ? experts_of(*plan.reference) : nullptr) {
     check_experts_divide(config.parallel.expert_parallel_size, experts->num_experts, "ref_model");
@@ -80,6 +79,13 @@ RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous&
   }
   plan.warning = warning_of_shards(request);
   return plan;
+}
+
+ParallelPlan RunPlan::of_longest_rows() const {
+  if (by_degree.empty()) return parallel;
+  ParallelPlan widest = by_degree.rbegin()->second;
+  widest.shard_size = parallel.shard_size;
+  return widest;
 }
 
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {

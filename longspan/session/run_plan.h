@@ -10,6 +10,7 @@
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/rendezvous/rendezvous.h"
+#include "longspan/rows/dealing.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
@@ -23,6 +24,9 @@ struct RunPlan {
   ParallelPlan parallel;
   /// With sequence_parallel_size: auto, the plans of rows by number of ranks; otherwise empty.
   std::map<int, ParallelPlan> by_degree;
+  /// With by_degree: the most tokens of a row on each of its ranks.
+  int64_t tokens_per_rank = 0;
+  bool deals_rows = false;             // rows are dealt to ranks by their work
   std::optional<ModelSpec> reference;  // of ref_model; nullopt: no ref_model
   /// `parallel` with the heads of ref_model; nullopt: no ref_model, or the same heads.
   std::optional<ParallelPlan> reference_parallel;
@@ -31,9 +35,10 @@ struct RunPlan {
   int num_cores = 0;    // cores of the machine; 0: unknown
   std::string warning;  // may be empty
 
-  /// Returns the plan of the longest rows.
-  const ParallelPlan& of_longest_rows() const {
-    return by_degree.empty() ? parallel : by_degree.rbegin()->second;
+  /// Returns the plan of the longest rows, for the memory estimate.
+  ParallelPlan of_longest_rows() const;
+  RanksOfRun ranks() const {
+    return {.num_ranks = parallel.world_size, .ranks_per_machine = where.local_world_size};
   }
   /// Returns the plan of the reference's attention.
   const ParallelPlan& parallel_of_reference() const {

@@ -56,6 +56,7 @@ struct Session::Impl {
     if (plan.parallel.expert_parallel_size > 1) {
       experts = std::make_unique<ExpertParallel>(workers.mesh().experts);
     }
+    row_groups.connect(plan.ranks());
     all_or_none_patiently(workers.world(), workers.notices(), [&] {
       activations = activation_offload(config.memory, device);
       trained = load_trained_model(config, {plan.model, sharding, device, given});
@@ -275,11 +276,10 @@ void Session::drop() {
 std::optional<EvaluationResult> Session::evaluate(const ExampleSet& examples, int64_t batch_size,
                                                   const std::function<bool()>& stops) {
   Impl& s = *impl_;
-  const int num_ranks = mesh().world.size();
   const EvaluatedRows rows =
       s.plan.by_degree.empty()
           ? EvaluatedRows{*s.attention, mesh().data.rank(), mesh().data.size()}
-          : EvaluatedRows{s.row_groups.of({.first = 0, .count = num_ranks}), 0, 1};
+          : evaluated_rows(s.plan, s.row_groups, mesh().world, examples, batch_size);
   return longspan::evaluate(
       *s.objective, *s.context, rows, examples, batch_size, stops ? stops : [] { return false; });
 }

@@ -13,7 +13,8 @@ struct ParallelSettings {
   int64_t ddp_timeout = 1800;
   int expert_parallel_size = 1;
   int sequence_parallel_size = 1;  // kOwnDegrees ("auto"): each row has its own number of ranks
-  bool balance_batches = false;    // rows are dealt so that groups of ranks have equal work
+  std::optional<int64_t> tokens_per_process;  // of a row with its own degree
+  bool balance_batches = false;  // rows are dealt so that groups of ranks have equal work
   std::optional<std::string> sequence_parallel_mode;  // not set or "auto": chosen by the program
   std::optional<int> sequence_parallel_ulysses_degree, sequence_parallel_ring_degree;
   std::optional<int> sequence_parallel_window_size, sequence_parallel_head_waves;

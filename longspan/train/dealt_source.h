@@ -9,7 +9,6 @@
 #include "longspan/settings/method_settings.h"
 #include "longspan/settings/model_settings.h"
 #include "longspan/settings/optimization_settings.h"
-#include "longspan/settings/parallel_settings.h"
 
 namespace longspan {
 
@@ -19,12 +18,11 @@ struct DealtSettings {
   const MethodSettings& method;
   const DataSettings& data;
   const OptimizationSettings& optimization;
-  const ParallelSettings& parallel;
 };
 
-/// `config.parallel`: deals_rows(). The set must not be empty, and must outlive the result. The
-/// rows of a step are those of a run with as many data-parallel groups: with
-/// sequence_parallel_size: auto, one for each rank.
+/// `plan`: deals_rows. The set must not be empty, and must outlive the result. The rows of a step
+/// are those of a run with as many data-parallel groups: with sequence_parallel_size: auto, one for
+/// each rank. Throws UserError on all ranks if their plans differ. Collective.
 std::unique_ptr<ExampleSource> dealt_source(const DealtSettings& config, const RunPlan& plan,
                                             const ExampleSet& examples, const Session& session);
 

@@ -134,12 +134,14 @@ LongestRow longest_row(const FileRuleSettings& config, const OptimizationSetting
                : row_of_questions(limits, *data.train);
   }
   if (!plan.by_degree.empty()) {
-    const int64_t most = config.data.cutoff_len;
-    return {{.num_tokens = most, .num_labels = most},
-            fmt::format("Each row gets as many processes as its length needs, with at most {} for "
-                        "each process ({} for all of them, cutoff_len).",
-                        tokens((most + plan.parallel.world_size - 1) / plan.parallel.world_size),
-                        with_commas(most))};
+    RowLengths lengths = row_lengths(*data.train, /*batch_size=*/1, stage.rows);
+    // Short examples with the same processes fill a row.
+    const int64_t most = plan.tokens_per_rank * plan.parallel.world_size;
+    if (lengths.num_tokens < most) lengths = {.num_tokens = most, .num_labels = most};
+    return {lengths,
+            fmt::format("Each row gets as many processes as its length and work need: a process "
+                        "has at most {} of a row, unless all processes have more.",
+                        tokens(plan.tokens_per_rank))};
   }
   if (!data.train->empty()) {
     return {row_lengths(*data.train, batch_size, stage.rows, plan.parallel.sequence_size), ""};

@@ -91,10 +91,9 @@ std::unique_ptr<ExampleSource> source_of(const Config& config, const RunPlan& pl
                                          const RunParts& parts, const RolloutParts& rollouts) {
   const ExampleSet& train = *rollouts.data.train;
   const Mesh& mesh = rollouts.session.mesh();
-  if (deals_rows(config.parallel)) {
-    return dealt_source(
-        {config.model, config.method, config.data, config.optimization, config.parallel}, plan,
-        train, rollouts.session);
+  if (plan.deals_rows) {
+    return dealt_source({config.model, config.method, config.data, config.optimization}, plan,
+                        train, rollouts.session);
   }
   if (parts.make_source) return parts.make_source(train, mesh);
   if (trains_on_rollouts(config)) {

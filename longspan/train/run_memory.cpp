@@ -8,6 +8,7 @@
 #include "longspan/cuda/cuda.h"
 #include "longspan/memory/device_memory.h"
 #include "longspan/memory/machine_memory.h"
+#include "longspan/plan/rank_groups.h"
 
 namespace longspan {
 namespace {
@@ -33,6 +34,14 @@ RunMemory plan_memory(const AccountSettings& config, const LongestRow& row, cons
   RunMemory memory;
   memory.facts = memory_facts(config, plan.attended, plan.of_longest_rows(), parameters,
                               row.lengths, plan.hardware(), plan.reference_model());
+  if (plan.deals_rows) memory.facts.accumulates = true;  // several rows in each step
+  for (const auto& [degree, of_rows] : plan.by_degree) {
+    for (const RankRange& range : plan.ranks().ranges(degree)) {
+      if (range.holds(plan.where.rank)) {
+        memory.facts.num_groups += std::ssize(connected_groups(of_rows));
+      }
+    }
+  }
   if (auto said =
           said_kept_layers(config.model, config.memory, plan.attended, plan.device.cuda())) {
     memory.kept = *std::move(said);

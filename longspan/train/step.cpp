@@ -41,6 +41,7 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   // The loss is a mean over the whole global batch. Its only denominator is known before any
   // computation.
   StepResult result{.counts = session_.count(rows), .learning_rate = schedule_.learning_rate(step)};
+  source_.check(result.counts.num_samples);
   const auto averages_before = session_.averages().sums();
   const RowLosses losses = session_.forward_backward(rows, result.counts.weight,
                                                      [this] { return control_.requested(); });

@@ -1,5 +1,6 @@
 """Rows that are dealt to processes by their work: the numbers of a run are those of one process."""
 
+import json
 import re
 
 import pytest
@@ -38,10 +39,9 @@ def data(place):
 
 @pytest.fixture(scope="session")
 def settings(models, data, place):
-    """Six steps of six rows on any number of processes, where each is a data-parallel group."""
-    def make(output_dir, model="qwen2", num_ranks=1, **keys):
-        shared = dict(max_steps=NUM_STEPS, cutoff_len=CUTOFF, gradient_accumulation_steps=ROWS // num_ranks,
-                      sequence_parallel_size=1, dataset="short,long", eval_dataset="held_out", do_eval=True)
+    def make(output_dir, model="qwen2", **keys):
+        shared = dict(max_steps=NUM_STEPS, cutoff_len=CUTOFF, sequence_parallel_size=1, dataset="short,long",
+                      eval_dataset="held_out", do_eval=True)
         return settings_of(models[model], data, output_dir, **shared | keys)
 
     return make
@@ -55,52 +55,74 @@ def dealt(run):
 
 WAYS = {
     "three": (3, dict(sequence_parallel_size="auto")),
-    "zigzag-ring": (3, dict(sequence_parallel_size="auto", sequence_parallel_mode="zigzag-ring", bf16=False, zero_stage=1)),
+    "zigzag-ring": (3, dict(sequence_parallel_size="auto", sequence_parallel_mode="zigzag-ring", zero_stage=1)),
     "ZeRO 2": (2, dict(sequence_parallel_size="auto", zero_stage=2)),
     "ZeRO 3": (3, dict(sequence_parallel_size="auto", zero_stage=3, offload_optimizer=True)),
     "windows": (3, dict(model="gemma3", sequence_parallel_size="auto")),
     "experts": (3, dict(model="qwen3_moe", sequence_parallel_size="auto", moe_aux_loss_coef=0.01)),
     "recurrences": (3, dict(model="qwen3_next", sequence_parallel_size="auto")),
-    "packed": (3, dict(sequence_parallel_size="auto", neat_packing=True)),
+    "more tokens": (4, dict(sequence_parallel_size="auto", tokens_per_process=120, gradient_accumulation_steps=1,
+                            compute_accuracy=True)),
+    "fewer rows than processes": (5, dict(sequence_parallel_size="auto", gradient_accumulation_steps=1, max_samples=4,
+                                          num_train_epochs=2, max_steps=-1)),
     "reward model": (3, dict(stage="rm", dataset="pairs", eval_dataset="pairs", sequence_parallel_size="auto",
                              pref_share_prompt=True, cutoff_len=600)),
     "balanced": (2, dict(sequence_parallel_size=1, balance_batches=True)),
+    "balanced experts": (2, dict(model="qwen3_moe", sequence_parallel_size=1, balance_batches=True, moe_aux_loss_coef=0.01)),
     "balanced pairs": (6, dict(sequence_parallel_size=2, balance_batches=True, gradient_accumulation_steps=2, zero_stage=3)),
 }
 # Keys of a way that change the numbers of a run on one process too.
-NUMERIC = ("stage", "dataset", "eval_dataset", "pref_share_prompt", "moe_aux_loss_coef", "neat_packing", "model", "cutoff_len")
+NUMERIC = ("stage", "dataset", "eval_dataset", "pref_share_prompt", "moe_aux_loss_coef", "compute_accuracy", "max_samples",
+           "num_train_epochs", "max_steps", "model", "cutoff_len")
+
+
+def groups_of(num_ranks, keys):
+    """Data-parallel groups."""
+    degree = keys["sequence_parallel_size"]
+    return num_ranks if degree == "auto" else num_ranks // degree
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_numbers_of_one_process(way, settings, known_run, tmp_path):
     num_ranks, keys = WAYS[way]
-    alone = known_run(settings("", **{key: keys[key] for key in NUMERIC if key in keys}))
-    run = run_to_end(settings(tmp_path / "run", num_ranks=num_ranks, **keys), num_ranks)
+    keys = dict(gradient_accumulation_steps=ROWS // groups_of(num_ranks, keys)) | keys
+    rows = keys["gradient_accumulation_steps"] * groups_of(num_ranks, keys)
+    numeric = {key: keys[key] for key in NUMERIC if key in keys}
+    alone = known_run(settings("", **numeric, gradient_accumulation_steps=rows))
+    run = run_to_end(settings(tmp_path / "run", **keys), num_ranks)
     same_run(run, alone)
-    same_run(run, alone, keys=("eval_loss",))
+    logged = set().union(*alone.history) & {"eval_loss", "eval_accuracy", "rewards/accuracies", "rewards/margins"}
+    same_run(run, alone, keys=sorted(logged))
+    assert [entry["total_tokens"] for entry in progress_of(run)] == [entry["total_tokens"] for entry in progress_of(alone)]
     counts = dealt(run)
-    assert sum(counts.values()) >= NUM_STEPS
     if keys["sequence_parallel_size"] == "auto":
-        assert max(counts) > 1 and (len(counts) > 1 or "neat_packing" in keys), counts
+        assert len(counts) > 1 and max(counts) > 1, counts
     else:
         assert list(counts) == [keys["sequence_parallel_size"]], counts
 
 
-def test_dropout_is_equal_on_all_ranks_of_a_row(settings, tmp_path):
-    """Of latents that travel, each rank expands those of others: with other dropout, its keys would be others."""
-    keys = dict(sequence_parallel_size="auto", finetuning_type="lora", lora_dropout=0.3)
-    runs = [run_to_end(settings(tmp_path / f"run{i}", num_ranks=3, **keys), 3) for i in range(2)]
-    assert runs[0].logged("loss") == runs[1].logged("loss")
+def progress_of(run):
+    return [json.loads(line) for line in (run.output_dir / "trainer_log.jsonl").read_text().splitlines()]
+
+
+def test_a_step_that_is_left_out(settings, tmp_path):
+    """All ranks skip, and nothing that was under way is left over."""
+    keys = dict(learning_rate=1e30, max_grad_norm=0, on_nonfinite="skip", lr_scheduler_type="constant", do_eval=False,
+                eval_dataset=None, gradient_accumulation_steps=2, sequence_parallel_size="auto")
+    run = run_to_end(settings(tmp_path / "run", **keys), 3)
+    assert "The update is left out" in run.texts[0]
 
 
 def test_resume_in_the_middle(settings, tmp_path):
-    """On as many processes, to the bit."""
-    keys = dict(num_ranks=3, sequence_parallel_size="auto", save_strategy="steps", save_steps=2)
+    """On as many processes, to the bit; on one more, to rounding."""
+    keys = dict(sequence_parallel_size="auto", gradient_accumulation_steps=2, save_strategy="steps", save_steps=2)
     whole = run_processes(settings(tmp_path / "whole", **keys), 3)
     part = run_processes(settings(tmp_path / "part", **keys), 3)
     resumed = run_processes(settings(tmp_path / "part", resume_from_checkpoint=str(part.output_dir / "checkpoint-4"), **keys), 3)
     for key in ("loss", "grad_norm"):
         assert resumed.logged(key) == whole.logged(key)
+    other = keys | dict(gradient_accumulation_steps=3, resume_from_checkpoint=str(part.output_dir / "checkpoint-4"))
+    same_run(run_processes(settings(tmp_path / "part", **other), 2), whole)
 
 
 @pytest.mark.parametrize("keys, message", [
@@ -109,6 +131,9 @@ def test_resume_in_the_middle(settings, tmp_path):
     (dict(sequence_parallel_size="auto", sequence_parallel_ring_degree=2), "sequence_parallel_ring_degree: 2 is given"),
     (dict(sequence_parallel_size="auto", model="qwen3_moe", expert_parallel_size=2), "processes that divide experts"),
     (dict(sequence_parallel_size="some"), "at least 1, or auto"),
+    (dict(sequence_parallel_size="auto", packing=True), "packing fills all rows up to cutoff_len"),
+    (dict(sequence_parallel_size="auto", stage="pt", dataset="texts"), "set packing: false"),
+    (dict(tokens_per_process=100), "tokens_per_process is for sequence_parallel_size: auto"),
 ])
 def test_refused(keys, message, settings, tmp_path):
     run = Running(settings(tmp_path / "run", **keys), 2).wait()
