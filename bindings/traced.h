@@ -10,9 +10,9 @@
 
 namespace longspan {
 
-/// Whether a call with x is recorded or observed in Python. A recorded operator is a call of the
-/// dispatcher in the forward and one in the backward. Otherwise autograd records the steps of the
-/// computation itself.
+/// Whether torch records a call with x, or Python code observes the call. An operator then makes
+/// one dispatcher call in the forward and one in the backward. Otherwise autograd records the
+/// single steps of the computation.
 bool is_traced(const at::Tensor& x);
 
 /// Returns the operator `name` of this library, for calls through the dispatcher.

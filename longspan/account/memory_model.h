@@ -93,7 +93,7 @@ struct MemoryFacts {
   bool cuda = false;                // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
   int64_t num_groups = 0;           // communication groups of this process (plan/rank_groups.h)
   int64_t attention_threads = 0;    // threads of a CPU's flash attention
-  /// The vision tower, and the pictures of the rank that has most patches of a row.
+  /// The vision tower, and the pictures of the rank with the most patches of a row.
   struct Tower {
     VisionSpec spec = {};
     int64_t num_patches = 0;    // 0: no pictures
@@ -105,7 +105,8 @@ struct MemoryFacts {
     /// tensors. A larger number: the tower has no backward.
     int64_t first_saving_block = 0;
   } tower;
-  /// A reference with a model of its own, whose passes save nothing; null: there is none.
+  /// The reference model, if it is a separate model; its passes save no tensors. Null: no such
+  /// model.
   std::shared_ptr<const MemoryFacts> reference = {};
   /// The reference is a teacher, which computes a row within the row's loss. The logits of both
   /// models exist together (kernels/linear_divergence.h).

@@ -64,8 +64,8 @@ class Attention {
                                    const AttentionSpec& spec, const Packing& packing,
                                    AttentionCheckpoint checkpoint = {});
 
-  /// True if project_and_attend() is faster than separate projections, although the operations of
-  /// project_and_attend() are smaller.
+  /// True if project_and_attend() is faster than separate projections, despite the smaller
+  /// operations of project_and_attend().
   virtual bool overlaps_projections() const { return false; }
   /// Computes the projections, attend() and the output projection. Returns y_TD.
   virtual at::Tensor project_and_attend(const AttentionProjections& projections,

@@ -25,11 +25,11 @@ using TokensBefore = std::function<int64_t(int64_t token)>;
 
 /// The masked rectangles of a row.
 struct MaskedRectangles {
-  /// By the depth of the branches, without the root. At one depth, rectangles are sorted by
-  /// queries, and no query is in two rectangles.
+  /// One element for each depth of branches, without the root. Rectangles of one depth are sorted
+  /// by queries, and no query is in two rectangles.
   std::vector<std::vector<MaskedRectangle>> levels;
-  /// Whether queries of several branches that see the same keys share a block. False if every tree
-  /// is a pair, whose branches share no such keys.
+  /// Whether queries of several branches share a block where they see the same keys. False if every
+  /// tree is a pair of branches, which need no such block.
   bool joins = false;
 };
 

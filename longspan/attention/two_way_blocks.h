@@ -11,9 +11,10 @@
 namespace longspan {
 
 /// Appends the blocks that two-way spans add to causal attention: each query of a span sees the
-/// later keys of the span, also in layers with a sliding window (transformers' Gemma 3: within the
-/// window, or of the same picture and not before the window). `queries`, `keys`: places in the row
-/// of selections of its tokens. The blocks count tokens of these selections and have lower ends.
+/// later keys of the span, also in layers with a sliding window (as in transformers' Gemma 3, which
+/// hides a key of the same picture only if the key is before the window). `queries`, `keys`: places
+/// in the row of selections of its tokens. The blocks count tokens of these selections and have
+/// lower ends.
 void add_two_way_blocks(std::vector<Block>& blocks, const Packing& packing,
                         const Positions& queries, const Positions& keys);
 

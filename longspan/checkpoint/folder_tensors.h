@@ -1,4 +1,4 @@
-// Where the parameters of a model lie in its folder.
+// The places of a model's parameters in its folder.
 #pragma once
 
 #include <map>

@@ -21,7 +21,7 @@ std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelC
 
 /// Returns sources of the parameters of load_parameters(), marked as untrained. A source reads its
 /// parameter from the file on demand, so no process holds all parameters. Throws UserError as
-/// above, for problems that headers show.
+/// load_parameters() does, for problems that are visible in headers.
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype);
 

@@ -1,4 +1,5 @@
-// Properties of links as data. Groups and meshes read these properties, and name no link.
+// Properties of links as data. Groups and meshes read these properties, and do not depend on a
+// certain link.
 #pragma once
 
 #include <c10/core/DeviceType.h>

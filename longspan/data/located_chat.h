@@ -19,9 +19,9 @@ namespace longspan {
 using RenderMessages =
     std::function<RenderedChat(const nlohmann::ordered_json& messages, bool generation_prompt)>;
 
-/// A rendered chat with the places of its texts. Marks in the messages give the places: without the
-/// marks, a marked rendering must equal the plain rendering. Messages whose text the template
-/// changes or compares get no marks; the places of their texts are found by search.
+/// A rendered chat with the places of its texts. Marks in the messages give the places. After
+/// removal of the marks, a marked rendering must equal the plain rendering. Messages whose text the
+/// template changes or compares get no marks; the places of their texts are found by search.
 class LocatedChat {
  public:
   /// Throws RowError, whose message begins with `place`, if the template refuses the messages, does

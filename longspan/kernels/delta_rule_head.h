@@ -59,7 +59,7 @@ class Head {
   struct Gates {
     std::vector<double> g, beta, dg, dbeta;
     std::vector<double> sum;     // of g, from the chunk's begin
-    std::vector<double> since;   // decay from that begin; 0: the token's document began later
+    std::vector<double> since;   // decay since chunk begin; 0: the token's document began later
     std::vector<double> to_end;  // decay to the chunk's end; 0: the document ends before
     double whole = 0;            // decay of the chunk; 0: the chunk ends in another document
   };

@@ -21,8 +21,9 @@ struct Dropout {
   at::Tensor apply(const at::Tensor& x_TI) const;
 };
 
-/// Adds a number to each element of x_TI, in place, uniform in [-bound, bound) for the bound of its
-/// row. A hash as in Dropout makes the number. keys_T: int64. bounds_T: fp64.
+/// Adds a random number to each element of x_TI, in place: uniform in [-bound, bound), with the
+/// bound of the element's row. The number comes from a hash, as in Dropout. keys_T: int64.
+/// bounds_T: fp64.
 void add_uniform_noise_(at::Tensor x_TI, const at::Tensor& keys_T, const at::Tensor& bounds_T,
                         uint64_t seed);
 

@@ -93,7 +93,7 @@ class Decoder {
   TokenScores token_scores(const Batch& batch, const TokenScoreOptions& options);
   /// Returns the final hidden states of the positions with a label, and the head, without
   /// gradients: this model as the teacher of another decoder. The decoder must outlive the result,
-  /// and the graph of what divergence_from() makes of it.
+  /// and the autograd graphs of divergence_from() with this result.
   TeacherHead teacher_head(const Batch& batch);
   /// Returns the divergence of this model (the student) and a teacher at each position with a
   /// label, [L] fp64, in order (kernels/linear_divergence.h). Differentiable in this model's

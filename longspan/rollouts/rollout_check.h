@@ -13,10 +13,10 @@ namespace longspan {
 std::string place_of(const Rollout& rollout);
 
 /// Throws RowError, with the rollout's place, unless: there are tokens; ids are from 0 to
-/// `vocab_size` - 1; vectors with one element per token have one; a token is trained, and no
-/// trained token is the first token of a conversation, which nothing predicts; log-probabilities
-/// are finite and at most 0; rewards and advantages are finite; the policy's version is not
-/// negative.
+/// `vocab_size` - 1; vectors with one element per token have the length of token_ids; a token is
+/// trained, and no trained token is the first token of a conversation, which nothing predicts;
+/// log-probabilities are finite and at most 0; rewards and advantages are finite; the policy's
+/// version is not negative.
 void check_rollout(const Rollout& rollout, int64_t vocab_size);
 
 /// Returns the problem of each rollout's links, with the rollout's place; "" for a good rollout.

@@ -26,7 +26,7 @@ std::vector<Rollout> read_rollouts(const std::string& path, const RolloutRules& 
 struct RolloutPosition {
   int64_t offset = 0;  // bytes before the place
   int64_t line = 0;    // lines before the place
-  /// Hash of the last kHashedBytes bytes before the place. Finds a file that was written anew.
+  /// Hash of the last kHashedBytes bytes before the place. Detects a rewritten file.
   uint64_t hash = 0;
   static constexpr int64_t kHashedBytes = 4096;
 };

@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// The names and defaults are those of TRL's GRPOConfig, where it has the setting.
+/// Names and defaults equal those of TRL's GRPOConfig, for the settings that GRPOConfig has.
 struct PolicySettings {
   std::string rollout = "file";   // file | self | server
   std::string rollouts;           // rollout: file: JSON lines
@@ -15,7 +15,7 @@ struct PolicySettings {
   // rollout: server
   std::string rollout_url;                    // http://HOST:PORT
   std::string rollout_server = "vllm";        // registers/rollout_server.h
-  std::string rollout_model;                  // its name on the server; empty: model_name_or_path
+  std::string rollout_model;                  // name on the server; empty: model_name_or_path
   std::string rollout_api_key_env;            // name of an environment variable; empty: no key
   int64_t rollout_concurrency = 8;            // requests at a time
   std::optional<std::string> rollout_update;  // registers/rollout_server.h

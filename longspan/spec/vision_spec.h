@@ -39,7 +39,7 @@ struct VisionSpec {
 
     bool operator==(const Windows&) const = default;
   };
-  /// Names in a projector: norm, then two linear layers with GELU between the two, over
+  /// Names of a projector's parts: a norm, then two linear layers, with GELU in between, over
   /// merge_size^2 patches.
   struct MlpMerger {
     std::string_view norm, first, second;  // names
