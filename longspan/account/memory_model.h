@@ -80,11 +80,11 @@ struct MemoryFacts {
   bool reads_ahead = false;  // prefetches the next block during a block's attention backward
   int64_t mlp_tiles = 0;
   bool drops_inputs = false;  // adapters have dropout (lora_dropout)
-  /// Matrices are held in a higher precision than the precision of computation. Each matrix in use
-  /// has a cast copy.
+  /// Matrices are held in higher precision than the compute dtype. Each matrix in use has a cast
+  /// copy.
   bool casts_blocks = false, casts_head = false;
-  /// Matrices have bf16 gradients. The gradients of the matrices in use accumulate in fp32 over the
-  /// chunks of a row.
+  /// Matrices have bf16 gradients. While matrices are in use, their gradients accumulate in fp32
+  /// over the chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
   /// A GPU computes all experts of a layer in one grouped gemm, if the layer's cost allows a
   /// grouped gemm (GroupedCost).

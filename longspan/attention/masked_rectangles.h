@@ -19,8 +19,8 @@ struct MaskedRectangle {
 };
 
 /// Returns the number of tokens of a selection that precede `token` of the row. A selection is some
-/// tokens of a row, in the row's order. The function converts the bounds of a masked rectangle from
-/// the row to the selection.
+/// tokens of a row, in the row's order. This function serves to convert the bounds of a masked
+/// rectangle from the row to the selection.
 using TokensBefore = std::function<int64_t(int64_t token)>;
 
 /// The masked rectangles of a row.

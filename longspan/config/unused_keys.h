@@ -18,7 +18,7 @@ struct UnusedKeys {
   bool (*are_unused)(const UnusedKeyFacts& facts);
   /// The same in words, after "has no effect": the other key and its value, and the reason.
   std::string_view where;
-  std::string_view remedy = {};  // beside "remove the key"
+  std::string_view remedy = {};  // in addition to "remove the key"
   /// The keys belong to the source of rollouts. A Session, and a run on a caller's rows, have no
   /// such source.
   bool of_source = false;

@@ -1,4 +1,4 @@
-// A message after an answer, as tokens of a conversation that goes on. No torch.
+// The tokens of a message that continues a conversation after an answer. No torch.
 #pragma once
 
 #include <cstdint>

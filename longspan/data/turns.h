@@ -44,9 +44,9 @@ class TurnEncoder {
   /// Returns the tokens of a conversation that ends with a question, and of the generation prompt.
   /// Throws UserError with the conversation's source.
   virtual std::vector<int32_t> question(const Conversation& conversation) const = 0;
-  /// Returns the tokens that end an answer: the token that the template prints after an answer, or,
-  /// without such a token, the markers of the next message. Empty if these tokens are not special
-  /// tokens.
+  /// Returns the tokens that end an answer: the token that the template prints after an answer or,
+  /// if the template prints no such token, the markers of the next message. Empty if these tokens
+  /// are not special tokens.
   virtual std::vector<int32_t> turn_ends() const = 0;
   /// Returns the token that is added after the last answer if the template prints no end token
   /// there.

@@ -33,10 +33,10 @@ bool holds_files(const std::string& folder);
 bool is_name_below(const std::string& name);
 
 /// Returns the path of an entry in the folder that the program has not written: any file, link,
-/// pipe or folder whose name is no written name (is_written_name) and that is not in the folder's
-/// own table of checksums. Removed files that are still open (is_held_name) do not count. Returns
-/// "itself" where `folder` is a link or a file or cannot be read, and "" where the program has
-/// written all entries or the folder is missing.
+/// pipe or folder that is not in the folder's own table of checksums and whose name is not a
+/// written name (is_written_name). Removed files that are still open (is_held_name) do not count.
+/// Returns "itself" where `folder` is a link or a file or cannot be read, and "" where the program
+/// has written all entries or the folder is missing.
 std::string foreign_entry(const std::string& folder);
 
 /// Throws UserError, with the message that the folder is in the way, unless foreign_entry() is

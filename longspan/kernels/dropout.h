@@ -10,8 +10,8 @@ namespace longspan {
 
 /// Drops each element of x_TI with probability p, and scales the others by 1 / (1 - p). A hash of
 /// `seed`, the row's key and the column selects the dropped elements. So forward, recomputation and
-/// backward drop the same elements, and no mask is saved. Runs with other numbers of processes drop
-/// the same elements too. Without keys nothing is dropped.
+/// backward drop the same elements, and no mask is saved. The dropped elements do not depend on the
+/// number of processes. Without keys nothing is dropped.
 struct Dropout {
   double p = 0.0;
   uint64_t seed = 0;

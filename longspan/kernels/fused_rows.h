@@ -41,7 +41,8 @@ void norm_backward_out(at::Tensor dh_TD, const at::Tensor& dy_TD, const at::Tens
                        const at::Tensor& residual_TD, const at::Tensor& dweight_D);
 
 /// Rotates the first 2F numbers of each head, in F pairs, by the row's angles, in place. Other
-/// numbers stay. `inverse` rotates backwards, which is the gradient. x_TNH is contiguous.
+/// elements stay unchanged. `inverse` rotates backwards, which is the gradient. x_TNH is
+/// contiguous.
 void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 /// Returns the result of rotate_() as a new tensor.
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);

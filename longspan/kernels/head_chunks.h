@@ -38,8 +38,8 @@ class HeadChunks {
   using Body = std::function<void(int64_t begin, int64_t size, std::vector<at::Tensor>& logits)>;
   void for_each(const Body& body) const;
 
-  /// Calls work(begin, size) for parts of a chunk's rows. fp64 tensors of a part are small beside
-  /// the chunk's logits: a few of them take less memory.
+  /// Calls work(begin, size) for parts of a chunk's rows. The fp64 tensors of a part are small: a
+  /// few of these tensors take less memory than the chunk's logits.
   void for_parts(int64_t num_rows, const std::function<void(int64_t, int64_t)>& work) const;
 
  private:

@@ -5,7 +5,7 @@
 //
 // A new kind derives from one of the classes below, and implements clone(), the lists of linear
 // layers and of other parameters, and plain(). plain() applies linear layers by plain_linear()
-// (plain_steps.h), and reads other parameters by as_input() (kernels/linear.h), anew in each call.
+// (plain_steps.h), and reads other parameters by as_input() (kernels/linear.h) in each call.
 // Gradients are therefore summed in the run's dtype, and parameters may be sharded or offloaded
 // between calls.
 #pragma once
@@ -55,7 +55,7 @@ class PlainMixer : public TokenMixer {
 };
 
 /// A feed-forward that saves nothing: the backward recomputes plain(), one chunk of rows at a time.
-/// So plain() must give a row the same output whatever the other rows are.
+/// So plain()'s output for a row must not depend on the other rows.
 class PlainFeedForward : public FeedForward {
  public:
   // linears(): see FeedForward.

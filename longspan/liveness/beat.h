@@ -43,8 +43,8 @@ std::optional<Beat> beat_from(const std::string& text);
 /// State of a process of this machine.
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// Asks the system and /proc. Returns kUnknown for a process of another machine than `own_machine`,
-/// and for a process that cannot be inspected. Returns kGone only where the system does not know
-/// the process or says that it has ended.
+/// and for a process that cannot be inspected. Returns kGone only if the system does not know the
+/// process, or reports its end.
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 
 /// True if the rank will not read from the store again: the rank's last beat reports its end, or
@@ -57,7 +57,7 @@ bool has_left(const Beat& beat, const std::string& own_machine);
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine);
 
-/// Whether these beats alone put the blame on a rank other than `own_rank`: by that rank's own
+/// Whether these beats alone show that a rank other than `own_rank` is to blame: by that rank's own
 /// message, or by the state of its process.
 bool is_clear_at_once(const std::vector<std::optional<Beat>>& beats, int own_rank,
                       const std::string& own_machine);

@@ -1,7 +1,7 @@
 // Detects hanging ranks from their beats over time.
 //
 // A rank that was itself suspended between two checks (because its machine was paused, for example)
-// missed the events in between. So the next check of this rank starts all observations anew.
+// missed the events in between. The next check of this rank therefore restarts all observations.
 #pragma once
 
 #include <chrono>

@@ -25,8 +25,8 @@ struct PairScores {
 /// KL estimates of kto_pair (PairLossKind::has_baselines): the means over all pairs of a step of
 /// log p - log p of the reference, for chosen and for rejected answers, clamped at 0. A slope is
 /// the mean over pairs of the derivative of a pair's loss with respect to the estimate (0 if
-/// clamped). The slope carries the gradient through the estimate when the pairs are in different
-/// rows. fp64 scalars [] on the device of the scores, without a host sync; undefined for other
+/// clamped). If the pairs are in different rows, the gradient through the estimate is computed from
+/// the slope. fp64 scalars [] on the device of the scores, without a host sync; undefined for other
 /// losses.
 struct PairBaselines {
   at::Tensor chosen, rejected, chosen_slope, rejected_slope;

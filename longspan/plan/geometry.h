@@ -29,8 +29,8 @@ struct HeadTokens {
 };
 
 /// A call of the attention kernel. Query head i of the call uses kv head i / (queries.num_heads /
-/// keys.num_heads) of the call. Query heads whose index in the layer is not below the layer's
-/// number of heads are zero heads (padding).
+/// keys.num_heads) of the call. A query head is a zero head (padding) if its index in the layer is
+/// at least the layer's number of heads.
 struct AttentionCall {
   HeadTokens queries, keys;
   std::vector<Block> blocks;  // token indices are relative to the two spans

@@ -71,7 +71,7 @@ struct PlanRequest {
   std::vector<std::pair<AttentionSpec, int64_t>> layers;
   std::optional<RecurrenceSpec> recurrence;  // of the model's recurrent layers, if any
   /// The plan's method and degrees must suit this model's heads, too (plan_for_heads). The costs
-  /// are those of `layers` alone.
+  /// are computed for `layers` only.
   std::optional<SecondModel> reference;
   Packing row = Packing::single(8192);  // the documents expected in a row
   int64_t element_bytes = 4;            // of queries and keys

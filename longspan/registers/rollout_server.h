@@ -263,9 +263,9 @@ const ServerKind& server_kind_named(std::string_view name);
 
 /// How a server gets new weights.
 enum class UpdateWay {
-  kNone,     // it keeps its weights
-  kDisk,     // it loads the saved model, in place of its weights or beside them
-  kLora,     // it loads the saved adapter beside its model, under a new name
+  kNone,     // the server keeps its weights
+  kDisk,     // the server loads the saved model, in place of its weights or as another model
+  kLora,     // the server loads the saved adapter under a new name
   kCommand,  // a user's command gives the server new weights
 };
 /// Values of rollout_update, in the order of the help.

@@ -1,4 +1,4 @@
-// A shell command that runs beside this process. No torch.
+// A shell command that runs concurrently with this process. No torch.
 #pragma once
 
 #include <sys/types.h>

@@ -39,8 +39,8 @@ class RolloutFollower {
 
   /// Returns the next rollouts, at most `most`; none: the file has no further whole line. Adds bad
   /// lines to `bad`. The links between rollouts are not checked, since later lines may hold the
-  /// parents. Throws UserError if the file was removed, replaced, truncated or written anew, or if
-  /// a line is longer than kMaxLineBytes.
+  /// parents. Throws UserError if the file was removed, replaced, truncated or rewritten, or if a
+  /// line is longer than kMaxLineBytes.
   std::vector<Rollout> next(int64_t most, BadRows& bad);
 
   /// The place after the last line that next() has read.

@@ -21,7 +21,7 @@ struct RunPlan {
   ModelSpec attended;  // attended_model()
   ParallelPlan parallel;
   std::optional<ModelSpec> reference;  // of ref_model; nullopt: no ref_model
-  /// `parallel` with the heads of ref_model; nullopt: no ref_model, or the same heads.
+  /// `parallel` for the heads of ref_model; nullopt: no ref_model, or equal heads.
   std::optional<ParallelPlan> reference_parallel;
   DeviceChoice device;
   int num_threads = 1;  // threads of this process

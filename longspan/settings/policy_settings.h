@@ -41,7 +41,7 @@ struct PolicySettings {
   std::optional<bool> kl_in_reward;         // default: by loss_type
   bool use_bias_correction_kl = true;
   double rollout_temperature =
-      1.0;  // of the sampler; log-probabilities are those of logits / temperature
+      1.0;  // of the sampler; log-probabilities are of logits / temperature
   double top_entropy_quantile = 1.0;
   int64_t max_completion_length = 512;  // the denominator of dr_grpo
   bool mask_truncated_completions = false;

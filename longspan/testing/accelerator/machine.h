@@ -83,7 +83,7 @@ class Machine {
   void goes_on(const Launched& launched, const std::vector<Use>& uses,
                std::function<void()> finish);
 
-  /// Returns a clock after all work that the stream has been given so far.
+  /// Returns a clock that is after all work queued on the stream so far.
   Clock behind(int stream) const;
   /// Makes all later work of the stream wait for the clock.
   void put_after(int stream, const Clock& clock);
