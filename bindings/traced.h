@@ -1,5 +1,5 @@
-// Operators while torch records them instead of computing: fake tensors, torch.compile, meta
-// tensors.
+// Operators on tensors without values: fake tensors, meta tensors, and torch.compile, which record
+// the operators instead of computing.
 #pragma once
 
 #include <ATen/core/Tensor.h>

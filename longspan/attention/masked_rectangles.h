@@ -33,8 +33,8 @@ struct MaskedRectangles {
   bool joins = false;
 };
 
-/// Returns a masked rectangle for each branch that is not the first of its parent: the tokens of
-/// the branch and of its descendants do not see the earlier branches. Queries and keys are
+/// Returns a masked rectangle for each branch except its parent's first branch: the tokens of the
+/// branch and of its descendants do not see the parent's earlier branches. Queries and keys are
 /// selections of the row's tokens. The bounds of the rectangles are indices in these selections.
 /// Empty rectangles are omitted.
 MaskedRectangles masked_rectangles_of(const Packing& packing, const TokensBefore& queries_before,

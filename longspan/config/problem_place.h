@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Names of keys that have a value, by the place that gave the value.
+/// The names of the keys with a value, grouped by the source of the value.
 struct GivenKeys {
   std::set<std::string, std::less<>> in_file, in_words;
 };

@@ -10,13 +10,13 @@
 namespace longspan {
 
 /// Assigns a file to each tag of the conversation's messages: the next file of the columns images
-/// and videos, or the file that a part of the message names. In a pair, the tags of the chosen
-/// answer and the tags of the rejected answer each continue after the files of the question.
-/// Relative paths begin at the entry's media_dir, or, if there is no such file, at the current
-/// folder, as in LLaMA-Factory. Tags stay plain text if the entry lists no such column and no
-/// message has a part with a picture. Throws RowError with the conversation's source: different
-/// numbers of tags and files, a missing file, an address or data in place of a file, a video that
-/// is neither a file nor a folder or list of frames.
+/// and videos, or the file in a part of the message. In a pair, the tags of the chosen answer and
+/// the tags of the rejected answer each continue after the files of the question. Relative paths
+/// begin at the entry's media_dir, or, if there is no such file, at the current folder, as in
+/// LLaMA-Factory. Tags stay plain text if the entry lists no such column and no message has a part
+/// with a picture. Throws RowError with the conversation's source: different numbers of tags and
+/// files, a missing file, an address or data in place of a file, a video that is neither a file nor
+/// a folder or list of frames.
 void place_pictures(const DatasetEntry& entry, const nlohmann::ordered_json& row,
                     Conversation& conversation);
 

@@ -29,7 +29,7 @@ void write_checksum_file(const std::string& folder, const ChecksumTable& table);
 std::string broken_file(const std::string& folder, int part = 0, int num_parts = 1,
                         ReadFrom from = ReadFrom::kAnywhere);
 
-/// The key of training_state.json that says that the folder's table has its own checksum.
+/// The key of training_state.json for folders whose table has its own checksum.
 inline constexpr const char* kCoversItself = "checksums_cover_themselves";
 
 /// The table as text.

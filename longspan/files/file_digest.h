@@ -1,4 +1,5 @@
-// Digests of files, and stamps that show without reading that a file is unchanged. No torch.
+// Digests of files, and stamps. A stamp shows that a file is unchanged, without reading the file.
+// No torch.
 #pragma once
 
 #include <cstdint>

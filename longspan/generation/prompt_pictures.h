@@ -45,8 +45,9 @@ class SequencePictures {
   /// which the sequence already begins, and computes the others. `pictures`: null for a model
   /// without a tower.
   void begin(const Sample& prompt, PromptPictures* pictures);
-  /// Returns the length of the common prefix of `prompt` and the sequence, whose first `same_ids`
-  /// token ids are equal. Tokens of a picture are equal only if the pictures are equal.
+  /// Returns the length of the common prefix of `prompt` and the sequence. `same_ids`: length of
+  /// the common prefix of their token ids. Tokens of a picture are equal only if the pictures are
+  /// equal.
   int64_t common(const Sample& prompt, int64_t same_ids) const;
 
   /// Returns the index of a token's feature, or -1.

@@ -20,7 +20,7 @@ constexpr int64_t kSegmentChunks = kSegment / kChunk;
 
 inline int64_t num_segments(int64_t num_tokens) { return (num_tokens + kSegment - 1) / kSegment; }
 
-/// One key head's part of a row, or its gradients. q, k, v in their dtype; the gates in fp64.
+/// One key head's part of a row, or its gradients. q, k and v keep their dtype; the gates are fp64.
 struct HeadViews {
   at::Tensor q_TK, k_TK, v_TRV, g_TR, beta_TR;
 };

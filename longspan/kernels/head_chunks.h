@@ -22,8 +22,8 @@ struct HeadInput {
   std::optional<double> softcap = {};
 };
 
-/// The chunks of one head, or of several heads whose logits of the same rows are needed together.
-/// The logits of all heads share `chunk_bytes`.
+/// The chunks of one head, or of several heads. With several heads, the logits of all heads exist
+/// together for each chunk of rows. The logits of all heads share `chunk_bytes`.
 class HeadChunks {
  public:
   /// Casts each weight to the dtype of its hidden states. Heads have the same L, V and device, and

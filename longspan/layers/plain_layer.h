@@ -18,11 +18,12 @@
 
 namespace longspan {
 
-/// A mixer whose one input is x, and whose mix() is plain(). plain() sees other tokens through
-/// RowContext::attention, or through RowContext::whole_row by WholeRow::over_heads(), and in
-/// generation earlier tokens through RowContext::memory. Checkpointing saves the attention's
-/// results, and the backward recomputes plain() around them. So plain() must call attention equally
-/// often in each call. The mixer's spec must return false from mixes_by_attention_alone().
+/// A mixer with x as its only input and plain() as mix(). plain() sees other tokens through
+/// RowContext::attention, or through WholeRow::over_heads() of RowContext::whole_row. In
+/// generation, plain() sees earlier tokens through RowContext::memory. Checkpointing saves the
+/// attention's results, and the backward recomputes plain() around them. So plain() must call
+/// attention equally often in each call. The mixer's spec must return false from
+/// mixes_by_attention_alone().
 class PlainMixer : public TokenMixer {
  public:
   /// In the order of their numbers in LoRA's dropout.

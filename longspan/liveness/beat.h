@@ -51,9 +51,10 @@ ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 /// its process is gone.
 bool has_left(const Beat& beat, const std::string& own_machine);
 
-/// Compares two beats of a rank. Returns the rank's fault, if the rank is to blame for a failed
-/// collective: "Rank 2 (host node7, process 1234) has ended without a word; its last sign of life
-/// was in step 7." Returns "" for a rank that lives, or that has left because of others.
+/// Compares two beats of a rank. If the rank is to blame for a failed collective, returns the
+/// rank's fault: "Rank 2 (host node7, process 1234) has ended without a word; its last sign of life
+/// was in step 7." Returns "" for a living rank, and for a rank that has ended because of other
+/// ranks.
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine);
 

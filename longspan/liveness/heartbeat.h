@@ -16,9 +16,9 @@ namespace longspan {
 /// Only members with the comment "Thread-safe" are thread-safe.
 class Heartbeat {
  public:
-  /// Ends this process at once, with the message as its error. In the following cases the thread
-  /// waits some seconds, so that the rest of the process can notice the case itself, and then calls
-  /// this function:
+  /// Ends this process at once, with the message as its error. The thread calls this function in
+  /// the following cases, after some seconds in which the rest of the process may notice the case
+  /// itself:
   ///   - another rank has been silent for timeout_seconds;
   ///   - another rank is known to have ended (also rank 0, if it serves the store and the store's
   ///     port refuses connections);

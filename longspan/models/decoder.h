@@ -60,7 +60,7 @@ struct DecoderOptions {
   /// options above.
   bool plain_layers = false;
   /// Called with each layer and its index during construction. May replace parts of the layer by
-  /// other code over the same parameters: for comparisons, or for kinds of layers that no spec has.
+  /// other code over the same parameters, for comparisons or for kinds of layers without a spec.
   std::function<void(Layer& layer, int64_t number)> change_layer = {};
 };
 

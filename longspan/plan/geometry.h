@@ -59,8 +59,8 @@ struct RankGeometry {
 HeadTokens on_ranks(const HeadBlock& block, int first_rank, int num_ranks);
 
 /// Returns the blocks of a piece. Token indices are relative to `query` and `kv_item`. Each query
-/// sees the keys of its document up to its own position, except keys of another branch and keys
-/// outside the layer's window, and the later keys of its two-way span.
+/// sees the later keys of its two-way span, and the keys of its document up to its own position,
+/// except keys of another branch and keys outside the layer's window.
 std::vector<Block> blocks_of_piece(const HeadBlock& query, const HeadBlock& kv_item,
                                    const Packing& padded, std::optional<int64_t> window);
 

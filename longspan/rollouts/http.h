@@ -40,8 +40,8 @@ std::optional<std::vector<std::optional<HttpAnswer>>> answers_of(
     const std::vector<HttpRequest>& requests, const HttpLimits& limits,
     const std::function<bool()>& stops);
 
-/// Returns why an answer is not good, as a sentence that begins with the URL and ends without a
-/// full stop; with the beginning of the body, in which the bearer token is hidden.
+/// Returns the reason of a failed answer, as a sentence that begins with the URL and ends without a
+/// full stop. The sentence has the beginning of the body, with the bearer token hidden.
 std::string http_failure(const HttpRequest& request, const HttpAnswer& answer);
 
 /// Returns the body of a good answer; nullopt: `stops` returned true. Throws UserError, with the

@@ -44,9 +44,9 @@ struct TwoWaySpan {
 
 struct Document {
   int64_t length;
-  /// The tree of the document's branches, in depth-first order: a segment follows its parent, or
-  /// the last segment of an earlier branch of its parent. A segment with children has two children
-  /// or more. Empty: the document has no branches.
+  /// The tree of the document's branches, in depth-first order. A segment follows its parent, or
+  /// the last segment of its parent's previous branch. A segment with children has two children or
+  /// more. Empty: the document has no branches.
   std::vector<Segment> segments = {};
   /// Counted from the document's first token; ascending, each within one segment.
   std::vector<TwoWaySpan> two_way = {};

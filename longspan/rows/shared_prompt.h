@@ -1,4 +1,4 @@
-// Rows in which documents share their common beginnings.
+// Rows in which documents share a common prefix.
 #pragma once
 
 #include <vector>
@@ -18,16 +18,16 @@ enum class SharedTokens {
 };
 
 /// Collates examples into one row in which the documents of an example form a tree
-/// (rows/packing.h): tokens at the beginning that several documents have in common are computed
-/// once. The labels equal the labels of collate() on all documents in turn, and are predicted from
-/// the same tokens at the same positions. A shared token predicts a label only if the other
-/// documents ignore this label.
+/// (rows/packing.h): a common prefix of several documents is computed once. The labels equal the
+/// labels of collate() on all documents in turn, and are predicted from the same tokens at the same
+/// positions. If a document predicts a label from a shared token, the other documents have no label
+/// there.
 ///
-/// Documents share a token if all of them have equal data for the token and an equal next token,
-/// and if no more of them predict a label from the token than `shared` allows. The prompt's last
-/// token predicts the first token of each answer, so each branch has its own copy of the prompt's
-/// last token. Each document has a last token of its own. A two-way span is shared whole or not at
-/// all. A document without a common beginning stays a document of its own.
+/// Documents share a token under three conditions: the token's data are equal, the next tokens are
+/// equal, and `shared` allows the number of documents that predict a label from the token. The
+/// prompt's last token predicts the first token of each answer, so each branch has its own copy of
+/// the prompt's last token. Each document has a last token of its own. A two-way span is shared
+/// whole or not at all. A document without a common prefix stays a separate document.
 ///
 /// documents_T has the index of a token's document among the documents of all examples, as in
 /// collate(). A shared token has the index of the document that predicts a label from it, else of

@@ -31,7 +31,7 @@ void try_folder(const std::string& key, const std::string& folder);
 void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolder>& sources);
 
 /// Returns the bytes that this process may still write at `folder` (which may not exist yet), by
-/// statvfs, so without quotas of a user or a folder. nullopt: unknown.
+/// statvfs. Quotas of a user or a folder are not considered. nullopt: unknown.
 std::optional<int64_t> free_bytes(const std::string& folder);
 Room room_in(const std::string& folder);
 

@@ -83,8 +83,8 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
 std::vector<std::string> changes_since(const std::string& checkpoint, const RunIdentity& then,
                                        const RunIdentity& now, int64_t next_step);
 
-/// Returns a digest of the identity; empty if the contents of a file are not known, also under
-/// save_only_model, which reads none.
+/// Returns a digest of the identity; empty if the contents of a file are unknown, as with
+/// save_only_model.
 std::string digest_of(const RunIdentity& identity);
 
 /// Convert one rank's averages to and from text.

@@ -21,8 +21,8 @@ ModelConfig model_config_for(const Config& config, const std::string& folder);
 ModelConfig model_config_for(const Config& config, const ModelConfig& own);
 
 /// Returns the spec of the model for the plan, the memory estimate and the traffic formula. The
-/// result differs from model.spec if the linear layer that expands latents has an adapter with
-/// dropout: ranks then exchange keys and values instead of latents (without_latent_exchange in
+/// result differs from model.spec in one case: the linear layer that expands latents has an adapter
+/// with dropout. Ranks then exchange keys and values instead of latents (without_latent_exchange in
 /// spec/lora_spec.h). If training continues an existing adapter, reads the adapter if necessary.
 /// Throws UserError.
 ModelSpec attended_model(const Config& config, const ModelConfig& model);

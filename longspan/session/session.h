@@ -60,8 +60,9 @@ struct TrainedModel;
 struct ModelParts {
   ModelConfig config;                   // e.g. from parse_model_config()
   std::vector<NamedTensor> parameters;  // names of parameters_of(config.spec); copied
-  /// Reads the pixels of the samples' pictures, also in a thread of the session; empty: pixels are
-  /// read from the pictures' files, with the processor of model_name_or_path.
+  /// Reads the pixels of the samples' pictures; the session may call the function in its own
+  /// thread. Empty: pixels are read from the pictures' files, with the processor of
+  /// model_name_or_path.
   FramePatches patches = {};
 };
 

@@ -9,8 +9,8 @@ namespace longspan::cuda {
 inline constexpr int kFp32Vector = 4, kBf16Vector = 8;
 /// Threads of a block that processes several rows, or only part of a row.
 inline constexpr int kBlockThreads = 256;
-/// Limits of the kernels of norms, which read vectors of V numbers: vectors that each thread holds
-/// in registers, and threads of a block.
+/// Limits of the norm kernels, which read vectors of V elements: vectors in the registers of a
+/// thread, and threads of a block.
 template <int V>
 inline constexpr int kVectorsOfThread = V == 1 ? 8 : 4;
 template <int V>
@@ -89,7 +89,7 @@ struct Rotate {
   float sign;
 };
 
-/// Pairs of vectors that each thread holds in the kernel that norms and rotates heads.
+/// Pairs of vectors per thread in the kernel that normalizes and rotates heads.
 inline constexpr int kPairsOfThread = 2;
 
 struct NormRotate {
