@@ -34,8 +34,8 @@ struct DecoderOptions {
   /// parameters, bf16 therefore acts like torch.autocast (LLaMA-Factory's `bf16: true`); with bf16
   /// parameters, like LLaMA-Factory's `pure_bf16: true`.
   at::ScalarType compute_dtype = at::kFloat;
-  /// Number of chunks of tokens in which each MLP runs, forward and backward, without saving gate
-  /// and up. 0: the chunk size is chosen automatically, and gate and up are saved without
+  /// Number of chunks of tokens for each MLP, in forward and backward. With chunks, gate and up are
+  /// not saved. 0: the chunk size is chosen automatically, and gate and up are saved without
   /// checkpointing.
   int64_t mlp_tiles = 0;
   /// Stores the tensors that checkpointing saves; null: these tensors stay on the device. Must

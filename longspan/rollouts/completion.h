@@ -16,8 +16,8 @@ namespace longspan {
 /// Requirements for the answers of a server.
 struct CompletionRules {
   const ServerKind& kind;
-  std::string model;    // its name on the server
-  std::string adapter;  // its name on the server; empty: none
+  std::string model;    // the model's name on the server
+  std::string adapter;  // the adapter's name on the server; empty: none
   int64_t max_length;   // most tokens of an answer
   double temperature;
   std::set<int32_t> end_tokens;

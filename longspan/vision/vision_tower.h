@@ -41,7 +41,7 @@ using PatchSource = std::function<at::Tensor(size_t begin, size_t end)>;
 
 class VisionTower {
  public:
-  /// Takes its parameters by name among those of a model.
+  /// Selects the tower's parameters by name from a model's parameters.
   VisionTower(const VisionSpec& vision, const std::vector<NamedTensor>& parameters,
               const VisionOptions& options);
   ~VisionTower();
