@@ -64,8 +64,8 @@ KeySection data_keys() {
              "How a conversation becomes text. Left out: the model's own chat_template.",
              other_templates());
   Key fps = number("video_fps", &S::video_fps, kNamed, 0,
-                   "Frames per second that are taken of a video file. A list of frames is taken "
-                   "whole, as so many frames per second.",
+                   "Number of frames to sample per second of a video file. For a list of frames: "
+                   "the frame rate of the list; all frames are used.",
                    kMostFramesASecond);
   fps.above_least = true;
   chat_template.unsupported_remedy =
