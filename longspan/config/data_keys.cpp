@@ -98,8 +98,8 @@ KeySection data_keys() {
                     "When rows of a data set cannot be used: stop, or leave them out."),
              kOwn),
        noted(plain("packing", &S::packing, kNamed, packing_help),
-             "Rows of sft are one token shorter there, and pt drops what fills no row after every "
-             "1000 texts; here once, at the end."),
+             "Rows of sft are one token shorter there. pt drops the incomplete last row of every "
+             "1000 texts there; here only at the end."),
        plain("neat_packing", &S::neat_packing, kNamed,
              "Packing in which documents do not attend to each other."),
        noted(plain("cache_dir", &S::cache_dir, kFree,
