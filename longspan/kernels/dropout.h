@@ -1,4 +1,4 @@
-// Dropout and noise that depend on the identity of a token only, not on the rank or the pass. T:
+// Dropout and noise that depend on the identity of a token only, not on the process or the pass. T:
 // rows, I: columns.
 #pragma once
 
