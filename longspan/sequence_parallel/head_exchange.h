@@ -34,7 +34,7 @@ class BlocksInFlight {
   std::vector<at::Tensor> blocks_;
 };
 
-/// Heads of a rank's own tokens in transit, from the ranks that have attended with these heads.
+/// Outputs of attention in transit, from the ranks of their heads to the rank of their tokens.
 class TokensInFlight {
  public:
   /// Heads of consecutive tokens, and their place in x_tNH.
