@@ -34,7 +34,7 @@ class BlocksInFlight {
   std::vector<at::Tensor> blocks_;
 };
 
-/// Outputs of attention in transit, from the ranks of their heads to the rank of their tokens.
+/// Heads in transit, from the ranks of the heads to the rank of the tokens.
 class TokensInFlight {
  public:
   /// Heads of consecutive tokens, and their place in x_tNH.
