@@ -1,4 +1,4 @@
-// Keys: training on rollouts. Keys that TRL's GRPOConfig has, too, have GRPOConfig's names.
+// Keys: training on rollouts. Keys that TRL's GRPOConfig also has are named as in GRPOConfig.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/registers/policy_loss.h"

@@ -22,7 +22,7 @@
 namespace longspan {
 namespace {
 
-/// Divides rollouts, of which those of a group follow each other.
+/// Divides rollouts into groups. The rollouts of a group are next to each other.
 std::vector<RolloutGroup> groups_of(std::vector<Rollout> rollouts, int64_t num_generations) {
   std::vector<RolloutGroup> groups;
   for (Rollout& rollout : rollouts) {
