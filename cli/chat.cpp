@@ -193,7 +193,7 @@ void converse(Chat& chat, const Assistant& assistant) {
                         assistant.chat
                             ? "/clear begins anew, /system TEXT sets the system message, "
                               "/exit leaves; "
-                            : "Each line is a separate text. /exit leaves;  "));
+                            : "Each line is a separate text. /exit leaves; "));
   put("\n\n");
   LineEditor editor;
   bool interrupted = false;
