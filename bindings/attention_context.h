@@ -18,7 +18,7 @@
 
 namespace longspan {
 
-/// The ranks that share rows, and the method by which they do so.
+/// The ranks that share rows, and their method.
 struct SharedRows {
   std::string process_group;  // its name; empty: this process alone
   std::string method;         // value of sequence_parallel_mode; "local": one rank
@@ -30,7 +30,7 @@ struct SharedRows {
 /// Kinds of attention, each with its number of layers.
 using AttentionLayers = std::vector<std::pair<AttentionSpec, int64_t>>;
 
-/// The rows and the device that a plan serves.
+/// The rows and the device for which a plan is made.
 struct PlannedRows {
   int64_t num_tokens;     // of a row
   int64_t element_bytes;  // of queries and keys

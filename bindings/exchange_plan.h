@@ -3,8 +3,8 @@
 // head.
 //
 // Rank r has the query heads [r N / P, (r + 1) N / P), rounded down (heads_of_rank), as in
-// recurrent layers. Of keys and values, rank r has the heads that its query heads use; a head can
-// go to several ranks.
+// recurrent layers. Rank r also has the key and value heads that its query heads use; a key or
+// value head can go to several ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,11 +20,11 @@
 
 namespace longspan {
 
-/// The heads of a kind on one rank.
+/// The heads of one kind (query, or key and value) on one rank.
 struct HeadShare {
   HeadRange heads;
-  /// For each query head of the rank, its head, from heads.begin. Empty: the query heads share the
-  /// heads evenly, on all ranks.
+  /// For each query head of the rank: the index of the head that it uses, relative to heads.begin.
+  /// Empty: the query heads share the heads evenly, on all ranks.
   std::vector<int64_t> copies = {};
   int64_t count() const { return copies.empty() ? heads.count : std::ssize(copies); }
 };
@@ -48,7 +48,7 @@ struct ExchangePlan {
 /// The exchange of t tokens of N heads for T tokens of n heads. Throws UserError.
 ExchangePlan plan_to_heads(const at::Tensor& x, const std::string& process_group, int64_t seq_dim,
                            int64_t head_dim, int64_t num_queries, int64_t timeout);
-/// The exchange back. If N is not given, the ranks add up their heads. Throws UserError.
+/// The reverse exchange. If N is not given, the ranks add up their heads. Throws UserError.
 ExchangePlan plan_to_seq(const at::Tensor& x, const std::string& process_group, int64_t head_dim,
                          int64_t seq_dim, std::optional<int64_t> num_heads, int64_t num_queries,
                          int64_t timeout);
@@ -59,7 +59,7 @@ at::Tensor rows_of(const at::Tensor& x, const ExchangePlan& plan);
 at::Tensor laid_out(const at::Tensor& rows, const std::vector<int64_t>& sizes_of_x,
                     const ExchangePlan& plan);
 
-/// Returns the heads that arrived, repeated as the share says.
+/// Returns the received heads, repeated by HeadShare::copies.
 at::Tensor with_copies(const at::Tensor& x_TnH, const ExchangePlan& plan);
 /// The adjoint of with_copies().
 at::Tensor without_copies(const at::Tensor& x_TnH, const ExchangePlan& plan);

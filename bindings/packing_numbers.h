@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// Throws UserError for numbers that are no documents.
+/// Throws UserError if the numbers do not describe documents.
 Packing packing_of_numbers(at::IntArrayRef numbers);
 /// As above, for an int64 tensor on the CPU.
 Packing packing_of_numbers(const at::Tensor& numbers);

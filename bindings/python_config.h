@@ -1,4 +1,4 @@
-// Plans of programs in Python. No torch.
+// The plan of a run whose program is in Python. No torch.
 #pragma once
 
 #include <cstdint>

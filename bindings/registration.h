@@ -10,12 +10,12 @@
 
 namespace longspan {
 
-/// Throws the exception that is in flight, in the kind that torch turns into an exception of
-/// Python: UserError and FailedElsewhere as ValueError, CommunicationError and LostRanks as
+/// Rethrows the current exception as a type that torch converts for Python: UserError and
+/// FailedElsewhere become ValueError, CommunicationError and LostRanks become
 /// torch.distributed.DistError.
 [[noreturn]] void throw_for_python();
 
-/// Calls `function`, with exceptions for Python.
+/// Calls `function`, and rethrows its exceptions for Python.
 template <typename Function>
 auto for_python(const Function& function) -> decltype(function()) {
   try {

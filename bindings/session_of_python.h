@@ -30,7 +30,7 @@ struct RowOfPython final : torch::CustomClassHolder {
 };
 
 /// A loss written in Python: the address of a ctypes.CFUNCTYPE, which takes Python's lock itself.
-/// The function reads its input and states its result by operators. Returns 0, or another number
+/// The function reads its input and sets its result through operators. Returns 0, or another number
 /// after an exception of Python.
 using PythonLoss = int (*)();
 
@@ -42,9 +42,9 @@ class SessionOfPython final : public torch::CustomClassHolder {
                   int64_t listener, int64_t port);
   ~SessionOfPython() override;
 
-  /// Calls a function that is collective, or part of collective work, with exceptions for Python.
-  /// The caller's autocast, no_grad and current GPU have no effect on the function. If the function
-  /// fails on this rank alone, the other ranks are told, and the session is closed.
+  /// Calls a function that is collective or part of collective work, and rethrows its exceptions
+  /// for Python. The caller's autocast, no_grad and current GPU have no effect on the function. If
+  /// the function fails on this rank alone, the other ranks are told, and the session is closed.
   template <typename Function>
   auto call(const Function& function) -> decltype(function(std::declval<Session&>())) {
     using Result = decltype(function(std::declval<Session&>()));
@@ -63,13 +63,13 @@ class SessionOfPython final : public torch::CustomClassHolder {
   }
   /// Throws UserError if the session is closed.
   Session& open();
-  /// Ends the connections; collective. After a failure, named by `why`, of this rank: tells the
-  /// other ranks, and is not collective. No-op for a closed session.
+  /// Ends the connections. Collective if `why` is empty. Otherwise `why` is a failure of this rank:
+  /// tells the other ranks, and is not collective. No-op for a closed session.
   void close(const std::string& why);
 
   RowLosses forward_backward(Session& session, const std::vector<Row>& rows, PythonLoss loss,
                              bool reads_hidden_states, bool whole_row);
-  /// The input of the loss that is being called. Throws UserError if none is.
+  /// The input of the running call of the loss. Throws UserError outside such a call.
   const LossInput& input() const;
   void take_loss(const at::Tensor& loss);
 

@@ -21,7 +21,7 @@ struct GivenSamples {
   const std::vector<at::Tensor>& columns;  // of each sample, in the order of `names`
 };
 
-/// Returns the examples. Throws UserError for shapes that do not fit, and for ids that are no
+/// Returns the examples. Throws UserError for shapes that do not fit, and for ids that do not fit
 /// int32.
 std::vector<Example> examples_of_python(const GivenSamples& given);
 

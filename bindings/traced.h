@@ -1,5 +1,5 @@
-// Operators while torch records them instead of computing: fake tensors, torch.compile, meta
-// tensors.
+// Operators on tensors without values: fake tensors, meta tensors, and torch.compile, which record
+// the operators instead of computing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +10,9 @@
 
 namespace longspan {
 
-/// Whether a call with x is recorded or observed in Python. A recorded operator is a call of the
-/// dispatcher in the forward and one in the backward. Otherwise autograd records the steps of the
-/// computation itself.
+/// Whether torch records a call with x, or Python code observes the call. An operator then makes
+/// one dispatcher call in the forward and one in the backward. Otherwise autograd records the
+/// single steps of the computation.
 bool is_traced(const at::Tensor& x);
 
 /// Whether x has no values of its own: a meta, fake or functional tensor.

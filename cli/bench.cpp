@@ -45,19 +45,19 @@ std::vector<int64_t> read_documents(const Options& options) {
     const int64_t sum = std::accumulate(given.begin(), given.end(), int64_t{0});
     if (tokens && *tokens != sum) {
       throw UserError(
-          fmt::format("{}: --documents has {} in all, --tokens says {}; leave --tokens out",
+          fmt::format("{}: --documents adds up to {}, but --tokens is {}; leave --tokens out",
                       kCommand, counted(sum, "token"), *tokens));
     }
     return given;
   }
   const int64_t all = tokens.value_or(8192), count = given.empty() ? 1 : given[0];
   if (count > kMostDocuments) {
-    throw UserError(fmt::format("{}: --documents {}: there can be {} at most", kCommand, count,
-                                kMostDocuments));
+    throw UserError(
+        fmt::format("{}: --documents {}: at most {} are allowed", kCommand, count, kMostDocuments));
   }
   if (count > all) {
-    throw UserError(fmt::format("{}: --documents {}: {} cannot fill them", kCommand, count,
-                                counted(all, "token")));
+    throw UserError(fmt::format("{}: --documents {}: {} are too few for so many documents",
+                                kCommand, count, counted(all, "token")));
   }
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < count; ++i) lengths.push_back(all * (i + 1) / count - all * i / count);
@@ -108,7 +108,7 @@ void require_room_for_queries(const AttentionBenchOptions& bench) {
       product_of({num_tokens, width, shape.dtype == at::kFloat ? 4 : 2}).value_or(INT64_MAX);
   const MachineMemory machine = machine_memory();
   if (num_bytes <= machine.bytes) return;
-  throw UserError(fmt::format("{}: {} of {} numbers each take {}, and {}", kCommand,
+  throw UserError(fmt::format("{}: {} of {} elements each need {}, and {}", kCommand,
                               counted(num_tokens, "token"), width, name_bytes(num_bytes),
                               machine.text()));
 }
@@ -253,8 +253,8 @@ int run_attention(const Arguments& arguments) {
 int run_bench(const Arguments& arguments) {
   if (arguments.empty() || arguments[0] != "attention") {
     throw UserError(fmt::format(
-        "bench: {}; what can be measured is attention: longspan bench attention [--option value]",
-        arguments.empty() ? "nothing to measure was named"
+        "bench: {}; the benchmark is attention: longspan bench attention [--option value]",
+        arguments.empty() ? "the name of a benchmark is missing"
                           : fmt::format("there is no benchmark {}", arguments[0])));
   }
   return run_attention({arguments.begin() + 1, arguments.end()});

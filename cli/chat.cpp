@@ -193,7 +193,7 @@ void converse(Chat& chat, const Assistant& assistant) {
                         assistant.chat
                             ? "/clear begins anew, /system TEXT sets the system message, "
                               "/exit leaves; "
-                            : "Each line is a text of its own. /exit leaves; "));
+                            : "Each line is a separate text. /exit leaves; "));
   put("\n\n");
   LineEditor editor;
   bool interrupted = false;
@@ -252,19 +252,19 @@ int run_chat(const Arguments& words) {
 const std::string& help_of_chat() {
   static const std::string text =
       std::string(
-          R"(Talks to a model, or to what training made of it: answers appear as they are made.
+          R"(Talks to a model or a trained adapter. Answers appear as they are generated.
 
   longspan chat output/my-sft
   longspan chat output/my-lora temperature=0.7 top_p=0.9
   longspan chat models/base adapter_name_or_path=output/my-lora template=chatml
   echo "Why is the sky blue?" | longspan chat output/my-sft temperature=0
 
-MODEL is a Hugging Face folder, or the folder of a LoRA adapter, whose base model it knows. At a
+MODEL is a Hugging Face folder, or the folder of a LoRA adapter, which names its base model. At a
 terminal each line is a question (pasted text may have several lines), and the model is shown the
-whole conversation. A model that takes pictures is shown those that a question names as
-<image:PATH> or <video:PATH>. /clear begins anew, /system TEXT begins anew with a system message,
+whole conversation. A question to a model that takes pictures may name files as <image:PATH> or
+<video:PATH>. /clear starts a new conversation, /system TEXT starts one with this system message,
 /exit or Ctrl-D leaves, Ctrl-C stops an answer and clears a line. Without a terminal all of stdin
-is one question, and nothing but the answer is printed. On CPU.
+is one question, and only the answer is printed. On CPU.
 
 )") + generation_keys_help(/*writes_file=*/false);
   return text;

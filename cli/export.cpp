@@ -85,8 +85,8 @@ void check_export_dir(const Config& config) {
         std::mismatch(other.begin(), other.end(), folder.begin(), folder.end());
     if (end != other.end()) return;
     throw UserError(fmt::format(
-        "export_dir {} is {} {} {}: the merged model is a model of its own. Nothing was written. "
-        "Name a folder that does not exist yet, beside it.",
+        "export_dir {} is {} {} {}: the merged model needs a separate folder. Nothing was written."
+        " Name a folder that does not exist yet, beside it.",
         target, folder == other ? "the folder of" : "inside of the folder of", key, source));
   };
   keep_apart("model_name_or_path", config.model.model_name_or_path);
@@ -161,8 +161,8 @@ int run_export(const Arguments& words) {
   if (const std::optional<int64_t> free = free_bytes(config.exporting.export_dir);
       free && *free < num_bytes) {
     throw UserError(fmt::format(
-        "The merged model takes {}, and {} are free where export_dir {} would be. Nothing was "
-        "written. Free some space or name a folder on another disk.",
+        "The merged model needs {}, but only {} are free for export_dir {}. Nothing was written. "
+        "Free some space or name a folder on another disk.",
         name_bytes(num_bytes), name_bytes(*free), config.exporting.export_dir));
   }
   const FolderLock lock("export_dir", config.exporting.export_dir);
@@ -188,9 +188,9 @@ constexpr const char* kExportHelp =
   export_dir: models/merged               # must not exist, or be empty
   export_size: 5                          # GB of a weight file at most
 
-The merged model chats as the adapter was trained: its folder says by which chat template and end
-token, or `template`, where it is given. Its positions are those that the adapter was trained with;
-only for adapters of older versions rope_scaling and the cutoff_len of training say which.
+The merged model has the chat template and end token with which the adapter was trained (from the
+adapter's folder), or those of the key `template`. Its positions are the positions of the adapter's
+training. For adapters of older versions, give rope_scaling and the cutoff_len of training.
 Weights are merged in fp32 and written in the dtype that the model's config.json names.
 )";
 

@@ -92,7 +92,7 @@ const char* name_of(FinishReason reason) {
     case FinishReason::kInterrupted:
       return "length";
   }
-  throw std::logic_error("an answer that ended nobody knows how");
+  throw std::logic_error("an answer without a reason of its end");
 }
 
 std::string text_of(const Assistant& assistant, const Answer& answer) {

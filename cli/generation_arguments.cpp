@@ -89,8 +89,8 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
       words("adapter_name_or_path", "folders with commas between", request.adapter_name_or_path,
             "LoRA adapters to merge into it"),
       {"template", fmt::format("one of: {}", fmt::join(named_templates(), ", ")),
-       "how a conversation becomes text, by a name of `longspan train`'s [the model's own chat "
-       "template; without one, texts are continued]",
+       "how a conversation becomes text: a template name of `longspan train` [the model's own chat"
+       " template; without one, texts are continued]",
        [&](const std::string& text) {
          request.template_name = text;
          const std::vector<std::string> names = named_templates();
@@ -113,15 +113,16 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
       truth("skip_special_tokens", request.skip_special_tokens,
             "leave tokens like <|im_end|> out of the text [true]"),
       truth("do_sample", request.do_sample,
-            "true: draw each token; false: take the likeliest [generation_config.json's, or true "
-            "where temperature, top_p or top_k are given]"),
+            "true: sample each token; false: take the most probable token "
+            "[generation_config.json's, or true where temperature, top_p or top_k are given]"),
       number("temperature", "a number, at least 0", 0, kMost, request.temperature,
-             "above 1: likely tokens less often; 0: greedy"),
+             "larger: more random answers; 0: greedy"),
       number("top_p", "a number above 0, at most 1", kSmall, 1, request.top_p,
-             "among the likeliest tokens with that much probability together [1]"),
-      whole("top_k", 0, request.top_k, "among so many of the likeliest tokens; 0: all [50]"),
+             "sample from the most probable tokens with this total probability [1]"),
+      whole("top_k", 0, request.top_k,
+            "sample from this number of most probable tokens; 0: all [50]"),
       number("repetition_penalty", "a number above 0", kSmall, kMost, request.repetition_penalty,
-             "above 1: tokens that came before become less likely [1]"),
+             "above 1: tokens that occurred before become less probable [1]"),
       whole("max_new_tokens", 1, request.max_new_tokens, "of an answer [1024]"),
       pixels("image_max_pixels", request.pictures.image_max_pixels,
              "larger pictures are made smaller [589824]"),
@@ -131,21 +132,23 @@ std::vector<ArgumentKey> keys_for(GenerationArguments& arguments, bool writes_fi
              "larger frames of videos are made smaller [65536]"),
       pixels("video_min_pixels", request.pictures.video_min_pixels,
              "smaller frames of videos are made larger [256]"),
-      {"video_fps", "a number above 0", "frames taken of a second of a video [2]",
+      {"video_fps", "a number above 0", "frames to sample per second of a video [2]",
        [&](const std::string& text) {
          return to_number<double>(text, kSmall, kMost, request.pictures.video_fps);
        }},
-      {"video_maxlen", "a whole number, at least 1", "frames taken of a video at most [128]",
+      {"video_maxlen", "a whole number, at least 1", "the most frames of a video [128]",
        [&](const std::string& text) {
          return to_number<int64_t>(text, 1, kMostFrames, request.pictures.video_maxlen);
        }},
       whole("seed", 0, seed,
-            writes_file ? "of what is drawn [42]" : "of what is drawn [another one each time]")};
+            writes_file ? "of the random numbers [42]"
+                        : "of the random numbers [another one each time]")};
   if (writes_file) {
     keys.push_back(
         words("output", "a file", arguments.output, "the file to write; must not exist [stdout]"));
     keys.push_back(whole("batch_size", 1, batch_size, "prompts that are answered at a time [8]"));
-    keys.push_back(whole("max_samples", 1, arguments.max_samples, "at most so many prompts [all]"));
+    keys.push_back(
+        whole("max_samples", 1, arguments.max_samples, "the most prompts to answer [all]"));
   }
   return keys;
 }
@@ -226,7 +229,7 @@ std::vector<GenerationKey> generation_keys(bool writes_file) {
 std::string generation_keys_help(bool writes_file) {
   constexpr size_t kWidth = 100, kColumn = 24;
   std::string text =
-      "Keys, as key=value or --key value; what is left out comes from the model's "
+      "Keys, as key=value or --key value; keys that are left out have the values of the model's "
       "generation_config.json:\n";
   for (const GenerationKey& key : generation_keys(writes_file)) {
     std::string line = fmt::format("  {:<{}}", key.name, kColumn - 2);

@@ -43,7 +43,7 @@ void require_room_for(const ModelConfig& config, int64_t num_parameters, at::Sca
   const MachineMemory machine = machine_memory();
   if (num_bytes <= machine.bytes) return;
   throw UserError(fmt::format(
-      "init: a model of {} has {:.4g} parameters; that takes {}, and {}. Nothing was written. "
+      "init: a model of {} has {:.4g} parameters, which need {}, and {}. Nothing was written. "
       "Choose smaller sizes in config.json.",
       describe_sizes(config.spec), static_cast<double>(num_parameters), name_bytes(num_bytes),
       machine.text()));

@@ -78,7 +78,7 @@ fs::path environment_bin() {
   return prefix / "bin";
 }
 
-/// Returns those of the signals that torchrun forwards which this process does not ignore: under
+/// Returns the signals that torchrun forwards, without the signals that this process ignores: under
 /// nohup the workers must outlive the terminal.
 std::string signals_to_handle(bool with_sigterm) {
   std::string names;

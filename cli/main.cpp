@@ -44,7 +44,7 @@ namespace {
 std::string outside_cause(const std::exception& error) {
   if (dynamic_cast<const CommunicationError*>(&error) != nullptr) return error.what();
   if (dynamic_cast<const nlohmann::json::exception*>(&error) != nullptr) {
-    return fmt::format("a value in a file is of another kind than wanted ({}){}", error.what(),
+    return fmt::format("a value in a file has another type than expected ({}){}", error.what(),
                        last_input_file().empty()
                            ? ""
                            : fmt::format("; the last file that was read is {}", last_input_file()));

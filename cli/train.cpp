@@ -198,8 +198,9 @@ Several processes are started through torchrun. Started by torchrun, mpirun or s
 the processes that it finds. Over several machines: set NNODES, NODE_RANK, MASTER_ADDR and
 MASTER_PORT (and NPROC_PER_NODE, or the key nproc_per_node) and type the same on each.
 N processes with sequence_parallel_size P are N/P data-parallel groups of P neighbours.
-How these share a row is chosen and said at the start, or given by sequence_parallel_mode; what they
-sent to each other is said at the end, beside the formula.
+sequence_parallel_mode sets how the processes of a group share a row. Without the key, the program
+chooses, and prints the choice at the start. At the end of the run, the program prints the bytes that
+the processes sent to each other, and the bytes by formula.
 
 Keys; in brackets the default:
 )";

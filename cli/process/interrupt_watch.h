@@ -54,11 +54,11 @@ class InterruptWatch final : public RunControl {
   /// Sets a callback that is called, on a separate thread, with the name of the signal that ends
   /// this process before the training loop. An empty function removes the callback.
   void before_early_stop(std::function<void(const std::string& signal)> tell) override;
-  /// Another process was told to stop before the training loop: stops this process too. No-op once
-  /// the loop has begun; the loop then notices that the other process is missing.
+  /// Called when another process was told to stop before the training loop: stops this process too.
+  /// No-op once the loop has begun; the loop then notices that the other process is missing.
   void told_elsewhere(const std::string& why) override;
-  /// The launcher has ended: acts like a SIGTERM in the training loop, unless a signal has come.
-  /// Returns true if the loop has begun; no-op before the loop.
+  /// Called when the launcher has ended. In the training loop, acts like a SIGTERM unless a signal
+  /// has arrived. Returns true if the loop has begun; no-op before the loop.
   bool launcher_gone() override;
   /// Prints that a stop came before the first step, unless something was printed before, and ends
   /// the process.
@@ -79,7 +79,7 @@ class InterruptWatch final : public RunControl {
   /// Before the training loop: tells the other processes and ends this process, on a separate
   /// thread.
   void tell_and_stop_early(int signal);
-  /// If everything is printed and saved, ends the process with that status.
+  /// Ends the process with the run's status if everything is printed and saved.
   void end_if_all_is_saved() const;
   [[noreturn]] void stop_early(const std::string& why);
 

@@ -50,9 +50,9 @@ struct Room {
   bool may_take(int64_t bytes) const { return !free || *free >= bytes; }
 };
 
-/// Returns one line with the bytes that the run will write and the free bytes, and a warning with
-/// the remedy if the free bytes are too few; empty if the free space of output_dir is unknown.
-/// Throws UserError if the model alone fits neither into output_dir nor into `fallback`.
+/// Returns one line with the bytes that the run will write and the free bytes. If the free bytes
+/// are too few, the line has a warning with the remedy. Empty if the free space of output_dir is
+/// unknown. Throws UserError if the model alone fits neither into output_dir nor into `fallback`.
 /// `fallback`: the run's folder in fallback_output_dir; nullopt: the run has no such folder.
 std::string disk_account(const DiskFacts& facts, const Room& output_dir,
                          const std::optional<Room>& fallback);

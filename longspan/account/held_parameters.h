@@ -65,8 +65,8 @@ int ranks_of(const HeldParameter& parameter, int num_ranks, int expert_parallel_
 bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, int num_ranks);
 
 /// Returns the bytes of parameter values on one rank between uses, if values are sharded or
-/// offloaded (optim/flat_parameters.h). `cuda`: also counts the host's copy of offloaded values in
-/// the dtype of computation, from which a GPU gathers.
+/// offloaded (optim/flat_parameters.h). `cuda`: also counts the host's cast copy of offloaded
+/// values, from which a GPU gathers.
 HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
                         int num_ranks, int expert_parallel_size = 1, bool cuda = false);
 

@@ -1,6 +1,5 @@
-// Chooses the number of kept layers. A kept layer is a layer whose feed-forward tensors gradient
-// checkpointing keeps from the forward, so that the backward does not recompute these tensors. No
-// torch.
+// Chooses the number of kept layers. In a kept layer, gradient checkpointing keeps the
+// feed-forward's tensors from the forward to the backward, instead of recomputing them. No torch.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +25,8 @@ std::optional<KeptLayers> said_kept_layers(const ModelSettings& model_settings,
                                            const MemorySettings& memory, const ModelSpec& model,
                                            bool cuda);
 
-/// Returns the largest number of kept layers with which a rank's peak is at most `bytes` (device
-/// memory; on a CPU, device and host memory together). Ignores the number of kept layers in
+/// Returns the largest number of kept layers for which a rank's peak memory is at most `bytes`
+/// (device memory; on a CPU, device and host memory together). Ignores the number of kept layers in
 /// `facts`.
 KeptLayers kept_layers_that_fit(MemoryFacts facts, const ModelSpec& model, int64_t bytes);
 

@@ -16,8 +16,8 @@ struct LogitChunk {
 
 LogitChunk logit_chunk(const MemoryFacts& facts);
 
-/// Returns the bytes per label of a teacher's hidden states, which wait from the teacher's pass to
-/// the end of the head's backward.
+/// Returns the bytes per label of a teacher's hidden states. The hidden states are held from the
+/// teacher's pass to the end of the head's backward.
 double teacher_states(const MemoryFacts& facts);
 
 }  // namespace longspan

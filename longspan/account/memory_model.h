@@ -80,11 +80,11 @@ struct MemoryFacts {
   bool reads_ahead = false;  // prefetches the next block during a block's attention backward
   int64_t mlp_tiles = 0;
   bool drops_inputs = false;  // adapters have dropout (lora_dropout)
-  /// Matrices are held in a higher precision than the precision of computation. Each matrix in use
-  /// has a cast copy.
+  /// Matrices are held in higher precision than the compute dtype. Each matrix in use has a cast
+  /// copy.
   bool casts_blocks = false, casts_head = false;
-  /// Matrices have bf16 gradients. The gradients of the matrices in use accumulate in fp32 over the
-  /// chunks of a row.
+  /// Matrices have bf16 gradients. While matrices are in use, their gradients accumulate in fp32
+  /// over the chunks of a row.
   bool sums_blocks_apart = false, sums_head_apart = false;
   /// A GPU computes all experts of a layer in one grouped gemm, if the layer's cost allows a
   /// grouped gemm (GroupedCost).
@@ -93,7 +93,7 @@ struct MemoryFacts {
   bool cuda = false;                // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
   int64_t num_groups = 0;           // communication groups of this process (plan/rank_groups.h)
   int64_t attention_threads = 0;    // threads of a CPU's flash attention
-  /// The vision tower, and the pictures of the rank that has most patches of a row.
+  /// The vision tower, and the pictures of the rank with the most patches of a row.
   struct Tower {
     VisionSpec spec = {};
     int64_t num_patches = 0;    // 0: no pictures
@@ -105,7 +105,8 @@ struct MemoryFacts {
     /// tensors. A larger number: the tower has no backward.
     int64_t first_saving_block = 0;
   } tower;
-  /// A reference with a model of its own, whose passes save nothing; null: there is none.
+  /// The reference model, if it is a separate model; its passes save no tensors. Null: no such
+  /// model.
   std::shared_ptr<const MemoryFacts> reference = {};
   /// The reference is a teacher, which computes a row within the row's loss. The logits of both
   /// models exist together (kernels/linear_divergence.h).

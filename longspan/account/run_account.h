@@ -51,7 +51,7 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
                                      const Hardware& hardware = {});
 
 /// Returns the inputs of the memory estimate of a run. `model`: attended_model()
-/// (session/attended_model.h). `reference`: of ref_model; nullopt: a reference, if there is one,
+/// (session/attended_model.h). `reference`: the model of ref_model; nullopt: the reference, if any,
 /// has the spec and the plan of `model`.
 MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
                          const ParallelPlan& plan, const RunParameters& parameters,

@@ -15,10 +15,10 @@ struct StepPhase {
   double per_token, fixed;
   bool in_forward = false;  ///< before any gradient of the row exists
   bool has_kept = true;     ///< the kept tensors of the layer's feed-forward still exist
-  /// The bytes of the phase that are freed before the unit's gradient is allocated; 0 if the
-  /// gradient is allocated before the phase.
+  /// The part of the phase's bytes that is freed before the unit's gradient is allocated; 0 if the
+  /// gradient exists before the phase.
   double before_gradient = 0.0;
-  bool has_mixed = true;  ///< the output of the layer's mixer still exists if nothing is saved
+  bool has_mixed = true;  ///< without saved tensors, the output of the layer's mixer still exists
 };
 
 /// Returns the phase with the peak memory, under the assumption that all saved and kept tensors

@@ -44,8 +44,8 @@ struct AttentionProjections {
 /// Causal attention within the documents of a packed row, for the tokens that this process holds.
 /// Differentiable by ATen's autograd. N is a multiple of M: in grouped-query attention, query head
 /// n uses kv head n / (N / M). The AttentionSpec gives the scale, window and other features, and
-/// always describes the whole layer. A call may have only some of the layer's heads: tensor shapes
-/// give the number of heads.
+/// always describes the whole layer. A call may have only some of the layer's heads; the tensor
+/// shapes show their number.
 class Attention {
  public:
   virtual ~Attention() = default;
@@ -64,8 +64,8 @@ class Attention {
                                    const AttentionSpec& spec, const Packing& packing,
                                    AttentionCheckpoint checkpoint = {});
 
-  /// True if project_and_attend() is faster than separate projections, although the operations of
-  /// project_and_attend() are smaller.
+  /// True if project_and_attend() is faster than separate projections, despite the smaller
+  /// operations of project_and_attend().
   virtual bool overlaps_projections() const { return false; }
   /// Computes the projections, attend() and the output projection. Returns y_TD.
   virtual at::Tensor project_and_attend(const AttentionProjections& projections,

@@ -49,13 +49,13 @@ struct KernelAbilities {
   int64_t most_head_dim = 0;  // of keys and of values; 0: any
 };
 
-/// An attention kernel: a pure function on tensors, outside autograd. Queries and keys may be in
-/// several blocks of a call; a pair of a query and a key is in at most one. Grouped-query attention
-/// does not repeat keys in memory.
+/// An attention kernel: a pure function on tensors, outside autograd. A query or a key may be in
+/// several blocks of a call, but a pair of a query and a key is in at most one block. Grouped-query
+/// attention does not repeat keys in memory.
 ///
-/// The spec describes the whole layer. A call may have only some of the layer's heads: tensor
-/// shapes give the number of heads. forward() and backward() throw UserError for a feature that the
-/// kernel lacks.
+/// The spec describes the whole layer. A call may have only some of the layer's heads; the tensor
+/// shapes show their number. forward() and backward() throw UserError for a feature that the kernel
+/// lacks.
 class BlockKernel {
  public:
   virtual ~BlockKernel() = default;

@@ -19,22 +19,22 @@ struct MaskedRectangle {
 };
 
 /// Returns the number of tokens of a selection that precede `token` of the row. A selection is some
-/// tokens of a row, in the row's order. The function converts the bounds of a masked rectangle from
-/// the row to the selection.
+/// tokens of a row, in the row's order. This function serves to convert the bounds of a masked
+/// rectangle from the row to the selection.
 using TokensBefore = std::function<int64_t(int64_t token)>;
 
 /// The masked rectangles of a row.
 struct MaskedRectangles {
-  /// By the depth of the branches, without the root. At one depth, rectangles are sorted by
-  /// queries, and no query is in two rectangles.
+  /// One element for each depth of branches, without the root. Rectangles of one depth are sorted
+  /// by queries, and no query is in two rectangles.
   std::vector<std::vector<MaskedRectangle>> levels;
-  /// Whether queries of several branches that see the same keys share a block. False if every tree
-  /// is a pair, whose branches share no such keys.
+  /// Whether queries of several branches share a block where they see the same keys. False if every
+  /// tree is a pair of branches, which need no such block.
   bool joins = false;
 };
 
-/// Returns a masked rectangle for each branch that is not the first of its parent: the tokens of
-/// the branch and of its descendants do not see the earlier branches. Queries and keys are
+/// Returns a masked rectangle for each branch except its parent's first branch: the tokens of the
+/// branch and of its descendants do not see the parent's earlier branches. Queries and keys are
 /// selections of the row's tokens. The bounds of the rectangles are indices in these selections.
 /// Empty rectangles are omitted.
 MaskedRectangles masked_rectangles_of(const Packing& packing, const TokensBefore& queries_before,

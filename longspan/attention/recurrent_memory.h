@@ -24,7 +24,7 @@ class RecurrentMemory {
   /// order of the layers.
   virtual void begin_layer() = 0;
   /// Returns the current layer's states of a document. The layer continues from these states, and
-  /// replaces the states by the states after the document's last token.
+  /// overwrites them with the states after the document's last token.
   virtual CarriedStates& of_document(int64_t document) = 0;
 };
 

@@ -35,8 +35,8 @@ class AttentionCheckpoint {
   /// (SavedAttention::output_is_known).
   bool output_is_known() const { return replays() && saved_->output_is_known; }
 
-  /// Appends a result, detached from the autograd graph, because a result with its autograd node
-  /// would own itself (a reference cycle). May be called only if saves().
+  /// Appends a result, detached from the autograd graph. A result with its autograd node would own
+  /// itself (a reference cycle). May be called only if saves().
   void save(const AttentionResult& result) const;
   /// Removes and returns the next saved result. May be called only if replays(). Throws
   /// std::logic_error if no result is left.

@@ -24,8 +24,8 @@ using Positions = std::vector<PositionRun>;
 void add_run(Positions& positions, const PositionRun& run);
 
 /// Converts places in the row to positions from which a window measures distance. In a branch of a
-/// document, positions continue those of the branch's parent. Only positions of the same document
-/// may be compared.
+/// document, positions continue the positions of the branch's parent. Only positions of the same
+/// document may be compared.
 Positions window_positions(const Positions& places, const Packing& packing);
 /// Returns the window positions of the tokens [begin, begin + length) of the row.
 Positions window_positions(int64_t begin, int64_t length, const Packing& packing);

@@ -11,14 +11,15 @@
 namespace longspan {
 
 /// Appends the blocks that two-way spans add to causal attention: each query of a span sees the
-/// later keys of the span, also in layers with a sliding window (transformers' Gemma 3: within the
-/// window, or of the same picture and not before the window). `queries`, `keys`: places in the row
-/// of selections of its tokens. The blocks count tokens of these selections and have lower ends.
+/// later keys of the span. The blocks are the same in layers with a sliding window. (transformers'
+/// Gemma 3 hides a key of the same picture only if the key is before the window.) `queries`,
+/// `keys`: two selections of the row's tokens, by their places in the row. Indices in the blocks
+/// are indices in these selections. The blocks have lower ends.
 void add_two_way_blocks(std::vector<Block>& blocks, const Packing& packing,
                         const Positions& queries, const Positions& keys);
 
-/// Returns the end of the keys that the tokens before `end` see, for tokens [begin, end) of the row
-/// with begin < end: the end of the two-way span that `end` cuts, else `end`.
+/// Returns the end of the keys that the tokens [begin, end) of the row see, for begin < end. If
+/// `end` is inside a two-way span, the result is the end of the span, otherwise `end`.
 int64_t end_of_keys_seen(int64_t begin, int64_t end, const Packing& packing);
 
 }  // namespace longspan

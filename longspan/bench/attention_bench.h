@@ -66,7 +66,7 @@ struct MethodMeasurement {
   double forward_median() const;
   double backward_median() const;
   double pass_median() const;  // of forward plus backward
-  /// The largest rank's value over the mean.
+  /// The largest value of a rank, divided by the mean over ranks.
   double time_imbalance() const;
   double pair_imbalance() const;
   int64_t largest_peak() const;

@@ -1,4 +1,4 @@
-// The benchmark's device, with the link and the kernel that go with it.
+// The benchmark's device, and the link and kernel for this device.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -11,7 +11,7 @@ namespace longspan {
 ///   - tokenizer_config.json: chat_template, eos_token, pad_token;
 ///   - special_tokens_map.json and config.json's eos_token_id, where they exist;
 ///   - generation_config.json, whose present end tokens stay.
-/// Leaves files that already have these settings unchanged. Throws UserError where a file cannot be
+/// Does not change files that already have these settings. Throws UserError where a file cannot be
 /// read or written.
 ///
 /// Does not change pad_token_id in config.json: transformers computes no gradient for the embedding

@@ -1,4 +1,4 @@
-// Where the parameters of a model lie in its folder.
+// The places of a model's parameters in its folder.
 #pragma once
 
 #include <map>
@@ -12,8 +12,8 @@
 namespace longspan {
 
 /// Finds all parameters of the architecture by reading headers only. Experts may be stacked
-/// (ParameterSpec::stored_in_stack). Matrices may be MXFP4 or fp8 where config.json says so.
-/// Tensors may have the names that a vision-language model gives them (models/composite.h). Throws
+/// (ParameterSpec::stored_in_stack). Matrices may be in MXFP4 or fp8, as config.json says. Tensors
+/// may have the names that a vision-language model gives them (models/composite.h). Throws
 /// UserError: no weights, missing or unexpected tensors, shapes that differ from config.json.
 std::vector<StoredParameter> find_parameters(const std::string& folder, const ModelConfig& config);
 

@@ -18,7 +18,7 @@ inline constexpr const char* kFp8Scales = "_scale_inv";
 std::vector<int64_t> fp8_scales_shape(int64_t num_rows, int64_t num_columns, int64_t block_rows,
                                       int64_t block_columns);
 
-/// Multiplies each number by the scale of its block, in place. numbers_RC: the fp8 numbers as fp32.
+/// Multiplies each number by the scale of its block, in place. numbers_RC: the fp8 values, as fp32.
 /// scales: fp32, of the shape fp8_scales_shape().
 void scale_fp8_(const at::Tensor& numbers_RC, const at::Tensor& scales, int64_t block_rows,
                 int64_t block_columns);

@@ -21,7 +21,7 @@ std::vector<NamedTensor> load_parameters(const std::string& folder, const ModelC
 
 /// Returns sources of the parameters of load_parameters(), marked as untrained. A source reads its
 /// parameter from the file on demand, so no process holds all parameters. Throws UserError as
-/// above, for problems that headers show.
+/// load_parameters() does, for problems that are visible in headers.
 std::vector<ParameterSource> parameter_sources(const std::string& folder, const ModelConfig& config,
                                                at::ScalarType dtype);
 
@@ -54,9 +54,9 @@ void save_model_files(const std::string& folder, const ModelConfig& config, at::
 
 /// Returns the number of weight files in addition to the language model's weight files: 1 for a
 /// vision-language model (models/composite.h), else 0. save_model_files copies this file from
-/// source_folder. Nothing is copied if source_folder does not exist any more.
+/// source_folder. Copies nothing if source_folder no longer exists.
 int num_copied_files(const ModelConfig& config);
-/// Bytes of the copied file, as far as the folder can be read.
+/// Bytes of the copied file; files that cannot be read do not count.
 int64_t num_copied_bytes(const std::string& folder, const ModelConfig& config);
 
 /// Returns "model.safetensors", or "model-00001-of-00004.safetensors", counted from 1.
@@ -72,8 +72,8 @@ std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t s
                                            at::ScalarType dtype);
 
 /// Removes config.json and weights of any kind (model*.safetensors and their index, an adapter, a
-/// value head) from a folder, except `keep`. Files of an earlier save beside new ones would load as
-/// the wrong model.
+/// value head) from a folder, except `keep`. A folder with files of two saves would load as the
+/// wrong model.
 void remove_other_weights(const std::string& folder, const std::set<std::string>& keep);
 
 }  // namespace longspan

@@ -5,9 +5,8 @@
 
 namespace longspan {
 
-/// Throws UserError where adapter_config.json asks for more than B A x times a scale: a known key
-/// with a value that changes the computation, or an unknown key with a value other than null, false
-/// or empty.
+/// Throws UserError where adapter_config.json changes the computation scale * B A x: by the value
+/// of a known key, or by an unknown key with a value other than null, false or empty.
 void require_plain_lora(const JsonObject& config);
 
 }  // namespace longspan

@@ -1,6 +1,6 @@
-// Adapters of linear layers that a model's files stack in one tensor (gpt-oss's experts), in PEFT's
-// layout: one adapter for the whole tensor, which target_parameters names. E: linear layers in the
-// tensor, R: the adapter's rank, I: inputs, O: outputs.
+// Adapters of linear layers that a model's files stack in one tensor (gpt-oss's experts). In PEFT's
+// layout, the whole tensor has one adapter, and target_parameters names the tensor. E: linear
+// layers in the tensor, R: the adapter's rank, I: inputs, O: outputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

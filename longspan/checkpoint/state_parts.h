@@ -36,7 +36,7 @@ struct StoredWeights {
   std::vector<int64_t> shape = {}, strides = {};
 };
 
-/// Reads all parts of a checkpoint and the weights beside them.
+/// Reads all parts of a checkpoint, and the checkpoint's weights.
 class StateReader {
  public:
   /// Reads the headers of a checkpoint's folder. Tensors are read on request. `stored`: the place

@@ -36,9 +36,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
 /// Returns this machine's address that the other ranks can reach.
 std::string own_address(const Rendezvous& where);
 
-/// Throws UserError on every rank unless all ranks have the same plan. A rank chooses its plan from
-/// its own view: machines with other numbers of processes may see different things, and ranks with
-/// two plans would wait for each other forever. `store`: shared by the ranks, used once.
+/// Throws UserError on every rank unless all ranks have the same plan. Each rank chooses its plan
+/// from local information, which may differ between machines with different numbers of processes.
+/// Ranks with different plans would wait for each other forever. `store`: shared by the ranks, used
+/// once.
 void require_one_plan(c10d::Store& store, int own_rank, int size, const ParallelPlan& plan);
 
 /// Makes all groups of one rank of a plan. `world`: this rank's number among all ranks of the plan,

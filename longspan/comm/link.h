@@ -1,4 +1,5 @@
-// Properties of links as data. Groups and meshes read these properties, and name no link.
+// Properties of links as data. Groups and meshes read these properties, and do not depend on a
+// certain link.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -33,7 +34,7 @@ struct LinkTraits {
   bool copies;                  // a group's tensors are on another device, and are copied
   bool coalesces;               // the backend starts the messages of one exchange together
   bool ends_with_peers;         // the backend's destructor waits for its peers, even for dead peers
-  bool waits_for_none;          // no collective blocks the host, so an error is this rank's own
+  bool waits_for_none;          // no collective blocks the host, so an error comes from this rank
   bool lets_go_late;  // the backend holds tensors for a moment after a collective has ended
   std::chrono::seconds time_to_meet;  // extra time to connect, after all ranks have arrived
   std::string (&reason_of)(const std::exception& error);  // the useful part of a message

@@ -20,7 +20,7 @@ struct ProcessGroupPlace {
 ProcessGroupPlace place_in(const std::string& process_group);
 
 /// Makes the groups of a plan for the ranks of a process group, over the group's store. The groups
-/// have connections of their own. `purpose` distinguishes meshes of one process group.
+/// have separate connections. `purpose` distinguishes meshes of one process group.
 /// `master_address`: the interface towards this address is used. Collective. Throws UserError,
 /// CommunicationError.
 Mesh mesh_of(const std::string& process_group, const std::string& purpose, const ParallelPlan& plan,

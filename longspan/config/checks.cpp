@@ -108,11 +108,11 @@ void check_pictures(const Config& config, const Demand& demand) {
 void check_sharding(const MemorySettings& config, const Demand& demand) {
   const int64_t stage = config.zero_stage.value_or(0);
   demand(!config.zero_shard_size || stage > 0,
-         "zero_shard_size says how many processes divide a copy of the states; it wants "
+         "zero_shard_size is the number of processes that share a copy of the states; it wants "
          "zero_stage: 1, 2 or 3");
   demand(!config.offload_params || stage == 3,
-         "offload_params fetches parameters as they are used, which is zero_stage: 3; set it (one "
-         "process is enough)");
+         "offload_params gathers parameters for each use, as zero_stage: 3 does; set zero_stage: 3"
+         " (one process is enough)");
 }
 
 void check_dealing(const Config& config, const Demand& demand) {
@@ -153,12 +153,13 @@ void check_activations(const Config& config, const Demand& demand) {
   const OffloadedTo offloaded_to = activations_offloaded_to(config.memory);
   const bool offloads = offloaded_to != OffloadedTo::kNowhere;
   demand(!offloads || !config.model.disable_gradient_checkpointing,
-         "offload_activations moves what gradient checkpointing saves, and "
-         "disable_gradient_checkpointing: true saves all the rest too; remove one of them");
+         "offload_activations moves the tensors that gradient checkpointing saves, and "
+         "disable_gradient_checkpointing: true turns gradient checkpointing off; remove one of "
+         "them");
   const bool keeps = config.memory.kept_mlp_layers.value_or(0) != 0;
   demand(!keeps || !config.model.disable_gradient_checkpointing,
-         "kept_mlp_layers says what gradient checkpointing keeps, and "
-         "disable_gradient_checkpointing: true keeps everything; remove one of them");
+         "kept_mlp_layers is for gradient checkpointing, and disable_gradient_checkpointing: true "
+         "turns gradient checkpointing off; remove one of them");
   demand(!keeps || !config.memory.tiled_mlp,
          "kept_mlp_layers keeps gate and up of MLPs, and tiled_mlp computes them again, tile by "
          "tile; remove one of them");
@@ -209,8 +210,8 @@ void check_rollout_server(const Config& config, const Demand& demand) {
     return fmt::format("{}", fmt::join(names, ", "));
   };
   demand(way != UpdateWay::kDisk || !kind.load_model.empty(),
-         fmt::format("rollout_update: disk is for a server that can load a model anew ({}); choose "
-                     "another rollout_update",
+         fmt::format("rollout_update: disk is for a server that can load weights from a folder "
+                     "({}); choose another rollout_update",
                      offered(&ServerKind::load_model)));
   demand(way != UpdateWay::kLora || !kind.load_adapter.empty(),
          fmt::format("rollout_update: lora is for a server that can load adapters ({}); choose "
@@ -230,7 +231,7 @@ void check_rollout_server(const Config& config, const Demand& demand) {
   const int64_t oldest =
       (policy.async_steps + policy.rollout_update_steps - 1) * policy.num_iterations;
   demand(way == UpdateWay::kNone || *policy.max_staleness >= oldest,
-         fmt::format("max_staleness: rollouts are sampled up to {} updates ago, by async_steps, "
+         fmt::format("max_staleness: rollouts can be {} updates old, because of async_steps, "
                      "rollout_update_steps and num_iterations; give at least {}",
                      oldest, oldest));
 }

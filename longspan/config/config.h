@@ -31,7 +31,7 @@ struct Config {
   std::vector<std::string> notes;
 };
 
-/// Where the training rows of a run come from: `dataset`, or the program that starts the run
+/// The source of a run's training rows: `dataset`, or the program that starts the run
 /// (RunParts::make_source), whose configuration may leave `dataset` out.
 enum class TrainingRows { kOfDataSet, kOfCaller };
 

@@ -125,7 +125,7 @@ TEST_CASE("config: overrides win and may mend what the file says") {
 TEST_CASE("config: MLPs keep something where checkpointing computes it again, and not in tiles") {
   for (const int layers : {-1, 3}) {
     CHECK_SAYS(complaint({{"kept_mlp_layers", layers}, {"disable_gradient_checkpointing", true}}),
-               "kept_mlp_layers says what gradient checkpointing keeps");
+               "kept_mlp_layers is for gradient checkpointing");
     CHECK_SAYS(complaint({{"kept_mlp_layers", layers}, {"tiled_mlp", 4}}),
                "tiled_mlp computes them again, tile by tile; remove one of them");
   }

@@ -64,8 +64,8 @@ KeySection data_keys() {
              "How a conversation becomes text. Left out: the model's own chat_template.",
              other_templates());
   Key fps = number("video_fps", &S::video_fps, kNamed, 0,
-                   "Frames per second that are taken of a video file. A list of frames is taken "
-                   "whole, as so many frames per second.",
+                   "Number of frames to sample per second of a video file. For a list of frames: "
+                   "the frame rate of the list; all frames are used.",
                    kMostFramesASecond);
   fps.above_least = true;
   chat_template.unsupported_remedy =
@@ -98,8 +98,8 @@ KeySection data_keys() {
                     "When rows of a data set cannot be used: stop, or leave them out."),
              kOwn),
        noted(plain("packing", &S::packing, kNamed, packing_help),
-             "Rows of sft are one token shorter there, and pt drops what fills no row after every "
-             "1000 texts; here once, at the end."),
+             "Rows of sft are one token shorter there. pt drops the incomplete last row of every "
+             "1000 texts there; here only at the end."),
        plain("neat_packing", &S::neat_packing, kNamed,
              "Packing in which documents do not attend to each other."),
        noted(plain("cache_dir", &S::cache_dir, kFree,

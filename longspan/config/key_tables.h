@@ -11,8 +11,8 @@
 
 namespace longspan::key_tables {
 
-// Upper limits, which keep products, like tokens of a micro-batch, countable, and stop allocations
-// of a mistyped size.
+// Upper limits. Products of such values (for example the tokens of a micro-batch) stay countable,
+// and a mistyped size causes no huge allocation.
 inline constexpr double kMostTokens = INT32_MAX;  // of a row
 inline constexpr double kMostRows = 1e6;          // of a micro-batch; also micro-batches of a step
 inline constexpr double kMostSteps = 1e15;

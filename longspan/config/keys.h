@@ -57,7 +57,7 @@ using Field = std::variant<FieldOf<std::string>, FieldOf<bool>, FieldOf<int64_t>
 /// The action of a resumed run for a key whose value has changed since the start. Contents of
 /// folders are compared separately, so their names are kFree.
 enum class OnResume {
-  kRefused,  // refuses: with the new value, the weights trained so far would mean something else
+  kRefused,  // refuses: the new value would change the meaning of the weights trained so far
   kNamed,    // continues with the new value, and reports both
   kFree,     // no action: the key affects rounding at most, or another key covers it
 };
@@ -86,7 +86,7 @@ struct Key {
       nullptr;  // for advice that differs by word
   // Several words are accepted, as a list or with commas.
   bool list = false;
-  // A boolean is accepted, and means the word true or false.
+  // Also accepts a boolean, as the word true or false.
   bool truth = false;
   // A count of steps: a whole number; below 1, a fraction of all steps.
   bool steps = false;

@@ -1,4 +1,4 @@
-// Advice on logging services that report_to names and that are unsupported. No torch.
+// Advice on unsupported logging services in report_to. No torch.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The keys that save memory, for the error of a run that has run out of memory. No torch.
+// The keys that save memory, for out-of-memory errors. No torch.
 #pragma once
 
 namespace longspan {

@@ -35,8 +35,8 @@ const std::vector<Format>& formats() {
        {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank",
         "rdzv_backend", "fsdp_config"},
        3,
-       "`longspan train` takes the training's own YAML; processes are nproc_per_node, what they "
-       "divide is zero_stage"},
+       "`longspan train` takes the training's own YAML. nproc_per_node is the number of processes,"
+       " and zero_stage shards the states"},
       {"a DeepSpeed configuration",
        {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size",
         "gradient_clipping", "zero_allow_untested_optimizer"},

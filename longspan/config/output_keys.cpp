@@ -44,7 +44,8 @@ KeySection output_keys() {
        plain("logging_first_step", &S::logging_first_step, kFree, "Log the first step too."),
        plain("disable_tqdm", &S::disable_tqdm, kFree, "Show no progress bar."),
        choice("save_strategy", &S::save_strategy, kFree, {"no", "steps", "epoch"},
-              "When to save on the way; the end is always saved."),
+              "When to save checkpoints during training. The trained model is always saved at the"
+              " end."),
        steps("save_steps", &S::save_steps, kFree, "Optimizer steps between saves."),
        number("save_total_limit", &S::save_total_limit, kFree, 1,
               "The number of checkpoints to keep; older ones are deleted.", kMostSteps),

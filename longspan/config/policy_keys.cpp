@@ -1,4 +1,4 @@
-// Keys: training on rollouts. The names are those of TRL's GRPOConfig, where it has the key.
+// Keys: training on rollouts. Keys that TRL's GRPOConfig also has are named as in GRPOConfig.
 #include "longspan/config/config.h"
 #include "longspan/config/key_tables.h"
 #include "longspan/registers/policy_loss.h"
@@ -30,8 +30,8 @@ KeySection policy_keys() {
                      "clipping). Left out: none.");
   delta.above_least = true;
   Key temperature = number("rollout_temperature", &S::rollout_temperature, kNamed, 0,
-                           "Temperature of the sampler. Log-probabilities are those of the logits "
-                           "divided by it.");
+                           "Temperature of the sampler. Training divides the logits by the same "
+                           "temperature before it computes log-probabilities.");
   temperature.above_least = true;
   Key quantile = number("top_entropy_quantile", &S::top_entropy_quantile, kNamed, 0,
                         "Share of the tokens, those with the highest entropy, that have a loss.",
@@ -44,8 +44,9 @@ KeySection policy_keys() {
   KeySection section{
       "Reinforcement learning and distillation",
       {choice("rollout", &S::rollout, kNamed, {"file", "self", "server"},
-              "Source of rollouts. file: the file in rollouts. self: the model in training answers "
-              "the questions of dataset. server: the server at rollout_url does."),
+              "Source of rollouts. file: the file that the key rollouts names. self: answers of "
+              "the model in training to the questions of dataset. server: answers of the server "
+              "at rollout_url to these questions."),
        plain("rollouts", &S::rollouts, kFree,
              "File of rollouts: JSON lines with token_ids, mask, logprobs, reward and group."),
        number("rollout_timeout", &S::rollout_timeout, kFree, 0,
@@ -62,13 +63,14 @@ KeySection policy_keys() {
        number("rollout_concurrency", &S::rollout_concurrency, kFree, 1,
               "Requests to the server at a time.", kMostConcurrency),
        choice("rollout_update", &S::rollout_update, kNamed, names_of_update_ways(),
-              "How the server gets new weights. none: it does not. disk: it loads the saved model. "
-              "lora: it loads the saved adapter. command: rollout_update_command tells it."),
+              "How the server gets new weights. none: never. disk: the server loads the saved "
+              "model. lora: the server loads the saved adapter. command: rollout_update_command "
+              "updates the server."),
        plain("rollout_update_command", &S::rollout_update_command, kFree,
              "Command of rollout_update: command. LONGSPAN_PATH is the folder of the model or "
              "adapter, LONGSPAN_VERSION the number of its updates."),
        number("rollout_update_steps", &S::rollout_update_steps, kNamed, 1,
-              "The server gets new weights every so many batches of rollouts.", kMostSteps),
+              "Number of rollout batches between updates of the server.", kMostSteps),
        number("async_steps", &S::async_steps, kNamed, 0,
               "Batches of rollouts that the server samples ahead, while the model trains.",
               kMostRows),
@@ -95,7 +97,8 @@ KeySection policy_keys() {
        number("max_turns", &S::max_turns, kNamed, 1,
               "Most answers of a conversation with environment_command.", kMostRows),
        choice("loss_type", &S::loss_type, kNamed, names_of_policy_losses(),
-              "Loss of a rollout's tokens; its denominator is of the whole global batch."),
+              "Loss of the tokens of rollouts. The denominator of the loss covers the whole "
+              "global batch."),
        choice("advantage_estimator", &S::advantage_estimator, kNamed,
               names_of_advantage_estimators(),
               "How rewards become advantages. Left out: by loss_type."),
@@ -129,13 +132,18 @@ KeySection policy_keys() {
              "Leave out rollouts that ended by their length limit."),
        choice("importance_sampling_correction", &S::importance_sampling_correction, kNamed,
               words(kCorrectionNames),
-              "Correct the sampler's log-probabilities, where rollouts have them."),
+              "Multiply the loss by a correction factor: the policy's probability of a token or a"
+              " rollout, divided by the sampler's. Used if rollouts have the sampler's "
+              "log-probabilities."),
        number("importance_sampling_clip_max", &S::importance_sampling_clip_max, kNamed, 0,
-              "Highest factor of that correction."),
+              "Upper limit of the factor of importance_sampling_correction. truncate: a larger "
+              "factor is set to the limit. mask: a token or rollout with a larger factor has no "
+              "loss."),
        number("importance_sampling_clip_min", &S::importance_sampling_clip_min, kNamed, 0,
-              "Lowest factor of that correction. Left out: none."),
+              "Lower limit of the factor, in the same way. Left out: no limit."),
        number("max_staleness", &S::max_staleness, kNamed, 0,
-              "Leave out rollouts of a policy that is older by more updates. Left out: none.",
+              "Maximum age of a rollout: the number of updates of the policy since the rollout "
+              "was sampled. Older rollouts are not trained. Left out: no limit.",
               kMostSteps)}};
   section.keys.insert(
       section.keys.end(),
@@ -145,8 +153,8 @@ KeySection policy_keys() {
               /*most=*/1),
        distill_temperature,
        number("distill_top_k", &S::distill_top_k, kNamed, 1,
-              "Compare the k most probable tokens each by itself, and all others together. Left "
-              "out: the whole vocabulary.",
+              "Compare the k most probable tokens one by one, and the sum of all other tokens. "
+              "Left out: the whole vocabulary.",
               kMostTokens)});
   for (Key& key : section.keys) key.differs = kOfRollouts;
   return section;

@@ -13,8 +13,9 @@ KeySection preference_keys() {
   label_smoothing.most = 0.5;
   Key value_head_dropout =
       noted(number("value_head_dropout", &S::value_head_dropout, kNamed, 0,
-                   "rm: dropout before the value head, in training. TRL and LLaMA-Factory always "
-                   "drop 0.1. With 0, the logged loss is that of the saved head."),
+                   "rm: probability of dropout on the input of the value head, in training. TRL "
+                   "and LLaMA-Factory always use 0.1. With 0, the logged loss equals the loss of "
+                   "the saved model."),
             "It has no such key; the dropout is 0.1.");
   value_head_dropout.most = 1;
   value_head_dropout.below_most = true;

@@ -27,7 +27,7 @@ OnResume on_resume(std::string_view key) {
     const auto found = std::ranges::find(section.keys, key, &Key::name);
     if (found != section.keys.end()) return found->on_resume;
   }
-  throw std::logic_error(fmt::format("nobody says what {} is to a run that goes on", key));
+  throw std::logic_error(fmt::format("key {} has no OnResume", key));
 }
 
 Settings training_settings(const Config& config) {

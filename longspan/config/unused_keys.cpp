@@ -67,11 +67,11 @@ const std::vector<UnusedKeys>& unused_keys() {
        .of_source = true},
       {.keys = {"async_steps"},
        .are_unused = [](const Facts& facts) { return !facts.from("server"); },
-       .where = "without rollout: server, because only a server samples beside the training",
+       .where = "without rollout: server, because only a server samples during the training",
        .of_source = true},
       {.keys = {"rollout_timeout", "max_staleness"},
        .are_unused = [](const Facts& facts) { return facts.from("self"); },
-       .where = "with rollout: self, because the model answers at once and by its latest weights",
+       .where = "with rollout: self, because the model answers at once and with its latest weights",
        .of_source = true},
       {.keys = {"rollout_model"},
        .are_unused = needs_no_model_name,
@@ -83,7 +83,7 @@ const std::vector<UnusedKeys>& unused_keys() {
        .of_source = true},
       {.keys = {"rollout_model"},
        .are_unused = names_the_folder,
-       .where = "with rollout_update: disk and a rollout_server that loads models beside others "
+       .where = "with rollout_update: disk and a rollout_server that holds several models "
                 "(transformers), because each request names a folder of the run",
        .of_source = true},
       {.keys = {"rollout_update_command"},
@@ -159,7 +159,7 @@ const std::vector<UnusedKeys>& unused_keys() {
        .remedy = "raise num_iterations"},
       {.keys = {"importance_sampling_level"},
        .are_unused = [](const Facts& facts) { return facts.loss.kind.mean == PolicyMean::kOfSums; },
-       .where = "with loss_type: rloo, whose ratio is that of whole rollouts"},
+       .where = "with loss_type: rloo, which has one ratio for a whole rollout"},
       {.keys = {"scale_rewards"},
        .are_unused =
            [](const Facts& facts) {
@@ -176,7 +176,8 @@ const std::vector<UnusedKeys>& unused_keys() {
        .remedy = "give beta"},
       {.keys = {"use_bias_correction_kl"},
        .are_unused = [](const Facts& facts) { return facts.loss.kl_in_reward; },
-       .where = "with KL in the reward (kl_in_reward), because it corrects KL in the loss"},
+       .where = "with KL in the reward (kl_in_reward), because the correction is for KL in the "
+                "loss"},
   };
   return table;
 }

@@ -18,12 +18,13 @@ struct UnusedKeys {
   bool (*are_unused)(const UnusedKeyFacts& facts);
   /// The same in words, after "has no effect": the other key and its value, and the reason.
   std::string_view where;
-  std::string_view remedy = {};  // beside "remove the key"
-  /// The keys belong to the source of rollouts, which a Session and a caller's rows do not have.
+  std::string_view remedy = {};  // in addition to "remove the key"
+  /// The keys belong to the source of rollouts. A Session, and a run on a caller's rows, have no
+  /// such source.
   bool of_source = false;
 };
 
-/// The table. The first entry that holds for a key explains it.
+/// The table. The first entry that applies to a key gives its explanation.
 const std::vector<UnusedKeys>& unused_keys();
 
 /// Returns a problem, as check_config does, for each key of the table that has another value than

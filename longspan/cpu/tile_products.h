@@ -1,9 +1,8 @@
 // Matrix products of the tile code. The left matrix is read one number at a time and may have any
 // strides. The right matrix lies in panels of kPanel columns, each contiguous, so that a product
-// reads a panel from front to back. Without panels, the rows would often be a power of two of bytes
-// apart, and the rows' cache lines would share few sets of the first-level cache. This file is
-// included once for each instruction set, by attention/flash/tiles_impl.h and by
-// gemm_tiles_avx2.cpp.
+// reads a panel from front to back. Without panels, rows would often be a power of two bytes apart,
+// and their cache lines would share few sets of the first-level cache. This file is included once
+// for each instruction set, by attention/flash/tiles_impl.h and by gemm_tiles_avx2.cpp.
 #pragma once
 
 #include "longspan/cpu/tile_vectors.h"

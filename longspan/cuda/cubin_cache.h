@@ -1,4 +1,4 @@
-// A cache on disk of machine code from NVRTC, which later starts of the program reuse. No torch.
+// A disk cache of NVRTC's machine code, for later starts of the program. No torch.
 #pragma once
 
 #include <optional>

@@ -23,9 +23,9 @@ AnswerTokens answer_tokens(const EncodedText& tokens, const std::vector<AnswerTo
 /// Returns the answers of a chat; `answers` are the indices of their messages. An answer begins at
 /// the end of its generation prompt. An answer ends with the token that stops generation (one of
 /// `ends`). White space after this token belongs to the answer if the same white space follows the
-/// stop token of the chat's last answer. If an answer has no stop token, the answer includes the
-/// template's ending: the text that the template prints after the answer in a chat that ends with
-/// this answer, up to the first difference from this chat. Throws RowError (see LocatedChat).
+/// stop token of the chat's last answer. An answer without a stop token includes the template's
+/// ending. The ending is the text after the answer in the rendering of a chat that ends with this
+/// answer, up to the first difference from the whole chat. Throws RowError (see LocatedChat).
 std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedText& tokens,
                                        const std::vector<size_t>& answers,
                                        const std::set<int32_t>& ends);

@@ -36,7 +36,8 @@ std::string BadRows::settle(OnBadRow on_bad_row, const std::string& what, int64_
       fmt::format("{} of {} row{}", count_, num_rows, num_rows == 1 ? "" : "s");
   if (on_bad_row == OnBadRow::kStop) {
     throw UserError(
-        fmt::format("{}: {} cannot be used:{}\nMend {}, or set on_bad_row: skip to leave {} out.",
+        fmt::format("{}: {} cannot be used:{}\nCorrect {}, or set on_bad_row: skip to leave {} "
+                    "out.",
                     what, counted, rows, count_ == 1 ? "it" : "them", count_ == 1 ? "it" : "them"));
   }
   if (count_ == num_rows) {

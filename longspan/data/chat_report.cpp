@@ -74,21 +74,21 @@ std::vector<std::string> ChatReport::notes() const {
   }
   for (const auto& [token, number] : added_) {
     notes.push_back(fmt::format(
-        "The model's chat template writes nothing behind the last answer. Training adds "
-        "{} there in {}, so that generation stops.",
+        "The model's chat template prints no end token after the last answer. Training adds {} "
+        "there in {}, so that generation stops.",
         token, of_chats(number)));
   }
   if (num_open_earlier_ > 0) {
     notes.push_back(fmt::format(
-        "Earlier answers end without a token by which generation stops in {}. The ends of these "
-        "answers are not trained.",
+        "Earlier answers have no token that stops generation in {}. The ends of these answers are "
+        "not trained.",
         of_chats(num_open_earlier_)));
   }
   if (num_open_last_ > 0) {
     notes.push_back(fmt::format(
-        "warning: the last answer ends without a token by which generation stops in {}. A model "
-        "trained so continues behind its answers. Name a `template` whose answers end, or name "
-        "the end token in eos_token_id of generation_config.json.",
+        "warning: the last answer has no token that stops generation in {}. The trained model "
+        "would not stop after its answers. Name a `template` with an end token after answers, or "
+        "name the end token in eos_token_id of generation_config.json.",
         of_chats(num_open_last_)));
   }
   return notes;

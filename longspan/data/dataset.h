@@ -13,7 +13,7 @@ struct DataSettings;
 struct Stage;
 
 /// Reads the named datasets (comma list) of dataset_dir/dataset_info.json for the stage. `seed`:
-/// seed of the draw of an entry's num_samples rows. Adds sentences on each dataset to `notes`.
+/// for the random choice of an entry's num_samples rows. Adds sentences on each dataset to `notes`.
 /// Throws UserError: missing file, broken JSON (with file and line), a dataset for another stage
 /// (ranking, kto_tag), wrong columns (found and wanted). Unusable rows (roles out of order, no
 /// answer, ...) are an error with the count and the first five rows, or are skipped with

@@ -93,11 +93,10 @@ double PackingReport::empty_after() const {
 
 std::string PackingReport::text() const {
   return fmt::format(
-      "Packing: {} of up to {} out of {}; {:.1f} % of them empty, one by one it would "
-      "be {:.1f} %{}",
+      "Packing: {} of up to {} out of {}; {:.1f} % empty, without packing {:.1f} %{}",
       counted(rows_after, "row"), counted(row_length, "token"), rows_before, 100 * empty_after(),
       100 * empty_before(),
-      num_dropped > 0 ? fmt::format("; the last {} of the text, too few for a row, left out",
+      num_dropped > 0 ? fmt::format("; the last {} of the text are left out, too few for a row",
                                     counted(num_dropped, "token"))
                       : "");
 }

@@ -14,9 +14,8 @@
 namespace longspan {
 
 /// Writes examples one after the other, so that memory need not hold all examples. The file has no
-/// name: the operating system deletes the file when the last process that has the file open closes
-/// the file or ends. Throws as throw_disk_error() does (files/atomic_file.h), with folder, reason
-/// and remedy.
+/// name: the operating system deletes the file when no process has it open any more. Throws as
+/// throw_disk_error() does (files/atomic_file.h), with folder, reason and remedy.
 class ExampleFileWriter {
  public:
   /// Creates the file, and `folder` if the folder is missing.

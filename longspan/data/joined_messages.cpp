@@ -66,11 +66,11 @@ std::string hint_at_joined_messages(const DataSettings& config, const Stage& sta
   }
   if (num_joined == 0) return "";
   return fmt::format(
-      "template: {} leaves it to the tokenizer where a message ends: in {} of the first {} a token "
-      "joins the end of a message with the beginning of the next when the saved chat template is "
-      "rendered as one text, as transformers and others do. Training makes tokens of each message "
-      "for itself, as LLaMA-Factory does, and so does `longspan chat` with template={}. Templates "
-      "whose messages end with tokens of their own, as chatml's do, hardly differ.",
+      "template: {} has no special token at the end of a message. In {} of the first {}, a token "
+      "joins the end of a message with the beginning of the next if the rendered chat is tokenized"
+      " as one text, as in transformers and other programs. Training tokenizes each message "
+      "separately, as LLaMA-Factory does, and so does `longspan chat` with template={}. Templates "
+      "with a special token at the end of each message, such as chatml, hardly differ.",
       config.chat_template, num_joined, counted(num_chats, "chat"), config.chat_template);
 }
 

@@ -19,9 +19,9 @@ namespace longspan {
 using RenderMessages =
     std::function<RenderedChat(const nlohmann::ordered_json& messages, bool generation_prompt)>;
 
-/// A rendered chat with the places of its texts. Marks in the messages give the places: without the
-/// marks, a marked rendering must equal the plain rendering. Messages whose text the template
-/// changes or compares get no marks; the places of their texts are found by search.
+/// A rendered chat with the places of its texts. Marks in the messages give the places. After
+/// removal of the marks, a marked rendering must equal the plain rendering. Messages whose text the
+/// template changes or compares get no marks; the places of their texts are found by search.
 class LocatedChat {
  public:
   /// Throws RowError, whose message begins with `place`, if the template refuses the messages, does
@@ -43,8 +43,8 @@ class LocatedChat {
   /// messages' texts.
   Place surroundings_of(size_t message) const;
   /// True if the rendering has all names, keys and texts of the message's calls, and no key in the
-  /// form of a Python dict (printed by a template that expects JSON text). False if the message has
-  /// no marks.
+  /// form of a Python dict. (A template that expects JSON text prints an object as a Python dict.)
+  /// False if the message has no marks.
   bool prints_calls(size_t message) const;
   bool is_marked(size_t message) const { return is_marked_[message]; }
   /// Returns the printed text around the texts of a message.
@@ -52,7 +52,7 @@ class LocatedChat {
   /// True if the message has thoughts that the rendering does not have.
   bool lost_thoughts(size_t message) const { return lost_thoughts_[message]; }
 
-  /// Returns the first byte of an answer: the end of the common beginning of the rendering and the
+  /// Returns the first byte of an answer: the length of the common prefix of the rendering and the
   /// prompt (the earlier messages with a generation prompt). Throws RowError if the prompt and the
   /// rendering already differ within the earlier messages.
   size_t begin_of_answer(size_t message) const;

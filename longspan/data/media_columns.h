@@ -10,8 +10,8 @@
 namespace longspan {
 
 /// Assigns a file to each tag of the conversation's messages: the next file of the columns images
-/// and videos, or the file that a part of the message names. For the tags of a pair's chosen answer
-/// and of its rejected answer, the columns continue after the files of the question. Relative paths
+/// and videos, or the file in a part of the message. In a pair, the tags of the chosen answer and
+/// the tags of the rejected answer each continue after the files of the question. Relative paths
 /// begin at the entry's media_dir, or, if there is no such file, at the current folder, as in
 /// LLaMA-Factory. Tags stay plain text if the entry lists no such column and no message has a part
 /// with a picture. Throws RowError with the conversation's source: different numbers of tags and

@@ -36,7 +36,7 @@ struct PictureTokenNames {
   std::string_view around = {};
 };
 
-/// How the models of a model_type take pictures.
+/// The form of pictures in the inputs of a model_type's models.
 struct PictureFamily {
   std::string_view model_type;
   PicturePositions positions;
@@ -81,7 +81,7 @@ struct PictureEncoding {
     return prints_begin ? begin.text : text_of(is_video);
   }
   bool stamps_frames() const { return positions == PicturePositions::kFrames; }
-  /// How the model takes videos.
+  /// The form of videos in the model's inputs.
   VideoForm videos() const {
     if (!video) return VideoForm::kNever;
     return stamps_frames() ? VideoForm::kFrames : VideoForm::kWhole;

@@ -44,9 +44,9 @@ class TurnEncoder {
   /// Returns the tokens of a conversation that ends with a question, and of the generation prompt.
   /// Throws UserError with the conversation's source.
   virtual std::vector<int32_t> question(const Conversation& conversation) const = 0;
-  /// Returns the tokens that end an answer: the token that the template prints after an answer, or,
-  /// without such a token, the markers of the next message. Empty if these tokens are not special
-  /// tokens.
+  /// Returns the tokens that end an answer: the token that the template prints after an answer or,
+  /// if the template prints no such token, the markers of the next message. Empty if these tokens
+  /// are not special tokens.
   virtual std::vector<int32_t> turn_ends() const = 0;
   /// Returns the token that is added after the last answer if the template prints no end token
   /// there.
@@ -59,9 +59,8 @@ class TurnEncoder {
 /// Returns the tokens that stop generation: the tokens of the model's folder and the tokens of the
 /// template.
 std::set<int32_t> ends_of(const Tokenizer& tokenizer, const TurnEncoder& encoder);
-/// Returns the token that ends the last answer of a conversation: the token that the template
-/// prints or adds there, otherwise the tokenizer's eos_token. nullopt: there is none. Throws as
-/// turns().
+/// Returns the token that ends the last answer of a conversation: the end token of the template,
+/// otherwise the tokenizer's eos_token. nullopt: both are missing. Throws as turns().
 std::optional<int32_t> end_of_answers(const Tokenizer& tokenizer, const TurnEncoder& encoder);
 
 /// Returns the first token of `ids` if it is a special token, otherwise nullopt.
@@ -107,7 +106,7 @@ Thinking thinking_of(const DataSettings& config, const Stage& stage);
 /// LLaMA-Factory: a chat_template, the end token and a pad token. The chat_template renders the
 /// prompts of training, with the same tokens except if a token joins two messages. Keeps the
 /// model's own template if it renders the same prompts. Without a named template: returns the
-/// tokens that end an answer and that the model's files lack; nullopt if there are no such tokens.
+/// answers' end tokens that are missing in the model's files; nullopt if no end token is missing.
 std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& stage,
                                     const Tokenizer& tokenizer, const LocalTime& template_time);
 

@@ -9,8 +9,8 @@
 
 namespace longspan {
 
-/// Sizes of transformers' video processors of Qwen2-VL (limits of a frame) and of Qwen3-VL (limits
-/// of all frames together).
+/// Sizes of transformers' video processors: Qwen2-VL's limits apply to a frame, Qwen3-VL's limits
+/// to all frames together.
 struct VideoProcessor {
   int64_t patch_size = 14, temporal_patch_size = 2, merge_size = 2;
   int64_t min_pixels = 0, max_pixels = 0;

@@ -24,12 +24,12 @@ void write_checksum_file(const std::string& folder, const ChecksumTable& table);
 /// Returns "" if the folder is whole: the table and all listed files are unchanged, and the folder
 /// has no unlisted weights or states. Otherwise returns the fault in a few words. Divides the files
 /// into `num_parts` parts of about equal bytes, and checks the part number `part`. A table of an
-/// older version has no checksum of its own and is accepted, unless training_state.json says that
-/// the table had a checksum (kCoversItself).
+/// older version has no own checksum. Such a table is accepted, unless training_state.json says
+/// that the table had a checksum (kCoversItself).
 std::string broken_file(const std::string& folder, int part = 0, int num_parts = 1,
                         ReadFrom from = ReadFrom::kAnywhere);
 
-/// The key of training_state.json that says that the folder's table has its own checksum.
+/// The key of training_state.json for folders whose table has its own checksum.
 inline constexpr const char* kCoversItself = "checksums_cover_themselves";
 
 /// The table as text.
@@ -38,7 +38,7 @@ struct ChecksumFile {
   ChecksumTable table;
   bool covers_itself = false;
 };
-/// Parses a table. Throws UserError for text that is no table, that has changed, or that names a
+/// Parses a table. Throws UserError for text that is not a table, that has changed, or that names a
 /// file outside the folder.
 ChecksumFile checksum_file_from(const std::string& text);
 inline ChecksumTable table_from(const std::string& text) { return checksum_file_from(text).table; }

@@ -1,4 +1,5 @@
-// Digests of files, and stamps that show without reading that a file is unchanged. No torch.
+// Digests of files, and stamps. A stamp shows that a file is unchanged, without reading the file.
+// No torch.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-/// Throws UserError where the file cannot be seen or is no regular file. Follows links.
+/// Throws UserError where the file is not accessible or not a regular file. Follows links.
 FileStamp stamp_of_file(const std::string& path);
 
 /// Bytes of a block. Files are read in blocks, so that several processes can share the reading.

@@ -27,7 +27,7 @@ void write_file_list(const std::string& folder);
 FileList read_file_list(const std::string& folder);
 
 /// Removes the files of `list` that are not in `fresh` from the folder. Renames a file that has
-/// changed since the list was written to NAME.kept. Links, folders and unlisted files stay. Throws
+/// changed since the list was written to NAME.kept. Keeps links, folders and unlisted files. Throws
 /// UserError.
 void remove_listed(const std::string& folder, const FileList& list,
                    const std::set<std::string>& fresh);

@@ -1,8 +1,8 @@
 // A lock that gives a folder one writer at a time. No torch.
 //
 // The lock is a file, kLockFile, which the writing process locks (flock). The system releases the
-// lock when the process ends, however it ends. The file names the owner. On disks without locks the
-// file itself is the lock: the lock holds while the owner lives and touches the file every few
+// lock when the process ends for any reason. The file names the owner. On disks without locks, the
+// file itself is the lock: the lock is valid while the owner runs and touches the file every few
 // seconds.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Names of temporary files, by which a later run finds files that a killed run left half-written.
-// No torch.
+// Names of temporary files. By these names a later run finds the half-written files of a killed
+// run. No torch.
 #pragma once
 
 #include <optional>

@@ -57,7 +57,7 @@ std::string own_machine() {
 ProcessIdentity own_process() {
   static const std::string host = own_host();
   const int64_t process = ::getpid();
-  // Read anew at each call: it may be unknown for a moment, for want of a descriptor.
+  // Read again in each call, because a lack of descriptors may hide the value for a moment.
   return {host, own_machine(), process, stat_of(process).started};
 }
 

@@ -24,8 +24,8 @@ ProcessIdentity own_process();
 /// is unknown.
 bool is_here(const ProcessIdentity& process);
 
-/// Whether `process` has ended. True only for a process of this machine, and only where the system
-/// says so. False where the system cannot tell (no permission, no free descriptor).
+/// Whether `process` has ended. True only for a process of this machine whose end the system
+/// confirms. False where the system cannot tell (no permission, no free descriptor).
 bool is_gone(const ProcessIdentity& process);
 
 }  // namespace longspan

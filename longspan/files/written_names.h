@@ -21,8 +21,8 @@ const std::vector<std::string>& model_file_names();
 /// (left_temporary.h).
 bool is_written_name(const std::string& name);
 
-/// Whether the name is like ".nfs0123456789abcdef00000001", to which a network disk renames a
-/// removed file that a process still holds open. Closing the file removes it.
+/// Whether the name is like ".nfs0123456789abcdef00000001". A network disk gives such a name to a
+/// removed file that a process still holds open, and removes the file when it is closed.
 bool is_held_name(const std::string& file_name);
 
 /// Whether the folder holds any file, at any depth, except removed files that are still open. True
@@ -32,11 +32,11 @@ bool holds_files(const std::string& folder);
 /// Whether the name is a plain path below a folder: relative, without "..", "." or empty parts.
 bool is_name_below(const std::string& name);
 
-/// Returns the path of an entry in the folder that the program has not written: any file, link,
-/// pipe or folder whose name is no written name (is_written_name) and that is not in the folder's
-/// own table of checksums. Removed files that are still open (is_held_name) do not count. Returns
-/// "itself" where `folder` is a link or a file or cannot be read, and "" where the program has
-/// written all entries or the folder is missing.
+/// Looks for a foreign entry of the folder, and returns its path. An entry is a file, link, pipe or
+/// folder. An entry is foreign if it is not in the folder's table of checksums and its name is not
+/// a written name (is_written_name). Removed files that are still open (is_held_name) do not count.
+/// Returns "itself" where `folder` is a link or a file or cannot be read, and "" where the program
+/// has written all entries or the folder is missing.
 std::string foreign_entry(const std::string& folder);
 
 /// Throws UserError, with the message that the folder is in the way, unless foreign_entry() is

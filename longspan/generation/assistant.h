@@ -38,7 +38,7 @@ struct AssistantRequest {
   DataSettings pictures;  // limits of pictures and videos, and fps
 };
 
-/// A model's pictures in prompts.
+/// The encoding of pictures in a model's prompts.
 struct PromptEncoding {
   PictureEncoding encoding;
   PictureRows rows;  // by `encoding`
@@ -58,7 +58,7 @@ struct Assistant {
   GenerationOptions options;
   bool skip_special_tokens = true;
   std::string description;  // a line or two: model, dtype, template, settings
-  std::string warning;      // parts of the folder's files without effect, one a line
+  std::string warning;      // ignored parts of the folder's files, one per line
 
   /// How pictures become tokens; null: the assistant takes none, for the reason in `no_pictures`.
   std::unique_ptr<PromptEncoding> pictures;

@@ -1,4 +1,4 @@
-// The vision tower of an assistant, and how its prompts' pictures become tokens.
+// The vision tower of an assistant, and the encoding of the prompts' pictures as tokens.
 #pragma once
 
 #include "longspan/generation/assistant.h"

@@ -22,9 +22,10 @@ class CachedDecoder {
   CachedDecoder(const ModelSpec& spec, std::vector<NamedTensor> parameters, int64_t num_sequences,
                 int64_t max_length, FramePatches patches = {});
 
-  /// Begins a prompt in a sequence, with its pictures: forgets all tokens but those with which the
-  /// prompt begins too, and at least the prompt's last token, whose logits are needed. Returns the
-  /// prompt's tokens to read. Throws UserError where pixels cannot be read.
+  /// Begins a prompt, with its pictures, in a sequence. Keeps the common prefix of the cached
+  /// tokens and the prompt, without the prompt's last token, whose logits are needed; forgets all
+  /// other tokens. Returns the prompt's tokens that are still to be read. Throws UserError where
+  /// pixels cannot be read.
   std::vector<int32_t> begin(int64_t sequence, const Sample& prompt);
 
   /// The next tokens of a sequence, at least one.
@@ -35,8 +36,8 @@ class CachedDecoder {
   /// Reads the next tokens of sequences, each sequence at most once. Returns the logits after each
   /// extension's last token, [E, V] in fp32 (fp64 for fp64 models). Reads long texts in chunks, and
   /// calls `go_on` before each chunk. Where `go_on` returns false, extend() returns an undefined
-  /// tensor; tokens read so far stay cached. A sequence whose new length changes its rotations
-  /// (RopeScaling::is_long) is read anew.
+  /// tensor; tokens read so far stay cached. If the new length of a sequence changes its rotations
+  /// (RopeScaling::is_long), all its tokens are read again.
   at::Tensor extend(
       const std::vector<Extension>& wanted,
       const std::function<bool()>& go_on = [] { return true; });
@@ -56,11 +57,11 @@ class CachedDecoder {
  private:
   /// Whether rows with these numbers of positions have the same rotations.
   bool turn_alike(int64_t one, int64_t other) const;
-  /// Prepends all cached tokens of a sequence whose keys need other rotations, and forgets these
-  /// tokens.
+  /// If the cached keys of a sequence need other rotations, prepends all cached tokens to the
+  /// sequence's extension, and forgets them in the cache.
   std::vector<Extension> with_what_turns_otherwise(std::vector<Extension> extensions);
 
-  /// The tokens of a pass: the sequence of each, and the index there.
+  /// The tokens of a pass: for each token its sequence, and its index in the sequence.
   struct PassTokens {
     std::vector<int64_t> sequences, places;
   };

@@ -31,7 +31,7 @@ struct Answer {
   std::vector<int32_t> tokens;  // without the end token
   FinishReason reason;
   std::optional<int32_t> end_token = {};  // of an answer with FinishReason::kStop
-  /// log p of each token and of the end token, of the logits divided by the temperature, before
+  /// log p of each token and of the end token, from the logits divided by the temperature, before
   /// top_k, top_p and repetition_penalty. Empty unless asked for.
   std::vector<double> logprobs = {};
 };
@@ -43,12 +43,12 @@ struct GenerationListener {
   std::function<bool()> go_on;
 };
 
-/// Answers all prompts, as many at a time as the decoder has sequences. When an answer ends, the
-/// next prompt takes the answer's sequence; a beginning of the prompt that the sequence still holds
-/// is not read again. Each prompt has its own random numbers, so answers do not depend on the
-/// number of prompts at a time. A prompt has at least one token and fewer than
-/// decoder.max_length(). Prompts are given by their input_ids, and with pictures by all that
-/// PictureRows::attach sets. Throws UserError where pixels cannot be read.
+/// Answers all prompts, as many at a time as the decoder has sequences. When an answer ends, its
+/// sequence gets the next prompt; a prefix of the prompt that the sequence already holds is not
+/// read again. Each prompt has its own random numbers, so answers do not depend on the number of
+/// prompts at a time. A prompt has at least one token and fewer than decoder.max_length(). A prompt
+/// is given by its input_ids; a prompt with pictures also has all members that PictureRows::attach
+/// sets. Throws UserError where pixels cannot be read.
 void generate(CachedDecoder& decoder, const std::vector<Sample>& prompts,
               const GenerationOptions& options, const GenerationListener& listener);
 /// The same for prompts without pictures.

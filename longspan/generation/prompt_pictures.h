@@ -19,15 +19,15 @@ namespace longspan {
 /// Gives a decoder without gradients the features of the tokens of each pass.
 class PromptPictures : public PictureFeatures {
  public:
-  /// `model`: with a tower. `parameters`: the tower's among others. The computation is in their
-  /// dtype.
+  /// `model`: with a tower. `parameters`: include the tower's parameters, whose dtype is the dtype
+  /// of computation.
   PromptPictures(const ModelSpec& model, const std::vector<NamedTensor>& parameters,
                  FramePatches patches);
 
   /// Returns the features of a picture or video, [F, E]. Throws UserError where its pixels cannot
   /// be read.
   at::Tensor features_of(const Picture& picture);
-  /// Sets what of() returns from now on.
+  /// Sets the result of of() from now on.
   void set(at::Tensor features_FE) { of_pass_FE_ = std::move(features_FE); }
   at::Tensor of(const Batch& row) override;
   void use_adapters(bool on) override { tower_.use_adapters(on); }
@@ -41,12 +41,13 @@ class PromptPictures : public PictureFeatures {
 /// The pictures of a sequence of a cached decoder.
 class SequencePictures {
  public:
-  /// Takes the pictures of a prompt (PictureRows::attach). Features of pictures that the sequence
-  /// begins with are kept, others are computed. `pictures`: null for a model without a tower.
+  /// Takes the pictures of a prompt (PictureRows::attach). Keeps the features of pictures with
+  /// which the sequence already begins, and computes the others. `pictures`: null for a model
+  /// without a tower.
   void begin(const Sample& prompt, PromptPictures* pictures);
-  /// Returns the number of tokens with which `prompt` begins as the sequence does, given that the
-  /// token ids of the first `same_ids` tokens are equal: a picture's tokens are equal where the
-  /// picture is.
+  /// Returns the length of the common prefix of `prompt` and the sequence. `same_ids`: length of
+  /// the common prefix of their token ids. Tokens of a picture are equal only if the pictures are
+  /// equal.
   int64_t common(const Sample& prompt, int64_t same_ids) const;
 
   /// Returns the index of a token's feature, or -1.
@@ -62,8 +63,8 @@ class SequencePictures {
   /// [F, E]; undefined: no pictures.
   const at::Tensor& all_features() const { return features_FE_; }
   bool has_axes() const { return positions_AT_.defined(); }
-  /// Returns a token's position on an axis. Tokens behind the prompt go on from its largest
-  /// position.
+  /// Returns a token's position on an axis. Tokens after the prompt continue from the prompt's
+  /// largest position.
   int64_t position(int64_t axis, int64_t token) const;
 
  private:
@@ -71,7 +72,7 @@ class SequencePictures {
   std::vector<int64_t> features_;  // of each token of the prompt
   at::Tensor features_FE_, positions_AT_;
   std::vector<TwoWaySpan> spans_;  // of the prompt
-  int64_t behind_ = 0;             // the position of the first token behind the prompt
+  int64_t behind_ = 0;             // the position of the first token after the prompt
 };
 
 }  // namespace longspan

@@ -9,13 +9,13 @@
 
 namespace longspan {
 
-/// Most bytes of a file that people write and that is read whole: configurations, config.json,
-/// templates. The parsed file takes at most about 30 times as much memory.
+/// Size limit in bytes of a file that people write and that is read whole: configurations,
+/// config.json, templates. The parsed file takes at most about 30 times as much memory.
 inline constexpr int64_t kMaxSettingsBytes = int64_t{16} << 20;
-/// Most bytes of a table that programs write and that grows with a model or a run: indexes of
-/// shards, logs, tables of checksums, tokenizers.
+/// Size limit in bytes of a table that programs write and that grows with a model or a run: indexes
+/// of shards, logs, tables of checksums, tokenizers.
 inline constexpr int64_t kMaxTableBytes = int64_t{1} << 30;
-/// Most bytes of one line of a log. The log itself has no limit.
+/// Size limit in bytes of one line of a log. The log itself has no limit.
 inline constexpr int64_t kMaxLineBytes = int64_t{1} << 30;
 /// No limit other than memory: for data sets, which may be one large list, and for their lines.
 inline constexpr int64_t kAnySize = INT64_MAX;

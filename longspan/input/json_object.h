@@ -18,7 +18,7 @@ namespace longspan {
 class JsonObject {
  public:
   /// `source`: the object's place, which begins every error message ("config.json", "log.jsonl,
-  /// line 3"). Throws UserError where the value is no object.
+  /// line 3"). Throws UserError where the value is not an object.
   JsonObject(const nlohmann::json& object, std::string source);
 
   bool has(std::string_view key) const;

@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// Most nested lists and objects. Code that copies, prints or frees a JSON value recurses once a
-/// level, and deeper values would overflow the stack. So the parser refuses deeper values.
+/// Largest depth of nested lists and objects. The parser refuses deeper values: code that copies,
+/// prints or frees a JSON value recurses once per level, and would overflow the stack.
 inline constexpr int kMaxJsonDepth = 512;
 
 /// Parses a whole JSON text. `first_line`: the number of its first line in the file. Throws

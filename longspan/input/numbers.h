@@ -28,7 +28,7 @@ inline std::optional<int64_t> as_whole(double number) {
   return static_cast<int64_t>(number);
 }
 
-/// Converts a JSON number; nullopt where the value is no number, or in the cases above.
+/// Converts a JSON number; nullopt where the value is not a number, or in the cases above.
 template <typename Json>
   requires requires(const Json& json) { json.is_number_unsigned(); }
 std::optional<int64_t> as_whole(const Json& value) {

@@ -9,9 +9,9 @@
 
 namespace longspan {
 
-/// Returns silu(sum over w of weight[w] x[t - W + 1 + w]), [T, C] in the dtype of x. Leaves out
-/// tokens before the document of t. The first document continues `before_PC`, P <= W - 1 tokens,
-/// where `before_PC` is defined.
+/// Returns silu(sum over w of weight[w] x[t - W + 1 + w]), [T, C] in the dtype of x. The sum leaves
+/// out tokens before the document of t. If `before_PC` is defined, the first document continues
+/// these P <= W - 1 tokens.
 ///
 /// Differentiable in x and `before`. Gradients of the weight, [C, 1, W], are added to its .grad.
 /// Computes in fp32 (fp64 for fp64 inputs).

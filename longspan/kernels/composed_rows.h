@@ -1,5 +1,5 @@
-// The passes of fused_rows.h, composed of ATen's operators: for inputs that no kernel of a GPU
-// takes, and as the reference of tests.
+// The passes of fused_rows.h, composed of ATen's operators: for inputs that no GPU kernel supports,
+// and as the reference in tests.
 #pragma once
 
 #include <ATen/core/Tensor.h>

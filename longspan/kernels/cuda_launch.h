@@ -27,7 +27,7 @@ bool fit(std::initializer_list<const at::Tensor*> tensors);
 /// at most 16 bytes.
 bool aligned(std::initializer_list<const at::Tensor*> tensors, int64_t vector);
 
-/// Numbers of one access to the widest of these types.
+/// Elements of one memory access, for the widest of these dtypes.
 int64_t widest_vector(std::initializer_list<const at::Tensor*> tensors);
 
 bool fits_int(int64_t n);
@@ -40,8 +40,8 @@ const void* data_of(const at::Tensor& x);
 
 unsigned blocks_of(int64_t items, int64_t block);
 
-/// Threads of a row with `needed` items, one item a thread, rounded up to a power of two within a
-/// warp or to whole warps, as row_sum() needs.
+/// Number of threads for a row with `needed` items, one item per thread. Rounded up to a power of
+/// two within a warp, or to whole warps, as row_sum() needs.
 unsigned threads_of_row(int64_t needed);
 
 /// Blocks that loop over rows and sum weight gradients: as many as the GPU runs at once. A block

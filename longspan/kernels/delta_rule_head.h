@@ -20,7 +20,7 @@ constexpr int64_t kSegmentChunks = kSegment / kChunk;
 
 inline int64_t num_segments(int64_t num_tokens) { return (num_tokens + kSegment - 1) / kSegment; }
 
-/// One key head's part of a row, or its gradients. q, k, v in their dtype; the gates in fp64.
+/// One key head's part of a row, or its gradients. q, k and v keep their dtype; the gates are fp64.
 struct HeadViews {
   at::Tensor q_TK, k_TK, v_TRV, g_TR, beta_TR;
 };
@@ -59,7 +59,7 @@ class Head {
   struct Gates {
     std::vector<double> g, beta, dg, dbeta;
     std::vector<double> sum;     // of g, from the chunk's begin
-    std::vector<double> since;   // decay from that begin; 0: the token's document began later
+    std::vector<double> since;   // decay since chunk begin; 0: the token's document began later
     std::vector<double> to_end;  // decay to the chunk's end; 0: the document ends before
     double whole = 0;            // decay of the chunk; 0: the chunk ends in another document
   };

@@ -1,4 +1,4 @@
-// Dropout and noise that depend on the identity of a token, not on where or when it is computed. T:
+// Dropout and noise that depend on the identity of a token only, not on the process or the pass. T:
 // rows, I: columns.
 #pragma once
 
@@ -10,8 +10,8 @@ namespace longspan {
 
 /// Drops each element of x_TI with probability p, and scales the others by 1 / (1 - p). A hash of
 /// `seed`, the row's key and the column selects the dropped elements. So forward, recomputation and
-/// backward drop the same elements, and no mask is saved. Runs with other numbers of processes drop
-/// the same elements too. Without keys nothing is dropped.
+/// backward drop the same elements, and no mask is saved. The dropped elements do not depend on the
+/// number of processes. Without keys nothing is dropped.
 struct Dropout {
   double p = 0.0;
   uint64_t seed = 0;
@@ -21,8 +21,9 @@ struct Dropout {
   at::Tensor apply(const at::Tensor& x_TI) const;
 };
 
-/// Adds a number to each element of x_TI, in place, uniform in [-bound, bound) for the bound of its
-/// row. A hash as in Dropout makes the number. keys_T: int64. bounds_T: fp64.
+/// Adds a random number to each element of x_TI, in place: uniform in [-bound, bound), with the
+/// bound of the element's row. The number comes from a hash, as in Dropout. keys_T: int64.
+/// bounds_T: fp64.
 void add_uniform_noise_(at::Tensor x_TI, const at::Tensor& keys_T, const at::Tensor& bounds_T,
                         uint64_t seed);
 

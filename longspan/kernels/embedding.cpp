@@ -58,9 +58,9 @@ void add_rows_bf16(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Ten
   });
 }
 
-/// For other devices, some columns at a time. The number of distinct tokens stays on the device,
-/// since the host would wait for it: a token's sum is at its first place, and all of its places
-/// write that sum.
+/// For other devices, some columns at a time. The number of distinct tokens stays on the device, so
+/// that the host need not wait. A token's sum is at the token's first place, and all places of the
+/// token write this sum.
 void add_rows_precisely(at::Tensor& sum_VD, const at::Tensor& tokens_T, const at::Tensor& rows_TD) {
   constexpr int64_t kColumns = 512;
   const int64_t T = tokens_T.size(0);

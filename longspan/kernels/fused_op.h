@@ -16,8 +16,8 @@ using Backward = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>
 /// Adds `outputs`, computed without autograd from `inputs`, to the autograd graph. `backward` holds
 /// the tensors that it needs. `backward` is called once and destroyed when it returns, so its
 /// tensors are freed during the backward pass, and `backward` may overwrite them. `backward` itself
-/// adds gradients of parameters to .grad (see add_gradient), so parameters are no inputs.
-/// `parameters` only tells whether any parameter trains.
+/// adds gradients of parameters to .grad (see add_gradient), so parameters are not among `inputs`.
+/// `parameters` only shows whether any parameter trains.
 ///
 /// Call attach_backward() only where needs_backward(inputs, parameters). The outputs must be new
 /// tensors.

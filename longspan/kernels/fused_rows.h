@@ -41,7 +41,8 @@ void norm_backward_out(at::Tensor dh_TD, const at::Tensor& dy_TD, const at::Tens
                        const at::Tensor& residual_TD, const at::Tensor& dweight_D);
 
 /// Rotates the first 2F numbers of each head, in F pairs, by the row's angles, in place. Other
-/// numbers stay. `inverse` rotates backwards, which is the gradient. x_TNH is contiguous.
+/// elements stay unchanged. `inverse` rotates backwards, which is the gradient. x_TNH is
+/// contiguous.
 void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
 /// Returns the result of rotate_() as a new tensor.
 at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool inverse);
@@ -49,9 +50,9 @@ at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool invers
 /// Views every head of every row as a row: [T N, H].
 at::Tensor heads_as_rows(const at::Tensor& x_TNH);
 
-/// Writes the rotated norm of each head (normalize_rows), in the dtype of x, into y_TNH; makes an
-/// undefined y_TNH. y_TNH may be x_TNH, and both may be parts of longer heads. Sets rstd_R, of
-/// heads as rows, unless rstd_R is null. A GPU makes one pass and rounds once.
+/// Normalizes (normalize_rows) and rotates each head. Writes the result, in the dtype of x, into
+/// y_TNH; allocates an undefined y_TNH. y_TNH may be x_TNH, and both may be parts of longer heads.
+/// Sets rstd_R, of heads as rows, unless rstd_R is null. A GPU makes one pass and rounds once.
 void norm_rotate_out(at::Tensor& y_TNH, at::Tensor* rstd_R, const at::Tensor& x_TNH,
                      const at::Tensor& weight_H, const RotaryTable& table, double eps);
 /// Returns the gradient of norm_rotate_out(), contiguous. Adds the weight's gradient to dweight_H

@@ -8,7 +8,7 @@
 namespace longspan {
 
 /// The environment variable that names the library for fp32 gemms on a CPU, instead of the fastest
-/// one: mkl, onednn or tiles. For tests (as on another processor) and comparisons.
+/// one: mkl, onednn or tiles. For comparisons, and for tests of another processor's choice.
 inline constexpr const char* kGemmVariable = "LONGSPAN_GEMM";
 
 /// Whether the shapes of a caller's gemms recur or vary; for example, the number of an expert's
@@ -19,10 +19,11 @@ enum class GemmShapes { kRecurring, kVarying };
 ///
 /// MKL, which at::mm calls for fp32 on a CPU, uses AVX-512 on Intel's processors only; on AMD's,
 /// MKL runs its AVX2 code at half the rate of oneDNN, which torch includes too. On AMD's processors
-/// with AVX-512 (cpu_capability()), oneDNN computes fp32 gemms, and on AMD's with AVX2 alone
-/// Longspan's tiles (tiled_gemm.h): torch's interface to oneDNN refuses processors without AVX-512,
-/// and the tiles are a tenth faster than MKL. at::mm computes everything else. Throws UserError
-/// where kGemmVariable has another value, or names a library that this processor cannot run.
+/// with AVX-512 (cpu_capability()), oneDNN computes fp32 gemms. On AMD's processors with AVX2
+/// alone, Longspan's tiles (tiled_gemm.h) compute fp32 gemms, because torch's interface to oneDNN
+/// refuses processors without AVX-512, and the tiles are a tenth faster than MKL. at::mm computes
+/// everything else. Throws UserError where kGemmVariable has another value, or names a library that
+/// this processor cannot run.
 ///
 /// oneDNN compiles code for each shape that it has not seen lately, which takes about a
 /// millisecond. Where shapes vary, oneDNN computes only if kGemmVariable names oneDNN.

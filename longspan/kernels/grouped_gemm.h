@@ -1,7 +1,7 @@
-// Gemms of rows that are sorted by expert, where each expert has its own matrix. Only the device
-// knows the number of rows of each expert, and the host does not wait for this number. Kernels
-// exist for bf16 (cuda/rows/grouped_gemm.cu). Without kernels, the caller computes one expert after
-// the other. S: rows of all experts, E: experts, I, O: a row's numbers before and after a matrix.
+// Gemms of rows sorted by expert. Each expert has its own matrix. The number of rows of each expert
+// is known on the device only, and the host does not wait for this number. Kernels exist for bf16
+// (cuda/rows/grouped_gemm.cu). Without kernels, the caller computes one expert after the other. S:
+// rows of all experts, E: experts, I, O: a row's numbers before and after a matrix.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -22,8 +22,8 @@ struct HeadInput {
   std::optional<double> softcap = {};
 };
 
-/// The chunks of one head, or of several heads whose logits of the same rows are needed together.
-/// The logits of all heads share `chunk_bytes`.
+/// The chunks of one head, or of several heads. With several heads, the logits of all heads exist
+/// together for each chunk of rows. The logits of all heads share `chunk_bytes`.
 class HeadChunks {
  public:
   /// Casts each weight to the dtype of its hidden states. Heads have the same L, V and device, and
@@ -38,8 +38,8 @@ class HeadChunks {
   using Body = std::function<void(int64_t begin, int64_t size, std::vector<at::Tensor>& logits)>;
   void for_each(const Body& body) const;
 
-  /// Calls work(begin, size) for parts of a chunk's rows. fp64 tensors of a part are small beside
-  /// the chunk's logits: a few of them take less memory.
+  /// Calls work(begin, size) for parts of a chunk's rows. The fp64 tensors of a part are small: a
+  /// few of these tensors take less memory than the chunk's logits.
   void for_parts(int64_t num_rows, const std::function<void(int64_t, int64_t)>& work) const;
 
  private:

@@ -30,8 +30,8 @@ at::ScalarType gradient_dtype(const at::Tensor& parameter);
 /// gradient to .grad. Undefined for an undefined parameter.
 at::Tensor as_input(const at::Tensor& parameter);
 
-/// Sums in fp32 the parts of a gradient that a row computes one by one. While the object lives, an
-/// fp32 sum replaces each bf16 .grad; finish() rounds the sum once. In bf16 each part would be
+/// Sums a gradient in fp32 if a row computes the gradient in several parts. While the object lives,
+/// an fp32 sum replaces each bf16 .grad; finish() rounds the sum once. In bf16 each part would be
 /// rounded, and small parts of long rows would be lost.
 class PreciseSums {
  public:
@@ -83,12 +83,13 @@ struct Linear {
   void backward(const at::Tensor& dy_TO, const at::Tensor& x_TI, at::Tensor* dx_TI) const;
   /// Returns the layer with parameters in `dtype`, without gradients.
   Linear cast(at::ScalarType dtype) const;
-  /// As cast(), for several consecutive uses. Adds gradients to this layer's parameters.
+  /// As cast(), for several consecutive uses. The result adds gradients to this layer's parameters.
   Linear cast_for_uses(at::ScalarType dtype) const;
   /// Returns the layer for some rows, with the dropout of these rows.
   Linear for_rows(int64_t begin, int64_t size) const;
   Linear for_rows(const at::Tensor& rows_L) const;
-  /// Returns the layer restricted to some outputs. Adds gradients to this layer's parameters.
+  /// Returns the layer restricted to some outputs. The result adds gradients to this layer's
+  /// parameters.
   Linear for_outputs(int64_t begin, int64_t count) const;
   bool has_adapter() const { return lora_a.defined(); }
   /// Returns the layer's rows of lora_b, or of a tensor like lora_b.

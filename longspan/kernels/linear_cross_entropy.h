@@ -11,9 +11,9 @@
 
 namespace longspan {
 
-/// Returns log softmax(hidden W^T)[label], [L] in fp64, so that sums over rows and small
-/// differences of large sums lose no digits beyond those of the logits (fp32, or fp64 for fp64).
-/// Saves only the log-sum-exp. The backward recomputes the logits. Four gemms in all.
+/// Returns log softmax(hidden W^T)[label], [L] in fp64. Because of fp64, sums over rows and small
+/// differences of large sums keep the precision of the logits (fp32, or fp64 for fp64). Saves only
+/// the log-sum-exp. The backward recomputes the logits. Four gemms in all.
 at::Tensor linear_token_logprobs(const at::Tensor& hidden_LD, const at::Tensor& weight_VD,
                                  const at::Tensor& labels_L, ChunkBytes chunk_bytes = {});
 

@@ -25,11 +25,11 @@ struct DivergenceOptions {
   /// The logits of both models are divided by this positive number before the softmax. The result
   /// is not multiplied by its square.
   double temperature = 1.0;
-  /// Compares k tokens each by itself, and all other tokens as one outcome (the tail): the
-  /// teacher's k most probable tokens for beta = 0, the student's for beta = 1, and the union of
-  /// both otherwise. Probabilities are those of the whole softmax, not renormalized. The result is
-  /// at most the divergence of the whole vocabulary, and equal to it for k >= V. The choice of
-  /// tokens has no gradient. Empty: the whole vocabulary.
+  /// Compares k tokens one by one, and all other tokens as one outcome (the tail): the teacher's k
+  /// most probable tokens for beta = 0, the student's for beta = 1, and the union of both
+  /// otherwise. Probabilities are those of the whole softmax, not renormalized. The result is at
+  /// most the divergence over the whole vocabulary, and equals that divergence for k >= V. The
+  /// choice of tokens has no gradient. Empty: the whole vocabulary.
   std::optional<int64_t> top_k = {};
 };
 
@@ -37,7 +37,7 @@ struct DivergenceOptions {
 struct TeacherHead {
   at::Tensor hidden_LE, weight_VE;
   /// Called before and after each use of the weight, in the forward and in the backward; empty: the
-  /// weight is always there.
+  /// weight is always in memory.
   std::function<void()> before_use = {}, after_use = {};
 };
 

@@ -1,5 +1,5 @@
-// fp32 gemm on a CPU by Longspan's own tiles, where no library of torch's reaches the processor's
-// rate: AMD's processors without AVX-512.
+// fp32 gemm on a CPU by Longspan's own tiles, for AMD's processors without AVX-512, on which no
+// library of torch reaches the processor's rate.
 #pragma once
 
 #include <ATen/core/Tensor.h>

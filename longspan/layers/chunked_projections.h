@@ -1,5 +1,5 @@
-// The projections around attention, in the parts that an overlapping attention asks for. T: tokens,
-// L: wanted rows, D: model dim, N: query heads, M: kv heads, n: some heads, H: head dim.
+// The projections around attention, split into the parts that an overlapping attention requests. T:
+// tokens, L: wanted rows, D: model dim, N: query heads, M: kv heads, n: some heads, H: head dim.
 #pragma once
 
 #include <functional>

@@ -32,8 +32,8 @@ class ExpertDispatch {
   const at::Tensor& places() const { return places_R_; }
   /// Only with an exchange.
   const ExpertRoutes& routes() const { return *routes_; }
-  /// Returns the counts for which the host waits. With these counts the same rows can be dispatched
-  /// again without a wait. Empty for on_device().
+  /// Returns the counts for which the host waits. A later dispatch of the same rows with these
+  /// counts needs no wait. Empty for on_device().
   std::vector<int64_t> numbers() const;
   /// Rows for each expert, int64, for on_device(); else undefined.
   const at::Tensor& device_counts() const { return device_counts_E_; }

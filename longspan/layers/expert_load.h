@@ -15,7 +15,7 @@ class ExpertLoad {
   /// `device`: where the layers compute. Additions do not block the host.
   ExpertLoad(int64_t num_layers, int64_t num_experts, at::Device device = at::kCPU);
 
-  /// Adds the choices of layer number `layer`. counts_E: number of real rows (rows without padding)
+  /// Adds the choices in layer number `layer`. counts_E: number of real rows (rows without padding)
   /// for each expert. scores_E: sums of these rows' scores, fp64; may be undefined.
   void add(int64_t layer, const at::Tensor& counts_E, const at::Tensor& scores_E);
 

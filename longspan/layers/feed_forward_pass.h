@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// The data, besides h, that the forward passes to the backward.
+/// Data that the forward passes to the backward, in addition to h.
 struct SavedFeedForward {
   SavedStep rows;                     // empty where the backward recomputes them
   std::vector<SharedChoice> choices;  // one for each chunk

@@ -124,8 +124,8 @@ class TokenMixer {
 
   /// Returns the mixer's output before it is added to h, [T, D], by a few ATen operations with
   /// autograd's gradients (plain_steps.h). Tests compare the other functions with plain(). A new
-  /// kind of layer may consist of plain() alone (plain_layer.h). A plain() that uses neither the
-  /// row's attention nor its whole row works on one process only.
+  /// kind of layer may consist of plain() alone (plain_layer.h). If plain() uses neither the row's
+  /// attention nor its whole row, the layer works on one process only.
   virtual at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const = 0;
 };
 
@@ -214,7 +214,7 @@ at::Tensor run_layer(const at::Tensor& h_TD, const Layer& layer, const RowContex
 
 /// As run_layer(), with gradient checkpointing: saves h and the attention's out and lse, on the
 /// device or in the row's store. The backward recomputes everything except the attention, and
-/// recomputes the part behind the attention one chunk at a time. Tensors that a layer keeps for its
+/// recomputes the part after the attention one chunk at a time. Tensors that a layer keeps for its
 /// feed-forward stay on the device. The backward overwrites d loss / d output where no other code
 /// owns that tensor.
 at::Tensor run_checkpointed(const at::Tensor& h_TD, const Layer& layer, const RowContext& row,

@@ -23,8 +23,8 @@ bool overlaps(const Layer& layer, const RowContext& row);
 /// Returns the mixer's inputs of norm(h), computed one chunk of rows at a time.
 std::vector<at::Tensor> mixer_inputs(const at::Tensor& h_TD, const Layer& layer,
                                      const RowContext& row);
-/// Takes d loss / d inputs. Adds d loss / d h, through the mixer's first steps and the norm, to
-/// dh_TD in place (where `wants_input`), and gradients of the parameters.
+/// Takes d loss / d inputs. With `wants_input`, adds d loss / d h, through the mixer's first steps
+/// and the norm, to dh_TD in place. Adds the gradients of the parameters.
 void mixer_inputs_backward(const std::vector<at::Tensor>& gradients, const at::Tensor& h_TD,
                            at::Tensor dh_TD, bool wants_input, const Layer& layer,
                            const RowContext& row);

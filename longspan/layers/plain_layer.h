@@ -5,7 +5,7 @@
 //
 // A new kind derives from one of the classes below, and implements clone(), the lists of linear
 // layers and of other parameters, and plain(). plain() applies linear layers by plain_linear()
-// (plain_steps.h), and reads other parameters by as_input() (kernels/linear.h), anew in each call.
+// (plain_steps.h), and reads other parameters by as_input() (kernels/linear.h) in each call.
 // Gradients are therefore summed in the run's dtype, and parameters may be sharded or offloaded
 // between calls.
 #pragma once
@@ -18,11 +18,12 @@
 
 namespace longspan {
 
-/// A mixer whose one input is x, and whose mix() is plain(). plain() sees other tokens through
-/// RowContext::attention, or through RowContext::whole_row by WholeRow::over_heads(), and in
-/// generation earlier tokens through RowContext::memory. Checkpointing saves the attention's
-/// results, and the backward recomputes plain() around them. So plain() must attend equally often
-/// in each call. The mixer's spec must return false from mixes_by_attention_alone().
+/// A mixer with x as its only input and plain() as mix(). plain() sees other tokens through
+/// RowContext::attention, or through WholeRow::over_heads() of RowContext::whole_row. In
+/// generation, plain() sees earlier tokens through RowContext::memory. Checkpointing saves the
+/// attention's results, and the backward recomputes plain() around them. So plain() must call
+/// attention equally often in each call. The mixer's spec must return false from
+/// mixes_by_attention_alone().
 class PlainMixer : public TokenMixer {
  public:
   /// In the order of their numbers in LoRA's dropout.
@@ -55,7 +56,7 @@ class PlainMixer : public TokenMixer {
 };
 
 /// A feed-forward that saves nothing: the backward recomputes plain(), one chunk of rows at a time.
-/// So plain() must give a row the same output whatever the other rows are.
+/// So plain()'s output for a row must not depend on the other rows.
 class PlainFeedForward : public FeedForward {
  public:
   // linears(): see FeedForward.

@@ -40,8 +40,8 @@ std::string describe_failure(const std::exception& error);
 
 /// Runs `phase` on every rank, then exchanges the results. When any rank failed, all fail: rank 0
 /// throws AgreedError with the message of the first failing rank, the others throw FailedElsewhere
-/// with the same message. With one rank, its own exception passes through. Collective: every rank
-/// must call this function.
+/// with the same message. With one rank, rethrows the rank's exception. Collective: every rank must
+/// call this function.
 void all_or_none(const Group& world, const std::function<void()>& phase);
 
 /// Like all_or_none, for phases in which one rank may take longer than the timeout of a collective:

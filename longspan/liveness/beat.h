@@ -43,21 +43,22 @@ std::optional<Beat> beat_from(const std::string& text);
 /// State of a process of this machine.
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// Asks the system and /proc. Returns kUnknown for a process of another machine than `own_machine`,
-/// and for a process that cannot be inspected. Returns kGone only where the system does not know
-/// the process or says that it has ended.
+/// and for a process that cannot be inspected. Returns kGone only if the system does not know the
+/// process, or reports its end.
 ProcessState state_of_process(const Beat& beat, const std::string& own_machine);
 
 /// True if the rank will not read from the store again: the rank's last beat reports its end, or
 /// its process is gone.
 bool has_left(const Beat& beat, const std::string& own_machine);
 
-/// Compares two beats of a rank. Returns the rank's fault, if the rank is to blame for a failed
-/// collective: "Rank 2 (host node7, process 1234) has ended without a word; its last sign of life
-/// was in step 7." Returns "" for a rank that lives, or that has left because of others.
+/// Compares two beats of a rank. If the rank is to blame for a failed collective, returns the
+/// rank's fault: "Rank 2 (host node7, process 1234) has ended without a word; its last sign of life
+/// was in step 7." Returns "" for a living rank, and for a rank that has ended because of other
+/// ranks.
 std::string blame(int rank, const std::optional<Beat>& earlier, const std::optional<Beat>& later,
                   const std::string& own_machine);
 
-/// Whether these beats alone put the blame on a rank other than `own_rank`: by that rank's own
+/// Whether these beats alone show that a rank other than `own_rank` is to blame: by that rank's own
 /// message, or by the state of its process.
 bool is_clear_at_once(const std::vector<std::optional<Beat>>& beats, int own_rank,
                       const std::string& own_machine);

@@ -13,12 +13,12 @@ namespace longspan {
 
 /// Posts this rank's beats. A separate thread posts this rank's host, process and step to the run's
 /// key-value store every few seconds, through a separate connection. No-op where there is one rank.
-/// Only members that say so are thread-safe.
+/// Only members with the comment "Thread-safe" are thread-safe.
 class Heartbeat {
  public:
-  /// Ends this process at once, with the message as its error. In the following cases the thread
-  /// waits some seconds, so that the rest of the process can notice the case itself, and then calls
-  /// this function:
+  /// Ends this process at once, with the message as its error. The thread calls this function in
+  /// the following cases, after some seconds in which the rest of the process may notice the case
+  /// itself:
   ///   - another rank has been silent for timeout_seconds;
   ///   - another rank is known to have ended (also rank 0, if it serves the store and the store's
   ///     port refuses connections);
@@ -58,8 +58,8 @@ class Heartbeat {
 
   /// Call after a failed collective. Returns sentences on the ranks that are gone, silent or
   /// behind, with rank, host, process and step; "" where nothing is known, or where there is one
-  /// rank. Takes the time of a few beats. Tells the other ranks that this rank leaves because of
-  /// the failure. Thread-safe. `own_failure`: a cause that only this rank knows; "": none. Where no
+  /// rank. Takes the time of a few beats. Tells the other ranks that this rank ends because of the
+  /// failure. Thread-safe. `own_failure`: a cause that only this rank knows; "": none. Where no
   /// other rank is to blame, the other ranks are told the cause, and the result is "".
   std::string diagnosis(const std::string& own_failure = "");
 

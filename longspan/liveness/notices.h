@@ -1,4 +1,4 @@
-// Messages between ranks through the run's key-value store, beside the collectives.
+// Messages between ranks through the run's key-value store, without collectives.
 #pragma once
 
 #include <chrono>

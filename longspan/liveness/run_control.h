@@ -41,8 +41,8 @@ class RunControl {
     static_cast<void>(tell);
   }
 
-  /// Sets a callback for the case that a thread of a library finds that this process's GPU has lost
-  /// its peers. The program calls the callback on any thread, with the library's reason, then ends
+  /// Sets a callback for the loss of this process's GPU's peers, which a thread of a library
+  /// detects. The program calls the callback on any thread, with the library's reason, then ends
   /// the process with the returned message. An empty function removes the callback.
   virtual void before_loss_of_gpus(std::function<std::string(const std::string& reason)> tell) {
     static_cast<void>(tell);

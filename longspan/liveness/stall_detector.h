@@ -1,7 +1,7 @@
 // Detects hanging ranks from their beats over time.
 //
 // A rank that was itself suspended between two checks (because its machine was paused, for example)
-// missed the events in between. So the next check of this rank starts all observations anew.
+// missed the events in between. The next check of this rank therefore restarts all observations.
 #pragma once
 
 #include <chrono>
@@ -51,7 +51,7 @@ class SilenceDetector {
 std::string stragglers_of(const std::vector<std::optional<Beat>>& beats);
 
 /// Watches for ranks that keep others waiting, by this rank's clock. Needed for backends like
-/// NCCL's, in which no host waits for a collective, so no host learns that a rank does not come.
+/// NCCL's: no host waits for a collective, so no host notices a missing rank.
 class StallDetector {
  public:
   using Clock = std::chrono::steady_clock;

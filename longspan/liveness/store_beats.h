@@ -18,8 +18,8 @@ namespace longspan {
 /// The key of the diagnosis that all ranks print.
 inline constexpr const char* kDiagnosis = "diagnosis";
 
-/// Time that the rank that serves the store gives the other ranks to read from the store, before
-/// the serving rank ends.
+/// Time for which the rank that serves the store waits before its end, so that the other ranks can
+/// read from the store.
 inline constexpr std::chrono::duration<double> kLingers{4};
 /// Lower limit of a wait in linger(), and of the time between two beats.
 inline constexpr std::chrono::duration<double> kLeastGap{0.2};
@@ -28,7 +28,8 @@ inline constexpr std::chrono::duration<double> kLeastGap{0.2};
 std::string key_of_beat(int rank);
 
 /// Posts a rank's beat. A failure of this rank also becomes the diagnosis, unless the store has a
-/// diagnosis. The store may end with this rank, and other ranks would then blame missing ranks.
+/// diagnosis. The store may end with this rank; without a diagnosis, other ranks would then blame
+/// missing ranks.
 void post_beat(c10d::Store& store, int rank, const Beat& beat);
 
 /// Returns the beats of these ranks; nullopt for a rank without a beat so far.

@@ -12,8 +12,8 @@
 
 namespace longspan {
 
-/// Ends a request that has lasted too long. torch waits forever for a server that is stopped, or
-/// that is behind a network that drops everything. A rank that makes progress needs no answer, and
+/// Ends a request that has lasted too long. torch waits forever for a stopped server, and for a
+/// server behind a network that drops all packets. A rank that makes progress needs no answer, and
 /// its request goes on. Thread-safe.
 class StoreWatchdog {
  public:

@@ -38,7 +38,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Queues a job. The job's captures are freed before its waiters go on.
+  /// Queues a job. The job's captures are freed before its waiters continue.
   Copy run(std::function<void()> job);
 
  private:
@@ -46,7 +46,7 @@ class Worker {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The code that prevents reuse of a copy's device memory before the copy has ended.
+/// The party that keeps a copy's device memory from reuse before the copy has ended.
 enum class Keeper {
   kAllocator,  // torch's caching allocator (record_stream)
   kCaller,     // the caller: it holds the tensor until Copy::wait() on the tensor's own stream

@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// A stream of its own on CUDA. On the CPU, work runs at once in the caller.
+/// On CUDA, a separate stream. On the CPU, work runs at once in the caller.
 class SideStream {
  public:
   explicit SideStream(at::Device device);

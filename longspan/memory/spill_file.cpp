@@ -58,7 +58,8 @@ void SpillFile::release(int64_t place, int64_t num_bytes) {
   live_ -= size;
   free_.emplace(size, place);
   if (live_ > 0) return;
-  // Nothing is in use: start anew, so that rows of many lengths do not fragment the file.
+  // No bytes are in use: begin again at offset 0, so that rows of many lengths do not fragment the
+  // file.
   free_.clear();
   end_ = 0;
 }

@@ -47,8 +47,8 @@ std::string name_in_language_model(const ModelConfig& config, const std::string&
 /// transformers has no class for the language model alone. The inverse is name_in_language_model().
 std::string name_in_adapter(const ModelConfig& config, const std::string& name);
 
-/// True if `stored`, the name of an adapter's matrix in its file, is on a module of the vision
-/// tower of a model that takes pictures.
+/// `stored`: the name of a matrix in an adapter's file. True if the matrix is on a module of the
+/// vision tower, and rows of the model may have pictures.
 bool is_tower_module(const ModelConfig& config, const std::string& stored);
 
 /// True if saving copies the tensors of the vision parts, because the spec has none of these

@@ -34,8 +34,8 @@ struct DecoderOptions {
   /// parameters, bf16 therefore acts like torch.autocast (LLaMA-Factory's `bf16: true`); with bf16
   /// parameters, like LLaMA-Factory's `pure_bf16: true`.
   at::ScalarType compute_dtype = at::kFloat;
-  /// Number of chunks of tokens in which each MLP runs, forward and backward, without saving gate
-  /// and up. 0: the chunk size is chosen automatically, and gate and up are saved without
+  /// Number of chunks of tokens for each MLP, in forward and backward. With chunks, gate and up are
+  /// not saved. 0: the chunk size is chosen automatically, and gate and up are saved without
   /// checkpointing.
   int64_t mlp_tiles = 0;
   /// Stores the tensors that checkpointing saves; null: these tensors stay on the device. Must
@@ -60,7 +60,7 @@ struct DecoderOptions {
   /// options above.
   bool plain_layers = false;
   /// Called with each layer and its index during construction. May replace parts of the layer by
-  /// other code over the same parameters: for comparisons, or for kinds of layers that no spec has.
+  /// other code over the same parameters, for comparisons or for kinds of layers without a spec.
   std::function<void(Layer& layer, int64_t number)> change_layer = {};
 };
 
@@ -93,7 +93,7 @@ class Decoder {
   TokenScores token_scores(const Batch& batch, const TokenScoreOptions& options);
   /// Returns the final hidden states of the positions with a label, and the head, without
   /// gradients: this model as the teacher of another decoder. The decoder must outlive the result,
-  /// and the graph of what divergence_from() makes of it.
+  /// and the autograd graphs of divergence_from() with this result.
   TeacherHead teacher_head(const Batch& batch);
   /// Returns the divergence of this model (the student) and a teacher at each position with a
   /// label, [L] fp64, in order (kernels/linear_divergence.h). Differentiable in this model's

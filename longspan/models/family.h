@@ -51,7 +51,7 @@ struct CompositeKind {
   /// Reads the vision tower; null: the tower is not supported, so rows have no pictures.
   VisionSpec (*read_vision)(const VisionKeys& keys) = nullptr;
   PictureTokens default_tokens = {};
-  /// The language model's keys may stand in config.json itself, beside vision_config.
+  /// The language model's keys may be in config.json itself, next to vision_config.
   bool may_be_flat = false;
   HeadTie head_tie = HeadTie::kOneOfBoth;
   PictureTokenKeys token_keys = {};

@@ -15,8 +15,8 @@ namespace longspan {
 int64_t positive(const JsonObject& keys, const char* name, int64_t most = kMostIndexed);
 int64_t positive(const JsonObject& keys, const char* name, int64_t most, int64_t fallback);
 
-/// Defaults of a family for missing head keys. "none": the meaning of a missing key without a
-/// default; "null": the meaning of a key with the value null.
+/// Defaults of a family for missing head keys. In the comments below, "none" gives the meaning of a
+/// missing key without a default, and "null" the meaning of a key with the value null.
 struct HeadDefaults {
   std::optional<int64_t> num_heads = {};     ///< none: required
   std::optional<int64_t> head_dim = {};      ///< none, null: hidden_size / num_attention_heads

@@ -11,7 +11,7 @@
 namespace longspan {
 
 /// Reads layer_types: true for sliding_attention, false for full_attention; nullopt if the key is
-/// missing. Throws UserError unless layer_types has one of these two names for each layer.
+/// missing. Throws UserError unless layer_types has one of these two words for each layer.
 std::optional<std::vector<bool>> layers_with_window(const JsonObject& keys, int64_t num_layers);
 
 /// Returns the pattern of Qwen2's and dense Qwen3's layers. With use_sliding_window, the

@@ -1,5 +1,5 @@
-// Initialization and merging of the matrices of LoRA adapters (arXiv 2106.09685). kernels/ has the
-// computation with adapters (Linear).
+// Initialization and merging of the matrices of LoRA adapters (arXiv 2106.09685). The computation
+// with adapters is in kernels/ (Linear).
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ struct RotaryDefaults {
   /// The scalings that the family supports, by their names in config.json.
   std::span<const std::pair<std::string_view, RopeScaling::Type>> types = kRopeTypes;
   /// Default of original_max_position_embeddings for scaled models whose file has the key only
-  /// inside the scaling; transformers ignores the key there. none: the key inside the scaling is
+  /// inside the scaling, where transformers ignores the key. None: the key inside the scaling is
   /// used.
   std::optional<int64_t> original_positions = std::nullopt;
   /// Axes of positions of pictures (mrope_section); none: positions have one axis.

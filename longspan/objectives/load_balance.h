@@ -12,9 +12,9 @@ namespace longspan {
 /// scores of a token, [E]. The gradient is the same for all tokens. f_e is the mean number of
 /// choices of expert e per token, P_e the mean score, both over all tokens and layers. counts_LE
 /// (fp64): choices of each expert in each layer; a token makes `experts_per_token` choices in a
-/// layer. f_e has no gradient. Therefore the part of the loss that belongs to a subset of the
-/// tokens is the sum over experts of this gradient times the subset's summed scores. The result is
-/// on the device of counts_LE, without a host sync.
+/// layer. f_e has no gradient. Therefore a subset of the tokens contributes to the loss the sum
+/// over experts of this gradient times the subset's summed scores. The result is on the device of
+/// counts_LE, without a host sync.
 at::Tensor load_balance_gradient(const at::Tensor& counts_LE, int64_t experts_per_token,
                                  double coefficient);
 

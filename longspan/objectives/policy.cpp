@@ -109,8 +109,8 @@ PolicyTerms policy_terms(const PolicyRow& row, const PolicyOptions& options,
   const at::Tensor weight_D = document_weights(row, options);
 
   // With a ratio of tokens, a token's loss reaches only its own log-probability, which is on this
-  // process. With a ratio of rollouts, the tokens' factors are summed first, so that each process
-  // has the whole loss as a function of its own labels.
+  // process. With a ratio of whole rollouts, the tokens' factors are summed first, so that each
+  // process has the whole loss as a function of its own labels.
   at::Tensor ratio_L, ratio_D;
   if (options.loss.level == RatioLevel::kToken) {
     ratio_L = log_ratio_L.exp();

@@ -22,12 +22,12 @@ struct PairScores {
   at::Tensor chosen_labels_B, rejected_labels_B;
 };
 
-/// KL estimates of kto_pair (PairLossKind::has_baselines): the means over all pairs of a step of
-/// log p - log p of the reference, for chosen and for rejected answers, clamped at 0. A slope is
-/// the mean over pairs of the derivative of a pair's loss with respect to the estimate (0 if
-/// clamped). The slope carries the gradient through the estimate when the pairs are in different
-/// rows. fp64 scalars [] on the device of the scores, without a host sync; undefined for other
-/// losses.
+/// KL estimates of kto_pair (PairLossKind::has_baselines), for chosen and for rejected answers. An
+/// estimate is the mean over all pairs of a step of log p - log p of the reference, clamped at 0. A
+/// slope is the mean over pairs of the derivative of a pair's loss with respect to the estimate (0
+/// if clamped). If the pairs are in different rows, the gradient through the estimate is computed
+/// from the slope. fp64 scalars [] on the device of the scores, without a host sync; undefined for
+/// other losses.
 struct PairBaselines {
   at::Tensor chosen, rejected, chosen_slope, rejected_slope;
 };

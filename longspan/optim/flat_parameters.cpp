@@ -20,7 +20,8 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Moves the memory of `from`, which nobody else may use, to `to` and so to its views.
+/// Moves the memory of `from` to `to`, and thus to the views of `to`. No other tensor may use the
+/// memory of `from`.
 void move_memory(const at::Tensor& to, const at::Tensor& from) {
   c10::StorageImpl* source = from.storage().unsafeGetStorageImpl();
   at::DataPtr memory = source->set_data_ptr(at::DataPtr(nullptr, from.device()));

@@ -30,8 +30,8 @@ struct FlatOptions {
   bool gathered_for_use = false;   // ZeRO-3: the whole buffer exists only during use
   bool scattered_at_once = false;  // ZeRO-2 and 3: reduce-scatter gradients in the backward
   bool masters_on_host = false;    // masters, and gradient sums if trained, live on the host
-  /// ZeRO-3 with masters on the host only for the optimizer: the device keeps a share, from which
-  /// the whole buffer is gathered.
+  /// ZeRO-3 with offloaded masters for the optimizer only: the device keeps a share of the values,
+  /// and the whole buffer is gathered from these shares.
   bool share_on_device = false;
 };
 

@@ -1,6 +1,6 @@
-// The global gradient norm and clipping, as torch.nn.utils.clip_grad_norm_ but more exact: torch
-// sums squares in fp32 on the CPU, which is off by 1e-4 at some millions of elements and by
-// percents at 1e8.
+// The global gradient norm and clipping. More exact than torch.nn.utils.clip_grad_norm_, which sums
+// squares in fp32 on the CPU: the relative error of torch is 1e-4 at some millions of elements, and
+// some percent at 1e8.
 #pragma once
 
 #include <string>

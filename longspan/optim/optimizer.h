@@ -48,7 +48,7 @@ void require_same_run(const StateShard& state, const ParameterShard& trained);
 /// Copies a "master" in the state, if any, into the values.
 void load_master(const StateShard& state, const ParameterShard& trained);
 
-/// Work on whole matrices. make(i) returns as many elements as shard i has, on any device. use(i,
+/// Work on whole matrices. make(i) returns the values of shard i's elements, on any device. use(i,
 /// whole) receives the elements of all shards of that parameter, in the parameter's shape, on the
 /// computing device. use is called once for each shard of this rank.
 struct WholeWork {

@@ -26,9 +26,9 @@ struct ShardingOptions {
   int stage = 0;
   Group shard;     // the ranks that together hold one copy
   Group replicas;  // the ranks that hold the same share
-  /// The ranks that distribute the experts of each layer (expert_parallel_size), and the
-  /// counterparts of `shard` and `replicas` for this rank's experts. If `experts` has one rank,
-  /// that rank has all experts, sharded like other parameters.
+  /// `experts`: the ranks that distribute the experts of each layer (expert_parallel_size).
+  /// expert_shard, expert_replicas: the counterparts of `shard` and `replicas` for this rank's
+  /// experts. If `experts` has one rank, that rank has all experts, sharded like other parameters.
   Group experts = {}, expert_shard = {}, expert_replicas = {};
   bool offload_optimizer = false;
   bool offload_params = false;  // stage 3

@@ -1,4 +1,5 @@
-// Optimizer state on its way into checkpoints, and between layouts of ranks.
+// Optimizer state in the form in which it is saved to checkpoints and loaded by other numbers of
+// ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,8 +4,8 @@
 
 namespace longspan {
 
-/// The decoder announces parameters by units (spec/parameter_spec.h), except kAlwaysThere, whose
-/// parameters must always be there.
+/// The decoder announces each use of a unit of parameters (spec/parameter_spec.h). The parameters
+/// of kAlwaysThere are not announced, and must always exist.
 class ParameterHooks {
  public:
   enum class Use {
@@ -16,8 +16,8 @@ class ParameterHooks {
 
   virtual ~ParameterHooks() = default;
   /// Called before a unit is used. `next`: the unit used after `unit`, if this unit is known and
-  /// its values are read; otherwise -1. A unit may be used again before after() is called. Of the
-  /// uses of a unit, the backward is the last one with a call of after().
+  /// its values are read; otherwise -1. A unit may be used again before after() is called. The
+  /// backward is the last use of a unit for which after() is called.
   virtual void before(int unit, Use use, int next) = 0;
   /// Called when the unit's values are no longer read. After a backward, its gradients of this use
   /// are complete. Not called after the backward of the lowest trained unit.

@@ -1,4 +1,4 @@
-// Pixel values of pictures, to the bit as the processors of transformers 5 compute them.
+// Pixel values of pictures, equal bit for bit to the results of transformers 5's processors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Picture processors as transformers 5 has them by default (torchvision's), and LLaMA-Factory's own
-// limits before them. No torch.
+// The default picture processors of transformers 5 (torchvision's), and LLaMA-Factory's own limits,
+// which apply before the processors. No torch.
 #pragma once
 
 #include <array>
@@ -56,7 +56,7 @@ struct ResizeStep {
   bool as_rgb = false;  // after conversion to RGB, in place of the picture's own mode
 };
 
-/// Returns the resizes that the limits ask for, in order. `place`: begins the error. Throws
+/// Returns the resizes that the limits require, in order. `place`: begins the error. Throws
 /// UserError where a side would vanish.
 std::vector<ResizeStep> limiting_steps(PictureSize size, const PictureLimits& limits,
                                        const std::string& place = "A picture");

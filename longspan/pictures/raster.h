@@ -1,4 +1,4 @@
-// A decoded picture, as Pillow has it. No torch. (Decoders: rust/src/pictures.)
+// A decoded picture, with Pillow's modes. No torch. (Decoders: rust/src/pictures.)
 #pragma once
 
 #include <array>

@@ -22,8 +22,8 @@ struct VideoSample {
   PictureSize size;  // of a frame, in pixels
   /// Numbers of the chosen frames in the file, ascending; at least one number.
   std::vector<int64_t> frames;
-  /// Time of each frame, in seconds. Times of sampled frames that the file does not have may
-  /// follow.
+  /// Time of each frame, in seconds. Further times may follow, of sampled frames that are missing
+  /// in the file.
   std::vector<double> times;
   double fps = 0;  // frames per second of the chosen frames
 };

@@ -65,8 +65,8 @@ struct HeadsAtHand {
   /// Head rows of keys from other ranks; an estimate of the head rows whose gradients other ranks
   /// return.
   double returning_kv = 0;
-  /// True if each rank attends with only some heads. A rank then copies other ranks' heads out of
-  /// its own tokens before the send.
+  /// True if each rank attends with only some heads. Before the send, a rank then copies the heads
+  /// for other ranks out of its own tokens.
   bool cuts = true;
 };
 /// Counts the queries, keys and latents in the steps of the rank's geometry.

@@ -28,8 +28,8 @@ struct AttentionShape {
 /// and in head exchanges of U ranks. In a head exchange, a rank needs J latent elements per token,
 /// or M (K + V) / U elements of its heads' keys and values (M: kv heads, K, V: elements of a key
 /// and of a value). Latents therefore travel if U J < M (K + V). Latents do not travel in a sliding
-/// window, where each rank fetches few keys, nor with head waves, each of which would need the
-/// latents again.
+/// window, where each rank fetches few keys. Latents do not travel with head waves either, because
+/// each wave would need the latents again.
 bool passes_latents(const AttentionSpec& spec, int ulysses_size, int head_waves);
 
 /// Bytes for one layer that all ranks of a sequence group together send to OTHER ranks.

@@ -3,7 +3,7 @@
 //
 // Work: the busiest rank's FLOP by the method's geometry. The layer's spec gives the FLOP of each
 // pair of a query and a visible key (spec/attention_spec.h); kernels compute whole tiles. Rings
-// also merge the output of every hop. Communication: each rank's share of the bytes in
+// also merge outputs in every hop. Communication: each rank's share of the bytes in
 // plan/attention_volume.h, over the link between sender and receiver. Ring hops, and gathers after
 // the first, overlap fully with the compute of the previous step. Head exchanges overlap only with
 // head waves.

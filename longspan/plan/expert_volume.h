@@ -20,9 +20,9 @@ struct ExpertVolume {
 /// `num_rows`: pairs of a token and one of its experts on another rank, summed over ranks.
 /// `num_forwards`: forwards of layers with experts, summed over ranks. A forward sends the counts
 /// of rows (8 bytes per expert), then each row to the rank of its expert, and the expert's output
-/// back. A backward recomputes the experts' outputs and sends no counts. A backward sends each row,
-/// the gradient of the output and the router's weight to the rank of the expert; the gradients of
-/// the row and of the weight return.
+/// back. A backward recomputes the experts' outputs and sends no counts. A backward sends three
+/// things to the rank of the expert: each row, the gradient of the output, and the router's weight.
+/// The gradients of the row and of the weight return.
 ExpertVolume expert_volume(int expert_parallel_size, const ExpertShape& shape, int64_t num_rows,
                            int64_t num_forwards);
 

@@ -29,8 +29,8 @@ struct HeadTokens {
 };
 
 /// A call of the attention kernel. Query head i of the call uses kv head i / (queries.num_heads /
-/// keys.num_heads) of the call. Query heads whose index in the layer is not below the layer's
-/// number of heads are zero heads (padding).
+/// keys.num_heads) of the call. A query head is a zero head (padding) if its index in the layer is
+/// at least the layer's number of heads.
 struct AttentionCall {
   HeadTokens queries, keys;
   std::vector<Block> blocks;  // token indices are relative to the two spans
@@ -59,8 +59,8 @@ struct RankGeometry {
 HeadTokens on_ranks(const HeadBlock& block, int first_rank, int num_ranks);
 
 /// Returns the blocks of a piece. Token indices are relative to `query` and `kv_item`. Each query
-/// sees the keys of its document up to its own position, except keys of another branch and keys
-/// outside the layer's window, and the later keys of its two-way span.
+/// sees the later keys of its two-way span, and the keys of its document up to its own position,
+/// except keys of another branch and keys outside the layer's window.
 std::vector<Block> blocks_of_piece(const HeadBlock& query, const HeadBlock& kv_item,
                                    const Packing& padded, std::optional<int64_t> window);
 

@@ -12,7 +12,7 @@
 namespace longspan {
 
 /// Returns the bytes that all ranks of the row send for one layer: the sum of attention_volume()
-/// and recurrent_volume(), which define the arguments.
+/// and recurrent_volume(). The arguments are those functions' arguments.
 AttentionVolume mixer_volume(const ParallelPlan& plan, const TokenMixerSpec& mixer,
                              const Packing& padded, int64_t element_bytes, bool checkpointing,
                              bool output_is_known);

@@ -72,7 +72,7 @@ struct PlanRequest {
   std::vector<std::pair<AttentionSpec, int64_t>> layers;
   std::optional<RecurrenceSpec> recurrence;  // of the model's recurrent layers, if any
   /// The plan's method and degrees must suit this model's heads, too (plan_for_heads). The costs
-  /// are those of `layers` alone.
+  /// are computed for `layers` only.
   std::optional<SecondModel> reference;
   Packing row = Packing::single(8192);  // the documents expected in a row
   int64_t element_bytes = 4;            // of queries and keys
@@ -101,10 +101,11 @@ AttentionSpec attention_of(const PlanRequest& request);
 /// local for every method, so that users can try sizes without a change of the method; keys that
 /// ask for several ranks are refused.
 ParallelPlan make_parallel_plan(const PlanRequest& request);
-/// Returns `plan` with the parts that depend on the heads made for another model, whose tokens are
-/// divided in the same way. `request`: the request of `plan`, with the other model's layers. Throws
-/// UserError if the method of the plan cannot divide the other model's heads by the plan's degrees;
-/// make_parallel_plan() makes no such plan for a request with this model as its reference.
+/// Returns `plan` for another model with other heads: replaces the parts that depend on the heads,
+/// and divides tokens in the same way. `request`: the request of `plan`, with the other model's
+/// layers. Throws UserError if the method of the plan cannot divide the other model's heads by the
+/// plan's degrees; make_parallel_plan() makes no such plan for a request with this model as its
+/// reference.
 ParallelPlan plan_for_heads(const ParallelPlan& plan, const PlanRequest& request);
 /// Returns the request with these layers; there must be one or more.
 PlanRequest with_layers(PlanRequest request, std::vector<std::pair<AttentionSpec, int64_t>> layers);

@@ -22,7 +22,7 @@ int64_t bytes_by_heads(const ParallelPlan& plan, const Packing& padded, const Re
   return numbers * foreign * element_bytes;
 }
 
-/// Returns the tokens of a row whose rank is not that of their slice.
+/// Returns the number of a row's tokens that are not on the rank of their slice.
 int64_t tokens_elsewhere(const ParallelPlan& plan, const Packing& padded) {
   const int64_t size = padded.num_tokens() / plan.sequence_size;
   int64_t moved = 0;

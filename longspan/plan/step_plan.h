@@ -12,8 +12,8 @@ struct StepPlace {
   double epochs_done;  // epochs finished after the step, as a fraction
 };
 
-/// Returns the number of steps that the value `given` of a key means: a value below 1 is a fraction
-/// of all steps, rounded up. Throws UserError for an invalid number of steps.
+/// Returns the number of steps for a key's value `given`. A value below 1 is a fraction of all
+/// steps, rounded up. Throws UserError for an invalid number of steps.
 int64_t steps_of(double given, int64_t total_steps);
 
 /// Returns num_train_epochs rounded up. Throws UserError for an invalid number.

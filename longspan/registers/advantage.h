@@ -34,7 +34,8 @@ struct AdvantageEstimatorKind {
   std::string_view name;
   Baseline baseline;
   AdvantageScale scale;
-  /// Fewer rollouts of a group have no advantage, or always the advantage 0.
+  /// Minimum number of rollouts in a group. With fewer rollouts, advantages are undefined or always
+  /// 0.
   int64_t least_rollouts;
 };
 

@@ -33,7 +33,8 @@ struct PairLossKind {
   PairLoss loss;
   bool averages;       // an answer's log-probability is divided by the number of its labels
   bool has_reference;  // a reference model's log-probability is subtracted
-  // compares a pair with the means over all pairs of a step, which are computed in advance
+  // The loss compares a pair with means over all pairs of a step. The means are computed in
+  // advance.
   bool has_baselines = false;
   std::optional<PairLossKey> own_key = {};
   // Additional logged values: the parts of the loss (PairTerms::parts_B).

@@ -22,43 +22,45 @@ struct ServerKind {
   std::string_view temperature;
   std::string_view seed;
   std::string_view ends;  // list of the tokens that end an answer
-  /// Further fields, as a JSON object: they ask for token ids and log-probabilities, and turn off
-  /// every change of the model's probabilities but the temperature.
+  /// Further fields, as a JSON object. These fields request token ids and log-probabilities, and
+  /// turn off every change of the model's probabilities except the temperature.
   std::string_view fixed;
   std::string_view json_text;  // an object of the request that is sent as a text of JSON
 
   // Answer
   std::string_view choices;  // list of choices; empty: the whole answer is a choice or a list
-  /// The answer without the token that ended it, where the program takes and gives texts alone.
-  /// The program's tokenizer adds its special tokens to the prompt.
+  /// The answer without its end token, for programs that accept and return texts only. The
+  /// tokenizer of such a program adds its special tokens to the prompt.
   std::string_view text;
   std::string_view token_ids;  // list of the answer's tokens; empty: the answer is a text
   std::string_view id;         // within an element of that list; empty: the element is the id
   /// List with an element for each token: log p of the logits divided by the temperature. Empty:
-  /// the program does not give them for each token.
+  /// the program returns no log-probability per token.
   std::string_view logprobs;
   std::string_view logprob;    // within an element of that list; empty: the element is the number
   std::string_view finish;     // why the answer ended
-  std::string_view ended;      // the word for: the model ended it
-  std::string_view truncated;  // the word for: it has the most tokens
-  std::string_view aborted;    // the word for: the server broke it off
-  /// Whether the last token of an answer that the model ended is always the token that ended it.
+  std::string_view ended;      // value of `finish`: the model ended the answer
+  std::string_view truncated;  // value of `finish`: the length limit ended the answer
+  std::string_view aborted;    // value of `finish`: the server aborted the answer
+  /// Whether an answer that the model ended always includes the end token.
   bool returns_end;
   std::string_view prompt_ids;  // the prompt as the server read it
-  std::string_view num_prompt;  // the number of its tokens
+  std::string_view num_prompt;  // number of the prompt's tokens
 
   // Updates: paths of POST requests
   std::string_view load_model;     // {LOAD_FIELD: FOLDER}
   std::string_view load_field;     // pointer, of the body of load_model
-  std::string_view unload_models;  // before load_model: unloads all models, which come back on use
-  /// The loaded folder is a model of its own beside others, and requests name it as their model.
+  std::string_view unload_models;  // before load_model: unloads all models; a use loads them again
+  /// The loaded folder becomes an additional model on the server, which requests name as their
+  /// model.
   bool loads_beside;
   std::string_view load_adapter;    // {"lora_name": NAME, "lora_path": FOLDER}
   std::string_view unload_adapter;  // {"lora_name": NAME}
   std::string_view models;          // GET: {"data": [{"id": NAME}]}, of adapters, too
-  // Around a change of the weights in place: before it, and after it in this order.
+  // Around an in-place change of the weights: `pause` before the change, `reset_cache` and then
+  // `resume` after the change.
   std::string_view pause, reset_cache, resume;
-  std::string_view remedy;  // where such a request is not known: how to start the server
+  std::string_view remedy;  // for an unknown path: how to start the server
 };
 
 /// The register, in the order of the help.
@@ -218,7 +220,7 @@ inline constexpr ServerKind kServerKinds[] = {
      .resume = "",
      .remedy = "Start transformers serve without a model, where it can read output_dir; the path "
                "of output_dir must have no @."},
-    // The token ids are no part of OpenAI's interface. Some programs add them by themselves.
+    // OpenAI's interface has no token ids. Some programs add token ids.
     {.name = "openai",
      .path = "/v1/completions",
      .prompt = "/prompt",
@@ -261,10 +263,10 @@ const ServerKind& server_kind_named(std::string_view name);
 
 /// How a server gets new weights.
 enum class UpdateWay {
-  kNone,     // it keeps its weights
-  kDisk,     // it loads the saved model, in place of its weights or beside them
-  kLora,     // it loads the saved adapter beside its model, under a new name
-  kCommand,  // a command of the user tells it
+  kNone,     // the server keeps its weights
+  kDisk,     // the server loads the saved model, in place of its weights or as another model
+  kLora,     // the server loads the saved adapter under a new name
+  kCommand,  // a user's command gives the server new weights
 };
 /// Values of rollout_update, in the order of the help.
 inline constexpr std::string_view kUpdateWayNames[] = {"none", "disk", "lora", "command"};

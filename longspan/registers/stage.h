@@ -33,7 +33,7 @@ struct StageKeys {
   std::string_view use = {};               // purpose, if the stages' names do not show it
 };
 
-/// The numbers of rollouts that a stage trains with.
+/// The values of rollouts that a stage uses for training.
 enum class RolloutUse {
   kNone,     // the stage does not train on rollouts
   kRewards,  // rewards or advantages
@@ -42,7 +42,7 @@ enum class RolloutUse {
 
 /// A mean, besides the loss, that is plotted and written to trainer_log.jsonl.
 struct DrawnMean {
-  /// Among Objective::averages(); of an evaluation alone: after "eval_".
+  /// A name in Objective::averages(). A mean of evaluations alone has the prefix "eval_".
   std::string_view name;
   std::string_view log_name;  // in trainer_log.jsonl, as in LLaMA-Factory
   std::string_view title;     // of its plot

@@ -1,4 +1,4 @@
-// A launcher's check of the meeting place, before it starts processes.
+// A launcher's check of the master address, before the launcher starts processes.
 #pragma once
 
 #include <chrono>

@@ -10,9 +10,9 @@ namespace longspan {
 /// Connections, each identified by the addresses of its two ends.
 using Connections = std::set<std::string>;
 
-/// Returns this process's connections to `port` at one of `addresses` (as address_text()), but only
-/// connections from which a thread may wait for bytes without a time limit. Empty if the system
-/// does not list connections (/proc).
+/// Returns this process's connections to `port` at one of `addresses` (as address_text()),
+/// restricted to blocking sockets, in which a thread may wait without a time limit. Empty if the
+/// system does not list connections (/proc).
 Connections connections_to(const std::set<std::string>& addresses, int port);
 
 /// Shuts down the connections that are still open. A thread that waits for bytes in such a

@@ -34,10 +34,10 @@ struct Rendezvous {
 };
 
 /// Returns `where` with a store_prefix that all workers of this start share and no earlier start
-/// had. (torchrun's restart count is no such prefix: each machine counts its own restarts.) Returns
-/// `where` unchanged where no launcher serves the store, since the store is then as new as the
-/// workers. Waits for all workers. Throws CommunicationError where a worker is missing after
-/// timeout_seconds (at most 300 s) plus 10 s.
+/// had. (torchrun's restart count cannot serve as the prefix: each machine counts its own
+/// restarts.) Returns `where` unchanged where no launcher serves the store, since the store is then
+/// as new as the workers. Waits for all workers. Throws CommunicationError where a worker is
+/// missing after timeout_seconds (at most 300 s) plus 10 s.
 Rendezvous joined_start(Rendezvous where, int64_t timeout_seconds);
 
 }  // namespace longspan

@@ -52,7 +52,8 @@ std::chrono::seconds patience_to_meet(int64_t timeout_seconds);
 inline constexpr std::chrono::seconds kTimeToMeet{10};
 
 /// Returns the result of `call`, or throws the exception of `call`. Throws CommunicationError where
-/// `call` is still running at `end`. The call then goes on, so it must own everything that it uses.
+/// `call` is still running at `end`. The call then continues, so it must own everything that it
+/// uses.
 template <typename T>
 T while_meeting(std::chrono::steady_clock::time_point end, std::function<T()> call) {
   const auto left = std::max(end - std::chrono::steady_clock::now(), decltype(end)::duration(0));

@@ -30,7 +30,7 @@ class AttentionTraffic {
     const ModelSpec& model;
     const ParallelPlan& plan;
   };
-  /// Counts the mixers of the policy, and of the reference in its passes.
+  /// Counts the mixers of `policy` and, in passes of the reference, the mixers of `reference`.
   AttentionTraffic(const Mesh& mesh, const Sender& policy, const Sender& reference,
                    const Sending& sending, at::Device device);
 
@@ -40,8 +40,8 @@ class AttentionTraffic {
   /// `padded`: the row as in TokenOrder::packing.
   void end_forward(const Packing& padded);
   void end_backward();
-  /// Count the bytes of a pass of the reference, within a row or between rows. The bytes do not
-  /// count as those of the row's forward.
+  /// Count the bytes of a pass of the reference, within a row or between rows. These bytes are not
+  /// added to the bytes of the row's forward.
   void begin_reference();
   void end_reference(const Packing& padded);
 
@@ -50,7 +50,7 @@ class AttentionTraffic {
   struct Direction {
     int64_t all_to_all = 0, all_gather = 0, reduce_scatter = 0, shift = 0;
     int64_t formula = 0;
-    int64_t features = 0;  // of pictures, for all layers together; not in measured()
+    int64_t features = 0;  // features of pictures, not per layer; not in measured()
     int64_t measured() const { return all_to_all + all_gather + reduce_scatter + shift; }
   };
   struct Report {

@@ -19,8 +19,8 @@ class Averages {
     total += sum;
     number += count;
   }
-  /// As the other add(), for device scalars of any dtype that may still be in computation; the host
-  /// waits for these scalars only when means or sums are requested.
+  /// As the other add(), for device scalars of any dtype. The device may still be computing these
+  /// scalars; the host waits only when means or sums are requested.
   void add(const std::vector<std::pair<std::string, at::Tensor>>& sums, double count);
   bool empty() const { return sums_.empty() && arriving_.empty(); }
   /// Returns this rank's sums and counts by name.

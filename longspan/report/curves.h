@@ -22,7 +22,8 @@ void plot_curves(const TrainingLog& log, const std::string& folder);
 /// that cannot be written is left out, with a warning.
 class Pictures final : public EventSink {
  public:
-  /// Becomes a sink of `events`. Both must outlive this object; no event may come later.
+  /// Becomes a sink of `events`. Both arguments must outlive this object. No event may be sent
+  /// after the end of this object.
   Pictures(const TrainingLog& log, Events& events);
   Pictures(const Pictures&) = delete;
   Pictures& operator=(const Pictures&) = delete;

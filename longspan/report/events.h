@@ -69,7 +69,7 @@ class Events {
   void add_first(EventSink& sink) { sinks_.insert(sinks_.begin(), &sink); }
   void tell(const Event& event) const;
   void say(std::string text) const { tell(Said{std::move(text)}); }
-  /// Says the warnings that the library's kernels have deferred (text/deferred_warnings.h).
+  /// Sends the warnings that the library's kernels have deferred (text/deferred_warnings.h).
   void say_deferred_warnings() const;
 
  private:

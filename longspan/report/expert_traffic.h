@@ -48,11 +48,11 @@ class ExpertTraffic {
   struct Sent {
     int64_t bytes = 0;
     ExpertParallel::Use use;
-    /// Adds what was sent from `begin` to `end`.
+    /// Adds the traffic between `begin` and `end`.
     void add(const Sent& begin, const Sent& end);
   };
   Sent so_far() const;
-  /// Adds what was sent since `begin`; returns what was sent so far.
+  /// Adds the traffic since `begin`; returns the total traffic so far.
   Sent add_to(Sent& sum, const Sent& begin) const;
 
   const ExpertParallel* experts_;

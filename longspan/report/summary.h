@@ -31,7 +31,7 @@ struct SummaryFacts {
   const ModelConfig& model;
   const ParallelPlan& plan;
   const StepPlan& steps;
-  const ExampleSet& train_examples;  // empty: a source of the caller's
+  const ExampleSet& train_examples;  // empty: the caller makes the examples
   const ExampleSet& eval_examples;
   int64_t num_parameters, num_trained;
   int64_t num_warmup_steps;

@@ -21,8 +21,8 @@ std::string tensorboard_tag(const std::string& key);
 class TensorBoardLog {
  public:
   /// `last_step`: the step of the checkpoint that the run resumes from; later points are removed.
-  /// Negative: a new run; removes files of an earlier run with the same output_dir from the folder.
-  /// Throws UserError.
+  /// Negative: a new run; files of an earlier run with the same output_dir are removed from the
+  /// folder. Throws UserError.
   TensorBoardLog(const OutputSettings& config, int64_t last_step);
 
   /// Writes all numbers of the entry at its step. Returns an error message for the first failure,

@@ -24,14 +24,15 @@ RewardSpread spread_of_rewards(const std::vector<double>& rewards);
 struct RewardedGroup {
   std::string name;  // for errors
   std::vector<double> rewards;
-  std::vector<int64_t> num_labels;  // trained tokens of each rollout; read by kWhitened alone
+  std::vector<int64_t> num_labels;  // trained tokens of each rollout; used by kWhitened only
 };
 
 /// The advantages of a batch, by group and rollout.
 struct BatchAdvantages {
   std::vector<std::vector<double>> of_groups;
-  /// Share of the rollouts whose group has rewards without spread; under scale_rewards: batch, 1 or
-  /// 0 for the whole batch. TRL's frac_reward_zero_std.
+  /// Share of the rollouts whose group has equal rewards (RewardSpread::is_zero). With
+  /// scale_rewards: batch, 1 if all rewards of the batch are equal, else 0. TRL's
+  /// frac_reward_zero_std.
   double zero_std_share = 0;
 };
 

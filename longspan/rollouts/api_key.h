@@ -5,8 +5,9 @@
 
 namespace longspan {
 
-/// Returns the API key in an environment variable; empty for an empty name. Throws UserError, which
-/// does not have the key: the variable is not set, or has characters that no header has.
+/// Returns the API key in an environment variable; empty for an empty name. Throws UserError, whose
+/// message does not contain the key, if the variable is not set or has characters that a header
+/// cannot have.
 std::string api_key_in(const std::string& variable);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// A shell command that runs beside this process. No torch.
+// A shell command that runs concurrently with this process. No torch.
 #pragma once
 
 #include <sys/types.h>
@@ -10,12 +10,13 @@
 
 namespace longspan {
 
-/// A command in a process group of its own, with this process at its standard streams. The
-/// destructor kills the group if the command still runs.
+/// A command in its own process group. This process writes the command's standard input and reads
+/// its outputs. The destructor kills the group if the command still runs.
 class ChildProcess {
  public:
-  /// The command gets this process's environment without the variables that tell a rank its place,
-  /// and `variables`. Throws UserError with the system's message if it cannot be started.
+  /// The command's environment is this process's environment, without the variables that give a
+  /// rank its place, plus `variables`. Throws UserError with the system's message if it cannot be
+  /// started.
   explicit ChildProcess(const std::string& command,
                         const std::map<std::string, std::string>& variables = {});
   ~ChildProcess();
@@ -26,12 +27,13 @@ class ChildProcess {
   void write(const std::string& text) { pending_ += text; }
   /// Ends the standard input after the queued text.
   void end_input() { input_ends_ = true; }
-  /// Waits up to `most` for the streams, writes queued text, and reads output. A command that
-  /// closes its input ends the writing without an error.
+  /// Waits up to `most` for the streams, writes queued text, and reads output. If the command
+  /// closes its input, the writing ends without an error.
   void exchange(std::chrono::milliseconds most);
   /// True if the command has closed both of its output streams.
   bool has_ended() const { return ends_[1] < 0 && ends_[2] < 0; }
-  /// True if the command's own process has ended. Processes that it left may have its streams.
+  /// True if the command's own process has ended. Processes that the command started may still hold
+  /// its streams open.
   bool has_exited() const;
   /// Standard output that the caller has not taken.
   std::string& output() { return output_; }

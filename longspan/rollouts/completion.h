@@ -13,16 +13,16 @@
 
 namespace longspan {
 
-/// The demands on the answers of a server.
+/// Requirements for the answers of a server.
 struct CompletionRules {
   const ServerKind& kind;
-  std::string model;    // its name on the server
-  std::string adapter;  // its name on the server; empty: none
+  std::string model;    // the model's name on the server
+  std::string adapter;  // the adapter's name on the server; empty: none
   int64_t max_length;   // most tokens of an answer
   double temperature;
   std::set<int32_t> end_tokens;
   int64_t vocab_size;
-  // A kind of server with texts
+  // For a server that exchanges texts instead of token ids
   std::optional<Tokenizer> tokenizer = {};
   std::optional<int32_t> end_of_text = {};  // the token after a text that the model ended
 };
@@ -35,17 +35,17 @@ struct Completion {
   bool operator==(const Completion&) const = default;
 };
 
-/// Returns the body of a request for `count` answers. Throws UserError, as a clause without the
-/// place: the kind of server takes texts, and no text encodes to the prompt.
+/// Returns the body of a request for `count` answers. Throws UserError, whose message is a clause
+/// without the place, if the server takes texts and no text encodes to the prompt.
 std::string completion_request(const CompletionRules& rules, const std::vector<int32_t>& prompt,
                                int64_t count, uint64_t seed);
 
-/// Returns the answers in the body of a response; fewer than `count` where the server gave fewer or
-/// broke answers off. Throws UserError, which begins with `place`: no JSON, no answer or too many,
-/// another prompt than the sent one, no token ids, ids outside of the vocabulary, other numbers of
-/// ids and log-probabilities, a log-probability that is missing or above 0, more tokens than
-/// max_length, an end without a token that ends an answer, tokens after such a token. A text
-/// becomes tokens by completion_of_text().
+/// Returns the answers in the body of a response; fewer than `count` if the server returned fewer
+/// or aborted some. Throws UserError, whose message begins with `place`: no JSON, no answer or too
+/// many, a prompt that differs from the sent prompt, no token ids, ids outside of the vocabulary,
+/// different numbers of ids and log-probabilities, a log-probability that is missing or above 0,
+/// more tokens than max_length, an end without a token that ends an answer, tokens after such a
+/// token. A text becomes tokens by completion_of_text().
 std::vector<Completion> completions_from(std::string_view body, const CompletionRules& rules,
                                          const std::vector<int32_t>& prompt, int64_t count,
                                          const std::string& place);

@@ -1,4 +1,4 @@
-// An environment of conversations with many turns: a process of the user's. No torch.
+// The environment of conversations with several turns: a user's process. No torch.
 #pragma once
 
 #include <cstdint>
@@ -45,19 +45,19 @@ struct EnvironmentReply {
 ///   {"observation": "...", "role": "tool"}    the conversation goes on (role: tool or user)
 ///   {"reward": 1.0}                           the conversation has ended
 ///
-/// An answer with an `end` ("truncated", "max_turns" or "cutoff_len") is the last one of its
-/// conversation, and wants a reward.
+/// An answer with an `end` ("truncated", "max_turns" or "cutoff_len") is the last answer of its
+/// conversation, and requires a reward.
 class Environment {
  public:
   /// `timeout`: seconds for the replies to all answers of a turn. Throws UserError if the command
   /// cannot be started.
   Environment(const std::string& command, int64_t timeout);
-  /// Ends the command's standard input, and kills the command if it goes on for more than 2 s.
+  /// Ends the command's standard input, and kills the command if it still runs after 2 s.
   ~Environment();
 
-  /// Returns a reply to each answer. Throws UserError, with the command's last words, if the
-  /// command ends, takes too long, or writes anything else than the replies. nullopt: `stops`
-  /// returned true.
+  /// Returns a reply to each answer. Throws UserError, with the end of the command's standard
+  /// error, if the command ends, takes too long, or writes anything else than the replies. nullopt:
+  /// `stops` returned true.
   std::optional<std::vector<EnvironmentReply>> replies(
       const std::vector<EnvironmentAnswer>& answers, const std::function<bool()>& stops);
 

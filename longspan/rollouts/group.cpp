@@ -110,7 +110,7 @@ bool GroupCollector::is_stale(const RolloutGroup& group, int64_t version) const 
 
 std::vector<RolloutGroup> GroupCollector::take(int64_t num_groups, std::optional<int64_t> version,
                                                std::vector<std::string>& notes) {
-  // Groups behind the batch may be of versions that the policy has yet to reach.
+  // Later groups may have versions that the policy has not reached yet.
   std::vector<size_t> fresh, stale;
   for (size_t i = 0; i < complete_.size() && std::ssize(fresh) < num_groups; ++i) {
     (version && is_stale(complete_[i], *version) ? stale : fresh).push_back(i);

@@ -19,8 +19,8 @@ struct RolloutGroup {
 };
 
 struct GroupRules {
-  /// Rollouts of a group, also those that others continue. nullopt: a group is complete at
-  /// GroupCollector::finish().
+  /// Number of rollouts in a group, including rollouts that other rollouts continue. nullopt: a
+  /// group is complete at GroupCollector::finish().
   std::optional<int64_t> num_generations;
   /// The largest difference between the policy's version now and at sampling, in updates. nullopt:
   /// any.
@@ -41,10 +41,10 @@ class GroupCollector {
 
   /// Returns the next `num_groups` complete groups, in the order of their completion. Returns none,
   /// and keeps the groups, if there are fewer. `version`: updates of the policy so far; nullopt:
-  /// versions are not compared. Groups before and among these groups with a rollout of an older
-  /// version than `version` - max_staleness are dropped, and `notes` gets a sentence with their
-  /// number. Throws UserError, for one of these groups: a version above `version`; a rollout
-  /// without a version, if max_staleness is set; an id that two groups share.
+  /// versions are not compared. Drops each group, up to the last returned group, that has a rollout
+  /// of a version below `version` - max_staleness; `notes` gets a sentence with the number of
+  /// dropped groups. Throws UserError, for one of these groups: a version above `version`; a
+  /// rollout without a version, if max_staleness is set; an id that two groups share.
   std::vector<RolloutGroup> take(int64_t num_groups, std::optional<int64_t> version,
                                  std::vector<std::string>& notes);
 
@@ -57,7 +57,7 @@ class GroupCollector {
  private:
   void complete(RolloutGroup group);
   bool is_stale(const RolloutGroup& group, int64_t version) const;
-  /// Drops the complete groups at these places, which ascend.
+  /// Drops the complete groups with the indices `stale`, which ascend.
   void drop(const std::vector<size_t>& stale, int64_t version, std::vector<std::string>& notes);
 
   GroupRules rules_;

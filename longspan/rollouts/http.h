@@ -26,22 +26,22 @@ struct HttpAnswer {
   int64_t status = 0;  // 0: no whole answer came, and `problem` says why
   std::string body;
   std::string problem;  // a clause, e.g. "connection refused"
-  /// The failure may pass: a connection, a time limit, status 429 or 5xx.
+  /// The failure may be temporary: a failed connection, a time limit, status 429 or 5xx.
   bool may_pass = false;
   bool is_good() const { return status >= 200 && status < 300; }
 };
 
 /// Sends the requests, at most limits.at_once at a time, and returns their answers in the order of
-/// the requests. `stops` is called at least every 200 ms; if it returns true, requests in flight
-/// are left to themselves and the result is nullopt. After an answer that may pass no further
-/// request is sent; the requests that were not sent have no answer. Throws UserError, with the URL,
-/// for a URL that is not http://HOST.
+/// the requests. `stops` is called at least every 200 ms; if it returns true, the requests in
+/// flight are abandoned and the result is nullopt. After a temporary failure (may_pass), no further
+/// request is sent; unsent requests have no answer. Throws UserError, with the URL, for a URL that
+/// is not http://HOST.
 std::optional<std::vector<std::optional<HttpAnswer>>> answers_of(
     const std::vector<HttpRequest>& requests, const HttpLimits& limits,
     const std::function<bool()>& stops);
 
-/// Returns why an answer is not good, as a sentence that begins with the URL and ends without a
-/// full stop; with the beginning of the body, in which the bearer token is hidden.
+/// Returns the reason of a failed answer, as a sentence that begins with the URL and ends without a
+/// full stop. The sentence has the beginning of the body, with the bearer token hidden.
 std::string http_failure(const HttpRequest& request, const HttpAnswer& answer);
 
 /// Returns the body of a good answer; nullopt: `stops` returned true. Throws UserError, with the

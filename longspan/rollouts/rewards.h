@@ -47,7 +47,7 @@ class Rewards {
 
   /// Returns the rewards of each answer by name. Throws UserError, with the function's name, if a
   /// function fails, does not end in time, or returns another number of rewards or a reward that is
-  /// not finite. nullopt: `stops` returned true while a function took its time.
+  /// not finite. nullopt: `stops` returned true while a function was running.
   std::optional<std::vector<std::map<std::string, double>>> of(
       const std::vector<JudgedAnswer>& answers, const std::function<bool()>& stops = {}) const;
   const std::map<std::string, double>& weights() const { return weights_; }

@@ -12,11 +12,11 @@ namespace longspan {
 /// Returns the rollout's name in messages: Rollout::source, or, without a source, its id or group.
 std::string place_of(const Rollout& rollout);
 
-/// Throws RowError, with the rollout's place, unless: there are tokens; ids are from 0 to
-/// `vocab_size` - 1; vectors with one element per token have one; a token is trained, and no
-/// trained token is the first token of a conversation, which nothing predicts; log-probabilities
-/// are finite and at most 0; rewards and advantages are finite; the policy's version is not
-/// negative.
+/// Throws RowError, with the rollout's place, in these cases: the rollout has no tokens; an id is
+/// not in [0, `vocab_size`); a vector with one element per token has another length than token_ids;
+/// no token is trained, or the first token of a conversation is trained, which nothing predicts; a
+/// log-probability is not finite or above 0; a reward or an advantage is not finite; the policy's
+/// version is negative.
 void check_rollout(const Rollout& rollout, int64_t vocab_size);
 
 /// Returns the problem of each rollout's links, with the rollout's place; "" for a good rollout.

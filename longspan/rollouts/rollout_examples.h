@@ -10,9 +10,9 @@
 
 namespace longspan {
 
-/// Columns of a sample, fp64 [tokens], padding 0. The value that belongs to label i is at token
-/// i - 1, which predicts the label, so that Batch::columns at label_rows() are the labels' values.
-/// All other values are 0.
+/// Columns of a sample, fp64 [tokens], padding 0. The value of label i is at token i - 1, the token
+/// that predicts the label. Batch::columns at label_rows() are therefore the labels' values. All
+/// other values are 0.
 inline constexpr const char* kSamplerLogprobs = "sampler_logprob";
 inline constexpr const char* kTeacherLogprobs = "teacher_logprob";
 inline constexpr const char* kAdvantage = "advantage";

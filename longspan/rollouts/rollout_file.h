@@ -26,7 +26,7 @@ std::vector<Rollout> read_rollouts(const std::string& path, const RolloutRules& 
 struct RolloutPosition {
   int64_t offset = 0;  // bytes before the place
   int64_t line = 0;    // lines before the place
-  /// Hash of the last kHashedBytes bytes before the place. Finds a file that was written anew.
+  /// Hash of the last kHashedBytes bytes before the place. Detects a rewritten file.
   uint64_t hash = 0;
   static constexpr int64_t kHashedBytes = 4096;
 };
@@ -39,8 +39,8 @@ class RolloutFollower {
 
   /// Returns the next rollouts, at most `most`; none: the file has no further whole line. Adds bad
   /// lines to `bad`. The links between rollouts are not checked, since later lines may hold the
-  /// parents. Throws UserError if the file was removed, replaced, truncated or written anew, or if
-  /// a line is longer than kMaxLineBytes.
+  /// parents. Throws UserError if the file was removed, replaced, truncated or rewritten, or if a
+  /// line is longer than kMaxLineBytes.
   std::vector<Rollout> next(int64_t most, BadRows& bad);
 
   /// The place after the last line that next() has read.

@@ -13,7 +13,7 @@ namespace longspan {
 class Tokenizer;
 class TurnEncoder;
 
-/// Demands on the rollouts of a file, and the encoder of texts.
+/// Requirements for the rollouts of a file, and the encoder of texts.
 struct RolloutRules {
   int64_t vocab_size = kMostIndexed;  // number of embeddings of the model
   bool needs_reward = true;           // a reward or an advantage; false: reward functions follow

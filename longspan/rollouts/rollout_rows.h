@@ -22,7 +22,8 @@ struct RolloutLimits {
 /// tokens; otherwise its answer has at most max_completion_length.
 RowLengths row_of_answers(const RolloutLimits& limits, int64_t prompt);
 
-/// Returns the longest row of any rollouts: each has cutoff_len tokens, and none shares any.
+/// Returns the longest row of any rollouts: each has cutoff_len tokens, and no two rollouts share
+/// tokens.
 RowLengths row_of_any_rollouts(const RolloutLimits& limits);
 
 /// The rows of a file of rollouts, as far as the file is known.

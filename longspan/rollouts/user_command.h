@@ -10,13 +10,13 @@
 namespace longspan {
 
 struct UserCommand {
-  std::string key;                                      // that gives the command, for errors
+  std::string key;                                      // key of the command, for errors
   std::string command;                                  // for /bin/sh
   double seconds;                                       // time limit
-  std::string timeout_key;                              // that gives the limit
-  std::map<std::string, std::string> environment = {};  // beside this process's own
-  /// Processes that the command leaves, such as a server, may keep its streams open. Otherwise the
-  /// command lasts until its streams are closed, so that no output is lost.
+  std::string timeout_key;                              // key of the time limit
+  std::map<std::string, std::string> environment = {};  // in addition to this process's environment
+  /// True: the command may leave processes, such as a server, that keep its streams open. False:
+  /// the command lasts until its streams are closed, so that no output is lost.
   bool may_leave_processes = false;
 };
 

@@ -1,4 +1,4 @@
-// What code that waits for a server may ask and tell. No torch.
+// Callbacks of code that waits for a server. No torch.
 #pragma once
 
 #include <functional>

@@ -30,13 +30,13 @@ struct TreeSegment {
   int64_t subtree_end;  // end of the segment's last descendant
   int64_t parent;       // kNoParent: the root
   int64_t depth;        // 0: the root
-  /// Index of a token minus its position: positions continue those of the parent.
+  /// Index of a token minus its position. Positions continue the parent's positions.
   int64_t shift;
   bool operator==(const TreeSegment&) const = default;
 };
 
-/// Consecutive tokens that see each other, later ones too: those of a picture in some models (Gemma
-/// 3, arXiv 2503.19786).
+/// Consecutive tokens that all see each other, including later tokens: the tokens of a picture in
+/// some models (Gemma 3, arXiv 2503.19786).
 struct TwoWaySpan {
   int64_t begin, end;
   bool operator==(const TwoWaySpan&) const = default;
@@ -44,9 +44,9 @@ struct TwoWaySpan {
 
 struct Document {
   int64_t length;
-  /// The tree of the document's branches, in depth-first order: a segment follows its parent, or
-  /// the last segment of an earlier branch of its parent. A segment with children has two children
-  /// or more. Empty: the document has no branches.
+  /// The tree of the document's branches, in depth-first order. A segment follows its parent, or
+  /// the last segment of its parent's previous branch. A segment with children has two children or
+  /// more. Empty: the document has no branches.
   std::vector<Segment> segments = {};
   /// Counted from the document's first token; ascending, each within one segment.
   std::vector<TwoWaySpan> two_way = {};

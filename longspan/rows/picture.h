@@ -35,8 +35,8 @@ struct RowPictures {
   std::vector<Picture> pictures;
   std::vector<int64_t> first_feature = {};  // of each picture
   int64_t num_features = 0;
-  /// Set for a rank's share: for each rank of the row's sequence-parallel group, the features of
-  /// the rank's tokens, in the order of the tokens.
+  /// Only in a rank's share: wanted[rank] has the features of that rank's tokens, in the order of
+  /// the tokens, for each rank of the row's sequence-parallel group.
   std::vector<std::vector<int64_t>> wanted = {};
 
   /// Returns the index of the picture's first feature. Adds the picture if the row does not have

@@ -99,9 +99,9 @@ bool have_next_in_common(const Documents& documents, int64_t t) {
   });
 }
 
-/// True if the documents can share token t. They have all of the token's data in common, also the
-/// next token, and at most one of them predicts a label from it. That document's columns count;
-/// where others differ, they have padding.
+/// True if the documents can share token t. The token's data and the next token must be equal, and
+/// at most one document may predict a label from the token. That document's columns count; where
+/// others differ, they have padding.
 bool share_token(const Documents& documents, int64_t t, SharedTokens shared) {
   const ComparedDocument& first = *documents.front();
   const ComparedDocument* predicts = nullptr;

@@ -1,6 +1,6 @@
 // checkpoint-N/ folders. All ranks write a checkpoint; later runs find checkpoints, and remove old
-// ones. A folder under its final name is complete unless the disk or somebody has changed it, which
-// its checksums detect.
+// ones. A folder with its final name is complete. Checksums detect later changes, for example by a
+// broken disk.
 #pragma once
 
 #include <cstdint>

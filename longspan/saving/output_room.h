@@ -31,7 +31,7 @@ void try_folder(const std::string& key, const std::string& folder);
 void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolder>& sources);
 
 /// Returns the bytes that this process may still write at `folder` (which may not exist yet), by
-/// statvfs, so without quotas of a user or a folder. nullopt: unknown.
+/// statvfs. Quotas of a user or a folder are not considered. nullopt: unknown.
 std::optional<int64_t> free_bytes(const std::string& folder);
 Room room_in(const std::string& folder);
 
@@ -64,9 +64,9 @@ class PatientSaver {
   /// `folders` after the other until an attempt succeeds. If the disks are full, prints a message,
   /// waits for space without a time limit and tries again; the timeout of collectives does not run
   /// during the wait. Does not retry a folder that failed for another reason. Returns the folder,
-  /// or "" if the control of any rank asks the run to stop during the wait; if the run had been
-  /// told to stop before, only an interrupt ends the wait. If no folder is left, rethrows the first
-  /// folder's error. All ranks use rank 0's `folders`. Collective.
+  /// or "" if the control of any rank asks the run to stop during the wait; if the run was told to
+  /// stop before the wait, only an interrupt ends the wait. If no folder is left, rethrows the
+  /// first folder's error. All ranks use rank 0's `folders`. Collective.
   std::string save(const Saved& what, const std::vector<std::string>& folders,
                    const std::function<void(const std::string&)>& attempt);
 

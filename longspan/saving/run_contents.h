@@ -52,8 +52,8 @@ using RunContents = std::vector<RunFile>;
 /// Lists the files without stamps and digests: weights and config.json of the model, the
 /// tokenizer's files with the chat template, adapters, the reference model, data sets of training
 /// and evaluation. `decides` is false for config.json, most of which has no effect on a resumed
-/// run. `decides` is also false for the weights of a fully trained model, since a checkpoint has
-/// weights of its own, unless the model is also the reference. Throws UserError.
+/// run. `decides` is also false for the weights of a fully trained model, since a checkpoint
+/// contains the weights, unless the model is also the reference. Throws UserError.
 RunContents files_of_run(const ContentSettings& settings);
 
 /// A file whose contents have changed.
@@ -66,9 +66,10 @@ struct ChangedFile {
   bool was_read = true;     // false: unreadable at the start, so a change is unknown
 };
 
-/// Returns the files whose contents differ. Ignores locations, and the names of data files. Empty
-/// if one of the lists is empty. A file that could not be read for `then` has `was_read` and
-/// `decides` false. A file that cannot be read for `now` is left out, since read_contents names it.
+/// Returns the files whose contents differ. Ignores the files' folders, and the names of data
+/// files. Empty if one of the lists is empty. A file that could not be read for `then` has
+/// `was_read` and `decides` false. A file that cannot be read for `now` is left out, since
+/// read_contents names it.
 std::vector<ChangedFile> changed_files(const RunContents& then, const RunContents& now);
 
 /// Convert to and from the JSON of a checkpoint. Reading throws nlohmann's exceptions, or

@@ -41,8 +41,8 @@ void prepare_output_dir(const std::string& output_dir);
 /// Writes a file into a folder and removes it. Throws UserError.
 void prove_writable(const std::string& folder);
 
-/// Completes the save of a run that was killed while it moved its final model's files into
-/// output_dir, so that the model is entirely that run's. The caller must keep other runs out.
+/// A run may have been killed while it moved its final model's files into output_dir. Completes the
+/// move, so that all files of the model are from that run. The caller must keep other runs out.
 /// Throws UserError.
 void finish_saved_model(const std::string& output_dir);
 

@@ -73,8 +73,8 @@ void write_training_state(const std::string& folder, const TrainingState& state)
 /// Throws UserError if the file is missing or broken.
 TrainingState read_training_state(const std::string& folder);
 
-/// Throws UserError with the first key or file that differs although it must not, both values and
-/// the remedy. `rows_per_micro_batch`: over all processes now.
+/// Throws UserError for the first key or file with a forbidden change. The message has both values
+/// and the remedy. `rows_per_micro_batch`: over all processes now.
 void require_same_run(const std::string& checkpoint, const RunIdentity& then,
                       const RunIdentity& now, int64_t rows_per_micro_batch);
 
@@ -83,8 +83,8 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
 std::vector<std::string> changes_since(const std::string& checkpoint, const RunIdentity& then,
                                        const RunIdentity& now, int64_t next_step);
 
-/// Returns a digest of the identity; empty if the contents of a file are not known, also under
-/// save_only_model, which reads none.
+/// Returns a digest of the identity; empty if the contents of a file are unknown, as with
+/// save_only_model.
 std::string digest_of(const RunIdentity& identity);
 
 /// Convert one rank's averages to and from text.

@@ -18,8 +18,8 @@ namespace longspan {
 
 /// Computes out_SnH from a piece's queries, from the keys and values of the piece's kv heads over
 /// the item's tokens, and from the sinks of the piece's query heads if the layer has sinks.
-/// Differentiable. Saves or replays one result per call. The function owns its data, and may be
-/// called after the attend() that made the function has returned.
+/// Differentiable. Saves or replays one result per call. The function owns its data, so it may be
+/// called after the return of the attend() that made it.
 using AttendPiece =
     std::function<at::Tensor(const AttentionPiece& piece, const HeadBlock& kv_item,
                              const AttentionInputs& heads, AttentionCheckpoint checkpoint)>;

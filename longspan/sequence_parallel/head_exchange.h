@@ -34,7 +34,7 @@ class BlocksInFlight {
   std::vector<at::Tensor> blocks_;
 };
 
-/// Heads of a rank's own tokens in transit, from the ranks that have attended with these heads.
+/// Heads in transit, from the ranks of the heads to the rank of the tokens.
 class TokensInFlight {
  public:
   /// Heads of consecutive tokens, and their place in x_tNH.
@@ -68,7 +68,7 @@ at::Tensor without_values(at::IntArrayRef sizes, const at::TensorOptions& option
 /// and finish. The backward of finish starts the exchange of gradients, and the backward of start
 /// waits for this exchange. Gradients of data that went to several ranks are summed (in fp32 for
 /// bf16). A rank without a block gets a tensor of one element instead of blocks. The caller must
-/// pass this tensor as `also` to an exchange back, so that all ranks take part in the backward.
+/// pass this tensor as `also` to the reverse exchange, so that all ranks take part in the backward.
 struct StartedExchange {
   at::Tensor token;  // carries the autograd graph
   std::shared_ptr<void> state;

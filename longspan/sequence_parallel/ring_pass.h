@@ -8,9 +8,9 @@
 // reach the owner, which adds its own contribution last.
 //
 // The step of a ring may itself be a pass over a smaller ring (LoongTrain's double ring, arXiv
-// 2406.18485, section 4.2): rings of D and W ranks make D - 1 + D (W - 1) = D W - 1 hops, like one
-// ring of D W ranks. Only D - 1 of these hops use the links of the outer ring. Each of these D - 1
-// hops overlaps with a whole pass over the inner ring.
+// 2406.18485, section 4.2). Rings of D and W ranks make D - 1 + D (W - 1) = D W - 1 hops, as many
+// as one ring of D W ranks. Only D - 1 of these hops use the links of the outer ring. Each of these
+// D - 1 hops overlaps with a whole pass over the inner ring.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -26,9 +26,9 @@ HeadRange heads_of_rank(int rank, int num_ranks, int64_t num_heads);
 /// consecutive heads.
 HeadRange heads_that_go_with(const HeadRange& heads, int64_t num_heads, int64_t num_others);
 
-/// Exchanges the tokens of one row between two distributions: some tokens of all heads on each
-/// rank, in any order, and all tokens of some heads on each rank. One object per row serves all
-/// layers.
+/// Exchanges the tokens of one row between two distributions. In one distribution, each rank has
+/// some tokens of all heads, in any order. In the other, each rank has all tokens of some heads.
+/// One object per row serves all layers.
 class WholeSequence : public WholeRow {
  public:
   /// Computes y_TnG from x_TnH of some heads and all tokens of the padded row, in row order.

@@ -22,7 +22,7 @@ std::unique_ptr<ActivationOffload> activation_offload(const MemorySettings& conf
     case OffloadedTo::kDisk:
       return std::make_unique<ActivationOffload>(device, config.offload_folder);
   }
-  throw std::logic_error("activations go nobody knows where");
+  throw std::logic_error("no place for the activations");
 }
 
 }  // namespace longspan

@@ -1,4 +1,5 @@
-// The counters of the bytes that the ranks of a run send, and a reference whose passes are counted.
+// Counters of the bytes that the ranks of a run send, and a reference model that reports its passes
+// to the counters.
 #pragma once
 
 #include <memory>

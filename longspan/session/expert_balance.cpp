@@ -30,7 +30,7 @@ std::optional<double> auxiliary_loss_coefficient(const OptimizationSettings& con
   const MixtureOfExpertsSpec* experts = experts_of(model.spec);
   if (asked && experts == nullptr) refuse(model.architecture + " has no experts");
   if (asked && *asked > 0 && !traits_of(experts->router.scores).sum_to_one) {
-    refuse("the auxiliary loss is one of routers with a softmax; the routers of " +
+    refuse("the auxiliary loss is for routers with a softmax; the routers of " +
            model.architecture + " have a sigmoid, and transformers has no such loss for them");
   }
   const std::optional<double> coefficient = asked ? asked : model.router_aux_loss_coef;

@@ -25,15 +25,15 @@ namespace longspan {
 class PixelReader {
  public:
   /// `patches`: thread-safe; must not use the calling thread's state. The thread begins no frame
-  /// while the pixels that wait for their use have `most_bytes` or more, so the reader holds at
-  /// most `most_bytes` and one frame.
+  /// while the unused pixels take `most_bytes` or more, so the reader holds at most `most_bytes`
+  /// and one frame.
   explicit PixelReader(FramePatches patches, int64_t most_bytes = kPixelsAheadBytes);
   /// Waits until the thread has ended the frame that it reads at present.
   ~PixelReader();
 
   /// Queues frames of a row behind the frames announced before, `num_uses` times one after the
-  /// other. The caller must take frames in this order. A frame's pixels stay until its last use, as
-  /// far as `most_bytes` allow; otherwise they are read again. Not thread-safe.
+  /// other. The caller must take frames in this order. A frame's pixels are held until its last use
+  /// if `most_bytes` allows; otherwise they are read again. Not thread-safe.
   void announce(const std::shared_ptr<const RowPictures>& row,
                 const std::vector<PictureFrame>& frames, int num_uses = 1);
   /// Returns the patches of temporal patch `t`, as FramePatches. `picture`: a picture in an
@@ -47,7 +47,7 @@ class PixelReader {
     std::shared_ptr<const RowPictures> row;
     size_t picture;
     int64_t t;
-    int uses;  // left: places in frames_, and a use that has begun
+    int uses;  // remaining uses: entries in frames_, and a use in progress
     enum class State { kWaiting, kReading, kRead } state = State::kWaiting;
     at::Tensor patches_PX = {};
     std::exception_ptr error = {};
@@ -70,7 +70,7 @@ class PixelReader {
   int64_t most_bytes_;
   std::mutex mutex_;
   std::condition_variable read_;
-  std::deque<std::shared_ptr<Frame>> frames_;  // announced, not taken; each once for each use
+  std::deque<std::shared_ptr<Frame>> frames_;  // announced, not yet taken; one entry per use
   int64_t bytes_ = 0;                          // of pixels read and not taken
   bool works_ = false, ends_ = false;
   std::optional<Worker> worker_;  // declared last, so that the thread ends before the other members

@@ -22,8 +22,8 @@ class RowsAhead {
   }
   /// The uses of a row's pictures in a step.
   struct Uses {
-    int num_passes;  // over all rows of the step, one after the other
-    int of_pass;     // of a row in a pass, directly one after the other
+    int num_passes;  // passes over all rows of the step
+    int of_pass;     // consecutive uses of a row in a pass
   };
   /// Announces this rank's frames of rows that have not been announced before.
   void read(std::span<const Row> rows, const SharedTower& tower, const Uses& uses);

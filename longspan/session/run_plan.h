@@ -28,7 +28,7 @@ struct RunPlan {
   int64_t tokens_per_rank = 0;
   bool deals_rows = false;             // rows are dealt to ranks by their work
   std::optional<ModelSpec> reference;  // of ref_model; nullopt: no ref_model
-  /// `parallel` with the heads of ref_model; nullopt: no ref_model, or the same heads.
+  /// `parallel` for the heads of ref_model; nullopt: no ref_model, or equal heads.
   std::optional<ParallelPlan> reference_parallel;
   DeviceChoice device;
   int num_threads = 1;  // threads of this process

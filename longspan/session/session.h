@@ -61,8 +61,9 @@ struct TrainedModel;
 struct ModelParts {
   ModelConfig config;                   // e.g. from parse_model_config()
   std::vector<NamedTensor> parameters;  // names of parameters_of(config.spec); copied
-  /// Reads the pixels of the samples' pictures, also in a thread of the session; empty: pixels are
-  /// read from the pictures' files, with the processor of model_name_or_path.
+  /// Reads the pixels of the samples' pictures; the session may call the function in its own
+  /// thread. Empty: pixels are read from the pictures' files, with the processor of
+  /// model_name_or_path.
   FramePatches patches = {};
 };
 
@@ -90,7 +91,7 @@ struct RowLosses {
   std::vector<bool> counted;  // whether the step's sum has this rank's contribution
 };
 
-/// Sums over all ranks, whose copy from the device to the host may not have ended.
+/// Sums over all ranks. The copy from the device to the host may still be running.
 class SumsOfStep {
  public:
   /// `sums`: the loss, then the flags; fp64 on the device.
@@ -151,9 +152,9 @@ class Session {
   /// Sets the number of the next step, from 0. The number seeds dropout. update() and drop() add 1
   /// to the number.
   void begin_step(int64_t step);
-  /// Starts to read the pixels of rows that later calls of forward_backward() compute, in this
-  /// order, during other work. Pixels wait in host memory (kPixelsAheadBytes). Each row is read
-  /// ahead once. No-op for rows without pictures. Not collective.
+  /// Starts to read, in the background, the pixels of rows that later calls of forward_backward()
+  /// compute in this order. Pixels wait in host memory (kPixelsAheadBytes). Each row is read ahead
+  /// once. No-op for rows without pictures. Not collective.
   void read_ahead(std::span<const Row> rows);
   /// Adds the gradient of the stage's loss, whose denominator is `total_weight`. `stops`: called
   /// after each row in a session of one process; if `stops` returns true, the remaining rows are

@@ -30,8 +30,8 @@ class ToldOfEarlyStops {
 
 /// During the lifetime of this object: tells the other ranks if a thread of a library (such as
 /// NCCL's watchdog) ends this process. If the run's own thread has found a failure just before, the
-/// message of the run's thread is printed, because this message may say more. The library's thread
-/// may still end the process.
+/// message of the run's thread is printed, because this message may have more information. The
+/// library's thread may still end the process.
 class ToldOfLostGpus {
  public:
   ToldOfLostGpus(RunControl& control, Heartbeat& heartbeat, const Rendezvous& where);

@@ -1,5 +1,5 @@
-// Enums for keys whose value is one of several words. The table of keys has the words. A switch
-// over an enum makes the compiler name every place that must handle a new word. No torch.
+// Enums for keys whose value is one of several words. The table of keys has the words. With a
+// switch over an enum, the compiler reports every place that does not handle a new word. No torch.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ namespace longspan {
 enum class FinetuningType {
   kFull,
   kFreeze,  ///< trains some layers
-  kLora,    ///< trains low-rank matrices beside the model's matrices
+  kLora,    ///< trains low-rank matrices that are added to the model's matrices
 };
 inline constexpr FinetuningType kFinetuningTypes[] = {
     FinetuningType::kFull, FinetuningType::kFreeze, FinetuningType::kLora};

@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// The names and defaults are those of TRL's GRPOConfig, where it has the setting.
+/// Names and defaults equal those of TRL's GRPOConfig, for the settings that GRPOConfig has.
 struct PolicySettings {
   std::string rollout = "file";   // file | self | server
   std::string rollouts;           // rollout: file: JSON lines
@@ -15,7 +15,7 @@ struct PolicySettings {
   // rollout: server
   std::string rollout_url;                    // http://HOST:PORT
   std::string rollout_server = "vllm";        // registers/rollout_server.h
-  std::string rollout_model;                  // its name on the server; empty: model_name_or_path
+  std::string rollout_model;                  // name on the server; empty: model_name_or_path
   std::string rollout_api_key_env;            // name of an environment variable; empty: no key
   int64_t rollout_concurrency = 8;            // requests at a time
   std::optional<std::string> rollout_update;  // registers/rollout_server.h
@@ -41,7 +41,7 @@ struct PolicySettings {
   std::optional<bool> kl_in_reward;         // default: by loss_type
   bool use_bias_correction_kl = true;
   double rollout_temperature =
-      1.0;  // of the sampler; log-probabilities are those of logits / temperature
+      1.0;  // of the sampler; log-probabilities are of logits / temperature
   double top_entropy_quantile = 1.0;
   int64_t max_completion_length = 512;  // the denominator of dr_grpo
   bool mask_truncated_completions = false;

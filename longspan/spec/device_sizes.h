@@ -50,8 +50,9 @@ struct DeviceSizes {
   int64_t feed_forward_bytes, mixer_bytes;
   HeadChunk head;
   DropoutChunk dropout;
-  /// A gemm whose result is added to elements of higher precision is chunked by rows of the sum:
-  /// bytes of a chunk's result. Not needed on a GPU if torch adds in fp32.
+  /// Bytes of a chunk's result, in gemms whose result is added to elements of higher precision.
+  /// Such a gemm is chunked by rows of the sum. No chunks are needed on a GPU if torch adds in
+  /// fp32.
   int64_t gemm_bytes;
   /// Device bytes of a process besides tensors. context_bytes: the driver's context with the
   /// kernels of all libraries. workspace_bytes: the workspaces of gemms. group_bytes: the buffers

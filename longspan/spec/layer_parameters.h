@@ -19,8 +19,9 @@ inline constexpr std::string_view kLayersPrefix = "model.layers.";
 /// self_attn.q_proj.weight.
 std::string layer_parameter_name(int64_t layer, std::string_view name);
 
-/// The rows of each expert that form one matrix, in the tensor <module>.<part>.<name> [experts,
-/// num_rows, columns]. The matrix begins at row `begin` (ParameterSpec::stored_in_stack).
+/// A matrix of each expert, stored as rows of the tensor <module>.<part>.<name> [experts, num_rows,
+/// columns]. The matrix begins at row `begin` of the expert's rows
+/// (ParameterSpec::stored_in_stack).
 struct RowsOfStack {
   const char* name;
   int64_t begin, num_rows;

@@ -67,8 +67,8 @@ struct SharedExpertSpec {
 };
 
 /// The MLPs that get adapters if a user names the linear layers of MLPs, as in PEFT: either the
-/// experts that routers choose, or all other MLPs (shared experts and dense layers). Never both,
-/// because with transformers 5 PEFT replaces the names of some families by the names of stacked
+/// experts that routers choose, or all other MLPs (shared experts and dense layers). Never both:
+/// with transformers 5, PEFT replaces some families' names of linear layers by names of stacked
 /// parameters, which only experts have.
 enum class MlpAdapters { kExperts, kOthers };
 

@@ -39,7 +39,7 @@ struct VisionSpec {
 
     bool operator==(const Windows&) const = default;
   };
-  /// Names in a projector: norm, then two linear layers with GELU between the two, over
+  /// Names of a projector's parts: a norm, then two linear layers, with GELU in between, over
   /// merge_size^2 patches.
   struct MlpMerger {
     std::string_view norm, first, second;  // names
@@ -73,8 +73,8 @@ struct VisionSpec {
   int64_t depth = 0, hidden_size = 0, num_heads = 0;
   int64_t output_size = 0;  ///< hidden size of the language model
   bool has_patch_bias = false;
-  /// Rows, and columns, of a table of position embeddings, which is interpolated to the size of
-  /// each picture; 0: no table.
+  /// Number of rows, and of columns, of the table of position embeddings; 0: no table. The table is
+  /// interpolated to the size of each picture.
   int64_t position_side = 0;
   Norm norm = Norm::kLayerNorm;
   double norm_eps = 1e-6;

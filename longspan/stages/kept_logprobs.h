@@ -14,20 +14,20 @@
 
 namespace longspan {
 
-/// Numbers of labels by Example::number, so that they do not depend on rows and ranks.
+/// Values of labels, stored by Example::number, so that the values do not depend on rows and ranks.
 class KeptLogprobs {
  public:
-  /// Keeps the numbers of a row. `values_L`: of this rank's labels, fp64. Collective over the row's
+  /// Keeps the values of a row. `values_L`: of this rank's labels, fp64. Collective over the row's
   /// sequence group.
   void keep(const Row& row, const at::Tensor& values_L, const SequenceParallel& attention,
             const Group& sequence);
-  /// True if the numbers of all examples of the row are kept.
+  /// True if the values of all examples of the row are kept.
   bool has(const Row& row) const;
-  /// Returns the numbers of this rank's labels, [L] fp64 on the row's device.
+  /// Returns the values of this rank's labels, [L] fp64 on the row's device.
   at::Tensor of(const Row& row, const SequenceParallel& attention) const;
   void clear() { values_.clear(); }
 
-  /// Returns the numbers of all ranks as text, the same on every rank. Collective.
+  /// Returns the values of all ranks as text, the same on every rank. Collective.
   std::string text(const Mesh& mesh) const;
   /// Throws UserError if `text` is not a result of text().
   void load(const std::string& text);

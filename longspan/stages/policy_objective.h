@@ -13,8 +13,8 @@ std::unique_ptr<Objective> make_policy_objective(const ObjectiveContext& context
 
 /// The advantage of a token is log p of the teacher (column kTeacherLogprobs) minus log p of the
 /// policy before the first update on the batch. The loss is that of loss_type dapo. At the first
-/// update its gradient is the gradient of the mean of KL(policy || teacher) over tokens of the
-/// policy's own rollouts, estimated from these tokens (on-policy distillation).
+/// update, the loss's gradient is an estimate of the gradient of KL(policy || teacher), the mean
+/// over the tokens of the policy's own rollouts (on-policy distillation).
 std::unique_ptr<Objective> make_sampled_distillation(const ObjectiveContext& context);
 
 }  // namespace longspan

@@ -27,7 +27,7 @@ class Reference {
   /// which has only sums.
   virtual at::Tensor token_logprobs(const Row& row, double temperature) = 0;
   /// Returns the reference as the teacher of Decoder::divergence_from(). Collective as
-  /// document_logprobs(). Throws std::logic_error unless the reference has a model of its own.
+  /// document_logprobs(). Throws std::logic_error unless the reference is a separate model.
   virtual TeacherHead teacher_head(const Row& row);
   /// Returns the bytes of parameters that only the reference holds.
   virtual ShardedParameters::HeldBytes held_bytes() const { return {}; }

@@ -42,7 +42,7 @@ struct Row : DrawnExamples {
 enum class Documents {
   kAll,
   kPairs,     // all; both answers share the prompt
-  kRollouts,  // all; rollouts of a group share what they have in common
+  kRollouts,  // all; rollouts of a group share their common tokens
   kFirst,
   kSecond,
 };

@@ -30,7 +30,7 @@ inline constexpr DrawnMean kDrawnAccuracies[] = {{.name = kRewardAccuracies,
                                                   .title = "Pairs whose chosen answer is preferred",
                                                   .y_label = "share"}};
 inline constexpr std::span<const DrawnMean> kLossAlone = {};
-// Parts of Stage::drawn, of updates on rollouts
+// Parts of Stage::drawn, for updates on rollouts
 inline constexpr DrawnMean kDrawnEntropy{
     .name = "entropy", .log_name = "entropy", .title = "Entropy of tokens", .y_label = "nats"};
 inline constexpr DrawnMean kDrawnKl{

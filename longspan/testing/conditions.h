@@ -1,5 +1,4 @@
-// Waits of a test for threads and connections that are ending, which may take longer on a busy
-// machine.
+// Lets a test wait for the end of threads and connections, which may take longer on a busy machine.
 #pragma once
 
 #include <chrono>

@@ -51,9 +51,9 @@ inline bool serves(const Method* method, int P, Heads heads) {
   return P == 1 || can_split(*method, P, spec_of(heads));
 }
 
-// fp64 has 16 digits; a sum of some hundred terms and an exp lose two. The rest up to 1e-11 allows
-// for the summation order of other machines; an error of a method is larger by many orders of
-// magnitude.
+// fp64 has 16 digits; a sum of some hundred terms and an exp lose two digits. The remaining margin
+// up to 1e-11 allows for other summation orders on other machines. An error of a method is larger
+// by many orders of magnitude.
 inline constexpr double kTolerance = 1e-11;
 
 inline void check_close(const AttentionSolution& actual, const AttentionSolution& expected,

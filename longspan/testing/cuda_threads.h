@@ -171,8 +171,8 @@ T __shfl_xor_sync(unsigned, T x, int step) {
   return other;
 }
 /// Adds each lane's part of the product of `a` and `b` to `sum`, in the layout of the instruction
-/// mma.m16n8k16: four words of `a`, and two of `b` for each 8 of `columns` * 8 columns, two bf16
-/// per word. All threads of a block must call this function.
+/// mma.m16n8k16. A word holds two bf16. A lane has four words of `a`, and two words of `b` for each
+/// group of 8 columns; `columns` counts the groups. All threads of a block must call this function.
 inline void multiply_of_warp(float* sum, const unsigned* a, const unsigned* b, int columns) {
   constexpr int kMostWords = 8;
   static unsigned words[longspan::testing::Block::kMostThreads][2][kMostWords];

@@ -7,8 +7,9 @@
 
 namespace longspan::testing {
 
-/// Twelve experts in two of three layers. One router has a softmax, the other a sigmoid with a bias
-/// that keeps all tokens from the last three experts, so that the last of four ranks gets no rows.
+/// Twelve experts in two of three layers. One router has a softmax, the other a sigmoid. The bias
+/// of the sigmoid router keeps all tokens away from the last three experts, so that the last of
+/// four ranks gets no rows.
 inline ModelSpec shared_out_model() {
   ModelSpec spec = small_model(/*tied=*/false, /*biases=*/false);
   SelfAttentionSpec attention;

@@ -13,8 +13,8 @@ struct MethodPlan {
 };
 
 /// Returns plans of every method for each number of ranks up to `max_ranks` and several numbers of
-/// heads, if the method can split the heads; with head waves, every Ulysses degree and windows, if
-/// the method has them. With one rank: the local plan.
+/// heads that the method can split. Methods with several Ulysses degrees have a plan for each
+/// degree. Methods with head waves or windows have further plans. With one rank: the local plan.
 std::vector<MethodPlan> plans_of_every_method(int max_ranks);
 
 }  // namespace longspan::testing

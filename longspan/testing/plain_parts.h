@@ -1,6 +1,6 @@
 // Replaces the parts of layers by plain versions (layers/plain_layer.h). The layer code stays the
-// same. Autograd computes the gradients of plain versions, while the original parts have backwards
-// of their own.
+// same. Autograd computes the gradients of plain versions, while the original parts have
+// hand-written backwards.
 #pragma once
 
 #include "longspan/layers/layer.h"

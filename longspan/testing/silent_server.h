@@ -36,7 +36,7 @@ class SilentServer {
   int port_ = 0;
 };
 
-/// Returns a port of 127.0.0.1 that is free now, for tests that run beside each other.
+/// Returns a port of 127.0.0.1 that is free now, for tests that run concurrently.
 inline int free_port() { return SilentServer().port(); }
 
 }  // namespace longspan::testing

@@ -19,7 +19,7 @@
 
 namespace longspan {
 
-/// Answers each connection with the bytes that `respond` makes of the request.
+/// Answers each connection's request with the bytes that `respond` returns for it.
 class TinyServer {
  public:
   explicit TinyServer(std::function<std::string(const std::string&)> respond)

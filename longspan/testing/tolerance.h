@@ -14,12 +14,11 @@ double relative_error(const at::Tensor& actual, const at::Tensor& expected);
 /// another order.
 ///
 /// The distance of both from exact arithmetic comes from roundings that propagate through the same
-/// problem. These roundings have the same size in any order of summation but other values, and the
-/// norm of a tensor may depend on a few roundings. So the limit is four times the distance of
-/// `other`. An `other` that is close by luck does not count as closer than 8 roundings of its
-/// dtype, fp32 or fp64. The limit depends neither on the kernels nor on the condition of the
-/// problem, which both tensors share. An error in both is not detected: check that `other` itself
-/// is near `exact`.
+/// problem. Another order of summation gives other roundings of the same size, and the norm of a
+/// tensor may depend on a few roundings. So the limit is four times the distance of `other`. An
+/// `other` that is close by luck does not count as closer than 8 roundings of its dtype, fp32 or
+/// fp64. The limit depends neither on the kernels nor on the condition of the problem, which both
+/// tensors share. An error in both is not detected: check that `other` itself is near `exact`.
 double allowed_error(const at::Tensor& other, const at::Tensor& exact);
 
 }  // namespace longspan::testing

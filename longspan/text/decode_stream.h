@@ -27,7 +27,7 @@ class DecodeStream {
   Tokenizer tokenizer_;
   bool skip_special_tokens_;
   // A window of tokens. The text of a token may depend on the previous one (a space between words),
-  // so some tokens stay after their output.
+  // so some tokens stay in the window after their output.
   std::vector<int32_t> window_;
   size_t num_out_ = 0;  // tokens of the window that have been output
   std::string out_;     // the text of these tokens

@@ -1,5 +1,5 @@
-// Warnings of code that cannot print for one run: kernels, which all runs of a process share. No
-// torch.
+// Warnings of kernels. All runs of a process share the kernels, so a kernel cannot print for one
+// run. No torch.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace longspan {
 /// Stores a warning until take_deferred_warnings() returns it. Thread-safe. Stores at most 100.
 void defer_warning(std::string text);
 
-/// Returns the deferred warnings, oldest first, each to one caller only.
+/// Returns the deferred warnings, oldest first. Each warning is returned once.
 std::vector<std::string> take_deferred_warnings();
 
 }  // namespace longspan

@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Most letters that are compared. Longer names are not mistyped words.
+/// Maximum number of letters that are compared. Longer names are not mistyped words.
 inline constexpr size_t kMostComparedLetters = 100;
 
 /// Returns the number of edits that turn a into b: insert, drop or replace a letter, or swap two

@@ -22,13 +22,13 @@ class AnswerSource {
  public:
   virtual ~AnswerSource() = default;
 
-  /// Called before the answers to a batch of questions, once a batch. `policy_version`: number of
-  /// updates of the policy so far. Returns the version of the policy that answers from now on.
-  /// Collective.
+  /// Called once per batch of questions, before answers(). `policy_version`: number of updates of
+  /// the policy so far. Returns the version of the policy that answers from now on. Collective.
   virtual int64_t update(int64_t policy_version) = 0;
 
-  /// Returns the answers to each prompt, those of a prompt one after another. The result counts on
-  /// rank 0 only. nullopt: `waiting.stops` returned true. Collective unless is_of_rank_0().
+  /// Returns the answers to all prompts, with the answers to one prompt next to each other. The
+  /// result is valid on rank 0 only. nullopt: `waiting.stops` returned true. Collective unless
+  /// is_of_rank_0().
   virtual std::optional<std::vector<Answer>> answers(const AskedPrompts& asked,
                                                      const Waiting& waiting) = 0;
 

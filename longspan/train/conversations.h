@@ -17,7 +17,7 @@
 
 namespace longspan {
 
-/// A question of the data set, several times answered.
+/// A question of the data set that gets several answers.
 struct AskedQuestion {
   std::string name;  // unique in a run
   std::vector<int32_t> prompt;
@@ -47,16 +47,16 @@ class Conversations {
   explicit Conversations(Parts parts);
 
   /// `policy_version`: as AnswerSource::update() returned it.
-  /// Holds num_generations conversations about each question, those of a question one after
-  /// another. Without an environment, a conversation has one answer. The result counts on rank 0
-  /// only. nullopt: `waiting.stops` returned true. Throws UserError. Collective unless
-  /// AnswerSource::is_of_rank_0().
+  /// Holds num_generations conversations about each question. In the result, the conversations
+  /// about one question are next to each other. Without an environment, a conversation has one
+  /// answer. The result is valid on rank 0 only. nullopt: `waiting.stops` returned true. Throws
+  /// UserError. Collective unless AnswerSource::is_of_rank_0().
   std::optional<std::vector<HeldConversation>> hold(const std::vector<AskedQuestion>& questions,
                                                     int64_t policy_version, uint64_t seed,
                                                     const Waiting& waiting);
 
  private:
-  /// A conversation that goes on.
+  /// A conversation that has not ended.
   struct Open {
     HeldConversation held;
     const AskedQuestion* question;
@@ -64,11 +64,12 @@ class Conversations {
     bool is_over = false;
   };
   void add_answer(Open& open, const Answer& answer) const;
-  /// Tells the environment the last answers, adds its observations, and returns the conversations
-  /// that go on. `turn`: answers before the last one. nullopt: `waiting.stops` returned true.
+  /// Sends the last answers to the environment, adds the environment's observations to the
+  /// conversations, and returns the indices of the conversations that continue. `turn`: answers
+  /// before the last one. nullopt: `waiting.stops` returned true.
   std::optional<std::vector<size_t>> react(std::vector<Open>& all, int64_t turn,
                                            const Waiting& waiting);
-  /// The same, with the tokens of these conversations, on all ranks that take part.
+  /// As react(), but returns the tokens of these conversations, on all ranks that take part.
   std::optional<std::vector<std::vector<int32_t>>> next_prompts(std::vector<Open>& all,
                                                                 int64_t turn,
                                                                 const Waiting& waiting,

@@ -77,8 +77,8 @@ void FileRollouts::say_unused(const std::vector<Rollout>& rollouts) {
   say_if(needs.rewards && has_advantage && has_reward,
          "advantage replaces reward, which is only logged.");
   say_if(needs.sampler_logprobs && !has_sampler,
-         "the rollouts have no logprobs of the sampler, so importance_sampling_correction corrects "
-         "nothing.");
+         "the rollouts have no logprobs of the sampler, so importance_sampling_correction has no "
+         "effect.");
   say_if(!needs.sampler_logprobs && has_sampler, "logprobs of the sampler have no use here.");
 }
 

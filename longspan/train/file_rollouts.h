@@ -44,7 +44,7 @@ class FileRollouts final : public RolloutMaker {
   RolloutRun run_;
   RolloutFollower file_;
   GroupCollector groups_;
-  /// Says which numbers of the rollouts the run does not use, once.
+  /// Prints, once, which values of the rollouts the run does not use.
   void say_unused(const std::vector<Rollout>& rollouts);
 
   int64_t next_batch_ = 0;

@@ -19,8 +19,9 @@ struct LongestRow {
 };
 
 /// Returns the longest row of the data set; without a data set, of examples with cutoff_len tokens.
-/// For rollouts, the longest row that the run allows, or the longest row of a file that has all
-/// rollouts of the run. `gives_rows`: the caller gives the rows. The same on all ranks. Collective.
+/// For rollouts: the longest row of the file if the file has all rollouts of the run, otherwise the
+/// longest possible row. `gives_rows`: the caller gives the rows. The same on all ranks.
+/// Collective.
 LongestRow longest_row(const FileRuleSettings& config, const OptimizationSettings& optimization,
                        const RunPlan& plan, const RunData& data, const LocalTime& template_time,
                        bool gives_rows, Workers& workers);

@@ -153,14 +153,14 @@ std::optional<ReferenceTable> precompute_reference(
     CachedLines cached = whole_lines(path, key, job.examples);
     found = std::move(cached.text);
     if (cached.num_broken > 0) {
-      events.say(fmt::format("warning: {} of {} {} not as written; what {} said is computed again.",
+      events.say(fmt::format("warning: {} of {} {} damaged, and computed again.",
                              counted(cached.num_broken, "line"), path,
-                             cached.num_broken == 1 ? "is" : "are",
-                             cached.num_broken == 1 ? "it" : "they"));
+                             cached.num_broken == 1 ? "is" : "are"));
     }
     if (cached.num_without_checksum > 0) {
       events.say(fmt::format(
-          "{} of {} {} written by an older version: no checksums cover what is taken from there.",
+          "{} of {} {} written by an older version: the values are used without a check, since "
+          "there are no checksums.",
           counted(cached.num_without_checksum, "line"), path,
           cached.num_without_checksum == 1 ? "was" : "were"));
     }

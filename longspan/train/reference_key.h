@@ -23,9 +23,9 @@ struct ReferenceSettings {
   const OptimizationSettings& optimization;
 };
 
-/// Returns a hash of everything that determines these log-probabilities: the files of the reference
+/// Returns a hash of all inputs that determine these log-probabilities: the files of the reference
 /// model and of its adapters, stage, precision (which depends on finetuning_type), rope_scaling,
-/// and the examples' tokens, labels, columns and positions. Excludes settings that only change
+/// and the examples' tokens, labels, columns and positions. Excludes settings that affect only
 /// rounding: the number of processes, checkpointing, chunks, kernels.
 std::string reference_key(const ReferenceSettings& config, const ExampleSet& examples);
 

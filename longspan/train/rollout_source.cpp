@@ -22,7 +22,7 @@
 namespace longspan {
 namespace {
 
-/// Divides rollouts, of which those of a group follow each other.
+/// Divides rollouts into groups. The rollouts of a group are next to each other.
 std::vector<RolloutGroup> groups_of(std::vector<Rollout> rollouts, int64_t num_generations) {
   std::vector<RolloutGroup> groups;
   for (Rollout& rollout : rollouts) {
@@ -53,8 +53,8 @@ void check_advantages(const std::vector<RolloutGroup>& groups, const PolicySetti
       if (rollout.advantages.empty()) continue;
       if (loss.kl_in_reward && policy.beta > 0) {
         throw UserError(fmt::format(
-            "{}: the rollout has an advantage in the place of a reward, from which kl_in_reward "
-            "subtracts KL. Give rewards, or set kl_in_reward: false.",
+            "{}: the rollout has an advantage instead of a reward, and kl_in_reward subtracts KL "
+            "from rewards. Give rewards, or set kl_in_reward: false.",
             place_of(rollout)));
       }
       if (loss.level == RatioLevel::kToken) continue;
@@ -143,8 +143,8 @@ std::string RolloutSource::made(int64_t step) {
       const std::string digest = maker_->digest(batch);
       if (!digest.empty() && fmt::format("{} {}", batch, digest) != expected) {
         throw UserError(fmt::format(
-            "{}: the rollouts before step {} are not those of the run that saved the checkpoint. "
-            "Give the files as they were; a sampler may append to a file in rollouts.",
+            "{}: the rollouts before step {} differ from the rollouts of the run that saved the "
+            "checkpoint. Give the files as they were; a sampler may append to a file in rollouts.",
             maker_->origin(), step + 1));
       }
     }

@@ -19,10 +19,10 @@ struct OptimizationSettings;
 struct PolicySettings;
 struct PreferenceSettings;
 
-/// The numbers of rollouts that a run trains with.
+/// The values of rollouts that a run uses for training.
 struct RolloutNeeds {
   bool rewards = false;           // rewards or advantages
-  bool teacher_logprobs = false;  // as numbers of the rollouts
+  bool teacher_logprobs = false;  // given with the rollouts
   bool sampler_logprobs = false;  // used if the rollouts have them
 };
 RolloutNeeds rollout_needs(const MethodSettings& method, const PreferenceSettings& preferences);
@@ -37,11 +37,11 @@ class RolloutMaker {
   /// Returns the file or folder of the rollouts, for errors.
   virtual std::string origin() const = 0;
   /// Returns the rollouts of batch `batch`, with rewards or advantages: `num_groups` complete
-  /// groups, the rollouts of a group one after another. `policy_version`: number of updates of the
-  /// policy so far. The result counts on rank 0 only. Called with ascending numbers; the first call
-  /// after a restart may have any number. `is_begun`: some updates have used the batch already,
-  /// before a restart. nullopt, on rank 0: the run was asked to stop. Throws UserError on any rank.
-  /// Collective.
+  /// groups, with the rollouts of a group next to each other. `policy_version`: number of updates
+  /// of the policy so far. The result is valid on rank 0 only. Called with ascending numbers; the
+  /// first call after a restart may have any number. `is_begun`: some updates have used the batch
+  /// already, before a restart. nullopt, on rank 0: the run was asked to stop. Throws UserError on
+  /// any rank. Collective.
   virtual std::optional<std::vector<Rollout>> make(int64_t batch, int64_t num_groups,
                                                    int64_t policy_version, bool is_begun) = 0;
 };

@@ -27,15 +27,15 @@ class RolloutsAhead {
   using Job = std::function<std::optional<std::vector<Rollout>>(const Waiting& waiting)>;
 
   RolloutsAhead() = default;
-  /// Stops the job that runs, and leaves out the others.
+  /// Stops the running job, and drops the others.
   ~RolloutsAhead();
   RolloutsAhead(const RolloutsAhead&) = delete;
   RolloutsAhead& operator=(const RolloutsAhead&) = delete;
 
   void add(int64_t batch, Job job);
-  /// Waits for the rollouts of a batch that was added. Says the lines of all jobs. nullopt:
-  /// `waiting.stops` returned true; the jobs are then stopped. Throws the error of this job or an
-  /// earlier one.
+  /// Waits for the rollouts of an added batch. Passes the lines of all jobs to `waiting.say`.
+  /// nullopt: `waiting.stops` returned true; the jobs are then stopped. Throws the error of this
+  /// job or an earlier one.
   std::optional<std::vector<Rollout>> take(int64_t batch, const Waiting& waiting);
 
  private:

@@ -114,8 +114,8 @@ RunData read_data(const RowSettings& config, const ModelConfig& model,
   if (!rows.eval.empty()) eval = encoded_from(rows.eval);
   if (writes_time(config.data, tokenizer)) {
     events.say(
-        fmt::format("The model's chat template asks for the date (strftime_now): in every row of "
-                    "this run, also where it is resumed, that is {}.",
+        fmt::format("The model's chat template prints the date (strftime_now). In every row of "
+                    "this run, also after a resume, the time is {}.",
                     template_time.text));
   }
   data.chat = saved_chat(config.data, stage, tokenizer, template_time);

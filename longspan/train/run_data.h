@@ -43,8 +43,8 @@ RunData read_data(const RowSettings& config, const ModelConfig& model,
 /// Returns a hash of all tokens, labels, columns, positions and desirabilities, in order.
 std::string fingerprint_of(const ExampleSet& examples);
 
-/// Throws if ranks read different models: each rank reads its own machine's files, which also
-/// determine whether there is an untied head (load_folder_config). Collective.
+/// Throws if ranks read different models: each rank reads the files on its own machine, which also
+/// determine whether the head is untied (load_folder_config). Collective.
 void require_same_model(const Group& world, const ModelConfig& model);
 
 /// Throws if ranks hold different data; all ranks of a sequence group must hold the same rows.

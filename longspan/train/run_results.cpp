@@ -85,7 +85,7 @@ bool RunResults::save_record(const RunRecord& record) {
   } catch (const std::exception& error) {
     if (workers_.is_main() && is_agreed(workers_.world(), error)) {
       model_.events().say(
-          fmt::format("warning: {}; what tells of the run cannot be written.", where));
+          fmt::format("warning: {}; the logs and results of the run cannot be written.", where));
     }
     throw;
   }

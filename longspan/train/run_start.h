@@ -31,9 +31,9 @@ struct RunStart {
   std::string folder() const { return resumed ? resumed->folder : ""; }
 };
 
-/// Returns the time of the run, chosen by rank 0: the checkpoint's time, or the present time. A
-/// checkpoint of an earlier version has no such time; the time of its save is then the time of the
-/// run. Collective.
+/// Returns the time of the run, chosen by rank 0: the checkpoint's time, or the present time. For a
+/// checkpoint of an earlier version, which has no such time: the time at which the checkpoint was
+/// saved. Collective.
 LocalTime template_time_of_run(const Group& world, const std::optional<ResumePoint>& resumed);
 
 /// Completes `start`, which already has its launch, its identity without contents, and the

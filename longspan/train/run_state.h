@@ -1,4 +1,4 @@
-// The state of a run besides its model that a checkpoint must restore: the optimizer's state, the
+// The state of a run that a checkpoint must restore, without the model: the optimizer's state, the
 // position in the example source, and the averages since the last log line.
 #pragma once
 

@@ -180,8 +180,8 @@ std::optional<std::vector<Rollout>> SampledRollouts::made_by_rank_0(int64_t batc
     for (int64_t one = next_; one <= last; ++one) needs_answers |= !has_file(one);
     if (is_begun && needs_answers && !has_file(batch)) {
       throw UserError(fmt::format(
-          "{}: the file is missing, and the checkpoint is amid the updates on its rollouts. Give "
-          "the file, or resume from another checkpoint.",
+          "{}: the file is missing, and the checkpoint was saved between updates on the file's "
+          "rollouts. Give the file, or resume from another checkpoint.",
           file_of(batch)));
     }
   });

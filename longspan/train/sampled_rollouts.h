@@ -11,14 +11,14 @@
 
 namespace longspan {
 
-/// Every batch takes the next questions, in an order that is drawn anew in each pass over the data
-/// set. Rank 0 writes each batch into `folder` (JSON lines, docs/rollouts.md) before the batch is
-/// used.
+/// Every batch takes the next questions. Each pass over the data set has its own order of
+/// questions. Rank 0 writes each batch into `folder` (JSON lines, docs/rollouts.md) before the
+/// batch is used.
 ///
-/// A run that goes on reads a batch from its file where the batch cannot be sampled again: if some
-/// updates have used the batch already, or if the source gives other answers each time. A run goes
-/// on from a checkpoint, or from a start that ended before its first checkpoint. Any other run
-/// moves the folder away.
+/// A continued run reads a batch from its file if the batch cannot be sampled again: if some
+/// updates have used the batch already, or if the source gives different answers each time. A run
+/// continues from a checkpoint, or from a start that ended before its first checkpoint. Any other
+/// run moves the folder away.
 class SampledRollouts final : public RolloutMaker {
  public:
   struct Parts {
@@ -29,10 +29,10 @@ class SampledRollouts final : public RolloutMaker {
     const Tokenizer& tokenizer;
     std::string folder;
     bool resumed;          // from a checkpoint
-    bool goes_on;          // the same command, run again, goes on where it ended
+    bool goes_on;          // the same command, run again, continues the run
     std::string identity;  // digest_of(RunIdentity); empty: not known
     int64_t seed;
-    bool shuffles;        // the questions, anew in each pass over the data set
+    bool shuffles;        // a new random order of questions in each pass over the data set
     int64_t cutoff_len;   // most tokens of a question and its answer
     int64_t num_batches;  // of the whole run
   };
@@ -82,7 +82,7 @@ class SampledRollouts final : public RolloutMaker {
                                                   int64_t policy_version, bool is_begun);
   std::optional<std::vector<Rollout>> made_by_rank_0(int64_t batch, int64_t num_groups,
                                                      int64_t policy_version, bool is_begun);
-  /// Begins with the batches up to `last` that have not begun.
+  /// Starts all batches up to `last` that have not been started.
   void begin_up_to(int64_t last, int64_t num_groups, int64_t policy_version);
   /// Refuses rollouts of a file that are older than max_staleness allows.
   void check_age(int64_t batch, const std::vector<Rollout>& rollouts, int64_t policy_version) const;

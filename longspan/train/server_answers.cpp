@@ -92,7 +92,7 @@ bool ServerAnswers::tell(int64_t version, const std::string& path, const Waiting
     case UpdateWay::kCommand:
       return change_in_place(version, path, waiting);
   }
-  throw std::logic_error("a way of no kind to update a server");
+  throw std::logic_error("an unknown way to update a server");
 }
 
 bool ServerAnswers::change_in_place(int64_t version, const std::string& path,

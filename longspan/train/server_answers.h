@@ -15,13 +15,13 @@
 
 namespace longspan {
 
-/// Rank 0 talks to the server. Answers and weights may cross: a server that changes its weights in
-/// place may end an answer with newer weights than it began with.
+/// Rank 0 talks to the server. If a server changes its weights in place, the end of an answer may
+/// come from newer weights than its beginning.
 class ServerAnswers final : public AnswerSource {
  public:
   struct Parts {
     RolloutRun run;
-    std::string model;  // its name on the server
+    std::string model;  // the model's name on the server
     std::set<int32_t> end_tokens;
     int64_t vocab_size;
     Tokenizer tokenizer;
@@ -40,7 +40,7 @@ class ServerAnswers final : public AnswerSource {
   bool is_of_rank_0() const override { return true; }
 
  private:
-  /// Weights that the server has got.
+  /// Weights that the server has received.
   struct Told {
     int64_t batch, version;
   };
@@ -60,8 +60,8 @@ class ServerAnswers final : public AnswerSource {
   const ServerKind& kind_;
   UpdateWay way_;
   ServerClient client_;
-  std::string adapters_;   // the beginning of their names, unlike those of other runs
-  std::deque<Told> told_;  // the oldest first; the server has the last one, and named ones of all
+  std::string adapters_;   // prefix of the adapters' names, different in each run
+  std::deque<Told> told_;  // oldest first; on the server: the last, or with names_versions() all
 };
 
 }  // namespace longspan

@@ -87,8 +87,8 @@ RunData data_in(InputFile input) {
   return data;
 }
 
-/// Returns the first rank whose machine is that of this rank. Each text is a machine and a path in
-/// two lines. No rank shares an unknown machine.
+/// Returns the first rank on this rank's machine. Each text is a machine and a path in two lines.
+/// No rank shares an unknown machine.
 int first_of_machine(const std::vector<std::string>& offers, int own_rank) {
   const std::string machine = offers[own_rank].substr(0, offers[own_rank].find('\n') + 1);
   if (machine == "\n") return own_rank;

@@ -24,7 +24,7 @@ struct StepResult {
   bool interrupted = false;  // abandoned without an update
   bool skipped = false;      // no update, since loss or gradients were not finite
   bool stops = false;        // the last step: a rank was told to save and end
-  bool left_out = false;     // not begun: the run was told to save and end while rows were made
+  bool left_out = false;     // not begun: while rows were made, the run was told to save and end
 };
 
 class TrainingStep {

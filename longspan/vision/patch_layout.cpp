@@ -13,7 +13,7 @@ at::Tensor indices(const std::vector<int64_t>& values, at::Device device) {
   return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong)).to(device);
 }
 
-/// Appends a block of patches that attend to each other, behind those before.
+/// Appends a block of patches that attend to each other.
 void append_run(std::vector<Block>& blocks, int64_t begin, int64_t length) {
   blocks.push_back({.q_begin = begin,
                     .q_length = length,

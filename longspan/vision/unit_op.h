@@ -12,8 +12,8 @@
 
 namespace longspan {
 
-/// One use of a unit: a forward and at most one backward. The parameters' values are there during
-/// the forward and during the backward.
+/// One use of a unit: a forward and at most one backward. The parameters' values are in memory
+/// during the forward and during the backward.
 class UnitOp {
  public:
   virtual ~UnitOp() = default;
@@ -49,14 +49,14 @@ using PartFunction = std::function<at::Tensor(int64_t part, const at::Tensor& x,
                                               const std::vector<at::Tensor>& values)>;
 
 /// As recomputed(), for an input in parts. y has the rows of all parts. The operation ignores its
-/// argument x. An input of one part is saved. Of several parts, one part exists at a time, and the
-/// backward reads the parts again.
+/// argument x. If the input is one part, this part is saved. If the input has several parts, one
+/// part exists at a time, and the backward reads the parts again.
 std::unique_ptr<UnitOp> recomputed_by_parts(InputParts input, PartFunction function,
                                             std::vector<at::Tensor> parameters);
 
 /// The unit of the operation, and the neighbouring units, as ParameterHooks needs them.
 struct UnitUse {
-  ParameterHooks* hooks;  // null: parameters are always there
+  ParameterHooks* hooks;  // null: parameters are always in memory
   int unit;
   int next, below;  // units used after this unit in the forward and in the backward; -1: none
 };

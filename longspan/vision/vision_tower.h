@@ -22,7 +22,7 @@ struct VisionOptions {
   at::ScalarType compute_dtype = at::kFloat;  // as DecoderOptions::compute_dtype
   /// Computes the attention within frames and windows, on the parameters' device.
   const BlockKernel* kernel = &cpu_block_kernel();
-  bool gradient_checkpointing = true;  // of each block; attention's output is saved all the same
+  bool gradient_checkpointing = true;  // per block; the attention's output is saved in any case
   /// Stores the tensors that checkpointing saves; null: they stay on the device. Must outlive the
   /// tower and its graphs.
   ActivationStore* activation_store = nullptr;
@@ -30,7 +30,8 @@ struct VisionOptions {
   ParameterHooks* parameter_hooks = nullptr;
   int first_unit = 0;       // ModelSpec::vision_unit()
   double lora_scale = 0.0;  // for LoRA adapters among the parameters (models/lora.h)
-  /// Most bytes of pixels that exist at a time. A picture with more bytes exists alone.
+  /// Limit of the bytes of pixels that exist at a time. A picture with more bytes is processed
+  /// alone.
   int64_t part_bytes = kPixelPartBytes;
 };
 
@@ -40,7 +41,7 @@ using PatchSource = std::function<at::Tensor(size_t begin, size_t end)>;
 
 class VisionTower {
  public:
-  /// Takes its parameters by name among those of a model.
+  /// Selects the tower's parameters by name from a model's parameters.
   VisionTower(const VisionSpec& vision, const std::vector<NamedTensor>& parameters,
               const VisionOptions& options);
   ~VisionTower();

@@ -111,7 +111,7 @@ def test_alone(tmp_path):
         (["--methods", "ulysses", "--heads", "7", "--kv-heads", "1"], "Modes that can split them"),
         (["--heads", "6", "--kv-heads", "4"], "must divide"),
         (["--tokens", "100", "--documents", "60,60"], "120 tokens"),
-        (["--tokens", "4", "--documents", "5"], "cannot fill"),
+        (["--tokens", "4", "--documents", "5"], "are too few for"),
         (["--dtype", "fp16"], "choose fp32 or bf16"),
         (["--wave", "2"], "nearest is --waves"),
         (["--tokens", "many"], "whole number"),

@@ -174,9 +174,9 @@ def test_a_resumed_run_reads_its_files(models, tmp_path):
         file = whole.output_dir / "rollouts" / "batch-000001.jsonl"
         text = file.read_text()
         file.unlink()
-        refuse("batch-000001.jsonl: the file is missing, and the checkpoint is amid the updates on its rollouts")
+        refuse("batch-000001.jsonl: the file is missing, and the checkpoint was saved between updates on the file's rollouts")
         file.write_text("".join(json.dumps(json.loads(row) | dict(reward=1)) + "\n" for row in text.splitlines()))
-        refuse("are not those of the run that saved the checkpoint")
+        refuse("differ from the rollouts of the run that saved the checkpoint")
         file.write_text("".join(text.splitlines(True)[1:]))
         refuse(f"does not have {GROUPS} groups of {GENERATIONS} rollouts each")
 
@@ -223,7 +223,7 @@ def test_a_fault_ahead_ends_the_run(models, tmp_path):
 @pytest.mark.parametrize("keys, sentence", [
     (dict(rollout_url=""), "rollout_url is missing"),
     (dict(rollout_update=None), "rollout_update is missing"),
-    (dict(rollout_update="disk"), "rollout_update: disk is for a server that can load a model anew (sglang, transformers)"),
+    (dict(rollout_update="disk"), "rollout_update: disk is for a server that can load weights from a folder (sglang, transformers)"),
     (dict(rollout_update="lora"), "rollout_update: lora is for finetuning_type: lora"),
     (dict(rollout_update="command"), "rollout_update: command wants rollout_update_command"),
     (dict(rollout_server="sglang", rollout_model="base"), "rollout_model: base has no effect with a rollout_server whose"),

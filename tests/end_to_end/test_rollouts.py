@@ -111,7 +111,7 @@ def test_file_of_rollouts(ranks, models, tmp_path):
     refused = Running(file_settings(models, tmp_path, "half", **keys,
                                     resume_from_checkpoint=str(tmp_path / "half" / "checkpoint-2")), ranks).wait()
     assert set(refused.statuses) != {0}
-    assert refused.text.count("are not those of the run that saved the checkpoint") == 1
+    assert refused.text.count("differ from the rollouts of the run that saved the checkpoint") == 1
 
 
 @pytest.mark.parametrize("keys, ranks", [
@@ -135,7 +135,7 @@ def test_a_step_without_a_trained_token(keys, ranks, models, tmp_path):
 
 @pytest.mark.parametrize("fields, keys, sentence", [
     (dict(advantage=[0.5, -0.5], reward=None), dict(loss_type="gspo"), "line 1: advantage differs among the tokens"),
-    (dict(advantage=0.5, reward=None), dict(loss_type="rloo", beta=0.1), "line 1: the rollout has an advantage in the"),
+    (dict(advantage=0.5, reward=None), dict(loss_type="rloo", beta=0.1), "line 1: the rollout has an advantage instead of a reward"),
     (dict(token_ids=[5] * 70, mask=[0] * 69 + [1]), {}, "line 1: the rollout has 70 tokens, more than cutoff_len 64"),
     (dict(rewad=1), {}, "line 1: rewad is no field of a rollout"),
     ({}, dict(max_steps=5, rollout_timeout=0), "the file has 0 complete groups for a step that needs 1"),

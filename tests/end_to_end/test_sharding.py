@@ -244,8 +244,8 @@ def test_muon(train):
 
 @pytest.mark.parametrize("keys, message", [
     (dict(zero_stage=3, zero_shard_size=3), "zero_shard_size: 3 does not divide the number of processes, 2"),
-    (dict(zero_shard_size=2), "zero_shard_size says how many processes divide a copy of the states; it wants zero_stage"),
-    (dict(zero_stage=2, offload_params=True), "offload_params fetches parameters as they are used, which is zero_stage: 3"),
+    (dict(zero_shard_size=2), "zero_shard_size is the number of processes that share a copy of the states; it wants zero_stage"),
+    (dict(zero_stage=2, offload_params=True), "offload_params gathers parameters for each use, as zero_stage: 3 does; set zero_stage: 3"),
     (dict(zero_stage=4), "zero_stage: 4 was given"),
 ])
 def test_refused_keys(keys, message, models, data, tmp_path):

@@ -49,7 +49,7 @@ class BackwardOrder {
   std::vector<size_t> run_of_task_;
   int64_t keys_end_ = 0;              // end of the keys of the runs so far
   int64_t num_cells_, num_kv_heads_;  // a cell: kQueryTile queries of one kv head
-  std::unique_ptr<Count[]> turns_;    // [kv head, cell]: number of tasks that have added there
+  std::unique_ptr<Count[]> turns_;    // [kv head, cell]: number of tasks that have added
   std::unique_ptr<Count[]> done_;     // [task, kv head]: 1 after the task has added to dk and dv
 };
 

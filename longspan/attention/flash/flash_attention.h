@@ -11,7 +11,7 @@ namespace longspan::flash {
 bool supports(const at::Tensor& q_TNH, const at::Tensor& v_SMH);
 
 /// Returns the tile code for cpu_capability(): the widest instruction set of this processor, or a
-/// narrower set if the environment asks for a narrower set.
+/// narrower set that the environment requests.
 const Tiles& best_tiles();
 
 /// Same contract as BlockKernel::forward_round(). Reads scale and softcap of the spec; the blocks

@@ -1,10 +1,10 @@
-// Tile code of flash attention (FlashAttention-2, arXiv 2307.08691), included by one .cpp for each
-// instruction set, which defines INSTRUCTIONS (its name), LANES (floats of a vector register),
-// PANEL (vector registers in a row of a micro-tile) and ROWS (rows of a micro-tile). The code uses
-// the compiler's vector extension. All code is in an unnamed namespace and calls no library
-// template (flash_tasks.h gives the reason). G: query heads of one kv head, K: elements of a head
-// of queries and keys, V: elements of a head of values and outputs, BQ, BK: sizes of a query tile
-// and a key tile.
+// Tile code of flash attention (FlashAttention-2, arXiv 2307.08691). One .cpp for each instruction
+// set includes this file. The .cpp defines INSTRUCTIONS (the set's name), LANES (floats of a vector
+// register), PANEL (vector registers in a row of a micro-tile) and ROWS (rows of a micro-tile). The
+// code uses the compiler's vector extension. All code is in an unnamed namespace and calls no
+// library template (flash_tasks.h gives the reason). G: query heads of one kv head, K: elements of
+// a head of queries and keys, V: elements of a head of values and outputs, BQ, BK: sizes of a query
+// tile and a key tile.
 #pragma once
 
 #include "longspan/attention/flash/flash_tasks.h"
@@ -23,8 +23,8 @@ inline void cap_row(float* scores, int64_t padded, float cap) {
     store(scores + j, limit * tanh_of(load(scores + j) * inverse));
 }
 
-/// Returns the end of the range of keys in [key, key + count) that query `query` of a task sees,
-/// relative to `key`. The range begins at hidden().
+/// Query `query` of a task sees a range of the keys [key, key + count). Returns the end of this
+/// range, relative to `key`. The range begins at hidden().
 inline int64_t visible(const Task& task, int64_t query, int64_t key, int64_t count) {
   if (!task.causal) return count;
   return larger(0, smaller(count, query + task.offset - key + 1));

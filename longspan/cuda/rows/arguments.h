@@ -5,25 +5,26 @@
 
 namespace longspan::cuda {
 
-/// Most numbers of one memory access: 16 bytes of fp32, or of bf16.
+/// Largest number of elements in one memory access: 16 bytes of fp32, or of bf16.
 inline constexpr int kFp32Vector = 4, kBf16Vector = 8;
-/// Threads of a block that takes several rows, or only part of a row.
+/// Threads of a block that processes several rows, or only part of a row.
 inline constexpr int kBlockThreads = 256;
-/// Limits of the kernels of norms, which read vectors of V numbers: vectors that each thread holds
-/// in registers, and threads of a block.
+/// Limits of the norm kernels, which read vectors of V elements: vectors in the registers of a
+/// thread, and threads of a block.
 template <int V>
 inline constexpr int kVectorsOfThread = V == 1 ? 8 : 4;
 template <int V>
 inline constexpr int kMostThreads = V == 1 ? 1024 : 512;
 inline constexpr int kMostWarps = 1024 / 32;
-/// Vectors of a row that each thread takes in the cross-entropy's gradient.
+/// Vectors of a row that each thread processes in the cross-entropy's gradient.
 inline constexpr int kLogitVectorsOfThread = 4;
-/// Numbers or vectors that each thread takes at a time in the log-sum-exp.
+/// Elements or vectors that each thread processes at a time in the log-sum-exp.
 inline constexpr int kLogitScalarsAtOnce = 16, kLogitVectorsAtOnce = 8;
-/// Most threads of a block in the kernels of the log-sum-exp and of the cross-entropy's gradient.
+/// Largest number of threads of a block in the kernels of the log-sum-exp and of the
+/// cross-entropy's gradient.
 inline constexpr int kLogitThreads = 512;
 
-/// Rows that a dropout thread takes, for one vector of columns.
+/// Rows that a dropout thread processes, for one vector of columns.
 inline constexpr int kDropOutRows = 8;
 /// The bits of a hash that dropout compares.
 inline constexpr unsigned long long kHashMask = (1ull << 53) - 1;
@@ -35,7 +36,7 @@ inline constexpr int kSumColumns = 32, kSumParts = 16;
 /// bytes that these threads share.
 inline constexpr int kTileRows = 128, kTileColumns = 128, kTileDepth = 32, kGemmThreads = 256;
 inline constexpr int kGemmSharedBytes = 34816;
-/// Most products that a gemm of rows adds up: gate, up, and an adapter of each.
+/// Largest number of products in the sum of one gemm of rows: gate, up, and an adapter of each.
 inline constexpr int kMostFactors = 4;
 
 struct NormForward {
@@ -88,7 +89,7 @@ struct Rotate {
   float sign;
 };
 
-/// Pairs of vectors that each thread holds in the kernel that norms and rotates heads.
+/// Pairs of vectors per thread in the kernel that normalizes and rotates heads.
 inline constexpr int kPairsOfThread = 2;
 
 struct NormRotate {

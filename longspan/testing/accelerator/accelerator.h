@@ -1,6 +1,6 @@
 // A simulated accelerator, for tests of device code on machines without an accelerator: ATen's
 // device type PrivateUse1, in the process that calls install(). Its kernels are ATen's CPU kernels.
-// Errors that a GPU shows only sometimes occur here every time, with a message (findings.h):
+// Errors that occur only sometimes on a GPU occur here every time, with a message (findings.h):
 // missing waits between streams, memory that is freed too early, host accesses to memory that the
 // host must not touch.
 #pragma once

@@ -12,8 +12,8 @@
 
 namespace longspan::testing::accelerator {
 
-/// For each stream, the launch up to which everything has ended. Streams are numbered from 0 over
-/// all devices.
+/// For each stream, the last launch that has ended together with all launches before it. Streams
+/// are numbered from 0 over all devices.
 class Clock {
  public:
   bool covers(int stream, uint64_t launch) const { return of(stream) >= launch; }
@@ -22,7 +22,7 @@ class Clock {
     return at < launches_.size() ? launches_[at] : 0;
   }
   void set(int stream, uint64_t launch);
-  /// Makes the clock later than `other` too.
+  /// Sets each stream's launch to the later one of both clocks.
   void join(const Clock& other);
 
  private:

@@ -37,8 +37,8 @@ void report_later(Fault fault, const std::string& text);
 /// Throws an error from report_later().
 void throw_reported();
 
-/// Exit status of a process that an access of the host to device memory has ended, or that ends
-/// with a reported error that was not thrown.
+/// Exit status of a process after a host access to device memory, and of a process that ends with a
+/// reported error that was not thrown.
 inline constexpr int kFaultStatus = 86;
 
 }  // namespace longspan::testing::accelerator

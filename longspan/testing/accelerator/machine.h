@@ -83,13 +83,13 @@ class Machine {
   void goes_on(const Launched& launched, const std::vector<Use>& uses,
                std::function<void()> finish);
 
-  /// Returns a clock after all work that the stream has been given so far.
+  /// Returns a clock that is after all work queued on the stream so far.
   Clock behind(int stream) const;
   /// Makes all later work of the stream wait for the clock.
   void put_after(int stream, const Clock& clock);
   /// Makes the host wait for all work before the clock. Counts the wait under `why`.
   void wait_on_host(const Clock& clock, std::string_view why);
-  /// The host sees, without waiting, that the work before the clock has ended.
+  /// Records that the host knows, without a wait, that the work before the clock has ended.
   void host_sees(const Clock& clock);
   bool host_is_past(const Clock& clock) const;
   /// As behind(), for all streams of a device.

@@ -38,7 +38,7 @@ struct Allocation {
   std::string text() const;
 };
 
-/// Allocates as torch's caching allocators do: freed memory goes to the pool of the stream of its
+/// Allocates like torch's caching allocators: freed memory goes to the pool of the stream of its
 /// allocation, and the next allocation on that stream may reuse it at once. Not thread-safe.
 class Memory {
  public:

@@ -12,8 +12,7 @@ class OperatorHandle;
 namespace longspan::testing::accelerator {
 
 /// Registers a kernel for every ATen operator that has no kernel for the device. Also registers the
-/// operators for which the CPU's kernels are no replacement: memory, copies, and numbers for the
-/// host.
+/// operators that CPU kernels cannot replace: memory, copies, and values for the host.
 void register_operators();
 
 /// Runs any operator by the CPU's kernel on the device's memory, as one launch. Throws FaultError.

@@ -12,7 +12,7 @@ class Store;
 namespace longspan::testing::accelerator {
 
 /// Makes a group whose messages a CPU group carries. As in NCCL:
-/// - It takes only dense tensors of the device that was current when it was made.
+/// - The group accepts only dense tensors of the device that was current when the group was made.
 /// - A collective runs on a stream of the group, after all earlier work of the current stream.
 ///   Work::wait() makes the current stream wait, not the host; a barrier's wait blocks both.
 /// - Messages between startCoalescing and endCoalescing are sent together; without messages,
