@@ -15,6 +15,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Fractions of a rank's mean work. An example whose time is above the fraction gets more ranks.
 /// The first fraction gives each example the fewest ranks that hold it.
 constexpr double kFractions[] = {kNever, 1.0, 0.75, 0.5, 0.25};
+/// A step that ends this much later may have fewer ranks for each example: estimates are not more
+/// exact, and each exchange between ranks that is left out is a gain that they may not know.
+constexpr double kTolerance = 1.03;
 /// Attempts to give one example more ranks.
 constexpr int kAttempts = 64;
 
@@ -76,7 +79,7 @@ class Dealer {
   Timed with(double fraction) const {
     std::vector<Job> jobs = jobs_of(fraction);
     Timed best = dealt(jobs);
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    for (int attempt = 0; attempt < kAttempts && best.dealing.end > kTolerance * mean_; ++attempt) {
       const auto last = static_cast<int>(std::ranges::max_element(best.ends) - best.ends.begin());
       Job* longest = nullptr;
       for (Job& job : jobs) {
@@ -279,12 +282,14 @@ double Dealing::imbalance() const {
 
 Dealing deal(const std::vector<std::vector<int64_t>>& examples, const DealingRules& rules) {
   const Dealer dealer(examples, rules);
-  std::optional<Dealing> best;
+  std::vector<Dealing> dealings;
+  double earliest = kNever;
   for (const double fraction : kFractions) {
-    Dealing dealing = dealer.with(fraction).dealing;
-    if (!best || dealing.end < best->end) best = std::move(dealing);
+    dealings.push_back(dealer.with(fraction).dealing);
+    earliest = std::min(earliest, dealings.back().end);
   }
-  return *std::move(best);
+  return *std::ranges::find_if(
+      dealings, [&](const Dealing& dealing) { return dealing.end <= kTolerance * earliest; });
 }
 
 std::vector<std::optional<size_t>> turns_of(const Dealing& dealing, int rank, bool together) {

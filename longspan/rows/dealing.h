@@ -62,7 +62,8 @@ struct DealingRules {
 /// gets the ranks that are free first (list scheduling, Graham 1969); with `together`, the first
 /// turn with free ranks whose tallest row is at least as tall (first-fit decreasing height, Coffman
 /// 1980). Examples that end last get more ranks, as long as the step ends earlier. Of several
-/// fractions, the result is the dealing that ends first. Examples with equal ranks share rows. The
+/// fractions, the result is the dealing with the fewest ranks for each example that ends about as
+/// early as any. Examples with equal ranks share rows. The
 /// result depends on the arguments only, so all ranks get the same. Throws std::logic_error if an
 /// estimate is not finite.
 Dealing deal(const std::vector<std::vector<int64_t>>& examples, const DealingRules& rules);
