@@ -144,6 +144,12 @@ void check_experts(const Config& config, const Demand& demand) {
          "exchange all tokens of a row at once; remove one of them");
 }
 
+void check_mixing(const DataSettings& config, const Demand& demand) {
+  demand(config.interleave_probs.empty() || config.mix_strategy != "concat",
+         "interleave_probs is for data sets that are interleaved, and mix_strategy is concat; set "
+         "mix_strategy: interleave_under, interleave_over or interleave_once");
+}
+
 void check_packing(const DataSettings& config, const Demand& demand) {
   demand(!config.neat_packing || config.packing.value_or(true),
          "neat_packing: true packs, packing: false does not; keep one");
@@ -353,6 +359,7 @@ std::vector<std::string> problems_of(const Config& config, std::optional<Trainin
   std::ranges::move(problems_of_unused_keys(config, of_run == TrainingRows::kOfDataSet),
                     std::back_inserter(problems));
   check_preferences(config.preferences, demand);
+  check_mixing(config.data, demand);
   check_packing(config.data, demand);
   check_pictures(config, demand);
   check_sharding(config.memory, demand);

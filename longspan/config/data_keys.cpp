@@ -44,11 +44,17 @@ KeySection data_keys() {
   using S = DataSettings;
   using enum OnResume;
   Key dataset = noted(
-      plain("dataset", &S::dataset, kNamed, "Names in dataset_info.json, with commas between."),
-      "Names on a hub work there; here nothing is fetched.");
+      plain("dataset", &S::dataset, kNamed,
+            "Names in dataset_info.json, or paths of files, folders or patterns (data/*.parquet), "
+            "with commas between."),
+      "Names on a hub work there; here nothing is fetched. Paths work here alone.");
   Key eval_dataset = plain("eval_dataset", &S::eval_dataset, kNamed,
                            "Data sets for evaluation, named like those of dataset.");
-  dataset.list = eval_dataset.list = true;
+  Key probabilities = plain("interleave_probs", &S::interleave_probs, kNamed,
+                            "How often a row is drawn from each data set when mix_strategy "
+                            "interleaves: numbers with commas between, whose sum is 1. Left out: "
+                            "in turn.");
+  dataset.list = eval_dataset.list = probabilities.list = true;
   Key val_size =
       number("val_size", &S::val_size, kNamed, 0,
              "Rows of `dataset` that become the validation split: a share below 1, or a count.",
@@ -83,6 +89,12 @@ KeySection data_keys() {
               "The most tokens of a row; longer examples are truncated turn by turn.", kMostTokens),
        number("max_samples", &S::max_samples, kNamed, 1, "The most rows to take from each dataset.",
               kMostSteps),
+       choice("mix_strategy", &S::mix_strategy, kNamed,
+              {"concat", "interleave_under", "interleave_over", "interleave_once"},
+              "How several data sets become one: one after the other, or interleaved until the "
+              "first has no more rows (under), until the last has none (over: others begin again; "
+              "once: each row once)."),
+       probabilities,
        noted(number("preprocessing_num_workers", &S::preprocessing_num_workers, kFree, 1,
                     "Threads that tokenize; left out: one for each core.", kMostProcesses),
              "They are processes there, and one by default."),

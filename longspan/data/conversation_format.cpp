@@ -8,6 +8,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
+#include "longspan/data/column_rows.h"
 #include "longspan/data/csv_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/media_columns.h"
@@ -135,7 +136,16 @@ std::vector<std::string> RowReader::demanded_in_first_row() const {
   return demanded;
 }
 
+void RowReader::require_read(const LeftOutColumn& column, const std::string& path) const {
+  // A field within a column is left out like a key that no code reads.
+  if (column.path != column.column) return;
+  const std::vector<std::string> names = columns_read();
+  if (std::ranges::find(names, column.column) == names.end()) return;
+  throw UserError(fmt::format("dataset {}: {}", entry_.name, refusal_of(column, path)));
+}
+
 void RowReader::finish() const {
+  if (entry_.is_guessed) return;
   const DatasetColumns& columns = entry_.columns;
   std::vector<std::optional<std::string>> demanded = {columns.history, columns.system,
                                                       columns.images, columns.videos};

@@ -10,6 +10,7 @@
 #include "longspan/data/conversation.h"
 #include "longspan/data/dataset_info.h"
 #include "longspan/data/unread_keys.h"
+#include "longspan/text/columns_reader.h"
 
 namespace longspan {
 
@@ -24,6 +25,9 @@ class RowReader {
   /// place, found and wanted values) for wrong tags, values that are not text, roles out of order,
   /// a missing answer, or a kto_tag that is not a boolean.
   Conversation read(const nlohmann::ordered_json& row, const std::string& place);
+
+  /// Throws UserError if the data set's entry names a column that is not read (column_rows.h).
+  void require_read(const LeftOutColumn& column, const std::string& path) const;
 
   /// Must be called after the last row. Throws UserError if no row had a column that
   /// dataset_info.json names.

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/file_kinds.h"
+#include "longspan/text/compressed_file.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/csv_reader.h"
 #include "longspan/text/shown.h"
@@ -131,7 +133,7 @@ std::vector<std::string> column_names(const CsvRecord& header, const std::string
 class TypeReader {
  public:
   TypeReader(const std::string& path, size_t num_columns)
-      : reader_(InputFile(path, "dataset")), num_columns_(num_columns) {
+      : reader_(open_decompressed(path, "dataset")), num_columns_(num_columns) {
     reader_.next(record_);  // the names of the columns
   }
 
@@ -227,7 +229,7 @@ ordered_json row_of(const CsvRecord& record, const std::vector<std::string>& nam
 }  // namespace
 
 bool for_each_csv_row(const std::string& path, const RowTaker& taker) {
-  CsvReader reader(InputFile(path, "dataset"));
+  CsvReader reader(open_decompressed(path, "dataset"));
   CsvRecord record;
   if (!reader.next(record)) return true;
   const std::vector<std::string> names = column_names(record, path);
@@ -247,7 +249,9 @@ bool for_each_csv_row(const std::string& path, const RowTaker& taker) {
 }
 
 std::string csv_reason(const std::string& place, const ordered_json& value) {
-  if (place.find(".csv, line ") == std::string::npos) return "";
+  const size_t name = place.rfind(", line ");
+  if (name == std::string::npos) return "";
+  if (kind_of_file(std::string_view(place).substr(0, name)) != FileKind::kCsv) return "";
   if (value.is_null()) return "; an empty cell, NA, None, null, nan or the like is no value";
   if (!value.is_number() && !value.is_boolean()) return "";
   return fmt::format(

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/conversation_format.h"
 #include "longspan/data/dataset_info.h"
+#include "longspan/data/known_columns.h"
+#include "longspan/data/mixed_order.h"
 #include "longspan/data/permutation.h"
 #include "longspan/data/row_file.h"
 #include "longspan/input/numbers.h"
@@ -53,9 +56,10 @@ double bytes_of(const Conversation& row) {
   return row.rejected ? bytes + bytes_of(*row.rejected) : bytes;
 }
 
-/// Throws where num_samples repeats rows so often that the copies do not fit into memory.
-void require_room_for_samples(const DatasetEntry& entry, const std::vector<Conversation>& rows,
-                              int64_t size) {
+/// Throws the sentence of `refusal`, which gets the needed memory, where `size` rows do not fit
+/// into memory.
+void require_room(const std::vector<Conversation>& rows, int64_t size,
+                  const std::function<std::string(const std::string&)>& refusal) {
   const int64_t num_rows = std::ssize(rows);
   if (size <= num_rows) return;
   double num_bytes = 0;
@@ -63,10 +67,7 @@ void require_room_for_samples(const DatasetEntry& entry, const std::vector<Conve
   num_bytes *= static_cast<double>(size) / static_cast<double>(num_rows);
   const MachineMemory machine = machine_memory();
   if (num_bytes <= static_cast<double>(machine.bytes)) return;
-  throw UserError(fmt::format(
-      "dataset {}: num_samples {} of its {} would take more memory than there is, {}; "
-      "lower num_samples in {}, or set max_samples",
-      entry.name, *entry.num_samples, counted(num_rows, "row"), machine.text(), entry.info_file));
+  throw UserError(refusal(fmt::format("more memory than there is, {}", machine.text())));
 }
 
 std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSettings& config,
@@ -85,7 +86,9 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   };
   const auto take = [&](const nlohmann::ordered_json& row, const std::string& place) {
     try {
-      rows.push_back(reader.read(row, place));
+      rows.push_back(entry.joined == Joined::kNothing
+                         ? reader.read(row, place)
+                         : reader.read(joined_row(row, entry.joined, place), place));
     } catch (const RowError& error) {
       return refuse(error.what());
     }
@@ -94,9 +97,13 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   const auto note = [&](const std::string& sentence) {
     notes.push_back(fmt::format("dataset {}: {}", entry.name, sentence));
   };
+  for (const std::string& sentence : entry.notes) note(sentence);
+  const auto leave_out = [&](const LeftOutColumn& column, const std::string& path) {
+    reader.require_read(column, path);
+  };
   for (const std::string& file : entry.files) {
     if (!wants_more()) break;
-    for_each_row(file, unwraps_data(entry.columns), {take, refuse, note});
+    for_each_row(file, unwraps_data(entry.columns), {take, refuse, note, leave_out});
   }
   const int64_t num_rows = std::ssize(rows) + bad.count();
   if (num_rows == 0) {
@@ -113,7 +120,13 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   if (entry.num_samples && !rows.empty()) {
     // Takes all rows in random order, repeatedly if needed. max_samples takes the first of them.
     const int64_t size = std::min(*entry.num_samples, config.max_samples.value_or(INT64_MAX));
-    require_room_for_samples(entry, rows, size);
+    require_room(rows, size, [&](const std::string& needed) {
+      return fmt::format(
+          "dataset {}: num_samples {} of its {} would take {}; lower num_samples in {}, or set "
+          "max_samples",
+          entry.name, *entry.num_samples, counted(std::ssize(rows), "row"), needed,
+          entry.info_file);
+    });
     std::vector<Conversation> sample;
     for (int64_t round = 0; std::ssize(sample) < size; ++round) {
       for (int64_t i : seeded_permutation(std::ssize(rows), seed, kSampleStream - round)) {
@@ -156,13 +169,33 @@ std::vector<Conversation> read_conversations(const DataSettings& config, const S
                                              int64_t seed, const std::string& dataset_names,
                                              std::vector<std::string>& notes) {
   std::vector<Conversation> all;
+  std::vector<int64_t> sizes;
+  const MixStrategy strategy = mix_strategy_of(config);
   for (DatasetEntry& entry :
        read_dataset_info(config.dataset_dir, dataset_names, std::string(stage.name))) {
     entry.media_dir = config.media_dir.empty() ? config.dataset_dir : config.media_dir;
     std::vector<Conversation> rows = read_dataset(entry, config, seed, notes);
+    if (rows.empty() && strategy != MixStrategy::kConcat) {
+      throw UserError(fmt::format(
+          "dataset {}: on_bad_row: skip leaves no row of it, and mix_strategy: {} wants one; "
+          "remove the data set",
+          entry.name, config.mix_strategy));
+    }
+    sizes.push_back(std::ssize(rows));
     std::ranges::move(rows, std::back_inserter(all));
   }
-  return all;
+  if (strategy == MixStrategy::kConcat || sizes.size() < 2) return all;
+  const std::vector<double> probabilities = interleave_probs_of(config, std::ssize(sizes));
+  const std::vector<int64_t> order = mixed_order(strategy, sizes, probabilities, seed);
+  require_room(all, std::ssize(order), [&](const std::string& needed) {
+    return fmt::format(
+        "mix_strategy: {} takes {} of {}, which would take {}; set mix_strategy: interleave_once",
+        config.mix_strategy, counted(std::ssize(order), "row"), all.size(), needed);
+  });
+  std::vector<Conversation> mixed;
+  mixed.reserve(order.size());
+  for (const int64_t place : order) mixed.push_back(all[static_cast<size_t>(place)]);
+  return mixed;
 }
 
 std::vector<Conversation> read_conversations(const DataSettings& config, const Stage& stage,
@@ -184,10 +217,10 @@ RunRows read_run_rows(const DataSettings& config, const Stage& stage, int64_t se
 }
 
 void check_dataset_files(const DataSettings& config, const Stage& stage) {
-  const std::string name(stage.name);
-  if (!config.dataset.empty()) read_dataset_info(config.dataset_dir, config.dataset, name);
-  if (!config.eval_dataset.empty()) {
-    read_dataset_info(config.dataset_dir, config.eval_dataset, name);
+  for (const std::string& names : {config.dataset, config.eval_dataset}) {
+    if (names.empty()) continue;
+    const auto entries = read_dataset_info(config.dataset_dir, names, std::string(stage.name));
+    interleave_probs_of(config, std::ssize(entries));
   }
 }
 

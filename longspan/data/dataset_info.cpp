@@ -7,10 +7,15 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "longspan/base/names.h"
 #include "longspan/base/user_error.h"
+#include "longspan/data/conversation_format.h"
+#include "longspan/data/dataset_files.h"
+#include "longspan/data/fetch_command.h"
+#include "longspan/data/known_columns.h"
 #include "longspan/data/row_file.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
@@ -30,13 +35,19 @@ constexpr std::pair<const char*, Formatting> kFormattings[] = {{"alpaca", Format
                                                                {"sharegpt", Formatting::kShareGpt},
                                                                {"openai", Formatting::kOpenAi}};
 
+void take_files(DatasetEntry& entry, DatasetFiles found) {
+  entry.files = std::move(found.files);
+  if (!found.note.empty()) entry.notes.push_back(std::move(found.note));
+}
+
 /// Reads one entry. `fail` throws a message that begins with the entry's place.
 class EntryReader {
  public:
-  EntryReader(DatasetEntry& entry, const json& values, const Stage& stage)
-      : entry_(entry), values_(values), stage_(stage) {}
+  EntryReader(DatasetEntry& entry, const json& values, const Stage& stage,
+              const std::string& dataset_dir)
+      : entry_(entry), values_(values), stage_(stage), dataset_dir_(dataset_dir) {}
 
-  void read(const std::string& dataset_dir) {
+  void read() {
     if (!values_.is_object()) fail("wanted is an object with a file_name");
     refuse_unsupported();
     entry_.kind = stage_.rows;
@@ -54,7 +65,7 @@ class EntryReader {
         fail("num_samples: wanted is a whole number, at least 1");
       }
     }
-    find_files(dataset_dir);
+    find_files();
   }
 
  private:
@@ -65,13 +76,21 @@ class EntryReader {
   void refuse_unsupported() const {
     static const std::vector<std::string> known = {"file_name", "formatting",  "columns", "tags",
                                                    "split",     "num_samples", "ranking"};
-    static const std::vector<std::string> unsupported = {
-        "hf_hub_url",      "ms_hub_url", "om_hub_url", "script_url",
-        "cloud_file_name", "subset",     "folder"};
+    static const std::vector<std::string> fetched = {"hf_hub_url", "ms_hub_url", "om_hub_url",
+                                                     "script_url", "cloud_file_name"};
+    static const std::vector<std::string> unsupported = {"subset", "folder"};
+    for (const std::string& key : fetched) {
+      if (const auto value = values_.find(key); value != values_.end() && !value->is_null()) {
+        refuse_to_fetch(key, *value);
+      }
+    }
     for (const auto& [key, value] : values_.items()) {
       if (std::ranges::find(known, key) != known.end() || value.is_null()) continue;
       if (std::ranges::find(unsupported, key) != unsupported.end()) {
-        fail(fmt::format("{} is known but not supported; fetch the files and give file_name", key));
+        fail(
+            fmt::format("{} is known but not supported: it chooses files of a hub. Name the files "
+                        "themselves in file_name",
+                        key));
       }
       fail(fmt::format("unknown key {}; {}", shortened(key, 60),
                        suggestion(key, known, "known key")));
@@ -79,6 +98,15 @@ class EntryReader {
     if (values_.value("split", json("train")) != "train") {
       fail("split: only train is supported; files have no other splits");
     }
+  }
+
+  [[noreturn]] void refuse_to_fetch(const std::string& key, const json& value) const {
+    const std::string command =
+        value.is_string() ? fetch_command(key, value.get<std::string>(), dataset_dir_, entry_.name)
+                          : "";
+    fail(fmt::format(
+        "{}: nothing is fetched during a run; {}", key,
+        command.empty() ? "fetch the files before, and give their place in file_name" : command));
   }
 
   void read_formatting() {
@@ -257,70 +285,109 @@ class EntryReader {
     }
   }
 
-  void find_files(const std::string& dataset_dir) {
+  void find_files() {
     const auto name = values_.find("file_name");
     if (name == values_.end() || !name->is_string()) fail("file_name is missing");
     entry_.file_name = name->get<std::string>();
-    const fs::path path = fs::path(dataset_dir) / entry_.file_name;  // an absolute name stays
-    std::error_code error;
-    if (fs::is_directory(path, error)) {
-      for (const auto& file : fs::directory_iterator(path, error)) {
-        if (file.path().filename().string().starts_with(".")) continue;
-        if (file.is_regular_file(error)) entry_.files.push_back(file.path().string());
-      }
-      std::ranges::sort(entry_.files);
-      if (entry_.files.empty()) fail(fmt::format("there are no files in {}", path.string()));
-    } else if (is_there(path)) {
-      entry_.files.push_back(path.string());
-    } else {
-      fail(fmt::format("there is no file {}", path.string()));
+    try {
+      // An absolute name stays.
+      take_files(entry_, find_dataset_files(fs::path(dataset_dir_) / entry_.file_name));
+    } catch (const UserError& error) {
+      fail(error.what());
     }
-    for (const std::string& file : entry_.files) {
-      const std::string ending = fs::path(file).extension().string();
-      static const std::vector<std::string> supported = {".json", ".jsonl", ".csv", ".txt"};
-      if (std::ranges::find(supported, ending) != supported.end()) continue;
-      static const std::vector<std::string> unsupported = {".parquet", ".arrow"};
-      const bool is_known = std::ranges::find(unsupported, ending) != unsupported.end();
-      fail(fmt::format("{}: {} files are {}; json, jsonl, csv and txt are read", file,
-                       ending.empty() ? "such" : ending.substr(1),
-                       is_known ? "known but not supported" : "not known"));
-    }
-    for (const std::string& file : entry_.files) require_readable_file(file, "dataset", kAnySize);
   }
 
   DatasetEntry& entry_;
   const json& values_;
   const Stage& stage_;
+  const std::string& dataset_dir_;
 };
+
+/// Returns dataset_info.json; an empty object where there is no such file.
+json read_info(const std::string& info_file) {
+  if (!is_there(info_file)) return json::object();
+  refuse_utf16(info_file);
+  json info = read_json_file(info_file, "dataset list");
+  if (!info.is_object()) throw UserError(fmt::format("{}: wanted is an object", info_file));
+  return info;
+}
+
+[[noreturn]] void refuse_name(const std::string& name, const json& info,
+                              const std::string& info_file) {
+  if (!is_there(info_file)) {
+    throw UserError(fmt::format(
+        "there is no {}. It says where datasets lie, for example\n  {{\"{}\": {{\"file_name\": "
+        "\"my_rows.json\"}}}}\nSet dataset_dir to the folder that holds it, or give the path of a "
+        "file of rows in dataset.",
+        info_file, name));
+  }
+  std::vector<std::string> known;
+  for (const auto& item : info.items()) known.push_back(item.key());
+  throw UserError(
+      fmt::format("{}: there is no dataset {}{}", info_file, name,
+                  known.empty() ? "; the file is empty" : "; " + suggestion(name, known)));
+}
+
+/// Reads a data set that is named by its path.
+void read_path(DatasetEntry& entry, const std::string& dataset_dir, const Stage& stage) {
+  fs::path path = entry.name;
+  if (!has_dataset_files(path)) path = fs::path(dataset_dir) / path;
+  if (!has_dataset_files(path)) {
+    const bool may_be_on_hub = std::ranges::count(entry.name, '/') == 1;
+    const std::string fetch =
+        may_be_on_hub ? fetch_command("hf_hub_url", entry.name, dataset_dir, path.stem().string())
+                      : "";
+    throw UserError(
+        fmt::format("dataset {}: there is no such file, neither here nor in {}, and no entry of "
+                    "that name in {}{}",
+                    entry.name, dataset_dir, entry.info_file,
+                    fetch.empty() ? "" : ". If it is on Hugging Face's hub, " + fetch));
+  }
+  const DatasetFiles found = find_dataset_files(path);
+  const std::optional<nlohmann::ordered_json> row = first_row(found.files.front());
+  if (!row) throw UserError(fmt::format("dataset {}: there are no rows in it", entry.name));
+  const std::optional<KnownColumns> known = known_columns(*row, stage.rows);
+  json values = known ? parse_json(known->entry, entry.name) : json::object();
+  values["file_name"] = fs::absolute(path).string();
+  if (!known) {
+    entry.kind = stage.rows;
+    entry.file_name = values["file_name"];
+    std::vector<std::string> names;
+    for (const auto& item : row->items()) names.push_back(item.key());
+    DatasetEntry named = entry;
+    named.name = path.stem().string();
+    throw UserError(fmt::format(
+        "dataset {}: its columns ({}) do not say how rows of stage {} are read. Write an entry in "
+        "{}, and give its name in dataset, for example\n  {}",
+        entry.name, shortened(fmt::format("{}", fmt::join(names, ", ")), 400), stage.name,
+        entry.info_file, suggested_entry(named, *row)));
+  }
+  EntryReader(entry, values, stage, dataset_dir).read();
+  entry.is_guessed = true;
+  entry.joined = known->joined;
+  entry.notes.push_back(
+      fmt::format("there is no entry of that name; the columns {} are read as by {}", known->text,
+                  known->entry));
+}
 
 }  // namespace
 
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage) {
   const std::string info_file = (fs::path(dataset_dir) / "dataset_info.json").string();
-  if (!is_there(info_file)) {
-    throw UserError(fmt::format(
-        "there is no {}. It says where datasets lie, for example\n  {{\"{}\": {{\"file_name\": "
-        "\"my_rows.json\"}}}}\nSet dataset_dir to the folder that holds it.",
-        info_file, split_names(names).empty() ? "my_data" : split_names(names)[0]));
-  }
-  refuse_utf16(info_file);
-  const json info = read_json_file(info_file, "dataset list");
-  if (!info.is_object()) throw UserError(fmt::format("{}: wanted is an object", info_file));
-
+  const json info = read_info(info_file);
   std::vector<DatasetEntry> entries;
   for (const std::string& name : split_names(names)) {
-    if (!info.contains(name)) {
-      std::vector<std::string> known;
-      for (const auto& item : info.items()) known.push_back(item.key());
-      throw UserError(
-          fmt::format("{}: there is no dataset {}{}", info_file, name,
-                      known.empty() ? "; the file is empty" : "; " + suggestion(name, known)));
-    }
     DatasetEntry& entry = entries.emplace_back();
     entry.name = name;
     entry.info_file = info_file;
-    EntryReader(entry, info.at(name), stage_named(stage)).read(dataset_dir);
+    if (info.contains(name)) {
+      EntryReader(entry, info.at(name), stage_named(stage), dataset_dir).read();
+    } else if (is_path_of_rows(name)) {
+      read_path(entry, dataset_dir, stage_named(stage));
+    } else {
+      refuse_name(name, info, info_file);
+    }
   }
   return entries;
 }

@@ -47,25 +47,39 @@ constexpr bool holds_messages(Formatting formatting) {
   throw std::logic_error("rows of no formatting");
 }
 
-/// One entry of dataset_info.json.
+/// The way in which columns with lists of messages become columns of other names (known_columns.h).
+enum class Joined {
+  kNothing,
+  kPromptAndCompletion,  // prompt, completion: one list, of which completion alone is trained
+  kAnswersInLists,       // chosen, rejected: lists of one message
+  kCommonMessages,       // chosen, rejected: lists that begin with the messages of the question
+};
+
+/// One entry of dataset_info.json, or what the columns say of a data set without an entry.
 struct DatasetEntry {
   std::string name;
   std::string info_file;           // path of the dataset_info.json
   std::string file_name;           // text in dataset_info.json
-  std::vector<std::string> files;  // json, jsonl, csv, txt; files of a folder are sorted by name
+  std::vector<std::string> files;  // of one kind, sorted by name
   RowKind kind = RowKind::kAnswer;
   Formatting formatting = Formatting::kAlpaca;
   DatasetColumns columns;
   MessageTags tags;
   bool columns_given = false;
+  bool is_guessed = false;  // there is no entry: some columns may be missing
+  Joined joined = Joined::kNothing;
+  std::vector<std::string> notes;  // sentences for the user: the guess, files that are not read
   std::optional<int64_t> num_samples;
   std::string media_dir;  // folder of images and videos; set by the reader of rows
 };
 
 /// Returns the entries that a comma list names, for a stage. If an entry has a `columns` or `tags`
-/// block, names that the block omits have no default. Throws UserError: no dataset_info.json,
-/// broken JSON (with line), unknown entry (with the nearest name), an entry for another stage,
-/// unsupported kinds (hub datasets, audios, parquet, ...), no file.
+/// block, names that the block omits have no default. A name without an entry may be the path of a
+/// file, a folder or a pattern; then the columns of its first row say how rows are read
+/// (known_columns.h). Throws UserError: no dataset_info.json, broken JSON (with line), unknown
+/// entry (with the nearest name), an entry for another stage, unsupported kinds (hub datasets,
+/// audios,
+/// ...), no file, columns that do not say enough.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);
 

@@ -143,14 +143,26 @@ TEST_CASE("dataset_info.json: what is wrong is said") {
   CHECK_SAYS(folder.complaint(), "gone.json");
   folder.write("d.parquet", "PAR1");
   folder.info(R"({"file_name": "d.parquet"})");
-  CHECK_SAYS(folder.complaint(), "parquet files are known but not supported");
+  CHECK_SAYS(folder.complaint(), "d.parquet: the file is broken");
+  folder.write("d.orc", "ORC");
+  folder.info(R"({"file_name": "d.orc"})");
+  CHECK_SAYS(folder.complaint(), "d.orc: such files are not read; json, jsonl, csv and txt files");
   folder.write("d.json", "[]");
   const auto entry = [&](const std::string& extra) {
     folder.info("{\"file_name\": \"d.json\", " + extra + "}");
     return folder.complaint();
   };
   CHECK_SAYS(entry(R"("ranking": true)"), "ranking: true is for pairs of answers");
-  CHECK_SAYS(entry(R"("hf_hub_url": "a/b")"), "hf_hub_url is known but not supported");
+  CHECK_SAYS(entry(R"("hf_hub_url": "a/b")"),
+             "hf download a/b --repo-type dataset --local-dir " + folder.path() + "/b");
+  CHECK_SAYS(entry(R"("hf_hub_url": "a/b")"), R"("d": {"file_name":"b/data/train-*.parquet"})");
+  CHECK_SAYS(entry(R"("hf_hub_url": "a; b")"), "fetch the files before");
+  CHECK_SAYS(entry(R"("ms_hub_url": "a/b")"), "modelscope download --dataset a/b");
+  CHECK_SAYS(entry(R"("om_hub_url": "a/b")"), "get('a/b', repo_type='dataset'");
+  CHECK_SAYS(entry(R"("script_url": "s")"), "trust_remote_code=True).to_parquet");
+  CHECK_SAYS(entry(R"("cloud_file_name": "s3://a/b.json")"), "aws s3 cp s3://a/b.json");
+  CHECK_SAYS(entry(R"("cloud_file_name": "gs://a/b.json")"), "gcloud storage cp gs://a/b.json");
+  CHECK_SAYS(entry(R"("subset": "s")"), "subset is known but not supported");
   CHECK_SAYS(entry(R"("formatting": "chatml")"), "wanted is alpaca, sharegpt or openai");
   CHECK_SAYS(entry(R"("split": "test")"), "only train");
   CHECK_SAYS(entry(R"("colums": {})"), "the nearest known key is columns");

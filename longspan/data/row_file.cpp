@@ -8,9 +8,12 @@
 #include <utility>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/column_rows.h"
 #include "longspan/data/csv_rows.h"
+#include "longspan/data/file_kinds.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/text/compressed_file.h"
 
 namespace longspan {
 
@@ -19,6 +22,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf", kWhiteSpace = " \t\r\n";
+/// Bytes of a list in which its first object is looked for.
+constexpr size_t kFirstPart = size_t{1} << 20;
 
 /// Passes on a row, or the reason why the value is no row.
 bool hand_over(const ordered_json& row, const std::string& place, const RowTaker& taker) {
@@ -163,8 +168,9 @@ bool has_an_object_a_line(LineReader& lines) {
 
 }  // namespace
 
-void refuse_utf16(const std::string& path) {
-  const std::string start = first_bytes(path, 4);
+namespace {
+
+void refuse_utf16_start(const std::string& path, const std::string& start) {
   const bool little = start.starts_with("\xff\xfe"), big = start.starts_with("\xfe\xff");
   if (!little && !big && start.find('\0') == std::string_view::npos) return;
   const char* name = little || big ? "UTF-16" : start[0] == '\0' ? "UTF-16BE" : "UTF-16LE";
@@ -174,20 +180,53 @@ void refuse_utf16(const std::string& path) {
       path, name, name, path));
 }
 
+/// Reads up to `most` bytes.
+std::string first_part(InputFile& file, size_t most) {
+  std::string text(most, '\0');
+  size_t size = 0;
+  while (const size_t num_read = file.read(text.data() + size, most - size)) size += num_read;
+  text.resize(size);
+  return text;
+}
+
+std::string without_mark(std::string text) {
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  return text;
+}
+
+/// Most bytes in memory of a list or of a line. A small compressed file may hold any number of
+/// bytes.
+int64_t most_bytes(const std::string& path) {
+  return compression_ending(path).empty() ? kAnySize : kMaxLineBytes;
+}
+
+/// Reads the file whole, from its beginning.
+std::string whole_text(const std::string& path) {
+  return without_mark(open_decompressed(path, "dataset").read_all(most_bytes(path)));
+}
+
+}  // namespace
+
+void refuse_utf16(const std::string& path) { refuse_utf16_start(path, first_bytes(path, 4)); }
+
 bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& taker) {
-  InputFile file(path, "dataset");
-  refuse_utf16(path);
-  if (path.ends_with(".csv")) return for_each_csv_row(path, taker);
+  const std::optional<FileKind> kind = kind_of_file(path);
+  if (kind == FileKind::kParquet || kind == FileKind::kArrow) {
+    return for_each_column_row(path, kind == FileKind::kParquet, taker);
+  }
+  InputFile file = open_decompressed(path, "dataset");
+  refuse_utf16_start(path, first_part(file, 4));
+  file.rewind();
+  if (kind == FileKind::kCsv) return for_each_csv_row(path, taker);
   const char first = first_letter(file);
   file.rewind();
-  LineReader lines(std::move(file), kAnySize);
-  if (path.ends_with(".txt")) return for_each_line_of_text(lines, path, taker);
+  LineReader lines(std::move(file), most_bytes(path));
+  if (kind == FileKind::kText) return for_each_line_of_text(lines, path, taker);
   if (first == '[') {
-    const ordered_json rows = parse_ordered_json(read_text_file(path, "dataset", kAnySize), path);
-    return for_each_element(rows, path, taker);
+    return for_each_element(parse_ordered_json(whole_text(path), path), path, taker);
   }
   if (first == '{' && !has_an_object_a_line(lines)) {
-    return for_each_object(read_text_file(path, "dataset", kAnySize), path, unwraps_data, taker);
+    return for_each_object(whole_text(path), path, unwraps_data, taker);
   }
   lines.rewind();
   std::string line;
@@ -195,6 +234,32 @@ bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& ta
     if (!parse_and_hand_over(line, path, lines.number(), taker)) return false;
   }
   return true;
+}
+
+std::optional<ordered_json> first_row(const std::string& path) {
+  if (kind_of_file(path) == FileKind::kJson) {
+    // The first object of a list. Parsing all of the list would take long.
+    InputFile file = open_decompressed(path, "dataset");
+    const std::string text = without_mark(first_part(file, kFirstPart));
+    const size_t begin = text.find_first_not_of(kWhiteSpace);
+    if (begin != std::string::npos && text[begin] == '[') {
+      const size_t object = text.find_first_not_of(kWhiteSpace, begin + 1);
+      const size_t end = object == std::string::npos || text[object] != '{'
+                             ? std::string::npos
+                             : end_of_object(text, object);
+      if (end != std::string::npos) {
+        return try_parse_ordered_json(std::string_view(text).substr(object, end - object));
+      }
+    }
+  }
+  std::optional<ordered_json> first;
+  const auto take = [&](const ordered_json& row, const std::string&) {
+    first = row;
+    return false;
+  };
+  for_each_row(path, /*unwraps_data=*/true,
+               {take, [](const std::string&) { return true; }, [](const std::string&) {}});
+  return first;
 }
 
 }  // namespace longspan

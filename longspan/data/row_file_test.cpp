@@ -1,8 +1,11 @@
 #include "longspan/data/row_file.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "longspan/testing/dataset_folder.h"
 
@@ -125,6 +128,66 @@ TEST_CASE("files of rows: JSON that is too deep, and numbers beyond all, are one
              "d.json, line 2: the number 1e999");
   CHECK_SAYS(complaint(a_row("a") + "\n{\"x\": 1e999}"), "d.json, line 2: the number 1e999");
   CHECK_SAYS(complaint("{\"data\": [{\"x\": -1e999}]}"), "the number -1e999");
+}
+
+TEST_CASE("files of rows: compressed by gzip and zstd") {
+  const DatasetFolder folder;
+  // {"instruction": "a", "output": "x"}
+  constexpr std::string_view kGzip(
+      "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\xca\xcc\x2b\x2e\x29\x2a\x4d\x2e\xc9\xcc"
+      "\xcf\x53\xb2\x52\x50\x4a\x54\xd2\x51\x50\xca\x2f\x2d\x29\x28\x2d\x01\x71\x2b\x94\x6a\xb9"
+      "\x00\x80\xf1\x45\xf7\x24\x00\x00\x00",
+      53);
+  constexpr std::string_view kZstd(
+      "\x28\xb5\x2f\xfd\x20\x24\x21\x01\x00\x7b\x22\x69\x6e\x73\x74\x72\x75\x63\x74\x69\x6f\x6e"
+      "\x22\x3a\x20\x22\x61\x22\x2c\x20\x22\x6f\x75\x74\x70\x75\x74\x22\x3a\x20\x22\x78\x22\x7d"
+      "\x0a",
+      45);
+  for (const auto& [name, bytes] : {std::pair("d.jsonl.gz", kGzip), {"d.json.zst", kZstd}}) {
+    folder.info(fmt::format(R"({{"file_name": "{}"}})", name));
+    folder.write(name, std::string(bytes));
+    CHECK(flat(folder.rows()) == Texts{"u=a;a=x;"});
+    CHECK_SAYS(folder.rows()[0].source, fmt::format("{}, line 1", name));
+    // Several parts, one behind the other.
+    folder.write(name, std::string(bytes) + std::string(bytes));
+    CHECK(flat(folder.rows()) == Texts{"u=a;a=x;", "u=a;a=x;"});
+    folder.write(name, std::string(bytes.substr(0, bytes.size() - 2)));
+    CHECK_SAYS(folder.complaint(), "the compressed data is broken, or ends early");
+    folder.write(name, R"({"instruction": "a", "output": "x"})");
+    CHECK_SAYS(folder.complaint(), "the compressed data is broken, or ends early");
+  }
+  folder.info(R"({"file_name": "d.parquet.gz"})");
+  folder.write("d.parquet.gz", std::string(kGzip));
+  CHECK_SAYS(folder.complaint(), "d.parquet.gz: such files are not read");
+}
+
+TEST_CASE("files of rows: parquet") {
+  const DatasetFolder folder;
+  folder.info(R"({"file_name": "d.parquet"})");
+  // A record: instruction "a", output "x".
+  constexpr std::string_view kParquet(
+      "\x50\x41\x52\x31\x15\x00\x15\x16\x15\x16\x2c\x15\x02\x15\x00\x15\x06\x15\x06\x1c\x00\x00"
+      "\x00\x02\x00\x00\x00\x02\x01\x01\x00\x00\x00\x61\x15\x00\x15\x16\x15\x16\x2c\x15\x02\x15"
+      "\x00\x15\x06\x15\x06\x1c\x00\x00\x00\x02\x00\x00\x00\x02\x01\x01\x00\x00\x00\x78\x15\x04"
+      "\x19\x3c\x35\x00\x18\x06\x73\x63\x68\x65\x6d\x61\x15\x04\x00\x15\x0c\x25\x02\x18\x0b\x69"
+      "\x6e\x73\x74\x72\x75\x63\x74\x69\x6f\x6e\x25\x00\x4c\x1c\x00\x00\x00\x15\x0c\x25\x02\x18"
+      "\x06\x6f\x75\x74\x70\x75\x74\x25\x00\x4c\x1c\x00\x00\x00\x16\x02\x19\x1c\x19\x2c\x26\x00"
+      "\x1c\x15\x0c\x19\x25\x06\x00\x19\x18\x0b\x69\x6e\x73\x74\x72\x75\x63\x74\x69\x6f\x6e\x15"
+      "\x00\x16\x02\x16\x3c\x16\x3c\x26\x08\x49\x1c\x15\x00\x15\x00\x15\x02\x00\x3c\x16\x02\x19"
+      "\x06\x19\x26\x00\x02\x00\x00\x00\x26\x00\x1c\x15\x0c\x19\x25\x06\x00\x19\x18\x06\x6f\x75"
+      "\x74\x70\x75\x74\x15\x00\x16\x02\x16\x3c\x16\x3c\x26\x44\x49\x1c\x15\x00\x15\x00\x15\x02"
+      "\x00\x3c\x16\x02\x19\x06\x19\x26\x00\x02\x00\x00\x00\x16\x78\x16\x02\x26\x08\x16\x78\x00"
+      "\x28\x20\x70\x61\x72\x71\x75\x65\x74\x2d\x63\x70\x70\x2d\x61\x72\x72\x6f\x77\x20\x76\x65"
+      "\x72\x73\x69\x6f\x6e\x20\x32\x36\x2e\x30\x2e\x31\x19\x2c\x1c\x00\x00\x1c\x00\x00\x00\xdd"
+      "\x00\x00\x00\x50\x41\x52\x31",
+      293);
+  folder.write("d.parquet", std::string(kParquet));
+  CHECK(flat(folder.rows()) == Texts{"u=a;a=x;"});
+  CHECK_SAYS(folder.rows()[0].source, "d.parquet, row 1");
+  for (size_t size = 0; size < kParquet.size(); size += 7) {
+    folder.write("d.parquet", std::string(kParquet.substr(0, size)));
+    CHECK_SAYS(folder.complaint(), "d.parquet: the file is broken");
+  }
 }
 
 }  // namespace longspan

@@ -6,9 +6,12 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/column_rows.h"
 #include "longspan/data/csv_rows.h"
+#include "longspan/data/file_kinds.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/message_parts.h"
 #include "longspan/data/row_file.h"
@@ -155,7 +158,7 @@ Conversation read_row(const Json& row, const std::string& place, const std::stri
 std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most,
                                         UnreadKeys* unread_keys, std::vector<std::string>* notes) {
   UnreadKeys unread;
-  const bool lines = path.ends_with(".txt");
+  const bool lines = kind_of_file(path) == FileKind::kText;
   const std::string folder = std::filesystem::path(path).parent_path().string();
   std::vector<PromptRow> rows;
   const auto take = [&](const Json& row, const std::string& place) {
@@ -168,7 +171,15 @@ std::vector<PromptRow> read_prompt_file(const std::string& path, int64_t most,
   const auto note = [&](const std::string& sentence) {
     if (notes != nullptr) notes->push_back(sentence);
   };
-  for_each_row(path, /*unwraps_data=*/true, {take, refuse, note});
+  const auto leave_out = [](const LeftOutColumn& column, const std::string& file) {
+    static const std::set<std::string> read = {
+        "messages", "conversations", "instruction", "prompt", "text",  "input",
+        "system",   "history",       "tools",       "images", "videos"};
+    if (column.path == column.column && read.contains(column.column)) {
+      throw UserError(refusal_of(column, file));
+    }
+  };
+  for_each_row(path, /*unwraps_data=*/true, {take, refuse, note, leave_out});
   if (rows.empty()) throw UserError(fmt::format("{}: there are no prompts in it", path));
   if (unread_keys != nullptr) unread_keys->add(unread);
   return rows;

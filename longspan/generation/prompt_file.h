@@ -15,8 +15,8 @@ struct PromptRow {
   std::string row;            // as in the file, a JSON object
 };
 
-/// Reads json, jsonl, csv or txt (one prompt a line, without empty lines), at most `most` rows. A
-/// row is one of
+/// Reads a file of rows (row_file.h; txt: one prompt a line, without empty lines), at most `most`
+/// rows. A row is one of
 ///   {"messages" or "conversations": [{"role", "content"} or {"from", "value"}, ...]}
 ///   {"instruction": ..., "input": ..., "system": ..., "history": [[question, answer], ...]}
 ///   {"prompt" or "text": ...}, a text or messages as above

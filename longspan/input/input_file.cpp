@@ -134,13 +134,17 @@ InputFile::InputFile(InputFile&& other) noexcept
     : path_(std::move(other.path_)),
       what_(std::move(other.what_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
-      size_(other.size_) {}
+      size_(other.size_),
+      make_filter_(std::move(other.make_filter_)),
+      filter_(std::move(other.filter_)) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(what_, other.what_);
   std::swap(descriptor_, other.descriptor_);
   std::swap(size_, other.size_);
+  std::swap(make_filter_, other.make_filter_);
+  std::swap(filter_, other.filter_);
   return *this;
 }
 
@@ -149,6 +153,7 @@ InputFile::~InputFile() {
 }
 
 size_t InputFile::read(char* to, size_t num_bytes) {
+  if (filter_) return filter_->read(to, num_bytes);
   for (;;) {
     const ssize_t num_read = ::read(descriptor_, to, num_bytes);
     if (num_read >= 0) return static_cast<size_t>(num_read);
@@ -158,6 +163,12 @@ size_t InputFile::read(char* to, size_t num_bytes) {
 
 void InputFile::rewind() {
   if (::lseek(descriptor_, 0, SEEK_SET) != 0) refuse(what_, path_, reason_of(errno));
+  if (filter_) filter_ = make_filter_(descriptor_);
+}
+
+void InputFile::filter_by(std::function<std::unique_ptr<ByteFilter>(int)> make) {
+  make_filter_ = std::move(make);
+  filter_ = make_filter_(descriptor_);
 }
 
 std::string InputFile::read_all(int64_t most_bytes) {

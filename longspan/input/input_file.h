@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +21,14 @@ inline constexpr int64_t kMaxTableBytes = int64_t{1} << 30;
 inline constexpr int64_t kMaxLineBytes = int64_t{1} << 30;
 /// No limit other than memory: for data sets, which may be one large list, and for their lines.
 inline constexpr int64_t kAnySize = INT64_MAX;
+
+/// Gives other bytes than the file's own: decompressed ones.
+class ByteFilter {
+ public:
+  virtual ~ByteFilter() = default;
+  /// Reads up to `num_bytes` more; returns 0 at the end.
+  virtual size_t read(char* to, size_t num_bytes) = 0;
+};
 
 /// A regular file, open for reading. `what`: its purpose ("configuration file"), for errors.
 class InputFile {
@@ -48,6 +58,9 @@ class InputFile {
   size_t read(char* to, size_t num_bytes);
   /// Goes back to the beginning.
   void rewind();
+  /// From now on, read() gives the bytes of a filter. `make` makes the filter from the open
+  /// descriptor, again after rewind().
+  void filter_by(std::function<std::unique_ptr<ByteFilter>(int)> make);
   /// Returns the whole file, unchanged. Throws UserError where the file has more than `most_bytes`.
   std::string read_all(int64_t most_bytes);
 
@@ -57,6 +70,8 @@ class InputFile {
   std::string path_, what_;
   int descriptor_ = -1;
   int64_t size_ = 0;
+  std::function<std::unique_ptr<ByteFilter>(int)> make_filter_;
+  std::unique_ptr<ByteFilter> filter_;
 };
 
 /// Reads a file line by line. Throws UserError where a line has more than `most_bytes`.

@@ -79,6 +79,16 @@ WantedDevice wanted_device_of(const ModelSettings& config) {
   return chosen("device", config.device, kWords);
 }
 
+MixStrategy mix_strategy_of(const DataSettings& config) {
+  constexpr std::array<std::pair<std::string_view, MixStrategy>, 4> kWords{{
+      {"concat", MixStrategy::kConcat},
+      {"interleave_under", MixStrategy::kInterleaveUnder},
+      {"interleave_over", MixStrategy::kInterleaveOver},
+      {"interleave_once", MixStrategy::kInterleaveOnce},
+  }};
+  return chosen("mix_strategy", config.mix_strategy, kWords);
+}
+
 OnBadRow on_bad_row_of(const DataSettings& config) {
   constexpr std::array<std::pair<std::string_view, OnBadRow>, 2> kWords{{
       {"stop", OnBadRow::kStop},

@@ -67,6 +67,16 @@ enum class WantedDevice {
 /// Throws std::logic_error for an unknown word.
 WantedDevice wanted_device_of(const ModelSettings& config);
 
+/// mix_strategy
+enum class MixStrategy {
+  kConcat,
+  kInterleaveUnder,  ///< ends with the first data set that has no more rows
+  kInterleaveOver,   ///< ends with the last one; others begin again
+  kInterleaveOnce,   ///< ends with the last one; each row once
+};
+/// Throws std::logic_error for an unknown word.
+MixStrategy mix_strategy_of(const DataSettings& config);
+
 /// on_bad_row
 enum class OnBadRow {
   kStop,

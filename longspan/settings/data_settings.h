@@ -12,6 +12,8 @@ struct DataSettings {
   std::string chat_template;  // key `template`; empty: the model's own chat_template
   int64_t cutoff_len = 2048;
   std::optional<int64_t> max_samples;
+  std::string mix_strategy = "concat";  // concat | interleave_under | _over | _once
+  std::string interleave_probs;         // numbers with commas between; empty: in turn
   std::optional<int64_t> preprocessing_num_workers;
   double val_size = 0.0;
   bool mask_history = false, train_on_prompt = false;

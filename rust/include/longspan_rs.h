@@ -1,5 +1,5 @@
-/* C interface of the Rust archive: tokenizer, chat templates, YAML, csv, pictures, progress bar,
- * HTTP, regular expressions.
+/* C interface of the Rust archive: tokenizer, chat templates, YAML, csv, parquet, Arrow, pictures,
+ * progress bar, HTTP, regular expressions.
  *
  * Every function that can fail returns an LsrStatus and, when it is not LSR_OK, fills *error (to be
  * freed by lsr_string_free). No panic crosses this border. Text is UTF-8 by pointer and size, not
@@ -83,6 +83,28 @@ LsrCsv* lsr_csv_new(void);
 LsrStatus lsr_csv_push(LsrCsv* csv, LsrView bytes, size_t* used, bool* is_complete,
                        LsrCsvRecord* record, LsrString* error);
 void lsr_csv_free(LsrCsv* csv);
+
+/* The records of a parquet or an Arrow file (a stream, or a file of random access), of which a
+ * descriptor is open. `left_out` gets the fields that are not read, as a JSON list of {column,
+ * path, type}. */
+typedef struct LsrColumns LsrColumns;
+LsrStatus lsr_columns_open(int32_t descriptor, bool is_parquet, LsrColumns** columns,
+                           LsrString* left_out, LsrString* error);
+/* Sets `record` to the next record, a JSON object, valid until the next call; its data is null
+ * after the last record. `num_unbounded`: numbers so far that are nan or infinite, written as null.
+ */
+LsrStatus lsr_columns_next(LsrColumns* columns, LsrView* record, uint64_t* num_unbounded,
+                           LsrString* error);
+void lsr_columns_free(LsrColumns* columns);
+
+/* Decompresses a file from the place of its open descriptor on: gzip, or zstd. */
+typedef struct LsrDecompress LsrDecompress;
+LsrStatus lsr_decompress_new(int32_t descriptor, bool is_zstd, LsrDecompress** file,
+                             LsrString* error);
+/* Sets *num_read to 0 at the end of the file alone. */
+LsrStatus lsr_decompress_read(LsrDecompress* file, char* to, size_t size, size_t* num_read,
+                              LsrString* error);
+void lsr_decompress_free(LsrDecompress* file);
 
 /* `plot_json`: {width, height, panels: [{title, x_label, y_label, curves: [{label, x, y, faint,
  * dashed}]}]}; null in x or y leaves a gap. */

@@ -3,6 +3,8 @@
 mod bars;
 mod budget;
 mod chat_template;
+mod columns;
+mod compressed;
 mod csv;
 mod events;
 mod files;

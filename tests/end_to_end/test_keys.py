@@ -53,6 +53,7 @@ RIGHT = [
     {"seed": "+7"}, {"seed": 0}, {"adam_beta1": 0}, {"save_steps": 1e9}, {"ddp_timeout": 180000000},
     {"expert_parallel_size": 2}, {"kept_mlp_layers": -1}, {"kept_mlp_layers": 0}, {"kept_mlp_layers": "12"},
     {"cache_dir": "cache"}, {"image_max_pixels": 1000000}, {"video_fps": 0.5}, {"video_maxlen": 16}, {"media_dir": "media"},
+    {"mix_strategy": "interleave_once"}, {"mix_strategy": "interleave_under", "interleave_probs": "0.5, 0.5"},
     {"freeze_vision_tower": False}, {"image_do_pan_and_scan": False}, {"template": "qwen2_vl"},
 ]
 WRONG = [
@@ -65,7 +66,7 @@ WRONG = [
     {"value_head_dropout": 1, "stage": "rm"}, {"adam_beta1": 1}, {"report_to": "tensorboard,never"},
     {"report_to": "wandb"}, {"report_to": 1}, {"gradient_checkpointing": "some"}, {"overwrite_output_dir": 2}, {"num_train_epochs": 1e18},
     {"save_steps": 1e19}, {"per_device_train_batch_size": 10**9}, {"max_steps": 1e18},
-    {"image_max_pixels": 0}, {"video_fps": 0}, {"image_do_pan_and_scan": True}, {"template": "llava"},
+    {"mix_strategy": "interleave"}, {"image_max_pixels": 0}, {"video_fps": 0}, {"image_do_pan_and_scan": True}, {"template": "llava"},
     {"expert_parallel_size": 0}, {"kept_mlp_layers": -2}, {"kept_mlp_layers": 0.5}, {"kept_mlp_layers": "auto"},
 ]
 

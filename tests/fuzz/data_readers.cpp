@@ -28,7 +28,8 @@ using fuzz::choose;
 using fuzz::Folder;
 
 constexpr const char* kStages[] = {"sft", "pt", "dpo", "kto", "rm"};
-constexpr const char* kEndings[] = {"json", "jsonl", "txt", "csv"};
+constexpr const char* kEndings[] = {"json",    "jsonl", "txt",     "csv",
+                                    "parquet", "arrow", "json.gz", "jsonl.zst"};
 
 FUZZ_READER(dataset_info) {
   const std::string stage = kStages[choose(input, 5)];
@@ -53,6 +54,19 @@ FUZZ_READER(row_files) {
                        [](const std::string&) { return true; },
                        [](const std::string& note) { shown(note); }};
   for_each_row(path, unwraps_data, taker);
+}
+
+/// A data set without an entry.
+FUZZ_READER(known_columns) {
+  const std::string stage = kStages[choose(input, 5)];
+  const std::string ending = kEndings[choose(input, std::size(kEndings))];
+  const Folder folder;
+  Config config;
+  config.method.stage = stage;
+  config.data.dataset = folder.write("rows." + ending, input);
+  config.data.dataset_dir = folder.path();
+  config.data.on_bad_row = "skip";
+  read_run_rows(config.data, stage_of(config.method), config.optimization.seed);
 }
 
 struct Way {

@@ -34,13 +34,16 @@ MESSAGES = ["messages", "role", "content", "user", "assistant", "tool", "system"
 
 CSV = [",", '"', '""', "\n", "\r\n", "\r", " ", "\t", "\ufeff", "NA", "None", "nan", "True", "false", "-1", "1e5", ".5", "inf", "\x00"]
 
+COLUMNS = ["PAR1", "ARROW1\x00\x00", "\x15\x00\x15", ",\x15", "\x00\x00\x00\x01", "arrow.json"]
+
 ROLLOUTS = ["id", "group", "parent", "token_ids", "mask", "prompt_ids", "completion_ids", "logprobs", "teacher_logprobs", "reward",
             "rewards", "advantage", "policy_version", "truncated", "finish_reason", "length", "stop", "tool_calls", "prompt",
             "completion", "messages", "tools", "NaN", "-Infinity", "\n{"]
 
 OF_READERS = {
     "conversations": JSON + MESSAGES + CSV, "stops_at_bad_rows": JSON + MESSAGES, "examples": JSON + MESSAGES,
-    "prompt_files": JSON + MESSAGES + CSV, "row_files": JSON + CSV, "csv": CSV,
+    "prompt_files": JSON + MESSAGES + CSV, "row_files": JSON + CSV + COLUMNS, "csv": CSV, "columns": COLUMNS,
+    "known_columns": JSON + MESSAGES + CSV + ["completion", "chosen", "rejected", "label", "conversations", "from", "value"],
     "rollouts": JSON + MESSAGES + ROLLOUTS, "completions": JSON + ROLLOUTS + ["choices", "token_logprobs"],
     "config": YAML + JSON, "run_rows": YAML, "overrides": YAML + ["=", "--"], "deepspeed": JSON, "yaml": YAML,
     "options": ["--", "=", ",", "\n"] + NUMBERS, "generation_arguments": ["--", "=", "\n", "true", "false"] + NUMBERS,

@@ -1,5 +1,5 @@
-// Readers of tokenizers, chat templates and rendered conversations, csv files, terminal text,
-// TensorBoard's files.
+// Readers of tokenizers, chat templates and rendered conversations, csv files, parquet and Arrow
+// files, terminal text, TensorBoard's files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
 #include "longspan/text/chat_template.h"
+#include "longspan/text/columns_reader.h"
 #include "longspan/text/csv_reader.h"
 #include "longspan/text/decode_stream.h"
 #include "longspan/text/event_file.h"
@@ -93,6 +94,17 @@ FUZZ_READER(csv) {
   }
   fuzz::require(records_of(folder.write("quoted.csv", written)) == records,
                 "quotes around a cell change nothing");
+}
+
+FUZZ_READER(columns) {
+  const auto format =
+      choose(input, 2) == 0 ? ColumnsReader::Format::kParquet : ColumnsReader::Format::kArrow;
+  const Folder folder;
+  ColumnsReader reader(InputFile(folder.write("rows", input), "dataset"), format);
+  std::string_view record;
+  for (int64_t number = 0; number < 10'000 && reader.next(record); ++number) {
+    fuzz::require(parse_ordered_json(record, "rows").is_object(), "a record is an object of JSON");
+  }
 }
 
 FUZZ_READER(json) {

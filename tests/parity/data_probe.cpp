@@ -6,7 +6,8 @@
 //
 // Without arguments: reads the name of a configuration file from each line of stdin, and prints
 // those lines followed by an empty one, or {"error": ...} and an empty one. A tokenizer whose files
-// have not changed is loaded once.
+// have not changed is loaded once. For a line "rows FILE", the lines are {"row": ...} for each row
+// of a file, and {"note": ...}.
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
@@ -25,6 +26,7 @@
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
 #include "longspan/data/picture_encoding.h"
+#include "longspan/data/row_file.h"
 #include "longspan/registers/stage.h"
 #include "longspan/text/tokenizer.h"
 
@@ -108,12 +110,27 @@ const Tokenizer& tokenizer_of(const std::string& folder) {
                                : loaded.emplace(key, Tokenizer::load(folder)).first->second;
 }
 
+void print_rows(const std::string& path) {
+  for_each_row(path, /*unwraps_data=*/true,
+               {[](const nlohmann::ordered_json& row, const std::string&) {
+                  print_line({{"row", row}});
+                  return true;
+                },
+                [](const std::string& reason) -> bool { throw UserError(reason); },
+                [](const std::string& note) { print_line({{"note", note}}); }});
+}
+
 void answer_requests() {
+  constexpr std::string_view kRows = "rows ";
   std::string file;
   while (std::getline(std::cin, file)) {
     try {
-      const Config config = load_config(file, {});
-      print_examples(config, tokenizer_of(config.model.model_name_or_path));
+      if (file.starts_with(kRows)) {
+        print_rows(file.substr(kRows.size()));
+      } else {
+        const Config config = load_config(file, {});
+        print_examples(config, tokenizer_of(config.model.model_name_or_path));
+      }
     } catch (const UserError& error) {
       print_line({{"error", error.what()}});
     }

@@ -13,6 +13,11 @@ class DataProbe:
     def __init__(self):
         self.process = None
 
+    def rows(self, file):
+        """The rows of a file, and the notes on it."""
+        lines = self.examples(f"rows {file}")
+        return [line["row"] for line in lines if "row" in line], [line["note"] for line in lines if "note" in line]
+
     def examples(self, config):
         """What the training rows of a configuration's file become: data_probe.cpp."""
         if self.process is None:

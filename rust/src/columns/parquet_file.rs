@@ -1,0 +1,173 @@
+//! Reads parquet files, a few records at a time.
+
+use std::io::{self, Cursor, Read};
+use std::os::unix::fs::FileExt;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder,
+};
+use parquet::basic::Compression;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::{broken, Part};
+use crate::{Result, UserError};
+
+/// Maximum numbers of bytes and of values of a page of a parquet file.
+const MAX_PAGE: i64 = 256 << 20;
+const MAX_PAGE_VALUES: i64 = 1 << 24;
+/// Records that are decoded together: at most so many, and about so many bytes.
+const MAX_BATCH: i64 = 256;
+const BATCH_BYTES: i64 = 8 << 20;
+impl Length for Part {
+    fn len(&self) -> u64 {
+        self.size
+    }
+}
+
+/// The begin of a page's header, in Thrift's compact protocol: type, size, compressed size,
+/// checksum if there is one, and the number of values. Every writer writes them in this order.
+fn check_page(header: &[u8]) -> std::result::Result<(), &'static str> {
+    const NUMBER: u8 = 0x5;
+    let (mut at, mut field) = (0, 0);
+    let mut numbers = [0i64; 9];
+    loop {
+        let Some(&begin) = header.get(at) else { return Err("a page's header ends early") };
+        at += 1;
+        // The distance to the number of the last field, and the type.
+        let (distance, kind) = (begin >> 4, begin & 0xf);
+        if distance == 0 || field + distance > 8 {
+            return Err("a page's header has an unknown field");
+        }
+        field += distance;
+        let is_values = kind == 0xc && matches!(field, 5 | 7 | 8);
+        if is_values && header.get(at) == Some(&(1 << 4 | NUMBER)) {
+            at += 1;
+        } else if kind != NUMBER || field > 4 {
+            return Err("a page's header has fields in an unknown order");
+        }
+        let (mut value, mut shift) = (0u64, 0);
+        loop {
+            let Some(&byte) = header.get(at) else { return Err("a page's header ends early") };
+            at += 1;
+            value |= u64::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte < 0x80 {
+                break;
+            }
+            if shift > 35 {
+                return Err("a page's header has a number beyond 32 bits");
+            }
+        }
+        numbers[field as usize] = (value >> 1) as i64 ^ -((value & 1) as i64);
+        if is_values {
+            break;
+        }
+    }
+    let (size, values) = (numbers[2].max(numbers[3]), numbers[5].max(numbers[7]).max(numbers[8]));
+    if size > MAX_PAGE || values > MAX_PAGE_VALUES {
+        return Err("a page of a column has more than 256 MiB, or more than 16,777,216 values, \
+                    the most that are read; write the file with smaller pages");
+    }
+    Ok(())
+}
+
+impl ChunkReader for Part {
+    type T = Box<dyn Read>;
+
+    /// Called for the headers of pages.
+    fn get_read(&self, start: u64) -> std::result::Result<Self::T, ParquetError> {
+        let left = self.size.saturating_sub(start).min(256) as usize;
+        let begin = self.bytes(start, left)?;
+        check_page(&begin).map_err(|what| ParquetError::General(what.into()))?;
+        // Statistics of long texts make long headers.
+        let rest = Rest { part: self.clone(), at: start + left as u64 };
+        Ok(Box::new(Cursor::new(begin).chain(rest)))
+    }
+
+    fn get_bytes(&self, start: u64, size: usize) -> std::result::Result<Bytes, ParquetError> {
+        Ok(self.bytes(start, size)?.into())
+    }
+}
+
+struct Rest {
+    part: Part,
+    at: u64,
+}
+
+impl Read for Rest {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = self.part.file.read_at(to, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+pub struct Parquet {
+    part: Part,
+    metadata: ArrowReaderMetadata,
+    next_group: usize,
+    reader: Option<ParquetRecordBatchReader>,
+}
+
+fn check_compression(group: &RowGroupMetaData) -> Result<()> {
+    for column in group.columns() {
+        let compression = column.compression();
+        match compression {
+            Compression::UNCOMPRESSED
+            | Compression::SNAPPY
+            | Compression::GZIP(_)
+            | Compression::ZSTD(_) => {}
+            other => {
+                let other = other.to_string();
+                let name = other.split('(').next().unwrap_or_default();
+                return Err(UserError(format!(
+                    "the file is compressed by {name}; snappy, gzip and zstd are read. Write it \
+                     anew: python -c \"import pyarrow.parquet as p; \
+                     p.write_table(p.read_table('OLD'), 'NEW', compression='zstd')\""
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Parquet {
+    pub fn open(part: Part) -> Result<Self> {
+        // Types follow from the parquet types alone, and not from a copy of Arrow's schema.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let metadata = ArrowReaderMetadata::load(&part, options).map_err(broken)?;
+        metadata.metadata().row_groups().iter().try_for_each(check_compression)?;
+        Ok(Parquet { part, metadata, next_group: 0, reader: None })
+    }
+
+    pub fn schema(&self) -> SchemaRef {
+        self.metadata.schema().clone()
+    }
+
+    pub fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(batch) = self.reader.as_mut().and_then(|reader| reader.next()) {
+                return batch.map(Some).map_err(broken);
+            }
+            let Some(group) = self.metadata.metadata().row_groups().get(self.next_group) else {
+                return Ok(None);
+            };
+            let mean = group.total_byte_size() / group.num_rows().max(1);
+            let size = (BATCH_BYTES / mean.max(1)).clamp(1, MAX_BATCH) as usize;
+            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
+                self.part.clone(),
+                self.metadata.clone(),
+            );
+            let builder = builder.with_row_groups(vec![self.next_group]).with_batch_size(size);
+            self.reader = Some(builder.build().map_err(broken)?);
+            self.next_group += 1;
+        }
+    }
+}
+
