@@ -12,6 +12,7 @@
 #include "longspan/base/names.h"
 #include "longspan/base/user_error.h"
 #include "longspan/data/row_file.h"
+#include "longspan/data/v1_datasets.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
@@ -188,7 +189,7 @@ class EntryReader {
                       stage_.name));
     }
     if (entry_.columns_given && (columns.response || columns.history || columns.system ||
-                                 columns.messages || columns.tools)) {
+                                 columns.messages || columns.tools || columns.documents)) {
       fail(
           fmt::format("stage {} trains on the text of prompt (and query) alone; list no other "
                       "columns than these",
@@ -234,6 +235,7 @@ class EntryReader {
                 {"rejected", &columns.rejected},
                 {"kto_tag", &columns.kto_tag},
                 {"tools", &columns.tools},
+                {"documents", &columns.documents},
                 {"images", &columns.images},
                 {"videos", &columns.videos}},
                {"audios"});
@@ -293,34 +295,49 @@ class EntryReader {
   const Stage& stage_;
 };
 
-}  // namespace
-
-std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
-                                            const std::string& names, const std::string& stage) {
+DatasetEntry read_info_file(const std::string& dataset_dir, const std::string& name,
+                            const std::string& stage) {
   const std::string info_file = (fs::path(dataset_dir) / "dataset_info.json").string();
   if (!is_there(info_file)) {
     throw UserError(fmt::format(
         "there is no {}. It says where datasets lie, for example\n  {{\"{}\": {{\"file_name\": "
         "\"my_rows.json\"}}}}\nSet dataset_dir to the folder that holds it.",
-        info_file, split_names(names).empty() ? "my_data" : split_names(names)[0]));
+        info_file, name));
   }
   refuse_utf16(info_file);
   const json info = read_json_file(info_file, "dataset list");
   if (!info.is_object()) throw UserError(fmt::format("{}: wanted is an object", info_file));
+  if (!info.contains(name)) {
+    std::vector<std::string> known;
+    for (const auto& item : info.items()) known.push_back(item.key());
+    throw UserError(
+        fmt::format("{}: there is no dataset {}{}", info_file, name,
+                    known.empty() ? "; the file is empty" : "; " + suggestion(name, known)));
+  }
+  DatasetEntry entry;
+  entry.name = name;
+  entry.info_file = info_file;
+  EntryReader(entry, info.at(name), stage_named(stage)).read(dataset_dir);
+  return entry;
+}
 
+}  // namespace
+
+std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
+                                            const std::string& names, const std::string& stage) {
   std::vector<DatasetEntry> entries;
   for (const std::string& name : split_names(names)) {
-    if (!info.contains(name)) {
-      std::vector<std::string> known;
-      for (const auto& item : info.items()) known.push_back(item.key());
-      throw UserError(
-          fmt::format("{}: there is no dataset {}{}", info_file, name,
-                      known.empty() ? "; the file is empty" : "; " + suggestion(name, known)));
+    if (!is_v1_list(name)) {
+      entries.push_back(read_info_file(dataset_dir, name, stage));
+      continue;
     }
-    DatasetEntry& entry = entries.emplace_back();
-    entry.name = name;
-    entry.info_file = info_file;
-    EntryReader(entry, info.at(name), stage_named(stage)).read(dataset_dir);
+    for (const auto& [entry_name, values] : read_v1_list(name)) {
+      DatasetEntry& entry = entries.emplace_back();
+      entry.name = entry_name;
+      entry.info_file = name;
+      EntryReader(entry, values, stage_named(stage)).read(/*dataset_dir=*/"");
+      take_v1_columns(entry);
+    }
   }
   return entries;
 }

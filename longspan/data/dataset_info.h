@@ -15,6 +15,7 @@ namespace longspan {
 struct DatasetColumns {
   std::optional<std::string> prompt = "instruction", query = "input", response = "output";
   std::optional<std::string> history, system, tools;
+  std::optional<std::string> documents;  // for the model's own chat template
   std::optional<std::string> messages = "conversations";
   std::optional<std::string> chosen, rejected, kto_tag;
   std::optional<std::string> images, videos;  // files: one for each tag in the messages
@@ -58,14 +59,16 @@ struct DatasetEntry {
   DatasetColumns columns;
   MessageTags tags;
   bool columns_given = false;
+  std::string between_prompt_and_query = "\n";
   std::optional<int64_t> num_samples;
   std::string media_dir;  // folder of images and videos; set by the reader of rows
 };
 
-/// Returns the entries that a comma list names, for a stage. If an entry has a `columns` or `tags`
-/// block, names that the block omits have no default. Throws UserError: no dataset_info.json,
-/// broken JSON (with line), unknown entry (with the nearest name), an entry for another stage,
-/// unsupported kinds (hub datasets, audios, parquet, ...), no file.
+/// Returns the entries that a comma list names, for a stage. A name that ends with .yaml or .yml is
+/// the path of a list of data sets of LLaMA-Factory's v1, all of whose entries are taken. If an
+/// entry has a `columns` or `tags` block, names that the block omits have no default. Throws
+/// UserError: no dataset_info.json, broken JSON (with line), unknown entry (with the nearest name),
+/// an entry for another stage, unsupported kinds (hub datasets, audios, parquet, ...), no file.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);
 
