@@ -313,6 +313,12 @@ void check_contradictions(const Config& config, const Demand& demand) {
   demand(!config.model.use_cpu || wanted_device_of(config.model) == WantedDevice::kCpu,
          "use_cpu: true (no_cuda) and device: cuda are both given: keep one");
 
+  const std::string& optim = config.optimization.optim;
+  demand(!config.optimization.use_muon || optim == "muon_match_rms_adamw",
+         "use_muon: true and optim are both given: keep one");
+  demand(!config.optimization.global_batch_size ||
+             config.optimization.gradient_accumulation_steps == 1,
+         "global_batch_size and gradient_accumulation_steps are both given: keep one");
   demand(!config.data.mask_history || !config.data.train_on_prompt,
          "mask_history and train_on_prompt are both true: the first trains the last answer only, "
          "the second trains everything; keep one");
@@ -372,6 +378,9 @@ std::vector<std::string> problems_of(const Config& config, std::optional<Trainin
   check_steps(config.optimization, config.data.cutoff_len, demand);
   check_contradictions(config, demand);
   if (of_run) check_evaluation(config, demand);
+  demand(of_run || !config.optimization.global_batch_size,
+         "global_batch_size is for `longspan train`, because the loop of a session decides the "
+         "rows of a step; remove it");
   return problems;
 }
 

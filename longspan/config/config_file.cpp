@@ -3,9 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -14,13 +13,16 @@
 
 #include "longspan/base/names.h"
 #include "longspan/base/user_error.h"
+#include "longspan/config/assign_key.h"
 #include "longspan/config/checks.h"
 #include "longspan/config/config.h"
 #include "longspan/config/deepspeed.h"
+#include "longspan/config/fsdp.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/other_formats.h"
 #include "longspan/config/overrides.h"
 #include "longspan/config/problem_place.h"
+#include "longspan/config/v1_format.h"
 #include "longspan/input/json_text.h"
 #include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
@@ -34,140 +36,7 @@ using nlohmann::json;
 /// Problems that are reported for a file and its overrides. Each may cost a search for the nearest
 /// key. A file in another program's format would have too many.
 constexpr size_t kMostProblems = 50;
-constexpr size_t kShownBytes = 60;  // of a key or a value of any length
-
-std::string shown(const json& value) {
-  return shortened(value.dump(-1, ' ', false, json::error_handler_t::replace), kShownBytes);
-}
-
-// Each setter returns whether the value has the field's type.
-bool set(std::string& field, const json& value) {
-  if (!value.is_string()) return false;
-  field = value.get<std::string>();
-  return true;
-}
-bool set(bool& field, const json& value) {
-  if (value == 0 || value == 1) {
-    field = value == 1;
-    return true;
-  }
-  if (!value.is_boolean()) return false;
-  field = value.get<bool>();
-  return true;
-}
-bool set(double& field, const json& value) {
-  if (!value.is_number()) return false;
-  field = value.get<double>();
-  return std::isfinite(field);
-}
-bool set(int64_t& field, const json& value) {
-  if (value.is_number_float()) {  // 1e3 is a whole number too
-    const double number = value.get<double>();
-    if (std::nearbyint(number) != number || std::abs(number) > 9e15) return false;
-    field = static_cast<int64_t>(number);
-    return true;
-  }
-  if (!value.is_number_integer()) return false;
-  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return false;
-  field = value.get<int64_t>();
-  return true;
-}
-bool set(int& field, const json& value) {
-  int64_t number = 0;
-  if (!set(number, value) || number < INT32_MIN || number > INT32_MAX) return false;
-  field = static_cast<int>(number);
-  return true;
-}
-template <class T>
-bool set(std::optional<T>& field, const json& value) {
-  T inner{};
-  if (!set(inner, value)) return false;
-  field = std::move(inner);
-  return true;
-}
-
-/// Returns the number or the boolean in quotes, where the key wants one. YAML 1.1 reads 1e-4 as a
-/// word, so people write "1e-4". Ignores blanks around it, as Python does.
-json without_quotes(const Key& key, const json& value) {
-  if (!value.is_string() || !key.choices.empty()) return value;
-  const bool is_text = std::holds_alternative<FieldOf<std::string>>(key.field) ||
-                       std::holds_alternative<FieldOf<std::optional<std::string>>>(key.field);
-  if (is_text) return value;
-  std::string_view text = value.get_ref<const std::string&>();
-  constexpr std::string_view kBlanks = " \t\r\n";
-  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  text.remove_suffix(text.size() - (text.find_last_not_of(kBlanks) + 1));
-  for (const auto& [word, truth] : {std::pair("true", true),
-                                    {"True", true},
-                                    {"TRUE", true},
-                                    {"false", false},
-                                    {"False", false},
-                                    {"FALSE", false}}) {
-    if (text == word) return truth;
-  }
-  int64_t whole = 0;
-  double number = 0;
-  const char *begin = text.data(), *end = begin + text.size();
-  if (text.starts_with('+') && !text.starts_with("+-")) ++begin;
-  if (const auto read = std::from_chars(begin, end, whole);
-      read.ec == std::errc() && read.ptr == end) {
-    return whole;
-  }
-  if (const auto read = std::from_chars(begin, end, number);
-      read.ec == std::errc() && read.ptr == end) {
-    return number;
-  }
-  return value;
-}
-
-bool in_range(const Key& key, const json& value) {
-  if (!value.is_number()) return true;
-  const double number = value.get<double>();
-  if (key.steps && number >= 1 && std::nearbyint(number) != number) return false;
-  return (key.above_least ? number > key.least : number >= key.least) && number <= key.most;
-}
-
-/// Puts a value into the configuration. Returns what is wrong with it, or "".
-std::string assign(Config& config, const Key& key, json value) {
-  if (value.is_null()) return {};  // like a key that is not set
-  const json given = value;
-  value = without_quotes(key, value);
-  if (!key.zero_word.empty() && value == key.zero_word) {
-    std::visit([&](const auto& member) { set(member.in(config), json(0)); }, key.field);
-    return {};
-  }
-  // YAML 1.1 reads a bare `no` as false, and some users write false.
-  if (value == false && !key.choices.empty() && key.choices[0] == "no") value = "no";
-  if (key.truth && value.is_boolean()) value = value == true ? "true" : "false";
-  if (key.list && value.is_array()) {
-    std::vector<std::string> names;
-    for (const json& name : value) {
-      if (!name.is_string()) return fmt::format("{}: {} is not a name", key.name, shown(name));
-      names.push_back(name.get<std::string>());
-    }
-    value = fmt::format("{}", fmt::join(names, ","));
-  }
-  if (!key.choices.empty() && value.is_string()) {
-    // An empty list means the first choice.
-    if (key.list && value == "") value = key.choices[0];
-    const auto& text = value.get_ref<const std::string&>();
-    for (const std::string& word : key.list ? split_names(text) : std::vector{text}) {
-      if (std::ranges::find(key.unsupported_choices, word) != key.unsupported_choices.end()) {
-        const std::string remedy = key.unsupported_remedy_of ? key.unsupported_remedy_of(word)
-                                                             : std::string(key.unsupported_remedy);
-        return fmt::format("{}: {} is known but not supported{}{}; {}", key.name, word,
-                           remedy.empty() ? "" : ": ", remedy, what_is_wanted(key));
-      }
-      if (std::ranges::find(key.choices, word) == key.choices.end()) {
-        return fmt::format("{}: there is no {}; {}", key.name, shown(word), what_is_wanted(key));
-      }
-    }
-  }
-  const bool right_type =
-      std::visit([&](const auto& member) { return set(member.in(config), value); }, key.field);
-  if (right_type && in_range(key, value)) return {};
-  return fmt::format("{}: {} was given; wanted is {}", key.name, shown(given), what_is_wanted(key));
-}
+constexpr size_t kShownBytes = 60;  // of a key of any length
 
 bool is_neutral(const UnsupportedKey& key, const json& value) {
   if (value.is_null() || (key.neutral.empty() && value == false)) return true;
@@ -201,7 +70,7 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
     for (const Key& key : section.keys) {
       if (key.name != name) continue;
       if (!value.is_null()) reading.given.insert(name);
-      return assign(reading.config, key, value);
+      return assign_key(reading.config, key, value);
     }
   }
   for (const IdleKey& key : idle_keys()) {
@@ -214,7 +83,7 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
     if (value.is_null()) return {};
     Config taken;
     const Key& other = key_named(key.of);
-    const std::string problem = assign(taken, other, value);
+    const std::string problem = assign_key(taken, other, value);
     if (!problem.empty()) return fmt::format("{}, the opposite of {}", name, problem);
     reading.opposites.emplace_back(&key, !std::get<FieldOf<bool>>(other.field).in(taken));
     return {};
@@ -233,9 +102,9 @@ std::string take(Reading& reading, const std::string& name, const json& value) {
       return fmt::format(
           "{}: {} is for `longspan chat` and `longspan generate`, not for training; give it there "
           "and remove it here",
-          name, shown(value));
+          name, shown_value(value));
     }
-    return fmt::format("{}: {} is known but not supported{}{}", name, shown(value),
+    return fmt::format("{}: {} is known but not supported{}{}", name, shown_value(value),
                        key.remedy.empty() ? "; remove it" : ": ", key.remedy);
   }
   const std::string nearest = nearest_key(name);
@@ -270,6 +139,9 @@ void settle(Reading& reading) {
     config.model.device = "cpu";
   if (sampling_strategy_of(config.method) == SamplingStrategy::kSequential) {
     config.method.disable_shuffling = true;
+  }
+  if (config.optimization.use_muon && config.optimization.optim == OptimizationSettings().optim) {
+    config.optimization.optim = "muon_match_rms_adamw";
   }
   for (const auto& [today, given] : reading.renamed) {
     config.notes.push_back(fmt::format("{} is called {} now; it was taken as that.", given, today));
@@ -315,18 +187,52 @@ json read_file(const std::string& path) {
   return values;
 }
 
+/// Returns the value of an override.
+json value_of(const Override& item) {
+  if (!item.has_value) return true;  // a switch without a value means true
+  const std::string place = item.key + "=" + item.value;
+  return parse_json(yaml_to_json(item.value, place), place);
+}
+
+/// Puts keys of this program in the place of v1's keys, also of those among the overrides. Returns
+/// what is wrong with them.
+std::vector<std::string> take_v1(Config& config, json& values, std::vector<Override>& overrides,
+                                 bool trains) {
+  std::erase_if(overrides, [&](const Override& item) {
+    if (!is_v1_key(item.key)) return false;
+    std::string pointer = "/" + item.key;
+    std::ranges::replace(pointer, '.', '/');
+    const json value = value_of(item);
+    try {
+      values[json::json_pointer(pointer)] = value;
+    } catch (const json::exception&) {
+      throw UserError(fmt::format("{}: the file has another value than a section there", item.key));
+    }
+    return true;
+  });
+  V1Translation translation = translate_v1(values, trains);
+  values = parse_json(translation.values, "v1");
+  config.data.v1_rows = true;
+  std::ranges::move(translation.notes, std::back_inserter(config.notes));
+  return std::move(translation.problems);
+}
+
 Config load(const std::string& path, const std::vector<std::string>& words,
-            const std::function<std::vector<std::string>(Config&)>& check) {
+            const std::function<std::vector<std::string>(Config&)>& check, bool trains = true) {
   Reading reading;
   std::vector<std::string> problems, names;
   const auto note = [&](const std::string& where, const std::string& problem) {
     if (!problem.empty()) problems.push_back(fmt::format("{}: {}", where, problem));
   };
   const auto is_enough = [&] { return problems.size() >= kMostProblems; };
-  const json values = path.empty() ? json::object() : read_file(path);
-  const std::vector<Override> overrides = read_overrides(words);
+  json values = path.empty() ? json::object() : read_file(path);
+  std::vector<Override> overrides = read_overrides(words);
   for (const auto& [name, value] : values.items()) names.push_back(name);
-  if (const std::string format = other_format(names); !format.empty()) {
+  if (is_v1_format(names)) {
+    for (const std::string& problem : take_v1(reading.config, values, overrides, trains)) {
+      note(path, problem);
+    }
+  } else if (const std::string format = other_format(names); !format.empty()) {
     throw UserError(fmt::format("{}: {}", path, format));
   }
   std::set<std::string_view> replaced;
@@ -351,12 +257,7 @@ Config load(const std::string& path, const std::vector<std::string>& words,
   GivenKeys given{std::exchange(reading.given, {}), {}};
   for (const Override& item : overrides) {
     if (is_enough()) break;
-    // A switch without a value means true.
-    const json value = item.has_value
-                           ? parse_json(yaml_to_json(item.value, item.key + "=" + item.value),
-                                        item.key + "=" + item.value)
-                           : json(true);
-    note("command line", take(reading, item.key, value));
+    note("command line", take(reading, item.key, value_of(item)));
   }
   for (const std::string& problem : settle_opposites(reading)) note("command line", problem);
   given.in_words = std::move(reading.given);
@@ -376,25 +277,34 @@ Config load(const std::string& path, const std::vector<std::string>& words,
   return std::move(reading.config);
 }
 
+/// Applies the forms in which other programs say what processes divide.
+std::vector<std::string> apply_sharding(Config& config) {
+  std::vector<std::string> problems = apply_deepspeed(config);
+  std::ranges::move(apply_fsdp(config), std::back_inserter(problems));
+  return problems;
+}
+
 }  // namespace
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides,
                    TrainingRows rows) {
   return load(path, overrides, [rows](Config& config) {
-    std::vector<std::string> problems = apply_deepspeed(config);
+    std::vector<std::string> problems = apply_sharding(config);
     return problems.empty() ? check_config(config, rows) : problems;
   });
 }
 
 Config load_session_config(const std::string& path, const std::vector<std::string>& overrides) {
   return load(path, overrides, [](Config& config) {
-    std::vector<std::string> problems = apply_deepspeed(config);
+    std::vector<std::string> problems = apply_sharding(config);
     return problems.empty() ? check_session_config(config) : problems;
   });
 }
 
 Config load_export_config(const std::string& path, const std::vector<std::string>& overrides) {
-  return load(path, overrides, [](Config& config) { return check_export_config(config); });
+  return load(
+      path, overrides, [](Config& config) { return check_export_config(config); },
+      /*trains=*/false);
 }
 
 }  // namespace longspan

@@ -17,7 +17,7 @@ constexpr double kMostPixels = 1 << 30, kMostFramesASecond = 1000, kMostFramesOf
 /// Unsupported templates of LLaMA-Factory 0.9.5.
 std::vector<std::string_view> other_templates() {
   std::string_view left =
-      "alpaca bailing bailing_v2 breeze chatglm3 chatml_de cohere cpm4 dbrx deepseek hy3 "
+      "bailing bailing_v2 breeze chatglm3 chatml_de cohere cpm4 dbrx deepseek hy3 "
       "deepseekcoder dots_ocr ernie ernie_nothink ernie_vl exaone falcon falcon_h1 fewshot "
       "gemma3n gemma4 gemma4n glm4v glm4_5v glm_ocr glm4_7 granite3 granite3_vision "
       "granite4 index hunyuan hunyuan_small intern2 intern_vl intern_s1 keye_vl kimi_vl "
@@ -27,7 +27,7 @@ std::vector<std::string_view> other_templates() {
       "minicpm_v_4_6 minicpm_o minimax1 minimax2 ministral ministral3 olmo openchat "
       "openchat-3.6 opencoder paligemma paligemma_chat phi_small pixtral qwen2_audio "
       "qwen2_omni qwen3_omni qwen3_omni_nothink qwen3_6 "
-      "sailor seed_coder seed_oss smollm smollm2 solar starchat telechat2 vicuna "
+      "sailor seed_coder seed_oss smollm smollm2 solar starchat telechat2 "
       "video_llava xuanyuan yi yi_vl youtu youtu_vl yuan zephyr aeva";
   std::vector<std::string_view> names;
   while (!left.empty()) {
@@ -61,12 +61,35 @@ KeySection data_keys() {
              kMostSteps);
   Key chat_template =
       choice("template", &S::chat_template, kNamed,
-             {"qwen",     "qwen3",           "qwen3_nothink", "llama3",        "mistral",
-              "chatml",   "default",         "empty",         "qwen3_5",       "qwen3_5_nothink",
-              "glm4",     "glmz1",           "glm4_moe",      "gemma",         "gemma2",
-              "gemma3",   "deepseek3",       "deepseekr1",    "gpt_oss",       "phi",
-              "phi4",     "phi4_mini",       "llama2",        "mistral_small", "qwen2_vl",
-              "qwen3_vl", "qwen3_vl_nothink"},
+             {"qwen",
+              "qwen3",
+              "qwen3_nothink",
+              "llama3",
+              "mistral",
+              "chatml",
+              "default",
+              "empty",
+              "qwen3_5",
+              "qwen3_5_nothink",
+              "glm4",
+              "glmz1",
+              "glm4_moe",
+              "gemma",
+              "gemma2",
+              "gemma3",
+              "deepseek3",
+              "deepseekr1",
+              "gpt_oss",
+              "phi",
+              "phi4",
+              "phi4_mini",
+              "llama2",
+              "mistral_small",
+              "qwen2_vl",
+              "qwen3_vl",
+              "qwen3_vl_nothink",
+              "alpaca",
+              "vicuna"},
              "How a conversation becomes text. Left out: the model's own chat_template.",
              other_templates());
   Key fps = number("video_fps", &S::video_fps, kNamed, 0,
@@ -103,9 +126,14 @@ KeySection data_keys() {
        plain("train_on_prompt", &S::train_on_prompt, kNamed, "Train on the prompts too."),
        plain("default_system", &S::default_system, kNamed,
              "System message of rows that have none; replaces the template's own."),
-       plain("enable_thinking", &S::enable_thinking, kNamed,
-             "false is passed to the model's chat_template, which then asks for an answer without "
-             "thoughts."),
+       noted(plain("enable_thinking", &S::enable_thinking, kNamed,
+                   "The variable enable_thinking of the model's chat_template: false asks for an "
+                   "answer without thoughts. Left out: the template's own default; named templates "
+                   "have true."),
+             "The default there is true."),
+       plain("preserve_thinking", &S::preserve_thinking, kNamed,
+             "Named templates keep the thoughts of earlier answers where only the last answer is "
+             "trained. true is also passed to the model's chat_template."),
        noted(choice("on_bad_row", &S::on_bad_row, kNamed, {"stop", "skip"},
                     "When rows of a data set cannot be used: stop, or leave them out."),
              kOwn),

@@ -198,10 +198,6 @@ TEST_CASE("keys: a key and its value written with = and blanks") {
 }
 
 TEST_CASE("keys: files of other programs are named") {
-  CHECK_SAYS(complaint("model: Qwen/Qwen3-0.6B\nmodel_class: llm\ntrain_dataset: d.yaml\n"
-                       "micro_batch_size: 1\noutput_dir: o\nkernel_config:\n  name: auto\n"),
-             "LLaMA-Factory's v1 (kernel_config, micro_batch_size, model, model_class, "
-             "train_dataset), which is another format");
   CHECK_SAYS(complaint(kLeast + std::string("tensor_model_parallel_size: 4\n"
                                             "sequence_parallel: true\n")),
              "Megatron trainer (tensor_model_parallel_size), which is another format");
@@ -212,6 +208,20 @@ TEST_CASE("keys: files of other programs are named") {
   CHECK_SAYS(complaint(kLeast + std::string("image_do_pan_and_scan: true\n")),
              "no model here cuts pictures into tiles");
   CHECK(complaint(kLeast + std::string("image_do_pan_and_scan: false\n")).empty());
+}
+
+TEST_CASE("keys: forms in which other programs write sharding and Muon") {
+  CHECK(load("fsdp: [full_shard, auto_wrap]\n").memory.zero_stage == 3);
+  CHECK(load("fsdp: shard_grad_op offload\n").memory.offload_optimizer);
+  CHECK(!load("fsdp: \"\"\n").memory.zero_stage);
+  CHECK_SAYS(complaint(kLeast + std::string("fsdp: hybrid_shard\n")),
+             "fsdp: hybrid_shard is not supported");
+  CHECK_SAYS(complaint(kLeast + std::string("fsdp: full_shard\nzero_stage: 2\n")),
+             "fsdp: full_shard means zero_stage 3, but zero_stage is 2");
+  CHECK(load("use_muon: true\n").optimization.optim == "muon_match_rms_adamw");
+  CHECK(load("use_muon: false\n").optimization.optim == "adamw_torch");
+  CHECK_SAYS(complaint(kLeast + std::string("use_muon: true\noptim: adamw_8bit\n")),
+             "use_muon: true and optim are both given");
 }
 
 TEST_CASE("keys: what is suggested is never a key that is itself refused") {

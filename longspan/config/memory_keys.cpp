@@ -19,6 +19,12 @@ KeySection memory_keys() {
                    "into offload_folder."),
             kOwn);
   offload_activations.truth = true;
+  Key fsdp = noted(plain("fsdp", &S::fsdp, kFree,
+                         "Words of transformers, with commas or blanks between. full_shard: "
+                         "zero_stage: 3; shard_grad_op: 2; no_shard: 0; offload: also "
+                         "offload_params and offload_optimizer; auto_wrap: nothing more."),
+                   "It shards by PyTorch's FSDP.");
+  fsdp.list = true;
   return {
       "Memory",
       {noted(
@@ -28,7 +34,7 @@ KeySection memory_keys() {
            "Longspan reads ZeRO's stage, offload_optimizer, offload_param and mics_shard_size; it "
            "has "
            "no buckets, so their sizes are no-ops."),
-       zero_stage,
+       fsdp, zero_stage,
        noted(number("zero_shard_size", &S::zero_shard_size, kFree, 1,
                     "Number of neighbouring processes that hold one sharded copy (hybrid "
                     "sharding); left out: all processes.",

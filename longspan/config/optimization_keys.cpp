@@ -31,6 +31,11 @@ KeySection optimization_keys() {
              "The rows of one process there; here of a group of sequence_parallel_size processes."),
        number("gradient_accumulation_steps", &S::gradient_accumulation_steps, kNamed, 1,
               "Micro-batches of an optimizer step.", kMostRows),
+       noted(number("global_batch_size", &S::global_batch_size, kFree, 1,
+                    "Rows of an optimizer step, of all processes; gradient_accumulation_steps "
+                    "follows from it.",
+                    kMostRows),
+             "Only its v1 has this key."),
        number("learning_rate", &S::learning_rate, kNamed, 0, "The optimizer's learning rate."),
        num_train_epochs,
        {.name = "max_steps",
@@ -61,6 +66,7 @@ KeySection optimization_keys() {
        choice(
            "optim", &S::optim, kNamed, names_of_optimizers(), optimizer_help,
            {"adamw_hf", "adafactor", "sgd", "lion_8bit", "paged_adamw_8bit", "paged_adamw_32bit"}),
+       plain("use_muon", &S::use_muon, kFree, "The same as optim: muon_match_rms_adamw."),
        noted(number("moe_aux_loss_coef", &S::moe_aux_loss_coef, kNamed, 0,
                     "Weight of the auxiliary loss that balances the load of experts. Left out: as "
                     "the model's config.json says; 0: no auxiliary loss."),

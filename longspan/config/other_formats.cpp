@@ -21,16 +21,6 @@ struct Format {
 
 const std::vector<Format>& formats() {
   static const std::vector<Format> all = {
-      {"a configuration of LLaMA-Factory's v1",
-       {"model", "model_class", "train_dataset", "micro_batch_size", "global_batch_size",
-        "kernel_config", "dist_config", "quant_config", "peft_config", "init_config",
-        "optim_config", "lr_scheduler_config", "sample_backend", "batching_strategy",
-        "batching_workers", "enable_activation_checkpointing", "save_ckpt_as_hf"},
-       2,
-       "Write it with the keys of LLaMA-Factory's main trainer: model_name_or_path for model, "
-       "dataset (a name in dataset_info.json) for train_dataset, per_device_train_batch_size for "
-       "micro_batch_size, finetuning_type and lora_rank for peft_config, zero_stage or "
-       "sequence_parallel_size for dist_config"},
       {"a configuration of accelerate's",
        {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank",
         "rdzv_backend", "fsdp_config"},

@@ -86,6 +86,7 @@ struct Conversation {
   std::optional<Message> rejected;  // dpo, rm
   bool desirable = true;            // kto: true if the answer is desirable
   std::string tools = {};           // JSON list of the callable tools; empty: none
+  std::string documents = {};       // JSON list of texts for the model's template; empty: none
 };
 
 bool has_pictures(const Message& message);

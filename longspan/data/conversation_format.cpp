@@ -13,6 +13,7 @@
 #include "longspan/data/function_calls.h"
 #include "longspan/data/media_columns.h"
 #include "longspan/data/message_parts.h"
+#include "longspan/data/row_lists.h"
 #include "longspan/text/nearest.h"
 #include "longspan/text/shown.h"
 
@@ -75,6 +76,9 @@ Conversation RowReader::read(const ordered_json& row, const std::string& place) 
   if (const auto& column = entry_.columns.tools; column && row.contains(*column)) {
     conversation.tools = read_tools(row.at(*column), fmt::format("{}: {}", place, *column));
   }
+  if (const auto& column = entry_.columns.documents; column && row.contains(*column)) {
+    conversation.documents = read_documents(row.at(*column), fmt::format("{}: {}", place, *column));
+  }
   if (parts_of(entry_.kind).pair) {
     conversation.messages.push_back(read_side(row, *entry_.columns.chosen, place, unread));
     conversation.rejected = read_side(row, *entry_.columns.rejected, place, unread);
@@ -91,10 +95,12 @@ std::vector<std::string> RowReader::columns_read() const {
   const RowParts parts = parts_of(entry_.kind);
   std::vector<std::optional<std::string>> read;
   if (holds_messages(entry_.formatting)) {
-    read = {columns.messages, columns.system, columns.tools};
+    read = {columns.messages, columns.system, columns.tools, columns.documents};
   } else {
     read = {columns.prompt, columns.query};
-    if (!parts.text) read.insert(read.end(), {columns.history, columns.system, columns.tools});
+    if (!parts.text) {
+      read.insert(read.end(), {columns.history, columns.system, columns.tools, columns.documents});
+    }
     if (parts.answer) read.push_back(columns.response);
   }
   read.insert(read.end(), {columns.images, columns.videos});
@@ -147,10 +153,10 @@ void RowReader::require_read(const LeftOutColumn& column, const std::string& pat
 void RowReader::finish() const {
   if (entry_.is_guessed) return;
   const DatasetColumns& columns = entry_.columns;
-  std::vector<std::optional<std::string>> demanded = {columns.history, columns.system,
+  std::vector<std::optional<std::string>> demanded = {columns.history, columns.documents,
                                                       columns.images, columns.videos};
-  // formatting: openai has a default column of tools, which may be missing.
-  if (entry_.columns_given) demanded.push_back(columns.tools);
+  // Default columns of tools (formatting: openai) and of the system text (v1) may be missing.
+  if (entry_.columns_given) demanded.insert(demanded.end(), {columns.tools, columns.system});
   if (!holds_messages(entry_.formatting)) {
     demanded.push_back(columns.prompt);
     // The query's default column may be missing: many files have only a prompt.
@@ -253,7 +259,7 @@ void RowReader::read_alpaca(const ordered_json& row, Conversation& conversation)
   read_history(row, conversation);
   std::string prompt = text(row, columns.prompt, place).value_or("");
   const std::string query = text(row, columns.query, place).value_or("");
-  if (!prompt.empty() && !query.empty()) prompt += '\n';
+  if (!prompt.empty() && !query.empty()) prompt += entry_.between_prompt_and_query;
   conversation.messages.push_back({Role::kUser, prompt + query});
   if (!parts_of(entry_.kind).answer) return;
   const std::string answer = text(row, columns.response, place).value_or("");

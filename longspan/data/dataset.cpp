@@ -31,9 +31,10 @@ constexpr int64_t kSplitStream = -1, kSampleStream = -2;
 
 /// Whether a file's one object may hold the rows in its "data": unless the rows have such a column.
 bool unwraps_data(const DatasetColumns& columns) {
-  const auto named = {columns.prompt,  columns.query,    columns.response, columns.history,
-                      columns.system,  columns.messages, columns.chosen,   columns.rejected,
-                      columns.kto_tag, columns.tools,    columns.images,   columns.videos};
+  const auto named = {columns.prompt,  columns.query,    columns.response,  columns.history,
+                      columns.system,  columns.messages, columns.chosen,    columns.rejected,
+                      columns.kto_tag, columns.tools,    columns.documents, columns.images,
+                      columns.videos};
   return std::ranges::find(named, std::optional<std::string>("data")) == named.end();
 }
 
@@ -51,7 +52,8 @@ double bytes_of(const Message& message) {
 }
 
 double bytes_of(const Conversation& row) {
-  double bytes = static_cast<double>(sizeof(Conversation) + row.source.size() + row.tools.size());
+  double bytes = static_cast<double>(sizeof(Conversation) + row.source.size() + row.tools.size() +
+                                     row.documents.size());
   for (const Message& message : row.messages) bytes += bytes_of(message);
   return row.rejected ? bytes + bytes_of(*row.rejected) : bytes;
 }

@@ -17,6 +17,7 @@
 #include "longspan/data/fetch_command.h"
 #include "longspan/data/known_columns.h"
 #include "longspan/data/row_file.h"
+#include "longspan/data/v1_datasets.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
@@ -216,7 +217,7 @@ class EntryReader {
                       stage_.name));
     }
     if (entry_.columns_given && (columns.response || columns.history || columns.system ||
-                                 columns.messages || columns.tools)) {
+                                 columns.messages || columns.tools || columns.documents)) {
       fail(
           fmt::format("stage {} trains on the text of prompt (and query) alone; list no other "
                       "columns than these",
@@ -262,6 +263,7 @@ class EntryReader {
                 {"rejected", &columns.rejected},
                 {"kto_tag", &columns.kto_tag},
                 {"tools", &columns.tools},
+                {"documents", &columns.documents},
                 {"images", &columns.images},
                 {"videos", &columns.videos}},
                {"audios"});
@@ -375,18 +377,29 @@ void read_path(DatasetEntry& entry, const std::string& dataset_dir, const Stage&
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage) {
   const std::string info_file = (fs::path(dataset_dir) / "dataset_info.json").string();
-  const json info = read_info(info_file);
+  std::optional<json> info;  // read once an entry is asked for
   std::vector<DatasetEntry> entries;
   for (const std::string& name : split_names(names)) {
+    if (is_v1_list(name)) {
+      for (const auto& [entry_name, values] : read_v1_list(name)) {
+        DatasetEntry& entry = entries.emplace_back();
+        entry.name = entry_name;
+        entry.info_file = name;
+        EntryReader(entry, values, stage_named(stage), /*dataset_dir=*/"").read();
+        take_v1_columns(entry);
+      }
+      continue;
+    }
+    if (!info) info = read_info(info_file);
     DatasetEntry& entry = entries.emplace_back();
     entry.name = name;
     entry.info_file = info_file;
-    if (info.contains(name)) {
-      EntryReader(entry, info.at(name), stage_named(stage), dataset_dir).read();
+    if (info->contains(name)) {
+      EntryReader(entry, info->at(name), stage_named(stage), dataset_dir).read();
     } else if (is_path_of_rows(name)) {
       read_path(entry, dataset_dir, stage_named(stage));
     } else {
-      refuse_name(name, info, info_file);
+      refuse_name(name, *info, info_file);
     }
   }
   return entries;

@@ -15,6 +15,7 @@ namespace longspan {
 struct DatasetColumns {
   std::optional<std::string> prompt = "instruction", query = "input", response = "output";
   std::optional<std::string> history, system, tools;
+  std::optional<std::string> documents;  // for the model's own chat template
   std::optional<std::string> messages = "conversations";
   std::optional<std::string> chosen, rejected, kto_tag;
   std::optional<std::string> images, videos;  // files: one for each tag in the messages
@@ -69,17 +70,18 @@ struct DatasetEntry {
   bool is_guessed = false;  // there is no entry: some columns may be missing
   Joined joined = Joined::kNothing;
   std::vector<std::string> notes;  // sentences for the user: the guess, files that are not read
+  std::string between_prompt_and_query = "\n";
   std::optional<int64_t> num_samples;
   std::string media_dir;  // folder of images and videos; set by the reader of rows
 };
 
 /// Returns the entries that a comma list names, for a stage. If an entry has a `columns` or `tags`
-/// block, names that the block omits have no default. A name without an entry may be the path of a
-/// file, a folder or a pattern; then the columns of its first row say how rows are read
-/// (known_columns.h). Throws UserError: no dataset_info.json, broken JSON (with line), unknown
-/// entry (with the nearest name), an entry for another stage, unsupported kinds (hub datasets,
-/// audios,
-/// ...), no file, columns that do not say enough.
+/// block, names that the block omits have no default. A name that ends with .yaml or .yml is the
+/// path of a list of data sets of LLaMA-Factory's v1, all of whose entries are taken. Another name
+/// without an entry may be the path of a file, a folder or a pattern; then the columns of its first
+/// row say how rows are read (known_columns.h). Throws UserError: no dataset_info.json, broken JSON
+/// (with line), unknown entry (with the nearest name), an entry for another stage, unsupported
+/// kinds (hub datasets, audios, ...), no file, columns that do not say enough.
 std::vector<DatasetEntry> read_dataset_info(const std::string& dataset_dir,
                                             const std::string& names, const std::string& stage);
 

@@ -106,27 +106,70 @@ class JinjaWriter {
     line("endif");
   }
 
-  /// As NamedTemplate::written_tools.
+  /// As written_tool_list().
   void tools() {
     line("if tools");
     const ToolFormat& format = format_.tools;
     if (format.empty()) {
       print(fmt::format("raise_exception('template {} prints no tools')", format_.name));
     } else {
-      line(fmt::format("set listed = namespace(text={})", jinja_text(format.before)));
+      line(fmt::format("set listed = namespace(text={}, names='')",
+                       with_parts(format.before, {{kDate, "strftime_now('%d %b %Y')"}})));
       line("for tool in tools");
-      line(fmt::format("set listed.text = listed.text{} + (tool | tojson)",
-                       format.before_each.empty() ? "" : " + " + jinja_text(format.before_each)));
-      if (!format.between.empty()) {
-        line("if not loop.last");
-        line(fmt::format("set listed.text = listed.text + {}", jinja_text(format.between)));
-        line("endif");
-      }
+      line("set function = tool['function'] or tool");
+      add_to_tools(
+          with_parts(format.before_each, {{kToolName, "function['name']"},
+                                          {kToolDescription, "(function['description'] or '')"}}));
+      tool_body(format);
+      add_to_tools(jinja_text(format.after_each));
+      line("if not loop.last");
+      add_to_tools(jinja_text(format.between));
+      line("endif");
+      line("set listed.names = listed.names + (', ' if listed.names else '') + function['name']");
       line("endfor");
       line(fmt::format("set system_message = system_message + listed.text + {}",
-                       jinja_text(format.after)));
+                       with_parts(format.after, {{kToolNames, "listed.names"}})));
     }
     line("endif");
+  }
+
+  void add_to_tools(const std::string& expression) {
+    if (expression == "''") return;
+    line(fmt::format("set listed.text = listed.text + {}", expression));
+  }
+
+  void tool_body(const ToolFormat& format) {
+    if (format.body != ToolFormat::Body::kArguments) {
+      const bool alone = format.body == ToolFormat::Body::kFunction;
+      return add_to_tools(fmt::format("({} | tojson{})", alone ? "function" : "tool",
+                                      format.indented ? "(indent=4)" : ""));
+    }
+    line("for name, argument in function['parameters']['properties'].items()");
+    line("set needed = name in (function['parameters']['required'] or [])");
+    add_to_tools(
+        "'  - ' + name + ' (' + (argument['type'] or '') + (', required' if needed else '') + "
+        "'): ' + (argument['description'] or '')");
+    line("if argument['enum']");
+    add_to_tools("', should be one of [' + (argument['enum'] | join(', ')) + ']'");
+    line("endif");
+    line("if argument['items']");
+    add_to_tools("', where each item should be ' + (argument['items']['type'] or '')");
+    line("endif");
+    add_to_tools("'\\n'");
+    line("endfor");
+  }
+
+  using Parts = std::vector<std::pair<std::string_view, std::string_view>>;
+
+  /// Returns a text as an expression, with expressions in its places.
+  static std::string with_parts(std::string_view text, const Parts& parts) {
+    for (const auto& [place, expression] : parts) {
+      const size_t at = text.find(place);
+      if (at == std::string_view::npos) continue;
+      return fmt::format("{} + {} + {}", jinja_text(text.substr(0, at)), expression,
+                         with_parts(text.substr(at + place.size()), parts));
+    }
+    return jinja_text(text);
   }
 
   void question() {
@@ -191,7 +234,7 @@ class JinjaWriter {
       }
       const std::vector<std::string> marks = marks_of_thoughts(format_);
       line(fmt::format("set thinks_nothing = {}{} not in content and {} not in content",
-                       thinking_.last_answer_only ? "is_last and " : "", jinja_text(marks[0]),
+                       thinking_.marks_all() ? "" : "is_last and ", jinja_text(marks[0]),
                        jinja_text(marks[1])));
     }
     line("if message['tool_calls']");

@@ -48,7 +48,7 @@ std::string hint_at_joined_messages(const DataSettings& config, const Stage& sta
   const auto own = tokenizer.chat_template();
   if (own && chat.chat_template->ends_with(*own)) return "";
   const auto encoder = make_named_template(config.chat_template, tokenizer, config.default_system,
-                                           thinking_of(config, stage));
+                                           thinking_of(config, stage), template_time);
   const auto eos = chat.eos ? std::optional(chat.eos->text) : std::nullopt;
   int64_t num_chats = 0, num_joined = 0;
   for (const Conversation& row : rows) {

@@ -11,6 +11,7 @@
 #include "longspan/data/answer_spans.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/located_chat.h"
+#include "longspan/data/row_lists.h"
 #include "longspan/data/template_messages.h"
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
@@ -53,7 +54,7 @@ std::string fitting_templates(const Tokenizer& tokenizer) {
 class ModelTemplate : public TurnEncoder {
  public:
   ModelTemplate(const Tokenizer& tokenizer, const std::optional<std::string>& default_system,
-                bool enable_thinking, const LocalTime& template_time)
+                const TemplateSwitches& switches, const LocalTime& template_time)
       : tokenizer_(tokenizer), default_system_(default_system.value_or("")) {
     if (!tokenizer.chat_template()) {
       throw UserError(fmt::format(
@@ -62,8 +63,8 @@ class ModelTemplate : public TurnEncoder {
     }
     chat_template_ = *tokenizer.chat_template();
     variables_ = template_variables(tokenizer, template_time);
-    // Templates treat a missing enable_thinking as true.
-    if (!enable_thinking) variables_["enable_thinking"] = false;
+    if (switches.enable_thinking) variables_["enable_thinking"] = *switches.enable_thinking;
+    if (switches.preserve_thinking) variables_["preserve_thinking"] = true;
     find_ends_of_template();
     ends_ = tokenizer.end_tokens();
     ends_.insert(turn_ends_.begin(), turn_ends_.end());
@@ -124,7 +125,7 @@ class ModelTemplate : public TurnEncoder {
     const auto token_behind = [&](const ordered_json& messages) -> std::optional<int32_t> {
       std::string text;
       try {
-        text = render(messages, false, "", "").text;
+        text = render(messages, false, {}, "").text;
       } catch (const RowError&) {
         return std::nullopt;  // the template has no tools
       }
@@ -167,13 +168,13 @@ class ModelTemplate : public TurnEncoder {
     return messages;
   }
 
-  RenderedChat render(const ordered_json& messages, bool generation_prompt,
-                      const std::string& tools, const std::string& place) const {
+  RenderedChat render(const ordered_json& messages, bool generation_prompt, const RowLists& lists,
+                      const std::string& place) const {
     const std::string where = place.empty() ? "" : place + ": ";
     ordered_json variables = variables_;
     variables["messages"] = messages;
     variables["add_generation_prompt"] = generation_prompt;
-    if (!tools.empty()) variables["tools"] = parse_ordered_json(tools, place);
+    set_lists(variables, lists, place);
     try {
       return render_chat_template(chat_template_, variables.dump());
     } catch (const ordered_json::type_error&) {
@@ -188,10 +189,10 @@ class ModelTemplate : public TurnEncoder {
 
   LocatedChat locate_shaped(const Conversation& conversation, bool generation_prompt,
                             const CallShape& shape) const {
-    const auto render_row = [this, tools = conversation.tools, place = conversation.source,
+    const auto render_row = [this, lists = lists_of(conversation), place = conversation.source,
                              pictures = printed_otherwise(conversation)](
                                 const ordered_json& messages, bool prompt) {
-      return with_picture_texts(render(messages, prompt, tools, place), pictures);
+      return with_picture_texts(render(messages, prompt, lists, place), pictures);
     };
     return LocatedChat(render_row, template_messages(conversation, shape), generation_prompt,
                        conversation.source);
@@ -233,37 +234,30 @@ class ModelTemplate : public TurnEncoder {
                                    shortened(*lost, 60)));
   }
 
-  /// Locates a conversation. Throws RowError as LocatedChat does, and where a call, a tool or the
-  /// last answer's thoughts are not printed.
+  /// Locates a conversation. Throws RowError as LocatedChat does, and where a call, a tool, a
+  /// document or the last answer's thoughts are not printed.
   LocatedChat locate(const Conversation& conversation, bool generation_prompt) const {
     const bool calls = std::ranges::any_of(
         conversation.messages, [](const Message& message) { return !message.calls.empty(); });
     LocatedChat chat = calls
                            ? locate_calls(conversation, generation_prompt)
                            : locate_shaped(conversation, generation_prompt, call_shapes().front());
-    require_tools(conversation, generation_prompt);
+    require_lists(conversation, generation_prompt);
     require_last_thoughts(chat, conversation, generation_prompt);
     return chat;
   }
 
-  /// Throws unless all tools are printed. Their names are marked, since a call may print a name
-  /// too.
-  void require_tools(const Conversation& conversation, bool generation_prompt) const {
-    if (conversation.tools.empty()) return;
-    ordered_json tools = parse_ordered_json(conversation.tools, conversation.source);
+  /// Throws unless all tools and documents are printed. They are marked, since a message may have
+  /// the same text.
+  void require_lists(const Conversation& conversation, bool generation_prompt) const {
+    const RowLists lists = lists_of(conversation);
+    if (lists.empty()) return;
     const ordered_json messages = template_messages(conversation, call_shapes().front());
-    const std::vector<std::string> marks =
-        free_characters(tools.size(), conversation.tools + messages.dump());
-    std::vector<std::string> names;
-    for (size_t i = 0; i < tools.size(); ++i) {
-      ordered_json& name = tools[i].at("function").at("name");
-      names.push_back(name.get<std::string>());
-      name = names.back() + marks[i];
-    }
+    const MarkedLists marked = marked_lists(lists, messages.dump(), conversation.source);
     std::string text;
     for (const CallShape& shape : call_shapes()) {
       try {
-        text = render(template_messages(conversation, shape), generation_prompt, tools.dump(),
+        text = render(template_messages(conversation, shape), generation_prompt, marked.lists,
                       conversation.source)
                    .text;
         break;
@@ -271,10 +265,9 @@ class ModelTemplate : public TurnEncoder {
         continue;  // tries another form of the calls
       }
     }
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (text.find(marks[i]) != std::string::npos) continue;
-      fail(conversation,
-           fmt::format("does not print the tools of the row ({})", shortened(names[i], 60)));
+    for (const MarkedLists::Text& one : marked.texts) {
+      if (text.find(one.mark) != std::string::npos) continue;
+      fail(conversation, fmt::format("does not print the {}", one.what));
     }
   }
 
@@ -371,18 +364,16 @@ std::string rendered_prompt(const std::string& chat_template, const Tokenizer& t
     variables["messages"].push_back(
         template_message(message, call_shapes().front(), conversation.source));
   }
-  if (!conversation.tools.empty()) {
-    variables["tools"] = parse_ordered_json(conversation.tools, conversation.source);
-  }
+  set_lists(variables, lists_of(conversation), conversation.source);
   variables["add_generation_prompt"] = true;
   return render_chat_template(chat_template, variables.dump()).text;
 }
 
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 bool enable_thinking,
+                                                 const TemplateSwitches& switches,
                                                  const LocalTime& template_time) {
-  return std::make_unique<ModelTemplate>(tokenizer, default_system, enable_thinking, template_time);
+  return std::make_unique<ModelTemplate>(tokenizer, default_system, switches, template_time);
 }
 
 }  // namespace longspan

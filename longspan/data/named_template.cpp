@@ -9,6 +9,7 @@
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/function_calls.h"
 #include "longspan/data/template_format.h"
+#include "longspan/data/tool_list.h"
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
 #include "longspan/registers/stage.h"
@@ -86,11 +87,13 @@ void check_question(const Conversation& conversation, std::string_view template_
 class NamedTemplate : public TurnEncoder {
  public:
   NamedTemplate(const Format& format, const Tokenizer& tokenizer,
-                const std::optional<std::string>& default_system, const Thinking& thinking)
+                const std::optional<std::string>& default_system, const Thinking& thinking,
+                const LocalTime& template_time)
       : format_(format),
         tokenizer_(tokenizer),
         default_system_(default_system.value_or(std::string(format.default_system))),
         thinking_(thinking),
+        time_(template_time),
         no_thoughts_(no_thoughts(format)),
         marks_(marks_of_thoughts(format)) {
     for (std::string_view token : format.tokens) {
@@ -123,6 +126,12 @@ class NamedTemplate : public TurnEncoder {
       ++message;
     }
     system += written_tools(conversation.tools, place);
+    if (!conversation.documents.empty()) {
+      throw RowError(fmt::format(
+          "{}the row has documents, and template {} prints none. Leave template out so that the "
+          "model's own chat template prints them, or leave the column of documents out.",
+          place, format_.name));
+    }
     std::vector<Turn> turns;
     while (message != end) {
       const Role asker = message->role;
@@ -239,15 +248,7 @@ class NamedTemplate : public TurnEncoder {
           "model's own chat template prints them, or leave the column of tools out.",
           place, format_.name));
     }
-    std::string text(format.before);
-    bool is_first = true;
-    for (const auto& tool : parse_ordered_json(tools, "tools")) {
-      if (!is_first) text += format.between;
-      is_first = false;
-      text += format.before_each;
-      text += python_json(tool);
-    }
-    return text += format.after;
+    return written_tool_list(format, tools, time_, place);
   }
 
   /// Returns the answer's text, with its separate thoughts before it.
@@ -282,7 +283,7 @@ class NamedTemplate : public TurnEncoder {
       if (!thinking_.enabled || !keeps_thoughts) content = without_thoughts(format_, content);
       const bool has_thoughts = has_marks(content);
       // Empty thoughts belong to the question where the model is not to think.
-      if (keeps_thoughts && !has_thoughts) {
+      if ((is_last || thinking_.marks_all()) && !has_thoughts) {
         append({{Slot::kText, no_thoughts_}}, "", thinking_.enabled ? turn.target : turn.source);
       }
     }
@@ -312,6 +313,7 @@ class NamedTemplate : public TurnEncoder {
   Tokenizer tokenizer_;
   std::string default_system_;
   Thinking thinking_;
+  LocalTime time_;
   std::string no_thoughts_;
   std::vector<std::string> marks_;
   std::optional<int32_t> bos_, eos_;
@@ -330,24 +332,27 @@ std::optional<int32_t> leading_special(const Tokenizer& tokenizer,
 std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
                                                  const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 const Thinking& thinking) {
-  return std::make_unique<NamedTemplate>(template_format(name), tokenizer, default_system,
-                                         thinking);
+                                                 const Thinking& thinking,
+                                                 const LocalTime& template_time) {
+  return std::make_unique<NamedTemplate>(template_format(name), tokenizer, default_system, thinking,
+                                         template_time);
 }
 
 Thinking thinking_of(const DataSettings& config, const Stage& stage) {
-  return {config.enable_thinking, !stage.trains_all_answers || config.mask_history};
+  const bool one_question = !stage.trains_all_answers || config.v1_rows;
+  const bool strips = (one_question || config.mask_history) && !config.preserve_thinking;
+  return {config.enable_thinking.value_or(true), strips, one_question && !strips};
 }
 
 std::unique_ptr<TurnEncoder> make_turn_encoder(const DataSettings& config, const Stage& stage,
                                                const Tokenizer& tokenizer,
                                                const LocalTime& template_time) {
   if (config.chat_template.empty()) {
-    return make_model_template(tokenizer, config.default_system, config.enable_thinking,
-                               template_time);
+    return make_model_template(tokenizer, config.default_system,
+                               {config.enable_thinking, config.preserve_thinking}, template_time);
   }
   return make_named_template(config.chat_template, tokenizer, config.default_system,
-                             thinking_of(config, stage));
+                             thinking_of(config, stage), template_time);
 }
 
 std::string end_of_text(const std::string& template_name, const Tokenizer& tokenizer) {

@@ -100,13 +100,14 @@ std::optional<SavedChat> saved_chat(const DataSettings& config, const Stage& sta
   }
 
   const Thinking trained = thinking_of(config, stage);
-  const auto encoder =
-      make_named_template(config.chat_template, tokenizer, config.default_system, trained);
+  const auto encoder = make_named_template(config.chat_template, tokenizer, config.default_system,
+                                           trained, template_time);
   if (const auto own = tokenizer.chat_template()) {
     // The model's own template may support more (tools, ...). It is kept where it renders these
     // prompts, or the prompts of chats, which leave out thoughts of earlier answers.
-    const auto chatting = make_named_template(config.chat_template, tokenizer,
-                                              config.default_system, {trained.enabled, true});
+    const auto chatting =
+        make_named_template(config.chat_template, tokenizer, config.default_system,
+                            {trained.enabled, true}, template_time);
     const std::string candidate = format.thinks && !trained.enabled
                                       ? "{%- if enable_thinking is not defined -%}{%- set "
                                         "enable_thinking = false -%}{%- endif "

@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/parallel_rows.h"
 #include "longspan/data/stage_encoders.h"
+#include "longspan/data/template_format.h"
 #include "longspan/registers/stage.h"
 #include "longspan/settings/choices.h"
 #include "longspan/settings/data_settings.h"
@@ -86,6 +88,42 @@ Sample encode_turns(std::vector<Turn> parts, const DataSettings& config,
   return sample;
 }
 
+/// As LLaMA-Factory's v1: the marker before an answer is trained with the answer.
+void train_markers(std::vector<Turn>& parts, const std::vector<int32_t>& marker) {
+  for (Turn& turn : parts) {
+    std::vector<int32_t>& source = turn.source;
+    if (!std::ranges::equal(marker, std::span(source).last(std::min(marker.size(), source.size()))))
+      continue;
+    source.resize(source.size() - marker.size());
+    turn.target.insert(turn.target.begin(), marker.begin(), marker.end());
+    std::vector<int32_t>& labels = turn.target_labels;
+    labels.insert(labels.begin(), marker.begin(), marker.end());
+    if (!turn.is_trained) std::ranges::fill(labels, static_cast<int32_t>(kIgnoreLabel));
+  }
+}
+
+/// As LLaMA-Factory's v1: a long row is cut at its end, not turn by turn.
+Sample encode_v1(std::vector<Turn> parts, const DataSettings& config,
+                 const std::vector<int32_t>& marker) {
+  train_markers(parts, marker);
+  DataSettings uncut = config;
+  uncut.cutoff_len = INT64_MAX;
+  Sample sample = encode_turns(std::move(parts), uncut, std::nullopt);
+  const size_t length = std::min<size_t>(sample.input_ids.size(), config.cutoff_len);
+  sample.input_ids.resize(length);
+  sample.labels.resize(length);
+  return sample;
+}
+
+/// Throws where a row has a part that LLaMA-Factory's v1 prints in another way than its template.
+void require_same_in_v1(const Conversation& row) {
+  if (row.tools.empty() && !has_pictures(row)) return;
+  throw RowError(fmt::format(
+      "{}: the row has {}, which LLaMA-Factory's v1 prints in its own way. Write the configuration "
+      "with the keys of the main trainer, or remove them.",
+      row.source, row.tools.empty() ? "pictures" : "tools"));
+}
+
 /// Throws where a row asks to leave out text that train_on_prompt trains.
 void require_no_contradiction(const DataSettings& config, const Conversation& row) {
   if (!config.train_on_prompt) return;
@@ -117,12 +155,20 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
         "would train twice. Remove one of the two.",
         encoding.config.chat_template));
   }
+  const bool is_v1 = encoding.config.v1_rows && !encoding.config.chat_template.empty();
+  std::vector<int32_t> marker;
+  if (is_v1) {
+    const Format& format = template_format(encoding.config.chat_template);
+    marker = encoding.tokenizer.encode(std::string(format.generation));
+  }
   const auto encode = [&](int64_t i) {
     require_no_contradiction(encoding.config, rows[i]);
+    if (is_v1) require_same_in_v1(rows[i]);
     PlacedPictures row;
     std::vector<Turn> parts = encoding.turns_of(turns, rows[i], row);
     lengths[i] = num_tokens(parts) + (last_end ? 1 : 0);
-    samples[i] = encode_turns(std::move(parts), encoding.config, last_end);
+    samples[i] = is_v1 ? encode_v1(std::move(parts), encoding.config, marker)
+                       : encode_turns(std::move(parts), encoding.config, last_end);
     encoding.attach_pictures(samples[i], row, rows[i].source);
     encoding.require_trained(samples[i], rows[i].source, "the row");
   };

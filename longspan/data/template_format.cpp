@@ -8,6 +8,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/call_formats.h"
+#include "longspan/data/plain_formats.h"
 #include "longspan/data/turns.h"
 
 namespace longspan {
@@ -15,10 +16,6 @@ namespace longspan {
 namespace {
 
 constexpr std::string_view kChatmlGeneration = "<|im_start|>assistant\n";
-
-Frame text(std::string_view frame) { return {{Slot::kText, frame}}; }
-
-Frame ended(std::string_view frame) { return {{Slot::kText, frame}, {Slot::kEos}}; }
 
 /// Returns the format under another name, changed.
 Format like(Format format, std::string_view name, const std::function<void(Format&)>& change) {
@@ -45,6 +42,7 @@ std::vector<Format> formats_of_families() {
                        .calls = kGlm4Calls,
                        .tokens = {"[gMASK]", "<sop>", "<|user|>", "<|assistant|>"},
                        .function = text("{{content}}"),
+                       .tools = kGlm4Tools,
                        .generation = "<|assistant|>",
                        .stop_words = {"<|user|>", "<|observation|>"},
                        .ends_once = true};
@@ -82,6 +80,7 @@ std::vector<Format> formats_of_families() {
            [](Format& format) {
              format.thinks = true;
              format.calls = kGlm4MoeCalls;
+             format.tools = kGlm4MoeTools;
            }),
       gemma,
       like(gemma, "gemma2",
@@ -150,6 +149,7 @@ std::vector<Format> formats_of_families() {
        .calls = kActionCalls,
        .tokens = {"<|user|>", "<|assistant|>", "<|end|>"},
        .end_of_text = "<|end|>",
+       .tools = {},  // the text of the row's column, as it is
        .generation = "<|assistant|>",
        .stop_words = {"<|end|>"},
        .replaces_eos = true},
@@ -267,6 +267,7 @@ std::vector<Format> make_formats() {
        .calls = kLlama3Calls,
        .tokens = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
        .end_of_text = "<|end_of_text|>",
+       .tools = kLlama3Tools,
        .between_results = "<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n",
        .generation = "<|start_header_id|>assistant<|end_header_id|>\n\n",
        .stop_words = {"<|eot_id|>", "<|eom_id|>"},
@@ -298,27 +299,6 @@ std::vector<Format> make_formats() {
        .generation = kChatmlGeneration,
        .stop_words = {"<|im_end|>", "<|im_start|>"},
        .replaces_eos = true},
-      {.name = "default",
-       .prefix = {},
-       .system = {{Slot::kText, "System: {{content}}"}, {Slot::kEos}, {Slot::kText, "\n"}},
-       .user = {{Slot::kText, "Human: {{content}}"}, {Slot::kEos}, {Slot::kText, "\nAssistant:"}},
-       .assistant = {{Slot::kText, "{{content}}"}, {Slot::kEos}, {Slot::kText, "\n"}},
-       .observation = {{Slot::kText, "Human: {{content}}"},
-                       {Slot::kEos},
-                       {Slot::kText, "\nAssistant:"}},
-       .default_system = "",
-       .calls = kActionCalls,
-       .tokens = {},
-       .generation = "\nAssistant:"},
-      {.name = "empty",
-       .prefix = {},
-       .system = text("{{content}}"),
-       .user = text("{{content}}"),
-       .assistant = text("{{content}}"),
-       .observation = text("{{content}}"),
-       .default_system = "",
-       .calls = kActionCalls,
-       .tokens = {}},
   };
   const auto called = [&all](std::string_view name) {
     return *std::ranges::find(all, name, &Format::name);
@@ -328,7 +308,7 @@ std::vector<Format> make_formats() {
         name == std::string_view("qwen3") ? "qwen3_5" : "qwen3_5_nothink";
     all.push_back(like(called(name), of_next, [](Format& format) {
       format.calls = kQwen35Calls;
-      format.tools = {};  // it lists only functions, with an example in its own format of calls
+      format.tools = kQwen35Tools;
       take_qwen_pictures(format, VideoForm::kFrames);
     }));
   }
@@ -350,6 +330,7 @@ std::vector<Format> make_formats() {
         }));
   }
   for (Format& format : formats_of_families()) all.push_back(std::move(format));
+  for (Format& format : plain_formats()) all.push_back(std::move(format));
   return all;
 }
 

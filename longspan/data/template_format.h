@@ -28,12 +28,40 @@ struct CallFormat {
   std::string_view before_key = {}, before_value = {}, after_value = {};
 };
 
-/// The description of the tools, which follows the system text: the JSON of each tool, with these
+/// Places in the texts of a ToolFormat: the day of the run ("28 Nov 2026"), a tool's name, its
+/// description, the names of all tools.
+inline constexpr std::string_view kDate = "{{date}}", kToolName = "{{name}}",
+                                  kToolDescription = "{{description}}", kToolNames = "{{names}}";
+
+/// The description of the tools, which follows the system text: the body of each tool, with these
 /// texts before, between and after the tools.
 struct ToolFormat {
-  std::string_view before, before_each, between, after;
+  /// kOpenAi: JSON in OpenAI's shape; kFunction: JSON of the function alone; kArguments: a line of
+  /// text for each argument.
+  enum class Body { kOpenAi, kFunction, kArguments };
+
+  std::string_view before;  // may contain kDate
+  // Before each tool; may contain kToolName and kToolDescription.
+  std::string_view before_each = {};
+  std::string_view between = {};
+  std::string_view after_each = {};
+  std::string_view after = {};  // may contain kToolNames
+  Body body = Body::kOpenAi;
+  bool indented = false;  // JSON in lines, indented by four blanks
   bool empty() const { return before.empty(); }
+  bool has_date() const { return before.find(kDate) != std::string_view::npos; }
 };
+
+/// LLaMA-Factory's default.
+inline constexpr ToolFormat kActionTools{
+    .before = "You have access to the following tools:\n",
+    .before_each = "> Tool Name: {{name}}\nTool Description: {{description}}\nTool Args:\n",
+    .after_each = "\n",
+    .after =
+        "Use the following format if using a tool:\n```\nAction: tool name (one of [{{names}}])\n"
+        "Action Input: the input to the tool, in a JSON format representing the kwargs (e.g. "
+        "```{\"input\": \"hello world\", \"num_beams\": 5}```)\n```\n",
+    .body = ToolFormat::Body::kArguments};
 
 /// A slot of a message's frame: text (which may contain {{content}}), or the bos or eos token. Each
 /// slot of text is tokenized separately.
@@ -59,7 +87,7 @@ struct Format {
   std::vector<std::string_view> tokens;  // must be single tokens of the tokenizer
   std::string_view end_of_text = {};     // for pt; empty: the tokenizer's eos_token
   Frame function = {};                   // empty: same as assistant
-  ToolFormat tools = {};                 // empty: the template prints no tools
+  ToolFormat tools = kActionTools;       // empty: the template prints no tools
   // Text between several tools' results in one message; empty: the frame takes one result.
   std::string_view between_results = {};
   std::string_view generation = {};  // generation prompt: the end of `user` and `observation`

@@ -71,17 +71,27 @@ std::optional<int32_t> leading_special(const Tokenizer& tokenizer, const std::ve
 struct Thinking {
   bool enabled = true;  // false: answers lose their thoughts, and questions end with empty thoughts
   bool last_answer_only = false;  // earlier answers lose their thoughts
+  bool marks_last_only = false;   // earlier answers keep their thoughts, and get no empty ones
+  bool marks_all() const { return !last_answer_only && !marks_last_only; }
 };
 
 /// Makes the encoder of a template of LLaMA-Factory by name (see named_templates). The encoder
-/// tokenizes each message separately, as LLaMA-Factory does. Throws UserError if the tokenizer
-/// lacks one of the template's tokens.
+/// tokenizes each message separately, as LLaMA-Factory does. `template_time`: the day that some
+/// formats of tools print. Throws UserError if the tokenizer lacks one of the template's tokens.
 std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
                                                  const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 const Thinking& thinking);
+                                                 const Thinking& thinking,
+                                                 const LocalTime& template_time);
 
 std::vector<std::string> named_templates();
+
+/// Variables of the model's own chat_template; one that is not set is not passed, and the template
+/// has its own default.
+struct TemplateSwitches {
+  std::optional<bool> enable_thinking = {};
+  bool preserve_thinking = false;  // true: passed
+};
 
 /// Makes the encoder of the model's own chat_template. A conversation's tokens are the tokens of
 /// transformers' apply_chat_template, plus an end token if the template prints no end token after
@@ -90,7 +100,7 @@ std::vector<std::string> named_templates();
 /// strftime_now. Throws UserError if the tokenizer has no chat_template.
 std::unique_ptr<TurnEncoder> make_model_template(const Tokenizer& tokenizer,
                                                  const std::optional<std::string>& default_system,
-                                                 bool enable_thinking,
+                                                 const TemplateSwitches& switches,
                                                  const LocalTime& template_time);
 
 /// Returns the configuration's encoder: of the named template, or, without a named template, of the

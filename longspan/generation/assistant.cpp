@@ -236,7 +236,8 @@ std::string described(const SamplingOptions& sampling) {
 std::unique_ptr<TurnEncoder> chat_of(const AssistantRequest& request, const Tokenizer& tokenizer) {
   if (!request.template_name.empty()) {
     return make_named_template(request.template_name, tokenizer, request.default_system,
-                               {request.enable_thinking, /*last_answer_only=*/true});
+                               {request.enable_thinking, /*last_answer_only=*/true},
+                               local_time_now());
   }
   if (!tokenizer.chat_template()) {
     const bool asks = request.default_system && !request.default_system->empty();
@@ -248,8 +249,9 @@ std::unique_ptr<TurnEncoder> chat_of(const AssistantRequest& request, const Toke
     }
     return nullptr;
   }
-  return make_model_template(tokenizer, request.default_system, request.enable_thinking,
-                             local_time_now());
+  TemplateSwitches switches;
+  if (!request.enable_thinking) switches.enable_thinking = false;
+  return make_model_template(tokenizer, request.default_system, switches, local_time_now());
 }
 
 std::string described(int64_t num_parameters) {

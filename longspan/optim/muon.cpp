@@ -1,11 +1,13 @@
-// Muon (https://kellerjordan.github.io/posts/muon), as torch.optim.Muon with its defaults: layers'
-// matrices move by their orthogonalized momentum, everything else by AdamW.
+// Muon (https://kellerjordan.github.io/posts/muon), as torch.optim.Muon with its defaults, or with
+// adjust_lr_fn: match_rms_adamw: layers' matrices move by their orthogonalized momentum, everything
+// else by AdamW.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +23,15 @@ constexpr double kMomentum = 0.95;
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // polynomial a x + b x^3 + c x^5
 constexpr int kIterations = 5;
 constexpr double kEpsilon = 1e-7;
+constexpr std::string_view kNames[] = {"muon", "muon_match_rms_adamw"};
+
+/// Returns the factor of a matrix's learning rate.
+double factor_of_rate(std::string_view name, const at::Tensor& matrix) {
+  const auto height = static_cast<double>(matrix.size(0)),
+             width = static_cast<double>(matrix.size(1));
+  return name == kNames[0] ? std::sqrt(std::max(1.0, height / width))
+                           : 0.2 * std::sqrt(std::max(height, width));
+}
 
 /// True for projections and LoRA's matrices, each by itself; false for embeddings and heads.
 bool is_matrix_of_layer(const ParameterSpec& parameter) {
@@ -45,7 +56,9 @@ at::Tensor orthogonalized(const at::Tensor& matrix) {
 class Muon : public Optimizer {
  public:
   explicit Muon(const OptimizerJob& job)
-      : over_whole_matrices_(job.over_whole_matrices), weight_decay_(job.config.weight_decay) {
+      : name_(job.config.optim),
+        over_whole_matrices_(job.over_whole_matrices),
+        weight_decay_(job.config.weight_decay) {
     const c10::NoGradGuard no_grad;
     std::vector<ParameterShard> others;
     for (const ParameterShard& shard : job.shards) {
@@ -134,21 +147,19 @@ class Muon : public Optimizer {
                                 .narrow(0, m.shard.begin, m.shard.end - m.shard.begin)
                                 .view(values.sizes())
                                 .to(values.device());
-    const double height = static_cast<double>(whole.size(0)) / static_cast<double>(whole.size(1));
     const double decay = m.shard.spec.decays ? weight_decay_ : 0.0;
     const double rate = learning_rate * m.shard.rate_factor;
     values.mul_(1 - rate * decay);
-    values.add_(mine, -rate * std::sqrt(std::max(1.0, height)));
+    values.add_(mine, -rate * factor_of_rate(name_, whole));
   }
 
+  std::string name_;
   OverWholeMatrices over_whole_matrices_;
   double weight_decay_;
   std::vector<std::pair<bool, size_t>> places_;  // in the order of state(): is a matrix, index
   std::vector<Matrix> matrices_;
   std::unique_ptr<AdamW> others_;
 };
-
-constexpr std::string_view kNames[] = {"muon"};
 
 /// One momentum for a matrix, AdamW's two moments for the rest: in the dtype of the values in
 /// memory, in fp32 in files.
@@ -174,7 +185,10 @@ std::unique_ptr<Optimizer> make(const OptimizerJob& job) { return std::make_uniq
 
 extern const UpdateRule kMuon{
     .names = kNames,
-    .help = "muon: matrices of layers by orthogonalized momentum, the rest by AdamW",
+    .help =
+        "muon: matrices of layers by orthogonalized momentum, the rest by AdamW; "
+        "muon_match_rms_adamw: the same, with another factor of the matrices' learning rate, 0.2 x "
+        "sqrt(longer side)",
     .wants_whole = is_matrix_of_layer,
     .state_bytes = state_bytes,
     .saved_bytes = saved_bytes,

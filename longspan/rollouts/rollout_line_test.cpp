@@ -164,8 +164,8 @@ class TextRollouts {
     for (int i = 0; i < 60; ++i) text += "Question " + std::to_string(i * 37) + " is answered.\n";
     train_byte_level_bpe({folder_.write("text.txt", text)}, 300, folder_ / "tokenizer");
     tokenizer_ = Tokenizer::load(folder_ / "tokenizer");
-    turns_ = name.empty() ? make_model_template(tokenizer_, std::nullopt, true, local_time_now())
-                          : make_named_template(name, tokenizer_, std::nullopt, {});
+    turns_ = name.empty() ? make_model_template(tokenizer_, std::nullopt, {}, local_time_now())
+                          : make_named_template(name, tokenizer_, std::nullopt, {}, {});
   }
   RolloutRules rules() const {
     return {.vocab_size = tokenizer_.vocab_size(), .tokenizer = &tokenizer_, .turns = turns_.get()};

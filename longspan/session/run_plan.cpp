@@ -10,6 +10,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
+#include "longspan/config/global_batch.h"
 #include "longspan/plan/degree_plans.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
@@ -42,6 +43,7 @@ RequestSettings request_settings(const Config& config) {
 
 RunPlan plan_run(const Config& config, const Machine& machine, const Rendezvous& where,
                  const ModelConfig* model) {
+  with_global_batch(config, where.world_size);  // refuses a batch that no number of steps makes
   RunPlan plan;
   plan.where = where;
   plan.deals_rows = deals_rows(config.parallel);

@@ -18,7 +18,8 @@ struct DataSettings {
   double val_size = 0.0;
   bool mask_history = false, train_on_prompt = false;
   std::optional<std::string> default_system;
-  bool enable_thinking = true;
+  std::optional<bool> enable_thinking;  // not set: the template's own default
+  bool preserve_thinking = false;
   std::string on_bad_row = "stop";  // stop | skip
   std::optional<bool> packing;      // not set: true for pt, else false
   bool neat_packing = false;
@@ -27,7 +28,8 @@ struct DataSettings {
   int64_t image_max_pixels = 768 * 768, image_min_pixels = 32 * 32;
   int64_t video_max_pixels = 256 * 256, video_min_pixels = 16 * 16;  // of a frame
   double video_fps = 2.0;
-  int64_t video_maxlen = 128;       // frames of a video file
+  int64_t video_maxlen = 128;  // frames of a video file
+  bool v1_rows = false;        // no key: labels and cut of LLaMA-Factory's v1 (config/v1_format.h)
   bool rows_have_pictures = false;  // no key: set for a caller's own rows, without data sets
 };
 

@@ -9,6 +9,7 @@ namespace longspan {
 
 struct MemorySettings {
   std::string deepspeed;  // a DeepSpeed JSON, read for stage and offloading
+  std::string fsdp;       // words of transformers
   std::optional<int64_t> zero_stage, zero_shard_size;
   bool offload_optimizer = false, offload_params = false;
   std::string offload_activations = "false";  // false | true | disk

@@ -7,6 +7,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
+#include "longspan/config/global_batch.h"
 #include "longspan/config/training_settings.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/registers/stage.h"
@@ -207,8 +208,9 @@ void resume(Trainer& trainer, RunStart& start) {
 
 }  // namespace
 
-RunResult run_training(const Config& config, const RunPlan& plan, RunControl& control,
+RunResult run_training(const Config& given, const RunPlan& plan, RunControl& control,
                        const RunParts& parts) {
+  const Config config = with_global_batch(given, plan.where.world_size);
   RunResult result;
   Workers workers(config.parallel, config.model, plan, control);
   Events events(plan.where.rank, parts.events);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "longspan/data/example_encoder.h"
 #include "longspan/data/joined_messages.h"
 #include "longspan/data/picture_encoding.h"
+#include "longspan/data/template_format.h"
 #include "longspan/data/turns.h"
 #include "longspan/input/json_text.h"
 #include "longspan/liveness/agreement.h"
@@ -30,9 +32,14 @@ namespace longspan {
 namespace {
 
 /// True if rows depend on the time of the run.
-bool writes_time(const DataSettings& config, const Tokenizer& tokenizer) {
-  const std::optional<std::string> own = tokenizer.chat_template();
-  return config.chat_template.empty() && own && own->find("strftime_now") != std::string::npos;
+bool writes_time(const DataSettings& config, const Tokenizer& tokenizer, const RunRows& rows) {
+  if (config.chat_template.empty()) {
+    const std::optional<std::string> own = tokenizer.chat_template();
+    return own && own->find("strftime_now") != std::string::npos;
+  }
+  const auto has_tools = [](const Conversation& row) { return !row.tools.empty(); };
+  return template_format(config.chat_template).tools.has_date() &&
+         (std::ranges::any_of(rows.train, has_tools) || std::ranges::any_of(rows.eval, has_tools));
 }
 
 /// Says how the trained model differs from its folder.
@@ -112,10 +119,13 @@ RunData read_data(const RowSettings& config, const ModelConfig& model,
   EncodedExamples train, eval;
   if (has_rows) train = encoded_from(rows.train);
   if (!rows.eval.empty()) eval = encoded_from(rows.eval);
-  if (writes_time(config.data, tokenizer)) {
+  if (writes_time(config.data, tokenizer, rows)) {
     events.say(
-        fmt::format("The model's chat template prints the date (strftime_now). In every row of "
-                    "this run, also after a resume, the time is {}.",
+        fmt::format("The {} prints the date. In every row of this run, also after a resume, the "
+                    "time is {}.",
+                    config.data.chat_template.empty()
+                        ? "model's chat template (strftime_now)"
+                        : fmt::format("tools' text of template: {}", config.data.chat_template),
                     template_time.text));
   }
   data.chat = saved_chat(config.data, stage, tokenizer, template_time);

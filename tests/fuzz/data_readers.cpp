@@ -195,7 +195,7 @@ FUZZ_READER(rollouts) {
   const int how = choose(input, 4);
   const Tokenizer& tokenizer = fuzz::small_tokenizer();
   static const std::unique_ptr<TurnEncoder> turns =
-      make_named_template("chatml", tokenizer, std::nullopt, {});
+      make_named_template("chatml", tokenizer, std::nullopt, {}, local_time_now());
   RolloutRules rules{.vocab_size = tokenizer.vocab_size(), .needs_reward = how != 1};
   if (how != 2) {
     rules.tokenizer = &tokenizer;

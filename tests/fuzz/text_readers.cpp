@@ -139,8 +139,7 @@ FUZZ_READER(tokenizer_config) {
   const Tokenizer tokenizer = Tokenizer::load(folder.path());
   tokenizer.adds_bos_token();
   use(tokenizer, "yes <|im_end|>");
-  make_model_template(tokenizer, std::nullopt, /*enable_thinking=*/true, local_time_now())
-      ->turn_ends();
+  make_model_template(tokenizer, std::nullopt, {}, local_time_now())->turn_ends();
 }
 
 FUZZ_READER(encoded_text) {
@@ -178,8 +177,8 @@ FUZZ_READER(chat_variables) {
 }
 
 FUZZ_READER(model_template) {
-  static const std::unique_ptr<TurnEncoder> chatml = make_model_template(
-      fuzz::small_tokenizer(), "be kind", /*enable_thinking=*/true, local_time_now());
+  static const std::unique_ptr<TurnEncoder> chatml =
+      make_model_template(fuzz::small_tokenizer(), "be kind", {}, local_time_now());
   const Conversation conversation = conversation_from(input);
   chatml->question(conversation);
   chatml->turns(conversation);
@@ -189,8 +188,8 @@ FUZZ_READER(named_templates) {
   const std::vector<std::string> names = named_templates();
   const std::string& name = names[choose(input, static_cast<int>(names.size()))];
   const bool thinks = choose(input, 2) == 1;
-  const auto encoder =
-      make_named_template(name, fuzz::small_tokenizer(), std::nullopt, {thinks, !thinks});
+  const auto encoder = make_named_template(name, fuzz::small_tokenizer(), std::nullopt,
+                                           {thinks, !thinks}, local_time_now());
   const Conversation conversation = conversation_from(input);
   encoder->turns(conversation);
   encoder->question(conversation);

@@ -1,5 +1,5 @@
-"""LLaMA-Factory's own templates, encoders, texts of pictures and losses, of its wheel, which is fetched once. The rest of
-it, which wants many packages, is left out."""
+"""LLaMA-Factory's own templates, encoders, texts of pictures and losses, example files and data sets, of its source archive,
+which is fetched once. The rest of it, which wants many packages, is left out."""
 
 import ast
 import enum
@@ -8,8 +8,8 @@ import importlib.util
 import logging
 import subprocess
 import sys
+import tarfile
 import types
-import zipfile
 
 from conftest import BUILD
 from shared import locked
@@ -18,19 +18,24 @@ CACHE = BUILD / "test-data" / "llamafactory"
 VERSION = "0.9.5"  # of which template_format.h speaks
 
 
-def fetch():
-    folder = CACHE / VERSION
+def source():
+    """The release's folder: src, data, examples."""
+    folder = CACHE / f"llamafactory-{VERSION}"
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with locked(CACHE):
             if not folder.exists():
-                subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", CACHE,
-                                f"llamafactory=={VERSION}"], check=True)
+                subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llamafactory",
+                                "--dest", CACHE, f"llamafactory=={VERSION}"], check=True)
                 partial = CACHE / "partial"
-                with zipfile.ZipFile(next(CACHE.glob("*.whl"))) as wheel:
-                    wheel.extractall(partial, [name for name in wheel.namelist() if name.startswith("llamafactory/data/")])
-                partial.rename(folder)
-    return folder / "llamafactory"
+                with tarfile.open(CACHE / f"llamafactory-{VERSION}.tar.gz") as archive:
+                    archive.extractall(partial, filter="data")
+                (partial / folder.name).rename(folder)
+    return folder
+
+
+def fetch():
+    return source() / "src" / "llamafactory"
 
 
 class Role(str, enum.Enum):
@@ -74,10 +79,8 @@ def load():
 
 
 def functions(path, names, known):
-    """Functions of a file of the wheel, by name, which see `known` and each other."""
-    fetch()
-    with zipfile.ZipFile(next(CACHE.glob("*.whl"))) as wheel:
-        tree = ast.parse(wheel.read(f"llamafactory/{path}"))
+    """Functions of a file, by name, which see `known` and each other."""
+    tree = ast.parse((fetch() / path).read_text())
     tree.body = [part for part in tree.body if getattr(part, "name", None) in names]
     exec(compile(tree, path, "exec"), known)
     return [known[name] for name in names]

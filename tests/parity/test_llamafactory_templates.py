@@ -11,8 +11,8 @@ import llamafactory_data
 import pytest
 import transformers
 from conftest import PROGRAM, words_of_the_program, write_tokenizer
-from test_data import SHAREGPT, chats_as_rows, conversations, encode
-from test_saved_chats import CASES, calling, chats, export, prompts_of_training
+from test_data import IGNORE, SHAREGPT, chats_as_rows, conversations, encode
+from test_saved_chats import CASES, TOOLS, calling, chats, export, prompts_of_training
 from test_stage_data import PAIRS, documents
 
 TOKENS = [
@@ -79,6 +79,9 @@ def encoder(module, kind, folder, template, **keys):
     template = copy.deepcopy(templates.TEMPLATES[template])
     if isinstance(template, templates.ReasoningTemplate):
         template.enable_thinking = arguments.enable_thinking
+        template.preserve_thinking = arguments.preserve_thinking
+    if arguments.default_system is not None:
+        template.default_system = arguments.default_system
     template.fix_special_tokens(tokenizer)
     return getattr(processors, kind)(template=template, tokenizer=tokenizer, processor=None, data_args=arguments)
 
@@ -134,9 +137,9 @@ def test_every_name_is_known(theirs, folder, tmp_path):
     unsupported = re.search(r"Known but not supported: (.*)", said).group(1).split(", ")
     assert set(NAMES) | set(unsupported) == known
     rows = as_ours(conversations()[:1])
-    with pytest.raises(AssertionError, match="vicuna is known but not supported: leave template out"):
-        encode(folder, tmp_path, rows, SHAREGPT, template="vicuna")
-    with pytest.raises(AssertionError, match='there is no "vicunia"'):
+    with pytest.raises(AssertionError, match="qwen3_6 is known but not supported: leave template out.*; the nearest is qwen3_"):
+        encode(folder, tmp_path, rows, SHAREGPT, template="qwen3_6")
+    with pytest.raises(AssertionError, match='there is no "vicunia"; the nearest is vicuna'):
         encode(folder, tmp_path, rows, SHAREGPT, template="vicunia")
 
 
@@ -177,3 +180,16 @@ def test_prompts_of_saved_models(template, keys, theirs, model, tmp_path):
                                                  **keys)["input_ids"]
         assert tokenizer.decode(rendered) == tokenizer.decode(ids), chat
         assert rendered == ids or template in JOINED, chat
+    asked = [{"role": "user", "content": "Rain?"}]
+    row = {"messages": [*asked, {"role": "assistant", "content": "Yes."}], "tools": TOOLS}
+
+    def render():
+        return tokenizer.apply_chat_template(asked, tools=TOOLS, add_generation_prompt=True, tokenize=False, **keys)
+
+    if template == "phi4_mini":
+        with pytest.raises(Exception, match="prints no tools"):
+            render()
+        return
+    [sample] = encode(model, tmp_path, [row], {"formatting": "openai"}, template=template, **keys)
+    end = max(i for i, label in enumerate(sample["labels"]) if label == IGNORE) + 1
+    assert render() == tokenizer.decode(sample["input_ids"][:end])

@@ -4,6 +4,7 @@ The reference is LLaMA-Factory's encoding, as in test_data: here, what it writes
 """
 
 import json
+import shutil
 
 import pytest
 import transformers
@@ -121,7 +122,7 @@ def test_answers_of_weight_0_have_no_labels(tmp_path, keys):
 
 
 @pytest.mark.parametrize("columns, messages, match", [
-    ({"tools": [TOOL]}, [], "template default prints none. Leave template out"),
+    ({"tools": [TOOL | {"parameters": {}}]}, [], "has no parameters.properties, whose arguments are printed"),
     ({}, chat_with_calls(), "template default has no place for more than one"),
     ({}, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}], "weight: 0 or train: false"),
 ])
@@ -132,3 +133,42 @@ def test_what_a_named_template_cannot_print_is_refused_or_left_out(tmp_path, col
         encode(fetch("qwen2_5"), tmp_path, [good, bad], OPENAI, template="default")
     kept = encode(fetch("qwen2_5"), tmp_path, [good, bad], OPENAI, template="default", on_bad_row="skip")
     assert len(kept) == 1
+
+
+DOCUMENTS = [{"title": "Köln \"am\" Rhein", "text": "It rains."}, {"title": "Bonn", "text": "Sun.\nMuch."}]
+WITH_DOCUMENTS = (
+    "{% if documents %}{% for d in documents %}[{{ d.title }}] {{ d.text }}\n{% endfor %}{% endif %}"
+    "{% if preserve_thinking %}keeps {% endif %}{% if enable_thinking is defined %}{{ enable_thinking }} {% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def with_template(folder, template):
+    shutil.copytree(fetch("qwen2_5"), folder)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+def test_documents_and_variables_go_to_the_models_own_template(tmp_path):
+    folder = with_template(tmp_path / "model", WITH_DOCUMENTS)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    chat = [{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "It rains."}]
+    rows = [{"messages": chat, "docs": docs} for docs in (DOCUMENTS, json.dumps(DOCUMENTS), None, [])]
+    entry = OPENAI | {"columns": {"messages": "messages", "documents": "docs"}}
+    for keys in ({}, {"enable_thinking": False}, {"enable_thinking": True}, {"preserve_thinking": True}):
+        samples = encode(folder, tmp_path, rows, entry, **keys)
+        for row, sample in zip(rows, samples, strict=True):
+            documents = DOCUMENTS if row["docs"] else None
+            expected = tokenizer.apply_chat_template(chat, documents=documents, return_dict=True, **keys)["input_ids"]
+            assert sample["input_ids"] == expected
+            begin = len(tokenizer.apply_chat_template(chat[:1], documents=documents, add_generation_prompt=True,
+                                                      return_dict=True, **keys)["input_ids"])
+            assert sample["labels"][:begin] == [IGNORE] * begin and sample["labels"][begin] == expected[begin]
+    with pytest.raises(AssertionError, match="the row has documents, and template qwen prints none"):
+        encode(folder, tmp_path, rows, entry, template="qwen")
+    with pytest.raises(AssertionError, match="documents are a list of objects of texts"):
+        encode(folder, tmp_path, [{"messages": chat, "docs": ["It rains."]}], entry)
+    untitled = with_template(tmp_path / "untitled", WITH_DOCUMENTS.replace("{{ d.title }}", ""))
+    with pytest.raises(AssertionError, match="does not print the documents of the row .title: Köln"):
+        encode(untitled, tmp_path, rows, entry)

@@ -1,9 +1,11 @@
 """Optimizers beside torch's, and 8-bit AdamW beside torchao's, which has the same blocks and values."""
 
 import json
+import math
 import os
 import subprocess
 
+import llamafactory_data
 import pytest
 import torch
 from conftest import BUILD
@@ -56,9 +58,10 @@ def moved(problem, names, optimizer, steps):
     return {name: w.detach() for name, w in weights.items()}
 
 
+@pytest.mark.parametrize("name, factor", [("muon", "original"), ("muon_match_rms_adamw", "match_rms_adamw")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_muon_is_torch(dtype, tmp_path):
-    """20 steps: matrices of layers by torch.optim.Muon with its defaults, everything else by AdamW."""
+def test_muon_is_torch(dtype, name, factor, tmp_path):
+    """20 steps: matrices of layers by torch.optim.Muon, everything else by AdamW."""
     torch.manual_seed(1)
     matrices = {"up": (96, 32), "down": (32, 96), "q": (48, 48), "q.lora_A": (4, 48)}
     others = {"embedding": (50, 32), "head": (50, 32), "norm": (32,), "bias": (48,), "value_head": (1, 32)}
@@ -68,9 +71,10 @@ def test_muon_is_torch(dtype, tmp_path):
     steps = [str(tmp_path / f"gradients{i}.safetensors") for i in range(20)]
     for path in steps:
         save_file({name: (1e-2 * torch.randn(shape)).to(dtype) for name, shape in shapes.items()}, path)
-    result = ours((tmp_path, steps), "muon", **roles)
+    result = ours((tmp_path, steps), name, **roles)
     lr, decay = HYPER["learning_rate"], HYPER["weight_decay"]
-    expected = moved(tmp_path, matrices, lambda p: torch.optim.Muon(p, lr=lr, weight_decay=decay), steps)
+    expected = moved(tmp_path, matrices, lambda p: torch.optim.Muon(p, lr=lr, weight_decay=decay, adjust_lr_fn=factor),
+                     steps)
     for name in others:
         decayed = 0.0 if name in ("norm", "bias") else decay
         expected |= moved(tmp_path, [name], lambda p: torch.optim.AdamW(
@@ -87,6 +91,27 @@ def test_muon_is_torch(dtype, tmp_path):
             size = torch.maximum(start[name].abs(), expected[name].abs()).float()
             assert ((result[name].float() - expected[name].float()).abs() <= len(steps) * 2**-8 * size).all(), name
     assert result["momentum_buffer.up"].numel() == 96 * 32
+
+
+def test_muon_of_llama_factory(tmp_path):
+    """use_muon: its optimizer's first step is ours to the rounding of its bf16 iteration, whose start it norms by a momentum
+    that is 20 times ours."""
+    [muon] = llamafactory_data.functions("third_party/muon/muon.py", ["zeropower_via_newtonschulz5", "Muon"],
+                                         dict(torch=torch, math=math))[1:]
+    torch.manual_seed(2)
+    shapes = {"up": (96, 32), "down": (32, 96)}
+    save_file({name: torch.randn(shape) for name, shape in shapes.items()}, tmp_path / "weights.safetensors")
+    steps = [str(tmp_path / f"gradients{i}.safetensors") for i in range(3)]
+    for path in steps:
+        save_file({name: 1e-2 * torch.randn(shape) for name, shape in shapes.items()}, path)
+    result = ours((tmp_path, steps), "muon_match_rms_adamw")
+    expected = moved(tmp_path, shapes, lambda p: muon(
+        lr=HYPER["learning_rate"], wd=HYPER["weight_decay"], muon_params=list(p)), steps)
+    start = load_file(tmp_path / "weights.safetensors")
+    for name in shapes:
+        size = (expected[name] - start[name]).norm()
+        # A rounding of bf16 (2^-8) for each of its 5 iterations' three products.
+        assert 0 < (result[name] - expected[name]).norm() < 15 * 2**-8 * size
 
 
 def theirs(problem, make):
