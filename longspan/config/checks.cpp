@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "longspan/base/names.h"
+#include "longspan/config/check_dealing.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/unused_keys.h"
@@ -113,29 +114,6 @@ void check_sharding(const MemorySettings& config, const Demand& demand) {
   demand(!config.offload_params || stage == 3,
          "offload_params gathers parameters for each use, as zero_stage: 3 does; set zero_stage: 3"
          " (one process is enough)");
-}
-
-void check_dealing(const Config& config, const Demand& demand) {
-  const bool own = has_own_degrees(config.parallel);
-  demand(own || !config.parallel.tokens_per_process,
-         "tokens_per_process is for sequence_parallel_size: auto; remove it, or set auto");
-  if (!deals_rows(config.parallel)) return;
-  const Stage& stage = stage_of(config.method);
-  demand(
-      !own || !stage.deals_rows || !packs(config.data, stage),
-      "packing fills all rows up to cutoff_len tokens, so that with sequence_parallel_size: auto "
-      "each row would get all processes; set packing: false (short rows with the same processes "
-      "are computed together), or give a number");
-  demand(
-      stage.deals_rows,
-      fmt::format(
-          "{} is for the stages {}; {}", own ? "sequence_parallel_size: auto" : "balance_batches",
-          enumerated(names_of_stages_that([](const Stage& stage) { return stage.deals_rows; })),
-          own ? "give a number" : "remove it"));
-  demand(!own || config.parallel.expert_parallel_size == 1,
-         "sequence_parallel_size: auto and expert_parallel_size are both given: processes that "
-         "divide experts take part in the same rows; give a number, or remove "
-         "expert_parallel_size");
 }
 
 void check_experts(const Config& config, const Demand& demand) {

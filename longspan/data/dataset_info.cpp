@@ -15,6 +15,7 @@
 #include "longspan/data/conversation_format.h"
 #include "longspan/data/dataset_files.h"
 #include "longspan/data/fetch_command.h"
+#include "longspan/data/info_file.h"
 #include "longspan/data/known_columns.h"
 #include "longspan/data/row_file.h"
 #include "longspan/data/v1_datasets.h"
@@ -304,31 +305,6 @@ class EntryReader {
   const Stage& stage_;
   const std::string& dataset_dir_;
 };
-
-/// Returns dataset_info.json; an empty object where there is no such file.
-json read_info(const std::string& info_file) {
-  if (!is_there(info_file)) return json::object();
-  refuse_utf16(info_file);
-  json info = read_json_file(info_file, "dataset list");
-  if (!info.is_object()) throw UserError(fmt::format("{}: wanted is an object", info_file));
-  return info;
-}
-
-[[noreturn]] void refuse_name(const std::string& name, const json& info,
-                              const std::string& info_file) {
-  if (!is_there(info_file)) {
-    throw UserError(fmt::format(
-        "there is no {}. It says where datasets lie, for example\n  {{\"{}\": {{\"file_name\": "
-        "\"my_rows.json\"}}}}\nSet dataset_dir to the folder that holds it, or give the path of a "
-        "file of rows in dataset.",
-        info_file, name));
-  }
-  std::vector<std::string> known;
-  for (const auto& item : info.items()) known.push_back(item.key());
-  throw UserError(
-      fmt::format("{}: there is no dataset {}{}", info_file, name,
-                  known.empty() ? "; the file is empty" : "; " + suggestion(name, known)));
-}
 
 /// Reads a data set that is named by its path.
 void read_path(DatasetEntry& entry, const std::string& dataset_dir, const Stage& stage) {
