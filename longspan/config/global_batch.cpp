@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "longspan/base/user_error.h"
+#include "longspan/config/config.h"
 
 namespace longspan {
 

@@ -1,9 +1,9 @@
 // The key global_batch_size. No torch.
 #pragma once
 
-#include "longspan/config/config.h"
-
 namespace longspan {
+
+struct Config;
 
 /// Returns the configuration with the gradient_accumulation_steps that make global_batch_size rows
 /// a step on `world_size` processes; unchanged without global_batch_size. Throws UserError if no
