@@ -172,7 +172,8 @@ std::vector<Format> formats_of_families() {
        .default_system = "",
        .calls = kMistralCalls,
        .tokens = {"[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
-       .function = ended("[TOOL_CALLS]{{content}}")}};
+       .function = ended("[TOOL_CALLS]{{content}}"),
+       .tools = kMistralTools}};
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ def models(folder, tmp_path_factory):  # noqa: F811
             place.mkdir()
             write_model(place, kind, vocab_size=len(transformers.AutoTokenizer.from_pretrained(folder)))
             shutil.copytree(folder, place, dirs_exist_ok=True)
-        return place
+        return known[kind]
 
     return make
 
@@ -137,7 +137,7 @@ TRAINED = {
 def test_an_example_trains(example, models, data, tmp_path):
     output = tmp_path / "output"
     words = overrides(example, models(TRAINED[example]), data, output)
-    words += ["max_steps=1", "cutoff_len=64", "nproc_per_node=1", "use_cpu=true"]
+    words += ["max_steps=1", "cutoff_len=512", "nproc_per_node=1", "use_cpu=true"]
     ran = subprocess.run([PROGRAM, "train", SOURCE / "examples" / example, *words], cwd=SOURCE, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert json.loads((output / "trainer_state.json").read_text())["global_step"] == 1
@@ -147,7 +147,7 @@ def test_the_example_of_export(models, tmp_path):
     """Merges the adapter of a v1 run."""
     model, adapter, merged = models("qwen3"), tmp_path / "adapter", tmp_path / "merged"
     example = "v1/train_lora/train_lora_sft.yaml"
-    words = overrides(example, model, None, adapter) + ["max_steps=1", "cutoff_len=64", "nproc_per_node=1", "use_cpu=true"]
+    words = overrides(example, model, None, adapter) + ["max_steps=1", "cutoff_len=512", "nproc_per_node=1", "use_cpu=true"]
     subprocess.run([PROGRAM, "train", SOURCE / "examples" / example, *words], cwd=SOURCE, check=True, capture_output=True)
     subprocess.run([PROGRAM, "export", SOURCE / "examples" / EXPORT, f"model={model}", f"export_dir={merged}",
                     f"adapter_name_or_path={adapter}"], check=True, capture_output=True)
