@@ -24,9 +24,32 @@ const MAX_PAGE_VALUES: i64 = 1 << 24;
 /// Records that are decoded together: at most so many, and about so many bytes.
 const MAX_BATCH: i64 = 256;
 const BATCH_BYTES: i64 = 8 << 20;
+/// The pages of a file, each of which is checked.
+#[derive(Clone)]
+struct Pages(Part);
+
 impl Length for Part {
     fn len(&self) -> u64 {
         self.size
+    }
+}
+
+impl Length for Pages {
+    fn len(&self) -> u64 {
+        self.0.size
+    }
+}
+
+/// For the description at the end of a file.
+impl ChunkReader for Part {
+    type T = Rest;
+
+    fn get_read(&self, start: u64) -> std::result::Result<Self::T, ParquetError> {
+        Ok(Rest { part: self.clone(), at: start })
+    }
+
+    fn get_bytes(&self, start: u64, size: usize) -> std::result::Result<Bytes, ParquetError> {
+        Ok(self.bytes(start, size)?.into())
     }
 }
 
@@ -77,25 +100,25 @@ fn check_page(header: &[u8]) -> std::result::Result<(), &'static str> {
     Ok(())
 }
 
-impl ChunkReader for Part {
+impl ChunkReader for Pages {
     type T = Box<dyn Read>;
 
     /// Called for the headers of pages.
     fn get_read(&self, start: u64) -> std::result::Result<Self::T, ParquetError> {
-        let left = self.size.saturating_sub(start).min(256) as usize;
-        let begin = self.bytes(start, left)?;
+        let left = self.0.size.saturating_sub(start).min(256) as usize;
+        let begin = self.0.bytes(start, left)?;
         check_page(&begin).map_err(|what| ParquetError::General(what.into()))?;
         // Statistics of long texts make long headers.
-        let rest = Rest { part: self.clone(), at: start + left as u64 };
+        let rest = Rest { part: self.0.clone(), at: start + left as u64 };
         Ok(Box::new(Cursor::new(begin).chain(rest)))
     }
 
     fn get_bytes(&self, start: u64, size: usize) -> std::result::Result<Bytes, ParquetError> {
-        Ok(self.bytes(start, size)?.into())
+        self.0.get_bytes(start, size)
     }
 }
 
-struct Rest {
+pub struct Rest {
     part: Part,
     at: u64,
 }
@@ -161,7 +184,7 @@ impl Parquet {
             let mean = group.total_byte_size() / group.num_rows().max(1);
             let size = (BATCH_BYTES / mean.max(1)).clamp(1, MAX_BATCH) as usize;
             let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
-                self.part.clone(),
+                Pages(self.part.clone()),
                 self.metadata.clone(),
             );
             let builder = builder.with_row_groups(vec![self.next_group]).with_batch_size(size);
