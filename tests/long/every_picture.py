@@ -11,12 +11,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "parity"))
 
 from conftest import run_to_end  # noqa: E402
 from covering import covering_array  # noqa: E402
-from picture_models import MODELS  # noqa: E402
+from picture_models import MODELS, OTHERS  # noqa: E402
 from test_picture_training import METHODS, STAGES, folder, settings  # noqa: E402, F401
 
 STEPS = 10
 AXES = {
-    "model": list(MODELS),
+    "model": [*MODELS, *OTHERS],
     "method": [*METHODS, "auto"],
     "num_ranks": [2, 3, 4],
     "rows": ["pictures", "videos", "packed", "pairs", "shared prompts", "kto", "rm", "pt"],

@@ -198,13 +198,32 @@ MODELS = {
                dict(num_hidden_layers=2, hidden_size=32, intermediate_size=40, num_attention_heads=2, patch_size=14,
                     image_size=GEMMA_SIDE, vision_use_head=False)),
 }
+# Of the families above: another tower's attention, and another language model.
+OTHERS = {
+    "qwen2_5_vl": (transformers.Qwen2_5_VLConfig, 14, TEXT | dict(rope_parameters=ROPE),
+                   TOWER | dict(patch_size=14, window_size=112, fullatt_block_indexes=[1])),
+    "qwen3_5": (transformers.Qwen3_5Config, 16,
+                TEXT | dict(num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
+                            linear_key_head_dim=16, linear_value_head_dim=8,
+                            rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5,
+                                                 mrope_section=[2, 1, 1], mrope_interleaved=True)),
+                TOWER | dict(patch_size=16, num_position_embeddings=25)),
+}
+
+
+def patch_of(name):
+    return (MODELS | OTHERS)[name][1]
+
+
+def template_of(name):
+    return FAMILIES[name][0][0] if name in FAMILIES else name
 
 
 def write_model_with_pictures(place, name, std, tied_head=None):
     """A small random model, with a tokenizer and the processor's files. `tied_head`: None: as the family's models."""
     place.mkdir()
     write_folder(place, name)
-    kind, _, text, vision = MODELS[name]
+    kind, _, text, vision = (MODELS | OTHERS)[name]
     tokens = {key: value for key, value in json.loads((place / "config.json").read_text()).items()
               if key.endswith(("_id", "_token_index", "_per_image"))}
     tokenizer = transformers.AutoTokenizer.from_pretrained(place)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from conftest import ADAM_EPSILON, PROGRAM, Running, add_dataset, run_processes, run_to_end, settings_of, write_config
-from picture_models import GEMMA_COUNT, GEMMA_SIDE, MODELS, write_model_with_pictures
+from picture_models import GEMMA_COUNT, GEMMA_SIDE, MODELS, OTHERS, patch_of, template_of, write_model_with_pictures
 from video_files import needs_decoder, write_video
 from PIL import Image
 from probes import data_probe
@@ -35,7 +35,7 @@ def folder(request, tmp_path_factory):
     name = request.param
     place = tmp_path_factory.mktemp("trained") / name
     write_model_with_pictures(place, name, std=0.05)
-    patch = MODELS[name][1]
+    patch = patch_of(name)
     # Sides of whole merged patches within all limits: no processor resizes them.
     side, rng = 2 * patch, random.Random(4)
     sizes = [(9, 9), (12, 10), (8, 11), (16, 9)] if patch == 16 else [(3, 2), (2, 2), (4, 5), (7, 3)]
@@ -78,9 +78,8 @@ def folder(request, tmp_path_factory):
 
 
 def settings(folder, output, **changes):
-    template = folder.name
-    return settings_of(folder, folder, output, dataset="seen", template=template, cutoff_len=2048, max_steps=STEPS,
-                       gradient_accumulation_steps=1, lr_scheduler_type="constant", disable_shuffling=True,
+    return settings_of(folder, folder, output, dataset="seen", template=template_of(folder.name), cutoff_len=2048,
+                       max_steps=STEPS, gradient_accumulation_steps=1, lr_scheduler_type="constant", disable_shuffling=True,
                        freeze_vision_tower=False, freeze_multi_modal_projector=False, **changes)
 
 
@@ -121,6 +120,8 @@ def given_to_qwen(config, document):
         given |= dict(of_videos(files, return_tensors="pt") if is_video else
                       processor([file for file, in files], return_tensors="pt"))
         assert given[name].tolist() == [picture["grid"] for picture in pictures]
+        if is_video and config.model_type == "qwen2_5_vl":
+            given |= dict(second_per_grid_ts=torch.ones(len(pictures)))  # two frames of a list, at video_fps
     return given
 
 
@@ -151,6 +152,18 @@ def test_losses_of_transformers(dataset, folder, tmp_path):
             assert max(ours.norm(), theirs.norm()) < 1e-8, key
         else:
             assert (ours - theirs).norm() <= 1e-5 * theirs.norm(), key
+
+
+@pytest.mark.parametrize("folder", list(OTHERS), indirect=True)
+def test_other_families(folder, tmp_path):
+    """transformers' losses with pictures and videos in the row, and the same losses where ranks share it."""
+    keys = dict(dataset="films", max_steps=3)
+    expected, _ = losses_of_transformers(folder, rows_of(folder, tmp_path, dataset="films")[:3])
+    alone = run_to_end(settings(folder, tmp_path / "alone") | keys)
+    assert alone.logged("loss") == pytest.approx(expected, rel=1e-5)
+    shared = dict(sequence_parallel_size=3, sequence_parallel_mode="zigzag-ring")
+    assert run_to_end(settings(folder, tmp_path / "shared") | keys | shared, 3).logged("loss") == \
+        pytest.approx(alone.logged("loss"), rel=1e-5)
 
 
 @pytest.mark.parametrize("num_ranks, keys", [
@@ -245,7 +258,7 @@ def test_export_merges_the_towers_adapter(folder, tmp_path):
     run = run_to_end(settings(folder, tmp_path / "adapter") | keys | dict(max_steps=2))
     config = tmp_path / "export.yaml"
     config.write_text(json.dumps(dict(model_name_or_path=str(folder), adapter_name_or_path=str(run.output_dir),
-                                      export_dir=str(tmp_path / "merged"), template=folder.name)))
+                                      export_dir=str(tmp_path / "merged"), template=template_of(folder.name))))
     subprocess.run([PROGRAM, "export", config], check=True, capture_output=True)
     base = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     expected = peft.PeftModel.from_pretrained(base, run.output_dir).merge_and_unload()
