@@ -203,7 +203,7 @@ TEST_CASE("config: known keys that are not built are refused by name, their idle
   CHECK_SAYS(complaint({{"fp16", true}}), "use bf16");
   CHECK_SAYS(complaint({{"stage", "ppo"}}), "stage: ppo is known but not supported");
   CHECK_SAYS(complaint({{"finetuning_type", "oft"}}), "finetuning_type: oft is known");
-  CHECK_SAYS(complaint({{"template", "vicuna"}}), "template: vicuna is known");
+  CHECK_SAYS(complaint({{"template", "yi"}}), "template: yi is known");
   CHECK(complaint({{"deepspeed", nullptr},
                    {"packing", false},
                    {"report_to", {"none"}},

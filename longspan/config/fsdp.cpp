@@ -32,6 +32,7 @@ std::vector<std::string> apply_fsdp(Config& config) {
   std::ranges::replace(words, ' ', ',');
   std::vector<std::string> problems;
   MemorySettings& memory = config.memory;
+  bool offloads = false;
   for (const std::string& word : split_names(words)) {
     const auto known = std::ranges::find(kFsdpWords, word, &FsdpWord::word);
     if (known == std::end(kFsdpWords)) {
@@ -43,13 +44,17 @@ std::vector<std::string> apply_fsdp(Config& config) {
                       shortened(word, 60), fmt::join(names, ", ")));
       continue;
     }
-    if (known->offloads) memory.offload_params = memory.offload_optimizer = true;
+    offloads = offloads || known->offloads;
     if (!known->stage) continue;
     if (memory.zero_stage && *memory.zero_stage != *known->stage) {
       problems.push_back(fmt::format("fsdp: {} means zero_stage {}, but zero_stage is {}; keep one",
                                      word, *known->stage, *memory.zero_stage));
     }
     memory.zero_stage = known->stage;
+  }
+  if (offloads) {
+    memory.offload_optimizer = true;
+    memory.offload_params = memory.zero_stage == 3;  // the others hold whole parameters
   }
   return problems;
 }

@@ -22,7 +22,8 @@ KeySection memory_keys() {
   Key fsdp = noted(plain("fsdp", &S::fsdp, kFree,
                          "Words of transformers, with commas or blanks between. full_shard: "
                          "zero_stage: 3; shard_grad_op: 2; no_shard: 0; offload: also "
-                         "offload_params and offload_optimizer; auto_wrap: nothing more."),
+                         "offload_optimizer, and offload_params with full_shard; auto_wrap: "
+                         "nothing more."),
                    "It shards by PyTorch's FSDP.");
   fsdp.list = true;
   return {
