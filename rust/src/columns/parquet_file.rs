@@ -1,6 +1,6 @@
 //! Reads parquet files, a few records at a time.
 
-use std::io::{self, Cursor, Read};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 
 use arrow_array::RecordBatch;
@@ -101,20 +101,34 @@ fn check_page(header: &[u8]) -> std::result::Result<(), &'static str> {
 }
 
 impl ChunkReader for Pages {
-    type T = Box<dyn Read>;
+    type T = BufReader<Header>;
 
-    /// Called for the headers of pages.
+    /// Called for the headers of pages, and now and then without reading.
     fn get_read(&self, start: u64) -> std::result::Result<Self::T, ParquetError> {
-        let left = self.0.size.saturating_sub(start).min(256) as usize;
-        let begin = self.0.bytes(start, left)?;
-        check_page(&begin).map_err(|what| ParquetError::General(what.into()))?;
-        // Statistics of long texts make long headers.
-        let rest = Rest { part: self.0.clone(), at: start + left as u64 };
-        Ok(Box::new(Cursor::new(begin).chain(rest)))
+        let header = Header { rest: self.0.get_read(start)?, is_checked: false };
+        Ok(BufReader::with_capacity(256, header))
     }
 
     fn get_bytes(&self, start: u64, size: usize) -> std::result::Result<Bytes, ParquetError> {
         self.0.get_bytes(start, size)
+    }
+}
+
+/// Reads a page's header, which the first read checks.
+pub struct Header {
+    rest: Rest,
+    is_checked: bool,
+}
+
+impl Read for Header {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if !self.is_checked {
+            let Rest { part, at } = &self.rest;
+            let begin = part.bytes(*at, part.size.saturating_sub(*at).min(64) as usize)?;
+            check_page(&begin).map_err(io::Error::other)?;
+            self.is_checked = true;
+        }
+        self.rest.read(to)
     }
 }
 
