@@ -170,11 +170,12 @@ const std::string& help_of_generate() {
   longspan generate data/my_chats.json output/my-lora max_samples=20 temperature=0
 
 FILE is json, jsonl, csv, txt (a prompt a line), parquet or arrow; the first four may be compressed
-(.gz, .zst). A row has messages (or conversations), or instruction (and input, system, history), or prompt, or text; an answer at the end of the messages
-is left out. A row may have pictures: in its texts <image:PATH> or <video:PATH>, or <image> with the
-file in the column images; paths begin at FILE's folder. Each row is written as a line of JSON with
-the answer in "predict" and "stop" (the model ended it) or "length" in "finish_reason", in the order
-of the file. MODEL is a Hugging Face folder or the folder of a LoRA adapter. On CPU.
+(.gz, .zst). A row has messages (or conversations), or instruction (and input, system, history), or
+prompt, or text; an answer at the end of the messages is left out. A row may have pictures: in its
+texts <image:PATH> or <video:PATH>, or <image> with the file in the column images; paths begin at
+FILE's folder. Each row is written as a line of JSON with the answer in "predict" and "stop" (the
+model ended it) or "length" in "finish_reason", in the order of the file. MODEL is a Hugging Face
+folder or the folder of a LoRA adapter. On CPU.
 
 )") + generation_keys_help(/*writes_file=*/true);
   return text;

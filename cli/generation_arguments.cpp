@@ -229,7 +229,7 @@ std::vector<GenerationKey> generation_keys(bool writes_file) {
 std::string generation_keys_help(bool writes_file) {
   constexpr size_t kWidth = 100, kColumn = 24;
   std::string text =
-      "Keys, as key=value or --key value; keys that are left out have the values of the model's "
+      "Keys, as key=value or --key value. Left out: the values of the model's "
       "generation_config.json:\n";
   for (const GenerationKey& key : generation_keys(writes_file)) {
     std::string line = fmt::format("  {:<{}}", key.name, kColumn - 2);

@@ -152,7 +152,8 @@ class JinjaWriter {
     line("if argument['enum']");
     add_to_tools("', should be one of [' + (argument['enum'] | join(', ')) + ']'");
     line("endif");
-    line("if argument['items']");
+    // A subscript of a missing key is the dictionary's method of that name.
+    line("if 'items' in argument and argument['items']");
     add_to_tools("', where each item should be ' + (argument['items']['type'] or '')");
     line("endif");
     add_to_tools("'\\n'");

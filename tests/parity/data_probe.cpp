@@ -35,8 +35,9 @@ namespace {
 using namespace longspan;
 using nlohmann::json;
 
-void print_line(const json& line) {
-  fmt::print("{}\n", line.dump(-1, ' ', true, json::error_handler_t::replace));
+template <typename Json>
+void print_line(const Json& line) {
+  fmt::print("{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
 }
 
 /// Many folders of tests hold only a tokenizer.
@@ -113,11 +114,11 @@ const Tokenizer& tokenizer_of(const std::string& folder) {
 void print_rows(const std::string& path) {
   for_each_row(path, /*unwraps_data=*/true,
                {[](const nlohmann::ordered_json& row, const std::string&) {
-                  print_line({{"row", row}});
+                  print_line(nlohmann::ordered_json{{"row", row}});
                   return true;
                 },
                 [](const std::string& reason) -> bool { throw UserError(reason); },
-                [](const std::string& note) { print_line({{"note", note}}); }});
+                [](const std::string& note) { print_line(json{{"note", note}}); }});
 }
 
 void answer_requests() {
@@ -132,7 +133,7 @@ void answer_requests() {
         print_examples(config, tokenizer_of(config.model.model_name_or_path));
       }
     } catch (const UserError& error) {
-      print_line({{"error", error.what()}});
+      print_line(json{{"error", error.what()}});
     }
     fmt::print("\n");
     std::fflush(stdout);

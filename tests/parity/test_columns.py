@@ -232,7 +232,7 @@ def test_compressed_files(tmp_path, name):
 def without_entry(folder, name, stage="sft"):
     """Documents of each row of a data set that is named by its path, or the error."""
     config = dict(model_name_or_path=str(fetch("qwen2_5")), dataset=str(name), dataset_dir=str(folder), output_dir="unused",
-                  do_train=True, cutoff_len=1 << 20, template="qwen", stage=stage)
+                  do_train=True, cutoff_len=1 << 20, template="qwen3", stage=stage)
     return run(folder, config)
 
 
@@ -251,7 +251,7 @@ def with_entry(folder, rows, entry, stage="sft"):
     (folder / "entry" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "entry" / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.jsonl"} | entry}))
     config = dict(model_name_or_path=str(fetch("qwen2_5")), dataset="rows", dataset_dir=str(folder / "entry"), output_dir="unused",
-                  do_train=True, cutoff_len=1 << 20, template="qwen", stage=stage)
+                  do_train=True, cutoff_len=1 << 20, template="qwen3", stage=stage)
     return run(folder / "entry", config)
 
 

@@ -153,7 +153,8 @@ FOR_EXAMPLES = ["qwen3_nothink", "qwen3_5", "llama3", "glm4_moe", "mistral", "gp
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_data_sets(name, theirs, folder, tmp_path):  # noqa: F811
     entry = json.loads((SOURCE / "data" / "dataset_info.json").read_text())[name]
-    rows = json.loads((SOURCE / "data" / entry.pop("file_name")).read_text())[:40]
+    # Of an empty list of tools, LLaMA-Factory prints the text around tools.
+    rows = [row for row in json.loads((SOURCE / "data" / entry.pop("file_name")).read_text())[:80] if row.get("tools") != "[]"][:40]
     for i, template in enumerate(FOR_EXAMPLES if "tool" in name else FOR_EXAMPLES[:2]):
         assert compare(theirs, EXAMPLES[name], template, folder, tmp_path, rows, entry, cutoff_len=256 << i) > 0.9
 

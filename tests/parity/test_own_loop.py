@@ -5,7 +5,7 @@ import re
 import subprocess
 
 import torch
-from conftest import BUILD, write_model
+from conftest import ADAM_EPSILON, BUILD, write_model
 
 RATE, NUM_STEPS = 1e-3, 5
 
@@ -25,7 +25,8 @@ def test_a_weighted_loss_of_ones_own_is_that_of_a_loop_by_hand(tmp_path):
     (tmp_path / "rows.jsonl").write_text(
         "".join(json.dumps(dict(ids=ids.tolist(), weights=weights.tolist())) + "\n" for ids, weights in rows)
     )
-    config = dict(model_name_or_path=str(model_folder), learning_rate=RATE, finetuning_type="full", device="cpu")
+    config = dict(model_name_or_path=str(model_folder), learning_rate=RATE, finetuning_type="full", device="cpu",
+                  adam_epsilon=ADAM_EPSILON)
     (tmp_path / "config.json").write_text(json.dumps(config))
     run = subprocess.run(
         [BUILD / "example_library", tmp_path / "config.json", tmp_path / "rows.jsonl", tmp_path / "trained"],
@@ -36,7 +37,7 @@ def test_a_weighted_loss_of_ones_own_is_that_of_a_loop_by_hand(tmp_path):
     assert run.returncode == 0, run.stderr
     ours = [float(loss) for loss in re.findall(r"loss ([-+.\de]+),", run.stdout)]
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, eps=ADAM_EPSILON)
     theirs = []
     for ids, weights in rows:
         logprobs = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]

@@ -211,7 +211,7 @@ def test_tokens_that_join_messages_are_warned_of(template, real_models, tmp_path
                                save_strategy="no")
         run = Running(settings).wait()
         assert run.status == 0, run.text
-        said = re.findall(r"warning: .*: in (\d+) of the first (\d+) chats? a token joins the end of a message", run.text)
+        said = re.findall(r"warning: .* In (\d+) of the first (\d+) chats?, a token joins the end of a message", run.text)
         assert said == ([(str(sum(joined)), str(len(rows)))] if name == "all" else []), run.text
 
 
