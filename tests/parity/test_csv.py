@@ -55,12 +55,12 @@ def converter():
     return module.AlpacaDatasetConverter(attributes, types.SimpleNamespace(media_dir=""))
 
 
-def encode(folder, name, entry, on_bad_row):
+def encode(folder, name, entry, on_bad_row, template="qwen"):
     """Ids and labels of each row, or the error."""
     info = {"rows": {"file_name": name} | entry}
     (folder / "dataset_info.json").write_text(json.dumps(info))
     config = dict(model_name_or_path=str(fetch("qwen2_5")), dataset="rows", dataset_dir=str(folder), output_dir="unused",
-                  do_train=True, cutoff_len=1 << 20, template="qwen", on_bad_row=on_bad_row)
+                  do_train=True, cutoff_len=1 << 20, template=template, on_bad_row=on_bad_row)
     (folder / "config.json").write_text(json.dumps(config))
     try:
         return [(row["input_ids"], row["labels"]) for row in data_probe.examples(folder / "config.json")]
