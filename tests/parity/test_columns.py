@@ -92,8 +92,8 @@ def test_records_that_datasets_saves(tmp_path):
     data.save_to_disk(str(tmp_path / "saved"), num_shards=2)
     info = {"file_name": "saved", "formatting": "openai"}
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    expected = encode(tmp_path, "rows.jsonl", info | {"file_name": "rows.jsonl"}, "stop")
-    assert isinstance(expected, list) and encode(tmp_path, "saved", info, "stop") == expected
+    expected = encode(tmp_path, "rows.jsonl", info | {"file_name": "rows.jsonl"}, "stop", "qwen3")
+    assert isinstance(expected, list) and encode(tmp_path, "saved", info, "stop", "qwen3") == expected
 
 
 def random_type(rng, depth):
@@ -349,12 +349,12 @@ def test_several_files(tmp_path):
     expected = with_entry(tmp_path, [{"messages": chat} for chat in chats], OPENAI)
     for name in ["parts", "parts/train-*.parquet", "parts/train-[0-5].parquet", "parts/"]:
         assert without_entry(tmp_path, f"{tmp_path}/{name}") == expected
-        entry = encode(tmp_path, name, OPENAI, "stop")
+        entry = encode(tmp_path, name, OPENAI, "stop", "qwen3")
         assert [[row] for row in entry] == expected
-    assert "no file fits the pattern" in encode(tmp_path, "parts/test-*", OPENAI, "stop")
+    assert "no file fits the pattern" in encode(tmp_path, "parts/test-*", OPENAI, "stop", "qwen3")
     assert "there is no such file" in without_entry(tmp_path, "parts/test-*")
     (tmp_path / "parts" / "a.jsonl").write_text(json.dumps({"messages": chats[0]}))
-    assert "files of different kinds" in encode(tmp_path, "parts", OPENAI, "stop")
-    assert [[row] for row in encode(tmp_path, "parts/*.jsonl", OPENAI, "stop")] == expected[:1]
+    assert "files of different kinds" in encode(tmp_path, "parts", OPENAI, "stop", "qwen3")
+    assert [[row] for row in encode(tmp_path, "parts/*.jsonl", OPENAI, "stop", "qwen3")] == expected[:1]
     (tmp_path / "parts" / "b.bin").write_text("")
-    assert "such files are not read" in encode(tmp_path, "parts/*.b*", OPENAI, "stop")
+    assert "such files are not read" in encode(tmp_path, "parts/*.b*", OPENAI, "stop", "qwen3")
