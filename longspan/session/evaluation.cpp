@@ -74,8 +74,9 @@ EvaluatedRows evaluated_rows(const RunPlan& plan, const RowGroups& groups, const
                              const ExampleSet& examples, int64_t batch_size) {
   int64_t longest = 0;
   for (int64_t i = 0; i < examples.size(); ++i) {
+    const ExamplePointer example = examples.example(i);  // outlives the loop
     int64_t tokens = 0;
-    for (const Sample& sample : examples.example(i)->documents) {
+    for (const Sample& sample : example->documents) {
       tokens += std::ssize(sample.input_ids);
     }
     longest = std::max(longest, tokens);
