@@ -35,7 +35,7 @@ struct V1Word {
   std::string_view sets;  // a JSON object
 };
 
-/// What a section is called by its key `name`.
+/// A kind of section, by the value of the section's key `name`.
 struct V1Kind {
   std::string_view name;
   std::string_view sets;  // a JSON object
@@ -86,7 +86,7 @@ const std::vector<V1Key>& v1_keys() {
   return keys;
 }
 
-/// Keys that v1 has nowhere and that its trainer nevertheless sets.
+/// Settings that v1's trainer fixes, without keys.
 constexpr std::string_view kV1Fixed =
     R"({"stage": "sft", "do_train": true, "lr_scheduler_type": "constant", "weight_decay": 0.01})";
 
@@ -283,7 +283,7 @@ class V1Translator {
     }
   }
 
-  /// v1 saves on the way only where it is told to.
+  /// Without save_steps and save_epochs, v1 saves no checkpoints.
   void take_saving() {
     const V1Json epochs = values_.value("save_epochs", V1Json());
     values_.erase("save_epochs");

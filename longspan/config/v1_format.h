@@ -19,9 +19,9 @@ struct V1Translation {
   std::vector<std::string> problems;  // what is wrong with the given keys
 };
 
-/// Translates a v1 configuration. Reads LLaMA-Factory 0.9.5's keys; a key that
-/// v1 does not have stays, for the reader of keys to name. `trains`: with v1's defaults, and
-/// the values that its trainer fixes.
+/// Translates a configuration of LLaMA-Factory 0.9.5's v1. A key that v1 lacks stays in the result,
+/// and the reader of keys names the key. `trains`: adds v1's defaults, and the settings that v1's
+/// trainer fixes.
 V1Translation translate_v1(const nlohmann::json& given, bool trains);
 
 }  // namespace longspan

@@ -71,8 +71,7 @@ std::string DealtEpochs::summary() const {
   const double sum = std::accumulate(imbalances_.begin(), imbalances_.end(), 0.0);
   return fmt::format(
       "Dealt rows: {}. Estimated time of a step over the mean work of a process: {:.2f} on "
-      "average, "
-      "{:.2f} at most.",
+      "average, {:.2f} at most.",
       fmt::join(counts, ", "), sum / static_cast<double>(imbalances_.size()),
       *std::ranges::max_element(imbalances_));
 }

@@ -134,6 +134,12 @@ TEST_CASE("dealing: ranks that compute together wait for the longest row of a tu
   const Dealing dealing = deal({{8}, {1}, {1}, {1}, {1}, {1}, {1}, {1}, {1}}, rules);
   CHECK(dealing.end == 8 + 4);
   CHECK(dealing.imbalance() == doctest::Approx(12.0 * 2 / 16));
+  // A turn takes short examples up to the time of its longest row.
+  DealingRules packing = rules;
+  packing.examples_per_row = INT64_MAX;
+  std::vector<std::vector<int64_t>> examples(21, {1});
+  examples[0] = {10};
+  CHECK(deal(examples, packing).end <= 20);
 }
 
 TEST_CASE("dealing: an example that no ranks hold gets all of them") {

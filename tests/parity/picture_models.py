@@ -198,7 +198,7 @@ MODELS = {
                dict(num_hidden_layers=2, hidden_size=32, intermediate_size=40, num_attention_heads=2, patch_size=14,
                     image_size=GEMMA_SIDE, vision_use_head=False)),
 }
-# Of the families above: another tower's attention, and another language model.
+# Families with the layouts above, but with another tower's attention or another language model.
 OTHERS = {
     "qwen2_5_vl": (transformers.Qwen2_5_VLConfig, 14, TEXT | dict(rope_parameters=ROPE),
                    TOWER | dict(patch_size=14, window_size=112, fullatt_block_indexes=[1])),
