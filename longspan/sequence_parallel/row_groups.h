@@ -12,6 +12,11 @@
 
 namespace longspan {
 
+/// Throws UserError on all ranks unless all ranks have equally many ranks on their machines and
+/// equal plans of rows, from which each rank makes its own dealing. Collective over the world.
+void require_equal_plans(const Group& world, const RanksOfRun& ranks,
+                         const std::map<int, ParallelPlan>& plans);
+
 class RowGroups {
  public:
   /// `plans`: by number of ranks. `mesh`: of the run. `mesh` and `kernel` must outlive this object.

@@ -1,20 +1,14 @@
 #include "longspan/train/dealt_source.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <map>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "longspan/account/held_parameters.h"
-#include "longspan/base/user_error.h"
 #include "longspan/data/dealt_epochs.h"
 #include "longspan/plan/row_costs.h"
+#include "longspan/sequence_parallel/row_groups.h"
 #include "longspan/session/trained_model.h"
 #include "longspan/settings/choices.h"
-#include "longspan/text/counted.h"
 
 namespace longspan {
 namespace {
@@ -33,23 +27,6 @@ RowCosts costs_of(const DealtSettings& config, const RunPlan& plan, const Sessio
           cluster_model(plan.device.cuda(), plan.where.local_world_size, element_bytes)};
 }
 
-/// Each rank makes its dealing from its own view. Throws UserError on all ranks unless the views
-/// are equal. Collective.
-void require_equal_plans(const Group& world, const RunPlan& plan,
-                         const std::map<int, ParallelPlan>& plans) {
-  std::string own = counted(plan.where.local_world_size, "process") + " on its machine";
-  for (const auto& [degree, of_rows] : plans) {
-    own += fmt::format("; {}: {}", degree, describe_method(of_rows));
-  }
-  const std::vector<std::string> all = world.gather_text(own);
-  const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
-  if (other == all.end()) return;
-  throw UserError(fmt::format(
-      "The ranks would deal rows in different ways. Rank 0 has {}. Rank {} has {}. Start as many "
-      "processes on each machine, or leave out balance_batches and sequence_parallel_size: auto.",
-      all[0], other - all.begin(), *other));
-}
-
 }  // namespace
 
 std::unique_ptr<ExampleSource> dealt_source(const DealtSettings& config, const RunPlan& plan,
@@ -59,7 +36,8 @@ std::unique_ptr<ExampleSource> dealt_source(const DealtSettings& config, const R
   const bool has_own_ranks = !plan.by_degree.empty();
   std::map<int, ParallelPlan> plans = plan.by_degree;
   if (!has_own_ranks) plans[plan.parallel.sequence_size] = plan.parallel;
-  require_equal_plans(mesh.world, plan, plans);
+  // With plans by degree, the session has compared them before it made their groups.
+  if (!has_own_ranks) require_equal_plans(mesh.world, plan.ranks(), plans);
   DealtEpochs::Options options{
       .rules = {.ranks = plan.ranks(), .degrees = {}, .together = session.idle_rows()},
       .rank = mesh.world.rank(),

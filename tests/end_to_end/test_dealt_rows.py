@@ -125,6 +125,14 @@ def test_resume_in_the_middle(settings, tmp_path):
     same_run(run_processes(settings(tmp_path / "part", **other), 2), whole)
 
 
+def test_machines_with_other_numbers_of_processes(settings, tmp_path):
+    """Refused on all ranks before any group is made: each rank would make another dealing."""
+    machines = [dict(LOCAL_WORLD_SIZE="2", LOCAL_RANK="0"), dict(LOCAL_WORLD_SIZE="2", LOCAL_RANK="1"),
+                dict(LOCAL_WORLD_SIZE="1", LOCAL_RANK="0")]
+    run = Running(settings(tmp_path / "run", sequence_parallel_size="auto"), 3, own=machines).wait(30)
+    assert set(run.statuses) == {1} and "Rank 2 has 1 process on its machine" in run.text, run.text
+
+
 @pytest.mark.parametrize("keys, message", [
     (dict(sequence_parallel_size="auto", stage="dpo", dataset="pairs"), "sequence_parallel_size: auto is for the stages pt, rm and sft"),
     (dict(balance_batches=True, stage="dpo", dataset="pairs"), "balance_batches is for the stages pt, rm and sft"),
