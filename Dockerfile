@@ -4,6 +4,9 @@
 #   docker build -t longspan .
 #   docker run --rm --gpus all --ipc=host --volume "$PWD:/work" longspan train my-sft.yaml
 FROM python:3.12-slim-bookworm AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+# Debian keeps only the newest version of a package, so versions are those of the image's release.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends build-essential ca-certificates curl pkg-config \
     libavformat-dev libavcodec-dev libavutil-dev libswscale-dev && rm -rf /var/lib/apt/lists/*
 RUN curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal
@@ -13,6 +16,7 @@ COPY . .
 RUN make wheel
 
 FROM python:3.12-slim-bookworm
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends libavformat59 libavcodec59 libavutil57 libswscale6 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /source/dist/*.whl /tmp/

@@ -3,7 +3,7 @@
 # make bench  training beside the peers       make sanitize   unit tests under ASan and UBSan
 # make bench-attention  every sequence-parallel method beside the peers'
 # make bench-preference  preference training beside the peers, prompts shared and not
-# make test-kernels  the numerically sensitive tests under every kernel that the processor has
+# make test-kernels  the numerically sensitive tests under every kernel that the processor has; GPU kernels for every GPU
 # make test-torch TORCH=2.11.0  every test, built against that version of torch
 # make wheel TORCH=2.11.0  the wheel for that version of torch (without TORCH: for the newest), into dist/
 # make test-device  the tests that train, on simulated GPUs
@@ -62,8 +62,8 @@ wheel:
 	@tools/test_torch $(TORCH) wheel
 else
 wheel: $(VENV)/.ready
-	$(SAY) "Building the wheel (about 9 minutes the first time on 2 slow cores)" $(BIN)/python -m pip wheel --quiet \
-	  --disable-pip-version-check . --no-deps --wheel-dir dist -C build-dir=$(BUILD)/wheel \
+	$(SAY) "Building the wheel (about 9 minutes the first time on 2 slow cores)" env PATH=$(BIN):$$PATH $(BIN)/python -m pip wheel --quiet \
+	  --disable-pip-version-check . --no-deps --no-build-isolation --wheel-dir dist -C build-dir=$(BUILD)/wheel \
 	  -C cmake.define.CMAKE_C_COMPILER_LAUNCHER=$(BIN)/ccache -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(BIN)/ccache
 	@ls -sh dist
 endif
@@ -83,6 +83,8 @@ kernel-tests: build setup-tests
 
 test-kernels: build setup-tests
 	$(SAY) "Sensitive tests under every kernel (about 5 minutes each)" $(TEST_KERNELS)
+	$(SAY) "GPU kernels for every architecture (about 3 minutes)" env LONGSPAN_ALL_ARCHITECTURES=1 \
+	  $(BUILD)/unit_tests -tc='cuda kernels: every part*'
 
 # A part that fails keeps no other from running.
 test: build setup-tests

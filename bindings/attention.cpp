@@ -67,9 +67,10 @@ void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Te
 }
 
 /// The method that is named, or the fastest one.
-SharedRows chosen(const SharedRows& rows, const AttentionSpec& spec, const PlannedRows& planned) {
+SharedRows chosen(const SharedRows& rows, const AttentionSpec& spec, const PlannedRows& planned,
+                  int64_t timeout) {
   if (rows.method != "auto") return rows;
-  const ParallelPlan plan = plan_of(rows, {{spec, 1}}, planned);
+  const ParallelPlan plan = choose_plan(rows, {{spec, 1}}, planned, timeout);
   return {rows.process_group, std::string(plan.method->name), degrees_of(plan)};
 }
 
@@ -119,7 +120,8 @@ at::Tensor attend_with(const AttentionInputs& inputs, MaybeTensor documents,
   const SharedRows rows = chosen({options.group, options.method, three(options.degrees)}, spec,
                                  {.num_tokens = row.num_tokens(),
                                   .element_bytes = static_cast<int64_t>(q_TNH.element_size()),
-                                  .cuda = q_TNH.is_cuda()});
+                                  .cuda = q_TNH.is_cuda()},
+                                 options.timeout);
   AttentionContext& context = context_of(rows, spec, q_TNH.is_cuda(), options.timeout);
   const Packing packing = context.plan.method->padded_row(context.plan, row);
   if (packing.num_tokens() != num_tokens) {
@@ -161,7 +163,11 @@ struct SavedResults : torch::CustomClassHolder {
 };
 using SavedPointer = c10::intrusive_ptr<SavedResults>;
 
-SavedPointer saved_attention() { return c10::make_intrusive<SavedResults>(); }
+SavedPointer saved_attention() {
+  auto results = c10::make_intrusive<SavedResults>();
+  results->saved.prefetches = true;
+  return results;
+}
 
 void replay_attention(const SavedPointer& results) {
   results->replays = true;
@@ -277,7 +283,7 @@ std::tuple<at::Tensor, std::vector<int64_t>> token_order(Ints documents, const s
 /// of values, window (0: none). Returns the method, its degrees, and the reason.
 std::tuple<std::string, std::vector<int64_t>, std::string> choose(
     const std::string& group, const std::string& mode, Ints degrees, Ints layers,
-    int64_t num_tokens, int64_t element_bytes, bool cuda) {
+    int64_t num_tokens, int64_t element_bytes, bool cuda, int64_t timeout) {
   return for_python([&]() -> std::tuple<std::string, std::vector<int64_t>, std::string> {
     TORCH_CHECK_VALUE(!layers.empty() && layers.size() % 6 == 0, "layers: six numbers for each");
     AttentionLayers kinds;
@@ -286,11 +292,33 @@ std::tuple<std::string, std::vector<int64_t>, std::string> choose(
       if (layers[i + 5] > 0) spec.window = layers[i + 5];
       kinds.emplace_back(spec, layers[i]);
     }
-    const ParallelPlan plan =
-        plan_of({group, mode, three(degrees)}, kinds,
-                {.num_tokens = num_tokens, .element_bytes = element_bytes, .cuda = cuda});
+    const ParallelPlan plan = choose_plan(
+        {group, mode, three(degrees)}, kinds,
+        {.num_tokens = num_tokens, .element_bytes = element_bytes, .cuda = cuda}, timeout);
     const std::array<int64_t, 3> chosen = degrees_of(plan);
     return {std::string(plan.method->name), {chosen.begin(), chosen.end()}, plan.reason};
+  });
+}
+
+/// Returns the ranks of a machine (0: all are on one), bytes/s and seconds of a message between
+/// machines (0: not measured).
+std::vector<double> network(const std::string& group, bool cuda, int64_t timeout) {
+  return for_python([&]() -> std::vector<double> {
+    const GroupNetwork found = network_of(group, cuda, timeout);
+    return {static_cast<double>(found.ranks_per_machine), found.rates.between_bytes,
+            found.rates.between_delay};
+  });
+}
+
+/// `numbers`: as network() returns them.
+void set_network(const std::string& group, bool cuda, at::ArrayRef<double> numbers) {
+  for_python([&] {
+    TORCH_CHECK_VALUE(numbers.size() == 3, "numbers: three of a network");
+    GroupNetwork network{.ranks_per_machine = static_cast<int>(numbers[0]), .rates = {}};
+    network.rates.between_bytes = numbers[1];
+    network.rates.between_delay = numbers[2];
+    if (numbers[1] > 0) network.rates.ranks_per_machine = network.ranks_per_machine;
+    take_network(group, cuda, network);
   });
 }
 
@@ -327,8 +355,10 @@ TORCH_LIBRARY_FRAGMENT(longspan, library) {
       token_order);
   library.def(
       "choose(str group, str mode, int[] degrees, int[] layers, int num_tokens, int element_bytes, "
-      "bool cuda) -> (str, int[], str)",
+      "bool cuda, int timeout) -> (str, int[], str)",
       choose);
+  library.def("network(str group, bool cuda, int timeout) -> float[]", network);
+  library.def("set_network(str group, bool cuda, float[] numbers) -> ()", set_network);
   library.def("forget(str group) -> ()", forget);
   library.def("version() -> str", version);
 }

@@ -16,13 +16,16 @@ namespace {
 
 struct ContextKey {
   std::string process_group, purpose;
+  int64_t timeout_seconds;
   auto operator<=>(const ContextKey&) const = default;
 };
 
 struct Contexts {
   std::mutex mutex;
   std::map<ContextKey, std::unique_ptr<AttentionContext>> made;
-  std::map<ContextKey, int> num_made;  // a context that is made again has new keys in the store
+  /// By process group and purpose. A context that is made again has new keys in the store. Ranks
+  /// with another timeout meet under the same keys.
+  std::map<std::pair<std::string, std::string>, int> num_made;
 };
 
 Contexts& contexts() {
@@ -54,12 +57,22 @@ std::array<int64_t, 3> degrees_of(const ParallelPlan& plan) {
 
 ParallelPlan plan_of(const SharedRows& rows, const AttentionLayers& layers,
                      const PlannedRows& planned) {
-  return plan_for(size_of(rows.process_group), rows, layers, planned);
+  return plan_for(size_of(rows.process_group), rows, layers, planned, {});
+}
+
+ParallelPlan choose_plan(const SharedRows& rows, const AttentionLayers& layers,
+                         const PlannedRows& planned, int64_t timeout_seconds) {
+  if (planned.cuda && !rows.process_group.empty()) require_nccl(rows.process_group);
+  if (rows.method != "auto") return plan_of(rows, layers, planned);
+  return plan_for(size_of(rows.process_group), rows, layers, planned,
+                  network_of(rows.process_group, planned.cuda, timeout_seconds));
 }
 
 ParallelPlan plan_for(int size, const SharedRows& rows, const AttentionLayers& layers,
-                      const PlannedRows& planned) {
+                      const PlannedRows& planned, const GroupNetwork& network) {
   PlanRequest request;
+  request.ranks_per_machine = network.ranks_per_machine;
+  request.network = network.rates;
   request.world_size = request.sequence_size = size;
   const bool is_chosen = rows.method != "auto" && rows.method != kLocal.name;
   request.method = is_chosen ? method_named(rows.method) : nullptr;
@@ -74,6 +87,7 @@ ParallelPlan plan_for(int size, const SharedRows& rows, const AttentionLayers& l
   request.row = Packing::single(planned.num_tokens);
   request.element_bytes = planned.element_bytes;
   request.cuda = planned.cuda;
+  request.recurrence = planned.recurrence;
   return make_parallel_plan(request);
 }
 
@@ -83,17 +97,20 @@ AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads,
       rows.process_group,
       fmt::format("{}.{}/{}.{}/{}.{}/{}", rows.method, fmt::join(rows.degrees, "."),
                   heads.num_heads, heads.num_kv_heads, heads.key_dim, heads.value_dim,
-                  cuda ? "cuda" : "cpu")};
+                  cuda ? "cuda" : "cpu"),
+      timeout_seconds};
   Contexts& all = contexts();
   const std::lock_guard lock(all.mutex);
   std::unique_ptr<AttentionContext>& context = all.made[key];
   if (context) return *context;
+  if (cuda && !rows.process_group.empty()) require_nccl(rows.process_group);
   auto made = std::make_unique<AttentionContext>();
   made->plan = plan_of(rows, {{heads, 1}}, {.num_tokens = 8192, .element_bytes = 4, .cuda = cuda});
   if (!rows.process_group.empty()) {
-    made->mesh = mesh_of(rows.process_group, fmt::format("{}/{}", key.purpose, all.num_made[key]++),
-                         made->plan, cuda ? Link::kNccl : Link::kGloo, timeout_seconds,
-                         rendezvous_from_environment());
+    int& num_made = all.num_made[{key.process_group, key.purpose}];
+    made->mesh =
+        mesh_of(rows.process_group, fmt::format("{}/{}", key.purpose, num_made++), made->plan,
+                cuda ? Link::kNccl : Link::kGloo, timeout_seconds, rendezvous_from_environment());
   }
   made->attention =
       make_attention(made->plan, made->mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());
@@ -111,6 +128,7 @@ const Group& group_of(const std::string& process_group, bool cuda, int64_t timeo
 }
 
 void forget_contexts(const std::string& process_group) {
+  forget_network(process_group);
   Contexts& all = contexts();
   const std::lock_guard lock(all.mutex);
   for (auto context = all.made.begin(); context != all.made.end();) {

@@ -10,11 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/group_network.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/whole_sequence.h"
 #include "longspan/spec/attention_spec.h"
+#include "longspan/spec/recurrence_spec.h"
 
 namespace longspan {
 
@@ -35,19 +37,25 @@ struct PlannedRows {
   int64_t num_tokens;     // of a row
   int64_t element_bytes;  // of queries and keys
   bool cuda;
+  std::optional<RecurrenceSpec> recurrence = {};  // of layers with a recurrence, if any
 };
 
 /// Returns the degrees of a plan; 0 for keys that the method does not take.
 std::array<int64_t, 3> degrees_of(const ParallelPlan& plan);
 
-/// Returns the plan of a method, or of the fastest method if `rows.method` is "auto". Throws
-/// UserError.
+/// Returns the plan of a method. Throws UserError.
 ParallelPlan plan_of(const SharedRows& rows, const AttentionLayers& layers,
                      const PlannedRows& planned);
 
-/// As above, for a process group of `size` ranks that need not exist in this process.
+/// As plan_of(), or the plan of the method that is estimated to be the fastest on the group's
+/// network if `rows.method` is "auto". Collective. Throws UserError, CommunicationError.
+ParallelPlan choose_plan(const SharedRows& rows, const AttentionLayers& layers,
+                         const PlannedRows& planned, int64_t timeout_seconds);
+
+/// Returns the plan for a process group of `size` ranks that need not exist in this process. "auto"
+/// is the fastest method on `network`.
 ParallelPlan plan_for(int size, const SharedRows& rows, const AttentionLayers& layers,
-                      const PlannedRows& planned);
+                      const PlannedRows& planned, const GroupNetwork& network);
 
 /// A method on a process group.
 struct AttentionContext {
@@ -58,8 +66,8 @@ struct AttentionContext {
   std::shared_ptr<WholeSequence> whole_sequence;  // of the last row with recurrent layers
 };
 
-/// Returns the context of these heads. The first call for a process group, method and shape of
-/// heads makes the context, and is collective. Throws UserError, CommunicationError.
+/// Returns the context of these heads. The first call for a process group, method, shape of heads
+/// and timeout makes the context, and is collective. Throws UserError, CommunicationError.
 AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads, bool cuda,
                              int64_t timeout_seconds);
 

@@ -14,6 +14,10 @@ struct Config;
 /// Returns rendezvous_from_environment(), with another port unless `port` is 0.
 Rendezvous rendezvous_at(int64_t port);
 
+/// Whether this process stands for a machine of a job whose processes are still to be started
+/// (cli/process/node_environment.h), although RANK and WORLD_SIZE may be set.
+bool starts_processes();
+
 /// The GPUs of this machine, and the threads of this process.
 Machine machine_of_python();
 

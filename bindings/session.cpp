@@ -11,6 +11,7 @@
 #include "bindings/session_samples.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/rows/batch.h"
+#include "longspan/rows/picture.h"
 #include "longspan/session/model_update.h"
 
 namespace longspan {
@@ -22,9 +23,10 @@ using Numbers = std::vector<double>;
 using LossParts = std::tuple<Tensors, bool>;
 
 SessionPointer session_open(const std::string& file, const Names& overrides, int64_t listener,
-                            int64_t port) {
-  return for_python(
-      [&] { return c10::make_intrusive<SessionOfPython>(file, overrides, listener, port); });
+                            int64_t port, bool has_pictures) {
+  return for_python([&] {
+    return c10::make_intrusive<SessionOfPython>(file, overrides, listener, port, has_pictures);
+  });
 }
 
 void session_close(const SessionPointer& s, const std::string& why) { s->close(why); }
@@ -39,12 +41,14 @@ std::vector<int64_t> session_place(const SessionPointer& s) {
 
 RowPointer session_row(const SessionPointer& s, const Tensors& ids, const Tensors& labels,
                        const std::vector<int64_t>& documents, const std::vector<int64_t>& desirable,
-                       const Names& names, const Tensors& columns) {
+                       const Names& names, const Tensors& columns, const Names& files,
+                       const std::vector<int64_t>& num_files) {
   // Not collective: a mistake leaves the session as it was.
   return for_python([&] {
     DrawnExamples drawn;
     for (Example& example :
-         examples_of_python({ids, labels, documents, desirable, names, columns})) {
+         examples_of_python({ids, labels, documents, desirable, names, columns, files, num_files},
+                            s->pictures())) {
       drawn.examples.push_back(std::make_shared<const Example>(std::move(example)));
     }
     drawn.pattern = drawn.examples.at(0);
@@ -97,6 +101,7 @@ std::tuple<at::Tensor, at::Tensor, Names, Tensors> loss_input(const SessionPoint
     Names names;
     Tensors columns;
     for (const auto& [name, column] : input.row.local.columns) {
+      if (name == kFeatureColumn) continue;  // of pictures, not the caller's
       names.push_back(name);
       columns.push_back(column.values.index_select(0, input.places_L));
     }
@@ -177,14 +182,14 @@ TORCH_LIBRARY_FRAGMENT(longspan, library) {
   };
   const std::string row = "__torch__.torch.classes.longspan.Row";
   library.def(
-      "session_open(str file, str[] overrides, int listener, int port) -> "
+      "session_open(str file, str[] overrides, int listener, int port, bool has_pictures) -> "
       "__torch__.torch.classes.longspan.Session",
       session_open);
   define("session_close", ", str why", "()", session_close);
   define("session_place", "", "int[]", session_place);
   define("session_row",
          ", Tensor[] ids, Tensor[] labels, int[] documents, int[] desirable, str[] names, "
-         "Tensor[] columns",
+         "Tensor[] columns, str[] files, int[] num_files",
          row, session_row);
   define("session_count", ", " + row + "[] rows", "(float, int, int, int)", session_count);
   define("session_sum_over_groups", ", float value", "float", session_sum_over_groups);

@@ -6,13 +6,22 @@
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
+#include "longspan/session/attended_model.h"
+#include "longspan/train/encoded_data.h"
 
 namespace longspan {
 
 SessionOfPython::SessionOfPython(const std::string& file, const std::vector<std::string>& overrides,
-                                 int64_t listener, int64_t port)
+                                 int64_t listener, int64_t port, bool has_pictures)
     : sink_(listener) {
-  const Config config = load_session_config(file, overrides);
+  Config config = load_session_config(file, overrides);
+  config.data.rows_have_pictures = has_pictures;
+  if (has_pictures) {
+    const std::string& folder = config.model.model_name_or_path;
+    pictures_ = std::make_unique<SessionPictures>(
+        RowSettings{config.model, config.method, config.data, config.optimization.seed},
+        model_config_for(config, folder));
+  }
   const Rendezvous where = rendezvous_at(port);
   world_size_ = where.world_size;
   plan_here(config, where);

@@ -20,6 +20,7 @@
 #include "bindings/python_config.h"
 #include "bindings/python_events.h"
 #include "bindings/registration.h"
+#include "bindings/session_pictures.h"
 #include "longspan/session/session.h"
 
 namespace longspan {
@@ -37,9 +38,10 @@ using PythonLoss = int (*)();
 /// A session that Python holds. The members are called by one thread at a time.
 class SessionOfPython final : public torch::CustomClassHolder {
  public:
-  /// `listener`: see PythonSink. `port`: see rendezvous_at(). Throws as Session does.
+  /// `listener`: see PythonSink. `port`: see rendezvous_at(). `has_pictures`: rows may have
+  /// pictures. Throws as Session does.
   SessionOfPython(const std::string& file, const std::vector<std::string>& overrides,
-                  int64_t listener, int64_t port);
+                  int64_t listener, int64_t port, bool has_pictures);
   ~SessionOfPython() override;
 
   /// Calls a function that is collective or part of collective work, and rethrows its exceptions
@@ -63,6 +65,8 @@ class SessionOfPython final : public torch::CustomClassHolder {
   }
   /// Throws UserError if the session is closed.
   Session& open();
+  /// Null in a session of rows without pictures.
+  const SessionPictures* pictures() const { return pictures_.get(); }
   /// Ends the connections. Collective if `why` is empty. Otherwise `why` is a failure of this rank:
   /// tells the other ranks, and is not collective. No-op for a closed session.
   void close(const std::string& why);
@@ -79,6 +83,7 @@ class SessionOfPython final : public torch::CustomClassHolder {
   PythonSink sink_;
   int world_size_ = 1;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<const SessionPictures> pictures_;
   std::string why_closed_ = "it was closed";
   const LossInput* input_ = nullptr;
   at::Tensor loss_;

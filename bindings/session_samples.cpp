@@ -26,8 +26,10 @@ std::vector<int32_t> ids_of(const at::Tensor& tensor, const std::string& what) {
   return ids;
 }
 
-std::vector<Example> examples_of_python(const GivenSamples& given) {
+std::vector<Example> examples_of_python(const GivenSamples& given,
+                                        const SessionPictures* pictures) {
   std::vector<Example> examples;
+  auto files = given.files.begin();
   size_t i = 0;
   for (size_t number = 0; number < given.documents.size(); ++number) {
     Example& example = examples.emplace_back();
@@ -56,6 +58,13 @@ std::vector<Example> examples_of_python(const GivenSamples& given) {
         }
         sample.columns[given.names[column]] = {.values = values.detach().cpu()};
       }
+      const auto end = files + given.num_files.at(i);
+      if (pictures != nullptr) {
+        pictures->attach(sample, {files, end}, name);
+      } else if (files != end) {
+        throw UserError(name + " has pictures; open the session with pictures=True");
+      }
+      files = end;
     }
   }
   if (examples.empty()) throw UserError("there are no samples; give at least one");

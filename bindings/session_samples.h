@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/session_pictures.h"
 #include "longspan/rows/example.h"
 
 namespace longspan {
@@ -19,11 +20,13 @@ struct GivenSamples {
   const std::vector<int64_t>& desirable;   // of each example
   const std::vector<std::string>& names;   // of columns
   const std::vector<at::Tensor>& columns;  // of each sample, in the order of `names`
+  const std::vector<std::string>& files;   // of pictures
+  const std::vector<int64_t>& num_files;   // of each sample
 };
 
-/// Returns the examples. Throws UserError for shapes that do not fit, and for ids that do not fit
-/// int32.
-std::vector<Example> examples_of_python(const GivenSamples& given);
+/// Returns the examples. `pictures`: null in a session of rows without pictures. Throws UserError
+/// for shapes that do not fit, for ids that do not fit int32, and for pictures that cannot be read.
+std::vector<Example> examples_of_python(const GivenSamples& given, const SessionPictures* pictures);
 
 /// Returns the ids of an int64 tensor [tokens]. `what`: for errors. Throws UserError.
 std::vector<int32_t> ids_of(const at::Tensor& tensor, const std::string& what);

@@ -14,7 +14,9 @@
 #include "bindings/python_config.h"
 #include "bindings/python_events.h"
 #include "bindings/registration.h"
+#include "cli/process/cores.h"
 #include "cli/process/launcher_environment.h"
+#include "cli/process/node_environment.h"
 #include "cli/process/run_config.h"
 #include "longspan/account/memory_model.h"
 #include "longspan/base/user_error.h"
@@ -117,6 +119,7 @@ std::optional<int64_t> processes_in(const char* variable) {
 }
 
 bool is_launched() {
+  if (starts_processes()) return false;
   return std::getenv("RANK") != nullptr || std::getenv("WORLD_SIZE") != nullptr ||
          rendezvous_from_environment().world_size > 1;
 }
@@ -127,6 +130,9 @@ int64_t processes_of(const Config& config) {
   if (is_launched()) return rendezvous_from_environment().world_size;
   if (config.parallel.nproc_per_node) return *config.parallel.nproc_per_node;
   if (const auto number = processes_in("NPROC_PER_NODE")) return *number;
+  if (const auto node = node_from_environment(); node && node->processes_per_node) {
+    return *node->processes_per_node;
+  }
   const DeviceChoice device = choose_device(config.model, find_gpus);
   return device.cuda() ? device.num_gpus : 1;
 }
@@ -144,7 +150,7 @@ std::tuple<int64_t, bool, bool> run_settings(const std::string& file, const Word
 /// launcher serves a store there.
 std::tuple<int64_t, int64_t, std::string, int64_t, bool> rendezvous() {
   return for_python([]() -> std::tuple<int64_t, int64_t, std::string, int64_t, bool> {
-    const Rendezvous where = rendezvous_from_environment();
+    const Rendezvous where = rendezvous_at(/*port=*/0);
     return {where.rank, where.world_size, where.master_address, where.master_port,
             where.launcher_hosts_store};
   });
@@ -207,6 +213,7 @@ TORCH_LIBRARY_FRAGMENT(longspan, library) {
                   .c_str(),
               run_train);
   library.def("run_settings(str file, str[] overrides) -> (int, bool, bool)", run_settings);
+  library.def("num_cores() -> int", [] { return int64_t{num_cores()}; });
   library.def("rendezvous() -> (int, int, str, int, bool)", rendezvous);
   library.def("run_plan(str file, str[] overrides, int num_processes) -> str", run_plan);
 }

@@ -7,9 +7,12 @@
 #include <fstream>
 #include <numeric>
 
+#include "cli/bench_network.h"
+#include "cli/bench_parts.h"
 #include "cli/commands.h"
 #include "cli/launcher.h"
 #include "cli/options.h"
+#include "cli/process/cores.h"
 #include "cli/process/launcher_environment.h"
 #include "cli/process/lost_gpus.h"
 #include "cli/process/resources.h"
@@ -34,8 +37,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCommand = "bench attention";
-constexpr int kDefaultRanks = 2;
-constexpr int64_t kMostDocuments = 1'000'000, kMostRanks = 4096, kMostThreads = 4096;
+constexpr int64_t kMostDocuments = 1'000'000, kMostThreads = 4096;
 
 /// A single number: that many documents of about equal length. Several numbers: their lengths.
 std::vector<int64_t> read_documents(const Options& options) {
@@ -132,43 +134,13 @@ AttentionBenchOptions read_options(const Options& options) {
   bench.ring_size = number("ring-degree");
   bench.window_size = number("window");
   bench.threads = number("threads", kMostThreads);
-  bench.num_cores = std::max(1, num_cores());
+  bench.num_cores = num_cores();
   bench.repeats = number("repeats").value_or(5);
   bench.warmup = static_cast<int>(options.whole_number("warmup", 0, kMostIndexed).value_or(1));
   return bench;
 }
 
-fs::path output_folder(const Options& options) {
-  return options.text("output").value_or("output/attention_bench");
-}
-
-/// Before any measurement, so that an unwritable folder is not found at the end. Every rank does
-/// it, so that none waits for one that failed; creating a folder twice is harmless.
-void make_output_folder(const Options& options) {
-  const fs::path folder = output_folder(options);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error || !fs::is_directory(folder)) {
-    throw UserError(fmt::format("{}: cannot make the folder --output {}: {}", kCommand,
-                                folder.string(), error.message()));
-  }
-}
-
-void say(const std::string& line) {
-  print_out("{}\n", line);
-  std::fflush(stdout);
-}
-
-DeviceChoice read_device(const Options& options) {
-  ModelSettings wanted;
-  wanted.device = options.text("device").value_or("auto");
-  wanted.share_gpus = options.flag("share-gpus");
-  if (const std::string& word = wanted.device; word != "auto" && word != "cuda" && word != "cpu") {
-    throw UserError(
-        fmt::format("{}: --device {}: choose auto, cuda or cpu", kCommand, wanted.device));
-  }
-  return choose_device(wanted, find_gpus);
-}
+constexpr const char* kAttentionFolder = "output/attention_bench";
 
 int work_of_bench(const Options& options, AttentionBenchOptions bench, const DeviceChoice& device,
                   const Rendezvous& where) {
@@ -182,34 +154,18 @@ int work_of_bench(const Options& options, AttentionBenchOptions bench, const Dev
                        lost_gpus_message(reason));
   });
   const AttentionBenchResult result =
-      run_attention_bench(bench, where, on, at::set_num_threads, say);
+      run_attention_bench(bench, where, on, at::set_num_threads, say_bench);
   if (where.rank != 0) return 0;
-  say(fmt::format("\n{}", bench_table(result)));
-  const fs::path folder = output_folder(options);
+  say_bench(fmt::format("\n{}", bench_table(result)));
+  const fs::path folder = options.text("output").value_or(kAttentionFolder);
   const fs::path json = folder / "attention_bench.json", picture = folder / "attention_bench.png";
   std::ofstream file(json);
   file << bench_json(result);
   file.close();
   if (!file) throw UserError(fmt::format("{}: cannot write {}", kCommand, json.string()));
   write_bench_picture(picture.string(), result);
-  say(fmt::format("All numbers: {}\nPicture: {}", json.string(), picture.string()));
+  say_bench(fmt::format("All numbers: {}\nPicture: {}", json.string(), picture.string()));
   return 0;
-}
-
-/// Returns a plan with `--ranks`, or with as many processes as possible.
-LaunchPlan plan_launch(const Options& options, const DeviceChoice& device) {
-  LaunchPlan plan = make_launch_plan(Config().parallel, device);
-  const std::optional<int64_t> ranks = options.whole_number("ranks", 1, kMostRanks);
-  const int wanted =
-      ranks ? static_cast<int>(*ranks)
-            : (plan.world_size() > 1 || device.cuda() ? plan.world_size() : kDefaultRanks);
-  if (wanted % plan.num_nodes != 0) {
-    throw UserError(fmt::format("{}: --ranks {} cannot be spread evenly over NNODES={}", kCommand,
-                                wanted, plan.num_nodes));
-  }
-  plan.processes_per_node = wanted / plan.num_nodes;
-  require_gpus(device, plan.processes_per_node);
-  return plan;
 }
 
 int run_attention(const Arguments& arguments) {
@@ -225,23 +181,23 @@ int run_attention(const Arguments& arguments) {
     DeviceChoice device;
     rank_0_first(where.rank, [&] {
       bench = read_options(options);
-      device = read_device(options);
-      require_gpus(device, where.local_world_size);
+      device = read_device(kCommand, options);
+      require_gpus(device, where.processes_on_gpus());
       const auto ranks = options.whole_number("ranks", 1);
       if (ranks && *ranks != where.world_size) {
         throw UserError(fmt::format("{}: --ranks {}, but the launcher started {}", kCommand, *ranks,
                                     counted(where.world_size, "process")));
       }
       plans_of(bench, where.world_size);
-      make_output_folder(options);
+      make_output_folder(kCommand, options.text("output").value_or(kAttentionFolder));
     });
     return work_of_bench(options, bench, device, where);
   }
   const AttentionBenchOptions bench = read_options(options);
-  const DeviceChoice device = read_device(options);
-  const LaunchPlan plan = plan_launch(options, device);
+  const DeviceChoice device = read_device(kCommand, options);
+  const LaunchPlan plan = plan_bench(kCommand, options, device);
   plans_of(bench, plan.world_size());
-  make_output_folder(options);
+  make_output_folder(kCommand, options.text("output").value_or(kAttentionFolder));
   if (plan.world_size() == 1) return work_of_bench(options, bench, device, {});
   Arguments words{"bench", "attention"};
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -251,13 +207,16 @@ int run_attention(const Arguments& arguments) {
 }
 
 int run_bench(const Arguments& arguments) {
-  if (arguments.empty() || arguments[0] != "attention") {
-    throw UserError(fmt::format(
-        "bench: {}; the benchmark is attention: longspan bench attention [--option value]",
-        arguments.empty() ? "the name of a benchmark is missing"
-                          : fmt::format("there is no benchmark {}", arguments[0])));
+  const std::string name = arguments.empty() ? "" : arguments[0];
+  if (name != "attention" && name != "network") {
+    throw UserError(
+        fmt::format("bench: {}; the benchmarks are attention and network: longspan bench attention "
+                    "[--option value]",
+                    name.empty() ? "the name of a benchmark is missing"
+                                 : fmt::format("there is no benchmark {}", name)));
   }
-  return run_attention({arguments.begin() + 1, arguments.end()});
+  const Arguments options(arguments.begin() + 1, arguments.end());
+  return name == "network" ? run_bench_network(options) : run_attention(options);
 }
 
 constexpr const char* kBenchHelp =
@@ -296,6 +255,7 @@ Several processes are started through torchrun; started by torchrun, mpirun or s
 or more, longspan joins the processes that it finds. The methods take turns (A B C, C B A ...).
 Undistributed attention runs on rank 0 alone with the threads of all ranks of its machine (no more than
 it has cores), while the others wait. On GPUs time is taken when they have done all.
+
 )";
 
 std::string help_of_bench() {
@@ -305,13 +265,15 @@ std::string help_of_bench() {
     if (own > 1) waves += fmt::format("; {} {}", method->name, own);
   }
   return fmt::format(kBenchHelp, fmt::arg("waves", waves),
-                     fmt::arg("degrees", names_of(methods_that_take(kUlyssesDegree), " and ")));
+                     fmt::arg("degrees", names_of(methods_that_take(kUlyssesDegree), " and "))) +
+         kBenchNetworkHelp;
 }
 
 }  // namespace
 
 Command bench_command() {
-  return {"bench", "measure the sequence-parallel methods: longspan bench attention",
+  return {"bench",
+          "measure the sequence-parallel methods, or the network: longspan bench attention",
           help_of_bench(), run_bench,
           /*computes=*/true};
 }

@@ -20,6 +20,7 @@ struct Command {
 };
 
 Command train_command();
+Command data_command();
 Command chat_command();
 Command generate_command();
 Command export_command();

@@ -113,7 +113,7 @@ _longspan() {{
   case ${{COMP_WORDS[1]}} in
     help) COMPREPLY=($(compgen -W "$commands $keys" -- "$current")); return ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$current")); return ;;
-    train|export) [ "$COMP_CWORD" -eq 2 ] && return ;;
+    train|data|export) [ "$COMP_CWORD" -eq 2 ] && return ;;
     chat) keys='{3}' ;;
     generate) keys='{4}' ;;
     *) return ;;
@@ -180,10 +180,10 @@ _longspan() {{
   case $words[2] in
     help) _describe command commands; _describe key keys ;;
     completion) compadd bash zsh fish ;;
-    train|export|chat|generate)
+    train|data|export|chat|generate)
       [[ $words[2] == chat ]] && keys=({3} )
       [[ $words[2] == generate ]] && keys=({4} )
-      if (( CURRENT == 3 )) && [[ $words[2] == (train|export) ]]; then
+      if (( CURRENT == 3 )) && [[ $words[2] == (train|data|export) ]]; then
         _files -g '*.(yaml|yml|json)'
       elif [[ $PREFIX == *=* ]]; then
         local key=${{PREFIX%%=*}}
@@ -228,7 +228,7 @@ std::string fish() {
     if (words.empty()) words.push_back(fmt::format("{}=", key.name));
     const std::string help = escaped(first_sentence(key.help));
     text += fmt::format(
-        "complete -c longspan -n '__fish_seen_subcommand_from train export' -a '{}' -d "
+        "complete -c longspan -n '__fish_seen_subcommand_from train data export' -a '{}' -d "
         "{}\n",
         fmt::join(words, " "), help);
     text +=

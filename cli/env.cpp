@@ -3,10 +3,9 @@
 #include <ATen/Version.h>
 #include <fmt/format.h>
 
-#include <thread>
-
 #include "cli/commands.h"
 #include "cli/launcher.h"
+#include "cli/process/cores.h"
 #include "cli/torch_runtime.h"
 #include "longspan/attention/flash/flash_attention.h"
 #include "longspan/attention/flash3_attention.h"
@@ -45,9 +44,8 @@ int show_environment(const Arguments&) {
   line("torch", fmt::format("{} in {}", torch_version(), torch_directory()));
   line("compiled against", fmt::format("torch {}", LONGSPAN_TORCH_VERSION));
   line("torchrun", find_torchrun().value_or("not found"));
-  line("CPU",
-       fmt::format("{}, torch's vector instructions {}",
-                   counted(std::thread::hardware_concurrency(), "core"), at::get_cpu_capability()));
+  line("CPU", fmt::format("{}, torch's vector instructions {}", counted(num_cores(), "core"),
+                          at::get_cpu_capability()));
   // Why the capability is lower than the processor's.
   const std::string why = cpu_capability() == widest_cpu_capability()
                               ? ""

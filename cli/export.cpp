@@ -11,8 +11,10 @@
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
 #include "longspan/checkpoint/chat_files.h"
+#include "longspan/checkpoint/grown_vocabulary.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
+#include "longspan/data/run_tokenizer.h"
 #include "longspan/data/turns.h"
 #include "longspan/files/folder_lock.h"
 #include "longspan/input/json_text.h"
@@ -42,16 +44,28 @@ at::ScalarType dtype_of(const ModelConfig& config) {
   return named == at::kDouble ? at::kFloat : named;
 }
 
+bool has_tokenizer(const std::string& folder) {
+  return fs::exists(fs::path(folder) / "tokenizer.json");
+}
+
+/// Returns the last adapter whose tokenizer has more tokens than the model's, else the model.
+std::string tokenizer_folder(const std::string& model, const std::vector<std::string>& adapters) {
+  if (!has_tokenizer(model)) return model;
+  const int64_t num_tokens = Tokenizer::load(model).vocab_size();
+  for (auto folder = adapters.rbegin(); folder != adapters.rend(); ++folder) {
+    if (has_tokenizer(*folder) && Tokenizer::load(*folder).vocab_size() > num_tokens)
+      return *folder;
+  }
+  return model;
+}
+
 /// Returns the chat settings of the configured template, else of the last adapter with a tokenizer.
 /// nullopt: the model's own.
-std::optional<SavedChat> chat_of(const Config& config, const std::vector<std::string>& adapters) {
-  const std::string& model = config.model.model_name_or_path;
+std::optional<SavedChat> chat_of(const Config& config, const std::string& model,
+                                 const std::vector<std::string>& adapters) {
   if (!config.data.chat_template.empty())
-    return saved_chat(config.data, stage_of(config.method), Tokenizer::load(model),
+    return saved_chat(config.data, stage_of(config.method), run_tokenizer(model, config.data),
                       local_time_now());
-  const auto has_tokenizer = [](const std::string& folder) {
-    return std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json");
-  };
   const auto last = std::find_if(adapters.rbegin(), adapters.rend(), has_tokenizer);
   if (last == adapters.rend() || !has_tokenizer(model)) return std::nullopt;
   return chat_that_differs(Tokenizer::load(model), Tokenizer::load(*last));
@@ -132,19 +146,27 @@ int run_export(const Arguments& words) {
   }
   const Config config = load_export_config(words[0], {words.begin() + 1, words.end()});
   for (const std::string& note : config.notes) print_out("note: {}\n", note);
-  const ModelConfig own = with_adapted_tower(split_names(config.model.adapter_name_or_path),
-                                             load_folder_config(config.model.model_name_or_path));
+  const std::vector<std::string> folders = split_names(config.model.adapter_name_or_path);
+  const ModelConfig own = with_adapted_tower(
+      folders,
+      with_adapted_vocabulary(folders, load_folder_config(config.model.model_name_or_path)));
   if (const std::string head = describe_own_head(config.model.model_name_or_path, own);
       !head.empty()) {
     print_out("warning: {}\n", head);
   }
   const ModelConfig model = positions_for(config, own);
   check_export_dir(config);
+  const std::string tokens = tokenizer_folder(config.model.model_name_or_path, folders);
+  const AddedTokens added = added_tokens(config.data);
+  if (!added.empty()) {
+    require_rows(run_tokenizer(tokens, config.data), added, model.spec.vocab_size,
+                 "the merged model",
+                 "Only adapters that were trained with resize_vocab have rows for more tokens.");
+  }
   // Merges in fp32, so that each weight is rounded once.
   std::vector<NamedTensor> parameters =
-      load_parameters(config.model.model_name_or_path, model, at::kFloat);
+      load_grown(config.model.model_name_or_path, model, at::kFloat);
   std::vector<NamedTensor> value_head = load_value_head(config.model.model_name_or_path, model);
-  const std::vector<std::string> folders = split_names(config.model.adapter_name_or_path);
   for (const std::string& folder : folders) {
     const Adapter adapter = load_adapter(folder, model);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
@@ -171,7 +193,12 @@ int run_export(const Arguments& words) {
                     config.model.model_name_or_path,
                     static_cast<int64_t>(config.exporting.export_size * 1e9));
   save_value_head(config.exporting.export_dir, value_head);
-  if (const auto chat = chat_of(config, folders)) write_chat(config.exporting.export_dir, *chat);
+  if (tokens != config.model.model_name_or_path) {
+    copy_tokenizer_files(tokens, config.exporting.export_dir);
+  }
+  write_added_tokens(config.exporting.export_dir, added);
+  if (const auto chat = chat_of(config, tokens, folders))
+    write_chat(config.exporting.export_dir, *chat);
   print_out("Wrote {} with {} merged into it to {}\n", model.architecture,
             counted(std::ssize(folders), "adapter"), config.exporting.export_dir);
   return 0;

@@ -32,7 +32,7 @@ void print_keys() {
   for (const IdleKey& key : idle_keys()) print_out("  {}: {}\n", key.name, key.reason);
   print_out(
       "\nLLaMA-Factory's other keys are refused by name, unless their value is a no-op\n"
-      "(`use_dora: false`, `fsdp: \"\"`).\n");
+      "(`use_galore: false`, `fsdp: \"\"`).\n");
 }
 
 void print_overview() {

@@ -16,7 +16,9 @@
 #include <filesystem>
 #include <thread>
 
+#include "cli/process/cores.h"
 #include "cli/process/launcher_environment.h"
+#include "cli/process/node_environment.h"
 #include "cli/process/resources.h"
 #include "cli/quiet_torchrun.h"
 #include "cli/torch_runtime.h"
@@ -71,13 +73,6 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-/// From lib/python3.x/site-packages/torch to bin of the same environment.
-fs::path environment_bin() {
-  fs::path prefix = torch_directory();
-  for (int level = 0; level < 4; ++level) prefix = prefix.parent_path();
-  return prefix / "bin";
-}
-
 /// Returns the signals that torchrun forwards, without the signals that this process ignores: under
 /// nohup the workers must outlive the terminal.
 std::string signals_to_handle(bool with_sigterm) {
@@ -95,8 +90,21 @@ std::string signals_to_handle(bool with_sigterm) {
   return names;
 }
 
-/// Their product, the number of ranks, must fit an int.
-constexpr int kMostProcesses = 4096, kMostMachines = 65536;
+/// Returns the number that LLaMA-Factory's variable and the operator of the job agree upon.
+std::optional<int> agreed(const char* name, std::optional<int> given,
+                          const std::optional<int>& of_job) {
+  if (given && of_job && *given != *of_job) {
+    throw UserError(
+        fmt::format("{}={} differs from the job's {} (PET_*, RANK, WORLD_SIZE); keep one", name,
+                    *given, *of_job));
+  }
+  return given ? given : of_job;
+}
+
+/// How long torchrun waits for the other machines.
+int64_t meeting_seconds(const LaunchPlan& plan) {
+  return std::clamp(plan.patience_seconds, kLeastMeetingSeconds, kMostMeetingSeconds);
+}
 
 bool is_executable(const fs::path& path) { return access(path.c_str(), X_OK) == 0; }
 
@@ -111,33 +119,56 @@ void hold_stop_signals() {
 }
 
 bool is_launched() {
+  if (node_from_environment()) return false;
   return environment("RANK") || environment("WORLD_SIZE") ||
          rendezvous_from_environment().world_size > 1;
 }
 
+Rendezvous place_of_worker() {
+  return node_from_environment() ? Rendezvous{} : rendezvous_from_environment();
+}
+
 LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& device) {
   LaunchPlan plan;
-  const std::optional<int> wanted = environment_number("NPROC_PER_NODE", 1, kMostProcesses);
+  const std::optional<NodePlace> node = node_from_environment();
+  const NodePlace job = node.value_or(NodePlace{});
+  plan.is_pod = node.has_value();
+  const std::optional<int> wanted =
+      agreed("NPROC_PER_NODE", environment_number("NPROC_PER_NODE", 1, kMostProcesses),
+             job.processes_per_node);
   if (wanted && config.nproc_per_node && *wanted != *config.nproc_per_node) {
     throw UserError(
-        fmt::format("nproc_per_node: {} and the environment's NPROC_PER_NODE={} differ; keep one",
-                    *config.nproc_per_node, *wanted));
+        fmt::format("nproc_per_node: {} and the environment's {}NPROC_PER_NODE={} differ; keep one",
+                    *config.nproc_per_node, job.processes_per_node ? "PET_" : "", *wanted));
   }
   if (config.nproc_per_node || wanted) {
     plan.processes_per_node = config.nproc_per_node ? *config.nproc_per_node : *wanted;
   } else if (device.cuda()) {
     plan.processes_per_node = device.num_gpus;
   }
-  plan.num_nodes = environment_number("NNODES", 1, kMostMachines).value_or(1);
-  plan.node_rank = environment_number("NODE_RANK", 0).value_or(0);
+  plan.num_nodes =
+      agreed("NNODES", environment_number("NNODES", 1, kMostMachines), job.num_nodes).value_or(1);
+  const auto node_rank = agreed("NODE_RANK", environment_number("NODE_RANK", 0), job.node_rank);
+  if (node && plan.num_nodes > 1 && !node_rank) {
+    throw UserError(fmt::format(
+        "The job has {} machines, but neither PET_NODE_RANK nor RANK says which of them this is. "
+        "Set NODE_RANK.",
+        plan.num_nodes));
+  }
+  plan.node_rank = node_rank.value_or(0);
   if (plan.node_rank >= plan.num_nodes) {
     throw UserError(fmt::format("NODE_RANK={} does not fit NNODES={}: nodes are counted from 0",
                                 plan.node_rank, plan.num_nodes));
   }
-  const std::optional<std::string> address = environment("MASTER_ADDR");
-  if (const auto port = environment_number("MASTER_PORT", 1)) {
-    plan.master_port = require_port("MASTER_PORT", *port);
+  std::optional<std::string> address = environment("MASTER_ADDR");
+  if (!address) address = job.master_address;
+  std::optional<int> port = environment_number("MASTER_PORT", 1);
+  if (!port) port = job.master_port;
+  if (node && plan.num_nodes == 1) {  // the pod's own name may not have an address yet
+    address.reset();
+    port.reset();
   }
+  if (port) plan.master_port = require_port("MASTER_PORT", *port);
   if (plan.num_nodes > 1) {
     if (!address) {
       throw UserError(fmt::format(
@@ -147,6 +178,7 @@ LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& 
     plan.master_port = plan.master_port.value_or(29500);
   }
   plan.master_address = bare_host(address.value_or(plan.master_address));
+  plan.max_restarts = job.max_restarts.value_or(0);
   plan.patience_seconds = patience_of(config.ddp_timeout).count();
   return plan;
 }
@@ -155,8 +187,11 @@ void check_meeting_place(const LaunchPlan& plan) {
   const std::chrono::seconds patience =
       std::min<std::chrono::seconds>(kLookUp, std::chrono::seconds(plan.patience_seconds));
   const std::string& host = plan.master_address;
-  // The names of a cluster's machines may appear a little after the machines.
-  const auto end = std::chrono::steady_clock::now() + patience;
+  // The names of a cluster's machines may appear a little after the machines, and those of pods
+  // once their images are there.
+  const std::chrono::seconds wait =
+      plan.is_pod ? std::chrono::seconds(meeting_seconds(plan)) : patience;
+  const auto end = std::chrono::steady_clock::now() + wait;
   for (;;) {
     const std::string problem = why_no_address(host, patience);
     if (problem.empty()) break;
@@ -227,9 +262,9 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
       fmt::format("--master-addr={}", plan.master_address),
       fmt::format("--master-port={}", plan.master_port ? *plan.master_port : free_port()),
       fmt::format("--signals-to-handle={}", signals_to_handle(/*with_sigterm=*/!quiet)),
-      fmt::format("--max-restarts={}", environment_number("MAX_RESTARTS", 0).value_or(0)),
-      fmt::format("--rdzv-conf=timeout={}",
-                  std::clamp(plan.patience_seconds, kLeastMeetingSeconds, kMostMeetingSeconds)),
+      fmt::format("--max-restarts={}",
+                  environment_number("MAX_RESTARTS", 0).value_or(plan.max_restarts)),
+      fmt::format("--rdzv-conf=timeout={}", meeting_seconds(plan)),
       fs::read_symlink("/proc/self/exe").string()};
   words.insert(words.end(), rest.begin(), rest.end());
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -238,6 +273,7 @@ void launch(const LaunchPlan& plan, const Arguments& arguments) {
   const int threads = std::max(1, num_cores() / plan.processes_per_node);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
 
+  if (plan.is_pod) remove_node_from_environment();  // torchrun would read it as well
   setenv("LONGSPAN_DDP_TIMEOUT", std::to_string(plan.patience_seconds).c_str(), /*overwrite=*/1);
   // c10d prints a stack trace for every lost connection.
   if (quiet) setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);

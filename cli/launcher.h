@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "longspan/cuda/device_choice.h"
+#include "longspan/rendezvous/rendezvous.h"
 #include "longspan/settings/parallel_settings.h"
 
 namespace longspan {
@@ -16,6 +17,8 @@ struct LaunchPlan {
   std::string master_address = "127.0.0.1";
   std::optional<int> master_port;   // nullopt: any free port
   int64_t patience_seconds = 1800;  // ddp_timeout
+  int max_restarts = 0;             // where MAX_RESTARTS is not set
+  bool is_pod = false;              // of a job whose pods may start minutes apart
 
   int world_size() const { return num_nodes * processes_per_node; }
 };
@@ -23,10 +26,14 @@ struct LaunchPlan {
 /// True if torchrun, mpirun or srun started this process.
 bool is_launched();
 
-/// Makes the plan from the key nproc_per_node and LLaMA-Factory's environment variables:
-/// NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT. Default: one process per GPU, or
-/// one process on a CPU. Throws UserError for an invalid number, for contradictions, and for
-/// several nodes without MASTER_ADDR.
+/// Returns the place among the processes that the launcher started; without one, that of a lone
+/// process, also where RANK and WORLD_SIZE count the pods of a job.
+Rendezvous place_of_worker();
+
+/// Makes the plan from the key nproc_per_node, from LLaMA-Factory's environment variables
+/// (NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT), and from those of Kubeflow's
+/// operators (node_environment.h). Default: one process per GPU, or one process on a CPU. Throws
+/// UserError for an invalid number, for contradictions, and for several nodes without MASTER_ADDR.
 LaunchPlan make_launch_plan(const ParallelSettings& config, const DeviceChoice& device);
 
 /// Checks MASTER_ADDR and MASTER_PORT before anything is started. Throws UserError in these cases:

@@ -30,10 +30,10 @@ namespace longspan {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      train_command(),  chat_command(),       generate_command(), export_command(),
-      init_command(),   tokenizer_command(),  compare_command(),  bench_command(),
-      schema_command(), completion_command(), env_command(),      version_command(),
-      help_command()};
+      train_command(),   data_command(),   chat_command(),       generate_command(),
+      export_command(),  init_command(),   tokenizer_command(),  compare_command(),
+      bench_command(),   schema_command(), completion_command(), env_command(),
+      version_command(), help_command()};
   return all;
 }
 

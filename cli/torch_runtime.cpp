@@ -1,7 +1,6 @@
 #include "cli/torch_runtime.h"
 
 #include <fmt/format.h>
-#include <link.h>
 
 #include <filesystem>
 #include <optional>
@@ -21,19 +20,6 @@ std::string without_build(const std::string& version) {
 }
 
 }  // namespace
-
-std::string torch_directory() {
-  std::string library;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* found) {
-        if (fs::path(info->dlpi_name).filename() != "libtorch_cpu.so") return 0;
-        *static_cast<std::string*>(found) = info->dlpi_name;
-        return 1;
-      },
-      &library);
-  std::error_code error;
-  return fs::weakly_canonical(library, error).parent_path().parent_path().string();
-}
 
 std::string torch_version() {
   const fs::path path = fs::path(torch_directory()) / "version.py";

@@ -3,10 +3,9 @@
 
 #include <string>
 
-namespace longspan {
+#include "cli/process/torch_environment.h"
 
-/// Returns the folder of the loaded torch package (".../site-packages/torch").
-std::string torch_directory();
+namespace longspan {
 
 /// Returns the version of the loaded torch ("2.15.0+cpu"); empty if version.py cannot be read.
 std::string torch_version();

@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/launcher.h"
+#include "cli/process/cores.h"
 #include "cli/process/early_stops.h"
 #include "cli/process/end_process.h"
 #include "cli/process/interrupt_watch.h"
@@ -90,13 +91,14 @@ Machine this_machine() {
 int train(const Config& config, const Rendezvous& where) {
   end_soon_with_lost_gpus();  // before any thread may read the environment
   // Never destroyed: it handles signals until the process has ended.
-  static InterruptWatch& interrupts = *new InterruptWatch(/*speaks=*/where.rank == 0);
+  static InterruptWatch& interrupts = *new InterruptWatch(/*speaks=*/where.rank == 0,
+                                                          /*trains=*/config.method.do_train);
   struct EndOfRun {
     int status = 1;
     ~EndOfRun() { interrupts.run_ended(status); }
   } end;
   raise_descriptor_limit();
-  choose_threads();
+  choose_threads(where);
   bound_compiled_gemms();
   choose_allocation();
   RunPlan plan;
@@ -125,7 +127,7 @@ int train(const Config& config, const Rendezvous& where) {
 }
 
 int work_of_train(const TrainArguments& arguments) {
-  const Rendezvous where = rendezvous_from_environment();
+  const Rendezvous where = place_of_worker();
   Config config;
   {
     const EarlyStops stops(/*speaks=*/where.rank == 0);

@@ -42,8 +42,14 @@ const char* trouble() { return trouble_text().c_str(); }
 void set_device(int device) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(device)); }
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                               int rank, int size, int64_t timeout_seconds) {
+                                               int rank, int size, int64_t timeout_seconds,
+                                               const c10::intrusive_ptr<c10d::Backend>& whole,
+                                               int color) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
+  if (whole) {
+    options->split_from = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupNCCL>(whole);
+    options->split_color = color;
+  }
   options->timeout = std::chrono::seconds(timeout_seconds);
   // A collective has few blocks and a gemm many, so waiting collectives go first.
   options->is_high_priority_stream = true;

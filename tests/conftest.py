@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -167,6 +168,25 @@ def add_dataset(folder, name, rows, **entry):
         known = json.loads(info.read_text()) if info.exists() else {}
         known[name] = {"file_name": f"{name}.json"} | entry
         replace_text(info, json.dumps(known))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.when == "call":
+        item.has_passed = report.passed
+    return report
+
+
+@pytest.fixture
+def tmp_path(tmp_path, request):
+    """pytest's folder, emptied when the test has passed: all together they take more than 10 GB. The folder itself stays, so
+    that no other test gets its path, by which caches know files."""
+    yield tmp_path
+    if getattr(request.node, "has_passed", False):
+        with contextlib.suppress(OSError):
+            for path in tmp_path.iterdir():
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @pytest.fixture(scope="session")

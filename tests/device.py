@@ -15,9 +15,10 @@ MOST_RANKS = 4
 ON_SIMULATED_GPUS = (
     "end_to_end/test_expert_parallel.py", "end_to_end/test_families_on_gpus.py", "end_to_end/test_memory.py",
     "end_to_end/test_numbers.py", "end_to_end/test_parallel_training.py", "end_to_end/test_resume.py",
-    "end_to_end/test_rows.py", "end_to_end/test_saving.py", "end_to_end/test_sharded_resume.py",
-    "end_to_end/test_sharding.py", "end_to_end/test_simulated_gpus.py", "end_to_end/test_stages.py",
-    "parity/test_picture_training.py", "parity/test_preferences.py", "parity/test_trainer.py",
+    "end_to_end/test_rows.py", "end_to_end/test_save_async.py", "end_to_end/test_saving.py",
+    "end_to_end/test_sharded_resume.py", "end_to_end/test_sharding.py", "end_to_end/test_simulated_gpus.py",
+    "end_to_end/test_stages.py", "parity/test_picture_training.py", "parity/test_preferences.py",
+    "parity/test_trainer.py",
 )
 CHUNKS = ("a GPU's chunks (spec/device_sizes.h: 64 MiB of projections) hold this small model's whole row of 32k, so that what "
           "lives in a chunk grows with the row")

@@ -31,7 +31,8 @@ constexpr const char* kDecoders =
     "aac,mp3float,mp3,opus,libopus,vorbis,ac3,eac3,flac,alac,pcm_s16le,pcm_s16be,pcm_u8";
 constexpr int kMostStreams = 64;
 constexpr int kBufferBytes = 1 << 16;
-constexpr size_t kMostAllocatedBytes = size_t{1} << 28;  // at once
+// At once: the largest frame as RGB. An index of samples has four such arrays.
+constexpr size_t kMostAllocatedBytes = size_t{112} << 20;
 
 /// The first error that FFmpeg has said in this thread since the last failure().
 thread_local char said[256];

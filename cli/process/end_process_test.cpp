@@ -52,4 +52,16 @@ TEST_CASE("end at once: who finds others gone once all is saved ends as if they 
   CHECK(WEXITSTATUS(end_of(RunEnd::kInterrupted).status) == kInterruptedStatus);
 }
 
+TEST_CASE("end at once: a run that only answers ends as interrupted if it is told to stop early") {
+  const auto end_of = [](bool trains) {
+    return ended_process([trains] {
+      auto& interrupts = *new InterruptWatch(/*speaks=*/false, trains);
+      interrupts.stopped_early("SIGTERM");
+      _exit(7);
+    });
+  };
+  CHECK(WEXITSTATUS(end_of(true).status) == 0);
+  CHECK(WEXITSTATUS(end_of(false).status) == kInterruptedStatus);
+}
+
 }  // namespace longspan

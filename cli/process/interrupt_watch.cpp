@@ -38,7 +38,7 @@ std::string name_of_signal(int signal) {
                              : fmt::format("signal {}", signal);
 }
 
-InterruptWatch::InterruptWatch(bool speaks) : speaks_(speaks) {
+InterruptWatch::InterruptWatch(bool speaks, bool trains) : speaks_(speaks), trains_(trains) {
   const sigset_t signals = watched_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // A write to a dead rank must give an error, not end this process.
@@ -142,9 +142,9 @@ void InterruptWatch::stopped_early(const std::string& why) {
 }
 
 void InterruptWatch::stop_early(const std::string& why) {
-  say(fmt::format("Stopped before the first step ({}): nothing was trained, nothing is lost.",
-                  why));
-  end_process_at_once(0);
+  say(fmt::format("Stopped before the first {} ({}): nothing was {}, nothing is lost.",
+                  trains_ ? "step" : "row", why, trains_ ? "trained" : "written"));
+  end_process_at_once(trains_ ? 0 : kInterruptedStatus);
 }
 
 void InterruptWatch::before_loss_of_gpus(

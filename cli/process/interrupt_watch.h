@@ -19,7 +19,8 @@ inline constexpr int kInterruptedStatus = 130;
 /// SIGUSR1 and SIGHUP, so that no signal kills the process at an arbitrary point. Before the
 /// training loop, each signal ends the process at once. SIGTERM and SIGUSR1 give status 0, because
 /// there is nothing to save and a launcher that restarts failed workers must not restart this
-/// worker. Before this end, the process tells the other processes (before_early_stop). A later
+/// worker; without training, they give kInterruptedStatus, since the results are missing.
+/// Before this end, the process tells the other processes (before_early_stop). A later
 /// signal ends the process without this wait. SIGINT and SIGHUP give status 128 + number. In the
 /// training loop:
 /// - The first SIGINT (Ctrl-C) sets a flag for the loop. A second SIGINT ends the process at once
@@ -38,8 +39,9 @@ inline constexpr int kInterruptedStatus = 130;
 /// signal mask. The object is never destroyed, so it still works while static destructors run.
 class InterruptWatch final : public RunControl {
  public:
-  /// `speaks`: prints events to stderr (rank 0).
-  explicit InterruptWatch(bool speaks);
+  /// `speaks`: prints events to stderr (rank 0). `trains`: false for a run that only evaluates
+  /// or answers rows, which saves nothing for a later run.
+  explicit InterruptWatch(bool speaks, bool trains = true);
   ~InterruptWatch() = delete;
 
   /// Called when everything is printed and saved; the process ends with this status.
@@ -83,7 +85,7 @@ class InterruptWatch final : public RunControl {
   void end_if_all_is_saved() const;
   [[noreturn]] void stop_early(const std::string& why);
 
-  bool speaks_;
+  bool speaks_, trains_;
   std::atomic<bool> in_steps_{false}, requested_{false}, said_{false}, launcher_is_gone_{false};
   std::atomic<int> stop_signal_{0};
   std::atomic<std::chrono::steady_clock::time_point> ended_at_;  // set together with end_status_

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
 
+#include "cli/process/node_environment.h"
+#include "cli/process/torch_environment.h"
 #include "longspan/base/user_error.h"
 #include "longspan/rendezvous/endpoint.h"
 
@@ -84,6 +87,11 @@ Rendezvous rendezvous_from_environment() {
     where.world_size = required_number(size_name, "SLURM_STEP_ID");
     where.rank = required_number(rank_name, "SLURM_STEP_ID");
     where.local_rank = number_of("SLURM_LOCALID").value_or(0);
+    where.threads = std::max(0, number_of("SLURM_CPUS_PER_TASK").value_or(0));
+    // Newer versions of Slurm name GPUs among other resources: "cpu=8,gres/gpu:1".
+    where.has_own_gpus =
+        text_of("SLURM_GPUS_PER_TASK") ||
+        text_of("SLURM_TRES_PER_TASK").value_or("").find("gpu") != std::string::npos;
     const int nodes =
         number_of("SLURM_STEP_NUM_NODES").value_or(number_of("SLURM_NNODES").value_or(1));
     // An upper limit for the fullest node. Both numbers are checked below, and may be invalid here.
@@ -129,7 +137,9 @@ OutputSurroundings surroundings_of_output() {
   const std::optional<std::string> job = text_of("SLURM_JOB_ID");
   return {.logging_dir = text_of("TENSORBOARD_LOGGING_DIR").value_or(""),
           .cluster_job = job ? "slurm " + *job : "",
-          .job_was_requeued = std::atoi(text_of("SLURM_RESTART_COUNT").value_or("").c_str()) >= 1};
+          .job_was_requeued = std::atoi(text_of("SLURM_RESTART_COUNT").value_or("").c_str()) >= 1,
+          .is_pod = is_in_pod(),
+          .python = environment_python()};
 }
 
 }  // namespace longspan

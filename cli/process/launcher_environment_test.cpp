@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "cli/process/node_environment.h"
 #include "longspan/base/user_error.h"
 
 namespace longspan {
@@ -55,10 +56,25 @@ class Environment {
                                            "SLURM_LAUNCH_NODE_IPADDR",
                                            "SLURM_JOB_ID",
                                            "SLURM_RESTART_COUNT",
+                                           "SLURM_CPUS_PER_TASK",
+                                           "SLURM_GPUS_PER_TASK",
+                                           "SLURM_TRES_PER_TASK",
+                                           "PET_NNODES",
+                                           "PET_NODE_RANK",
+                                           "PET_NPROC_PER_NODE",
+                                           "PET_MASTER_ADDR",
+                                           "PET_MASTER_PORT",
+                                           "PET_RDZV_ENDPOINT",
+                                           "KUBERNETES_SERVICE_HOST",
                                            "GLOO_SOCKET_IFNAME",
                                            "TENSORBOARD_LOGGING_DIR"};
   std::map<std::string, std::string> saved_;
 };
+
+bool is_node(const std::map<std::string, std::string>& variables) {
+  const Environment environment(variables);
+  return node_from_environment().has_value();
+}
 
 TEST_CASE("rendezvous: no launcher is one process") {
   Environment environment({});
@@ -127,6 +143,22 @@ TEST_CASE("rendezvous: a Slurm step; an allocation without a step is one process
   CHECK(where.local_world_size == 4);
   CHECK(where.master_address == "gpu07");
   CHECK(where.master_port == 21234);
+  CHECK(where.threads == 0);
+  CHECK(!where.has_own_gpus);
+  CHECK(where.processes_on_gpus() == 4);
+  for (const auto& [given, threads] : {std::pair("12", 12), {"-1", 0}}) {
+    std::map<std::string, std::string> with_cores = variables;
+    with_cores["SLURM_CPUS_PER_TASK"] = given;
+    const Environment cores(with_cores);
+    CHECK(rendezvous_from_environment().threads == threads);
+  }
+  for (const auto& [name, value] :
+       {std::pair("SLURM_GPUS_PER_TASK", "1"), {"SLURM_TRES_PER_TASK", "cpu=8,gres/gpu:1"}}) {
+    std::map<std::string, std::string> own = variables;
+    own[name] = value;
+    const Environment with_own(own);
+    CHECK(rendezvous_from_environment().processes_on_gpus() == 1);
+  }
 }
 
 TEST_CASE("rendezvous: the shell of an interactive Slurm allocation is one process") {
@@ -138,6 +170,72 @@ TEST_CASE("rendezvous: the shell of an interactive Slurm allocation is one proce
                            {"SLURM_JOB_ID", "31234"}});
   CHECK(rendezvous_from_environment().world_size == 1);
   CHECK(rendezvous_from_environment().rank == 0);
+}
+
+TEST_CASE("node: the pods of PyTorchJob and of TrainJob are machines") {
+  {
+    // nprocPerNode is set: WORLD_SIZE counts processes, RANK counts pods.
+    Environment environment({{"RANK", "1"},
+                             {"WORLD_SIZE", "16"},
+                             {"MASTER_ADDR", "job-master-0"},
+                             {"MASTER_PORT", "23456"},
+                             {"PET_NNODES", "2"},
+                             {"PET_NPROC_PER_NODE", "8"},
+                             {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}});
+    const auto node = node_from_environment();
+    REQUIRE(node);
+    CHECK(node->num_nodes == 2);
+    CHECK(node->node_rank == 1);
+    CHECK(node->processes_per_node == 8);
+  }
+  {
+    Environment environment({{"PET_NNODES", "4:4"},
+                             {"PET_NODE_RANK", "3"},
+                             {"PET_NPROC_PER_NODE", "auto"},
+                             {"PET_MASTER_ADDR", "node-0"},
+                             {"PET_MASTER_PORT", "29400"}});
+    const auto node = node_from_environment();
+    REQUIRE(node);
+    CHECK(node->num_nodes == 4);
+    CHECK(node->node_rank == 3);
+    CHECK(!node->processes_per_node);
+    CHECK(node->master_address == "node-0");
+    CHECK(node->master_port == 29400);
+  }
+  {
+    Environment environment(
+        {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "0"}, {"PET_RDZV_ENDPOINT", "job-worker-0:29401"}});
+    CHECK(node_from_environment()->master_address == "job-worker-0");
+    CHECK(node_from_environment()->master_port == 29401);
+  }
+  {
+    // Without PET_*, a pod is a machine; outside of pods RANK is that of a process.
+    const std::map<std::string, std::string> ranks{
+        {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}};
+    std::map<std::string, std::string> pod = ranks;
+    pod["KUBERNETES_SERVICE_HOST"] = "10.96.0.1";
+    CHECK(!is_node(ranks));
+    CHECK(is_node(pod));
+    // A process that torchrun has started in a pod.
+    pod["LOCAL_RANK"] = "1";
+    CHECK(!is_node(pod));
+    // Processes of mpirun and of srun in a pod of Kubeflow's.
+    for (const std::map<std::string, std::string>& launcher :
+         {std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", "0"}},
+          {{"PMI_RANK", "0"}},
+          {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}}}) {
+      std::map<std::string, std::string> variables{{"PET_NNODES", "2"}, {"PET_NODE_RANK", "0"}};
+      CHECK(is_node(variables));
+      variables.insert(launcher.begin(), launcher.end());
+      CHECK(!is_node(variables));
+    }
+  }
+  {
+    Environment environment({{"PET_NNODES", "1:4"}, {"PET_NODE_RANK", "0"}});
+    CHECK_THROWS_WITH_AS(node_from_environment(), doctest::Contains("elastic"), UserError);
+  }
+  Environment environment({{"PET_NNODES", "two"}, {"PET_NODE_RANK", "0"}});
+  CHECK_THROWS_WITH_AS(node_from_environment(), doctest::Contains("PET_NNODES=two"), UserError);
 }
 
 TEST_CASE("rendezvous: half-set or broken variables are named") {

@@ -8,11 +8,10 @@
 #include <c10/core/AllocatorConfig.h>
 #endif
 
-#include <algorithm>
 #include <cstdlib>
 #include <string>
-#include <thread>
 
+#include "cli/process/cores.h"
 #include "longspan/memory/tensor_pool.h"
 
 // Older versions of torch lack this header or these settings, and fail at unknown names.
@@ -38,17 +37,13 @@ void raise_descriptor_limit() {
   static_cast<void>(setrlimit(RLIMIT_NOFILE, &limit));  // if refused, the limit stays
 }
 
-int num_cores() { return static_cast<int>(std::thread::hardware_concurrency()); }
-
-void choose_threads() {
+void choose_threads(const Rendezvous& where) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                           "SLURM_NTASKS_PER_NODE"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr) continue;
-    const int num_workers = std::max(1, std::atoi(value));
-    at::set_num_threads(std::max(1, num_cores() / num_workers));
-    return;
+  const int threads = threads_of_worker(where, cores_of_process()),
+            by_torch = at::get_num_threads();
+  // Alone, a process keeps torch's number, which may be that of physical cores.
+  if (where.local_world_size > 1 ? threads != by_torch : threads < by_torch) {
+    at::set_num_threads(threads);
   }
 }
 

@@ -1,17 +1,16 @@
 // CPU and memory settings of a worker.
 #pragma once
 
+#include "longspan/rendezvous/rendezvous.h"
+
 namespace longspan {
 
 /// Raises this process's limit of open files and connections (ulimit -n) as far as the system
 /// allows. Child processes inherit the limit.
 void raise_descriptor_limit();
 
-/// Returns the number of cores of this machine; 0 if unknown.
-int num_cores();
-
-/// Divides the cores among the workers of a machine, unless OMP_NUM_THREADS is set.
-void choose_threads();
+/// Gives this process threads_of_worker() threads (cores.h), unless OMP_NUM_THREADS is set.
+void choose_threads(const Rendezvous& where);
 
 /// Limits the number of compiled gemms in memory. Call before the first gemm. oneDNN caches one
 /// gemm of some hundred kilobytes for each shape. The layer between oneDNN and torch has a second

@@ -4,10 +4,12 @@
 
 namespace longspan {
 
+struct FolderBits;
 struct MemorySettings;
 struct MethodSettings;
 struct ModelSettings;
 struct OptimizationSettings;
+struct OutputSettings;
 struct PreferenceSettings;
 
 struct AccountSettings {
@@ -16,6 +18,10 @@ struct AccountSettings {
   const PreferenceSettings& preferences;
   const OptimizationSettings& optimization;
   const MemorySettings& memory;
+  /// The matrices that the folder of model_name_or_path holds in 4 bits; null: none.
+  const FolderBits* folder = nullptr;
+  /// Null: nothing is copied to be saved.
+  const OutputSettings* output = nullptr;
 };
 
 }  // namespace longspan

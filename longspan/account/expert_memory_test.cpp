@@ -109,5 +109,40 @@ TEST_CASE("memory account: experts that a GPU works on at once") {
   CHECK_FALSE(is_one_chunk(17'000));
 }
 
+TEST_CASE("memory account: a pass with enough tokens casts the matrices of all experts") {
+  MemoryFacts facts = some_facts();
+  facts.cuda = facts.experts_at_once = facts.casts_blocks = true;
+  facts.residual_bytes = facts.compute_bytes = 2;
+  SelfAttentionSpec mixer;
+  mixer.attention = plain_attention(4, 2, 16);
+  const MixtureOfExpertsSpec experts{
+      .num_experts = 8, .experts_per_token = 2, .expert_size = 400, .router = {}, .shared = {}};
+  facts.layers = {{cost_of(LayerSpec{mixer, experts}, 64), 5}};
+  facts.layers[0].casts = expert_casts(experts, 64);
+  // Bytes that one more token adds, without those of the token itself.
+  const auto step_to = [&](int64_t num_tokens) {
+    const auto device = [&](int64_t tokens) {
+      facts.num_tokens = facts.num_labels = tokens;
+      return account_of(facts).device;
+    };
+    const int64_t before = device(num_tokens - 1);
+    return device(num_tokens) - before - (before - device(num_tokens - 2));
+  };
+  constexpr int64_t kEnough = 128 * 8 / 2, kExpert = 3 * 400 * 64;
+  CHECK(step_to(kEnough) == 2 * 7 * kExpert);  // an expert's matrices are counted in any case
+  CHECK(step_to(kEnough + 2) == 0);
+  facts.expert_parallel_size = 4;
+  CHECK(step_to(kEnough) == 2 * (2 - 1) * kExpert);
+  facts.expert_parallel_size = 1;
+  // Adapters in fp32 beside matrices in bf16.
+  facts.casts_blocks = false;
+  facts.expert_adapter_rank = 16;
+  CHECK(step_to(kEnough) == 0);
+  facts.casts_expert_adapters = true;
+  CHECK(step_to(kEnough) == 2 * 8 * 16 * 3 * (400 + 64));
+  facts.experts_at_once = false;
+  CHECK(step_to(kEnough) == 0);
+}
+
 }  // namespace
 }  // namespace longspan

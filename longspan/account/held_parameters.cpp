@@ -1,7 +1,9 @@
 #include "longspan/account/held_parameters.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -28,12 +30,22 @@ int64_t round_up(int64_t value, int64_t multiple) {
 }
 
 /// Bytes per element at use.
-int64_t used_bytes(const AccountSettings& settings, const HeldParameter& parameter, int num_ranks) {
+int64_t element_bytes_at_use(const AccountSettings& settings, const HeldParameter& parameter,
+                             int num_ranks) {
+  if (parameter.packed) return parameter.element_bytes;
+  // The files of adapters have the masters' numbers.
+  const bool used_alone =
+      zero_stage_of(settings.memory) >= 1 && num_ranks > 1 && !trains_adapter(settings.method);
   const bool apart = is_gathered(settings.memory, parameter, num_ranks) ||
-                     (parameter.trained && settings.memory.offload_optimizer);
+                     (parameter.trained && (settings.memory.offload_optimizer || used_alone));
   const bool cast = apart && is_copied_for_use(parameter.spec);
   return cast && computes_in_bf16(settings.model, settings.optimization) ? 2
                                                                          : parameter.element_bytes;
+}
+
+/// True for the head when a value head is trained. Weight decay must not move such a head either.
+bool is_unused(const Stage& stage, const ParameterSpec& parameter) {
+  return !stage.uses_lm_head && parameter.role == ParameterRole::kHead;
 }
 
 }  // namespace
@@ -45,6 +57,7 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
                                 counted(wanted, "layer"), L));
   }
   const int64_t first = config.freeze_trainable_layers > 0 ? L - wanted : 0;
+  const Stage& stage = stage_of(config);
   std::set<std::string> found;
   const std::vector<std::string> modules = split_names(config.freeze_trainable_modules),
                                  extra = split_names(config.freeze_extra_modules);
@@ -52,6 +65,11 @@ std::set<std::string> trained_by_freeze(const MethodSettings& config, const Mode
     if (!parameter.layer) {
       for (const std::string& module : extra) {  // any substring of the name, as in LLaMA-Factory
         if (parameter.name.find(module) == std::string::npos) continue;
+        if (is_unused(stage, parameter)) {
+          throw UserError(fmt::format(
+              "freeze_extra_modules: stage: {} does not use {}, and would not train it. Remove {}.",
+              stage.name, parameter.name, module));
+        }
         found.insert(module);
         return true;
       }
@@ -93,6 +111,36 @@ std::set<ModelPart> unfrozen_parts(const MethodSettings& config, const ModelSpec
 
 namespace {
 
+/// Throws UserError for a module of which the stage uses no parameter.
+void require_used(const LoraShape& shape, const Stage& stage, const ModelSpec& model) {
+  for (const std::string& name : shape.whole_modules) {
+    LoraShape one;
+    one.whole_modules = {name};
+    if (std::ranges::any_of(parameters_of(model), [&](const ParameterSpec& parameter) {
+          return one.trains_whole(parameter) && !is_unused(stage, parameter);
+        })) {
+      continue;
+    }
+    throw UserError(fmt::format(
+        "additional_target: stage: {} does not use {}, and would not train it. Remove it.",
+        stage.name, name));
+  }
+}
+
+/// Returns the short names of the modules with a row for each token, with commas between, as
+/// LLaMA-Factory chooses additional_target.
+std::string modules_of_vocabulary(const Stage& stage, const ModelSpec& model) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    const bool has_row_per_token =
+        parameter.role == ParameterRole::kEmbedding || parameter.role == ParameterRole::kHead;
+    if (!has_row_per_token || is_unused(stage, parameter)) continue;
+    const std::string module = parameter.name.substr(0, parameter.name.rfind('.'));
+    names.push_back(module.substr(module.rfind('.') + 1));
+  }
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
 /// Returns which of the model's own parameters finetuning_type trains.
 std::function<bool(const ParameterSpec&)> trained_by_type(const MethodSettings& config,
                                                           const ModelSpec& model) {
@@ -109,6 +157,20 @@ std::function<bool(const ParameterSpec&)> trained_by_type(const MethodSettings& 
   throw std::logic_error("a finetuning_type that trains nobody knows what");
 }
 
+/// Returns the format in which the run holds a frozen parameter; nullopt: in its dtype.
+std::optional<PackedFormat> packed_format_of(const AccountSettings& settings,
+                                             const ParameterSpec& parameter) {
+  if (settings.folder != nullptr) {
+    if (!settings.folder->holds(parameter)) return std::nullopt;
+    return settings.folder->format;
+  }
+  const ModelSettings& model = settings.model;
+  if (!model.quantization_bit || !is_quantized_matrix(parameter)) return std::nullopt;
+  if (model.quantization_bit == 8) return EightBits{};
+  return FourBits{model.quantization_type == "fp4" ? FourBitValues::kFp4 : FourBitValues::kNf4,
+                  model.double_quantization};
+}
+
 }  // namespace
 
 std::vector<HeldParameter> held_parameters(const AccountSettings& settings, const ModelSpec& model,
@@ -122,14 +184,15 @@ std::vector<HeldParameter> held_parameters(const AccountSettings& settings, cons
   const std::set<ModelPart> unfrozen = unfrozen_parts(settings.method, model);
   std::vector<HeldParameter> held;
   for (const ParameterSpec& parameter : parameters_of(model)) {
-    // The head is unused when a value head is trained, and weight decay must not move it either.
-    const bool unused = !stage.uses_lm_head && parameter.role == ParameterRole::kHead;
     if (is_buffer(parameter.role)) {
       held.push_back({parameter, 4, false});
       continue;
     }
-    const bool trained = is_trained(parameter) && !unused && unfrozen.contains(parameter.part);
-    held.push_back({parameter, own_bytes, trained});
+    const bool whole = has_adapter && lora.trains_whole(parameter);
+    const bool trained = (whole || is_trained(parameter)) && !is_unused(stage, parameter) &&
+                         unfrozen.contains(parameter.part);
+    held.push_back({parameter, whole ? added_bytes : own_bytes, trained});
+    if (!trained) held.back().packed = packed_format_of(settings, parameter);
   }
   if (has_adapter) {
     for (const ParameterSpec& matrix : lora_parameters_of(model, lora)) {
@@ -150,8 +213,14 @@ LoraShape lora_shape_of(const MethodSettings& config, const ModelSpec& model) {
   shape.alpha = static_cast<double>(config.lora_alpha.value_or(2 * config.lora_rank));
   shape.dropout = config.lora_dropout;
   shape.rank_stabilized = config.use_rslora;
+  shape.decomposed = config.use_dora;
   shape.parts = unfrozen_parts(config, model);
   shape.modules = lora_modules_from(config.lora_target, model, shape.parts);
+  shape.whole_modules = whole_modules_from(config.additional_target, model);
+  if (config.resize_vocab && shape.whole_modules.empty()) {
+    shape.whole_modules = whole_modules_from(modules_of_vocabulary(stage_of(config), model), model);
+  }
+  require_used(shape, stage_of(config), model);
   return shape;
 }
 
@@ -205,8 +274,8 @@ std::vector<HeldParameter> used_parameters(const AccountSettings& settings,
                                            std::vector<HeldParameter> held, int num_ranks,
                                            int expert_parallel_size) {
   for (HeldParameter& parameter : held) {
-    parameter.element_bytes =
-        used_bytes(settings, parameter, ranks_of(parameter, num_ranks, expert_parallel_size));
+    parameter.element_bytes = element_bytes_at_use(
+        settings, parameter, ranks_of(parameter, num_ranks, expert_parallel_size));
   }
   return held;
 }
@@ -217,18 +286,26 @@ HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldP
   // sharded over the same number of ranks.
   using Key = std::tuple<int, bool, int64_t, int64_t, bool, int, bool>;
   std::map<Key, int64_t> numbers;
+  std::map<int, int64_t> packed;  // bytes of each unit
   HeldBytes bytes;
   for (const HeldParameter& parameter : held) {
     const int ranks = ranks_of(parameter, num_ranks, expert_parallel_size);
     const bool gathered = is_gathered(settings.memory, parameter, ranks);
+    if (gathered && parameter.packed) {
+      packed[parameter.spec.unit] += parameter.num_bytes();
+      continue;
+    }
     if (!parameter.trained && !gathered) {
       bytes.device += parameter.num_bytes();
       continue;
     }
     numbers[{parameter.spec.unit, parameter.trained, parameter.element_bytes,
-             used_bytes(settings, parameter, ranks), gathered, ranks,
+             element_bytes_at_use(settings, parameter, ranks), gathered, ranks,
              expert_parallel_size > 1 && parameter.spec.expert}] +=
         round_up(parameter.spec.num_elements(), kAlignment);
+  }
+  for (const auto& [unit, size] : packed) {
+    bytes.device += round_up((size + num_ranks - 1) / num_ranks, kAlignment);
   }
   for (const auto& [key, size] : numbers) {
     const auto& [unit, trained, master_bytes, whole_bytes, gathered, ranks, of_experts] = key;
@@ -241,6 +318,14 @@ HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldP
     if (gathered && masters_on_host && !host_values) bytes.device += share * whole_bytes;
     if (masters_on_host) bytes.host += share * master_bytes;
     if (cuda && host_values && master_bytes != whole_bytes) bytes.host += share * whole_bytes;
+  }
+  return bytes;
+}
+
+int64_t bytes_in_buckets(const std::vector<HeldParameter>& parameters) {
+  int64_t bytes = 0;
+  for (const HeldParameter& parameter : parameters) {
+    if (parameter.trained && parameter.num_bytes() < kBucketBytes) bytes += parameter.num_bytes();
   }
   return bytes;
 }

@@ -9,6 +9,7 @@
 #include "longspan/account/account_settings.h"
 #include "longspan/settings/memory_settings.h"
 #include "longspan/settings/method_settings.h"
+#include "longspan/settings/model_settings.h"
 #include "longspan/spec/held_parameter.h"
 #include "longspan/spec/lora_spec.h"
 
@@ -69,6 +70,12 @@ bool is_gathered(const MemorySettings& config, const HeldParameter& parameter, i
 /// values, from which a GPU gathers.
 HeldBytes sharded_bytes(const AccountSettings& settings, const std::vector<HeldParameter>& held,
                         int num_ranks, int expert_parallel_size = 1, bool cuda = false);
+
+/// Smaller gradients of whole parameters are copied into buckets with others
+/// (session/gradient_reduction).
+inline constexpr int64_t kBucketBytes = int64_t{4} << 20;
+/// Returns the bytes of gradients that are copied into buckets.
+int64_t bytes_in_buckets(const std::vector<HeldParameter>& parameters);
 
 /// Returns the number of parameters in gemms and norms that a token passes through: without
 /// embeddings, and with only the experts that a token uses.

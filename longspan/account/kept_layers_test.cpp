@@ -164,7 +164,7 @@ TEST_CASE("kept layers: Qwen2.5-7B in bf16 on 8 GPUs of 80 GB that share a row a
     const Hardware hardware{.cuda = true};
     const RowLengths row{.num_tokens = num_tokens, .num_labels = num_tokens};
     const MemoryFacts facts = memory_facts(
-        settings, model, plan, planned_run_parameters(settings, model, plan, nullptr, hardware),
+        settings, {model, plan}, planned_run_parameters(settings, model, plan, nullptr, hardware),
         row, hardware);
     return kept_layers_that_fit(facts, model, kBytes);
   };

@@ -14,6 +14,28 @@ bool are_grouped(const MemoryFacts& facts, const LayerCost& cost) {
 
 namespace {
 
+/// Returns the number of experts here whose matrices a pass casts for all of its gemms.
+int64_t experts_cast(const MemoryFacts& facts, const LayerSizes& s, bool is_last) {
+  const int64_t num_tokens = is_last ? s.num_labels : s.num_tokens;
+  if (!are_grouped(facts, s.cost) || num_tokens < s.casts.num_tokens) return 0;
+  return s.casts.num_experts / facts.expert_parallel_size;
+}
+
+}  // namespace
+
+int64_t cast_at_once(const MemoryFacts& facts, const LayerSizes& s, bool is_last) {
+  const int64_t others = std::max<int64_t>(0, experts_cast(facts, s, is_last) - 1);
+  return s.cost.feed_forward.cast_at_once + others * s.casts.matrices;
+}
+
+double adapter_cast_bytes(const MemoryFacts& facts, const LayerSizes& s, bool is_last) {
+  if (!facts.casts_expert_adapters) return 0.0;
+  return static_cast<double>(facts.compute_bytes * experts_cast(facts, s, is_last) *
+                             facts.expert_adapter_rank * s.casts.adapters);
+}
+
+namespace {
+
 int64_t working_of(const MemoryFacts& facts, const LayerCost& cost) {
   const FeedForwardCost& mlp = cost.feed_forward;
   const bool shared_out = shares_out(facts, cost);
@@ -27,10 +49,11 @@ int64_t working_of(const MemoryFacts& facts, const LayerCost& cost) {
 
 }  // namespace
 
-LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost,
-                    const AttentionMemory& shared) {
+LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionMemory& shared,
+                    const ExpertCasts& casts) {
   LayerSizes s{};
   s.cost = cost;
+  s.casts = casts;
   const auto rb = static_cast<double>(facts.residual_bytes),
              cb = static_cast<double>(facts.compute_bytes);
   const double wide = facts.widens_attention ? 4.0 : cb;
@@ -53,6 +76,11 @@ LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost,
                          rb * static_cast<double>(mlp.saved_hidden);
   s.dropped = facts.drops_inputs ? 2 * cb * static_cast<double>(mlp.width) : 0.0;
   s.feed_forward_working = cb * static_cast<double>(working_of(facts, cost));
+  if (facts.has_magnitudes) {
+    // A GPU scales fp32 products of bf16. A CPU multiplies bf16 by fp32 in two fp32 tensors.
+    const double element = cb < 4 ? (facts.cuda ? 4 : cb + 8) : cb;
+    s.scaled = (facts.drops_inputs ? 2 : 1) * element * static_cast<double>(mlp.width);
+  }
   const bool behind = mlp.saved_hidden > 0;
   // Experts in one grouped gemm recompute the input of the norm after the experts in their own
   // memory.

@@ -12,6 +12,7 @@ namespace longspan {
 /// nonzero.
 struct LayerSizes {
   LayerCost cost;
+  ExpertCasts casts;
   // Bytes per token, in the dtype of each tensor.
   double D, queries, keys, kv, output, state;
   double latents;  // latents, which ranks may exchange instead of keys and values
@@ -22,7 +23,9 @@ struct LayerSizes {
   double hidden;                      // a hidden state in the compute dtype
   double behind;                      // equals D if the layer has norms after the sublayers, else 0
   double dropped;  // input gradient of the widest adapter, before and after the dropout's backward
+  double scaled;   // output gradient of the widest adapter, times the factors of magnitudes
   double queries_wide, kv_wide, output_wide;  // gradients of attention, in the accumulation dtype
+  RuleMemory rule;                            // of a recurrence
   AttentionMemory shared;                     // memory added by sequence parallelism
   double labels;                              // fraction of tokens that have a label
   int64_t num_tokens, num_labels;             // tokens and labels of this rank
@@ -30,10 +33,17 @@ struct LayerSizes {
 
 /// True if a GPU computes all of the layer's experts at once.
 bool are_grouped(const MemoryFacts& facts, const LayerCost& cost);
+/// Returns the elements of feed-forward matrices that are cast at the same time. Through the last
+/// layer, only tokens with a label pass.
+int64_t cast_at_once(const MemoryFacts& facts, const LayerSizes& s, bool is_last);
+/// Returns the bytes of experts' adapters that are cast at the same time; 0 unless they are held in
+/// higher precision.
+double adapter_cast_bytes(const MemoryFacts& facts, const LayerSizes& s, bool is_last);
 /// True if the layer's experts are distributed over ranks. The layer then computes all tokens of a
 /// rank at once, not in chunks.
 bool shares_out(const MemoryFacts& facts, const LayerCost& cost);
 
-LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionMemory& shared);
+LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const AttentionMemory& shared,
+                    const ExpertCasts& casts = {});
 
 }  // namespace longspan

@@ -38,13 +38,19 @@ struct Division {
     return facts.offload_optimizer || (gathers_parameters() && facts.offload_params);
   }
   GradientSums sums() const {
-    const int64_t all = facts.zero_stage < 2
-                            ? facts.trained_parameter_bytes
-                            : share_of(facts.trained_parameter_bytes, facts.trained_expert_bytes);
-    return {.ranks = parts(2),
-            .at_once = facts.zero_stage >= 2,
+    const bool at_once = facts.zero_stage >= 2 || facts.sums_units,
+               of_last_row = at_once && facts.zero_stage < 2;
+    const int64_t all = facts.trained_parameter_bytes,
+                  own = at_once ? share_of(all, facts.trained_expert_bytes) : all;
+    return {.ranks = parts(at_once ? 1 : 2),
+            .at_once = at_once,
+            .whole_bytes = of_last_row ? all : 0,
             .on_host = sums_on_host(),
-            .device_bytes = facts.zero_stage >= 2 && sums_on_host() ? 0 : all};
+            .added = facts.accumulates && !of_last_row,
+            .reduction = facts.reduction,
+            .device_bytes = at_once && sums_on_host() ? 0 : own,
+            .bucket_bytes = facts.bucket_bytes,
+            .widens = facts.widens_sums};
   }
 
   const MemoryFacts& facts;
@@ -61,6 +67,10 @@ void add_parameters(const MemoryFacts& facts, const Division& division, Lines& l
   } else {
     lines.push_back(
         {"Parameters", facts.offload_params ? 0 : held, facts.offload_params ? held : 0, how});
+  }
+  if (facts.largest_unpacked > 0) {
+    lines.push_back(
+        {"  unpacked", facts.largest_unpacked, 0, "quantized matrices of the unit at work"});
   }
   if (!division.gathers_parameters()) return;
   // A share on the host is copied to the device while the next unit is gathered from it. With one
@@ -79,12 +89,14 @@ void add_gradients(const MemoryFacts& facts, const Division& division, Lines& li
   // On a GPU, a unit's part of a sum on the host exists there until the copy has ended.
   const int64_t landing =
       on_host && facts.cuda ? ceil_div(facts.largest_unit_gradient_bytes, division.parts(1)) : 0;
-  if (facts.zero_stage < 2) {
-    lines.push_back({"Gradients", sums.device_bytes, on_host ? share : 0, ""});
+  const bool are_whole = sums.whole_bytes > 0 && facts.accumulates;
+  if (are_whole || !sums.at_once) {
+    lines.push_back(
+        {"Gradients", std::max(sums.whole_bytes, sums.device_bytes), on_host ? share : 0, ""});
     if (landing > 0) lines.push_back({"  of a unit", 0, landing, "on its way to the host"});
     return;
   }
-  lines.push_back({"Gradients", sums.device_bytes, on_host ? share : 0, division.described(2)});
+  lines.push_back({"Gradients", sums.device_bytes, on_host ? share : 0, division.described(1)});
   const int64_t unit = facts.largest_unit_gradient_bytes;
   // A unit's part of a sum is on the device first, as are the received parts.
   lines.push_back({"  of units", gradients_under_way(sums, facts.cuda, unit, unit, unit), landing,
@@ -103,6 +115,9 @@ void add_states(const MemoryFacts& facts, const Division& division, Lines& lines
   if (facts.reference_on_device + facts.reference_on_host > 0) {
     lines.push_back({"Reference model", facts.reference_on_device, facts.reference_on_host,
                      division.described(3)});
+  }
+  if (facts.saved_copy_bytes > 0) {
+    lines.push_back({"Copy to save", 0, facts.saved_copy_bytes, "while it is written"});
   }
 }
 

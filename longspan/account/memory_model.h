@@ -12,9 +12,18 @@
 
 #include "longspan/memory/measured_peak.h"
 #include "longspan/plan/attention_memory.h"
+#include "longspan/spec/composed_rule.h"
+#include "longspan/spec/expert_casts.h"
 #include "longspan/spec/model_spec.h"
 
 namespace longspan {
+
+/// The sum of gradients over the ranks that shard it.
+enum class GradientReduction {
+  kExchange,        ///< all-to-all, then a sum in the order of ranks
+  kScatter,         ///< NCCL's reduce-scatter
+  kWidenedScatter,  ///< the same, of bf16 gradients in fp32
+};
 
 /// Inputs of the memory estimate. Bytes of an element: 4 for fp32, 2 for bf16.
 struct MemoryFacts {
@@ -28,6 +37,8 @@ struct MemoryFacts {
     /// If the model's last layer is of this kind and the number is not 0, the last layer is a kept
     /// layer.
     int64_t kept = 0;
+    ExpertCasts casts = {};  // without experts: none
+    RuleMemory rule = {};    // of a recurrence that a GPU computes in parts of the row
   };
   std::vector<Layers> layers;
   bool scales_embedding = false;
@@ -40,6 +51,8 @@ struct MemoryFacts {
   /// Parameters that are used together: the embedding's, each layer's, the head's.
   struct Unit {
     int64_t gathered = 0;   // bytes gathered for each use
+    int64_t unpacked = 0;   // bytes of matrices that are held in 4 or 8 bits, as they are used
+    int64_t product = 0;    // temporary bytes of a product with codes of such a matrix
     int64_t sent = 0;       // bytes of this rank's shard that are copied before a gather
     int64_t gradients = 0;  // bytes of the gradients
   };
@@ -52,6 +65,7 @@ struct MemoryFacts {
   bool accumulates = true;
   int64_t update_bytes = 0;        // temporary bytes of the gradient reduction and the update
   int64_t largest_unit_bytes = 0;  // parameters of the largest unit
+  int64_t largest_unpacked = 0;    // Unit::unpacked of the largest unit
   int64_t largest_unit_gradient_bytes = 0;  // bytes of the largest gradients of a unit
   int64_t reference_on_device = 0, reference_on_host = 0;  // the reference model on one rank
   // Distribution of states
@@ -61,16 +75,25 @@ struct MemoryFacts {
   /// num_trained_of_experts, trained_expert_bytes: the experts' part of num_trained and
   /// trained_parameter_bytes.
   int64_t expert_parallel_size = 1, expert_shard_size = 1;
+  GradientReduction reduction = GradientReduction::kExchange;
+  /// The sums of a step start in the backward of its last row, a unit at a time (always from stage
+  /// 2 on).
+  bool sums_units = false;
+  int64_t bucket_bytes = 0;  // GradientSums::bucket_bytes
+  bool widens_sums = false;  // GradientSums::widens
   int64_t num_trained_of_experts = 0, trained_expert_bytes = 0;
   bool offload_optimizer = false, offload_params = false;
   /// Parameter bytes per rank between uses; -1: derive from zero_stage.
   int64_t held_on_device = -1, held_on_host = 0;
-  double optimizer_bytes = 8;  // mean bytes per trained element; 8: two fp32 moments
-  int64_t master_bytes = 0;    // bytes per trained element of a copy in higher precision
+  double optimizer_bytes = 8;    // mean bytes per trained element; 8: two fp32 moments
+  int64_t saved_copy_bytes = 0;  // host memory of the copies for a checkpoint (saved_copy.h)
+  int64_t master_bytes = 0;      // bytes per trained element of a copy in higher precision
   // The row
-  int64_t num_tokens = 0;     // tokens of the longest row
-  int64_t num_labels = 0;     // labels of that row
-  int64_t sequence_size = 1;  // ranks that share the row
+  int64_t num_tokens = 0;         // tokens of the longest row
+  int64_t num_labels = 0;         // labels of that row
+  int64_t sequence_size = 1;      // ranks that share the row
+  int64_t num_documents = 1;      // of the row
+  bool attends_in_calls = false;  // a GPU computes the row's attention in several calls
   /// Positions restart inside a document, so each token's place in its document is stored too.
   bool keeps_places = false;
   // Computation
@@ -79,7 +102,8 @@ struct MemoryFacts {
   bool checkpointing = true, offload_activations = false, in_file = false;
   bool reads_ahead = false;  // prefetches the next block during a block's attention backward
   int64_t mlp_tiles = 0;
-  bool drops_inputs = false;  // adapters have dropout (lora_dropout)
+  bool drops_inputs = false;    // adapters have dropout (lora_dropout)
+  bool has_magnitudes = false;  // of adapters (use_dora)
   /// Matrices are held in higher precision than the compute dtype. Each matrix in use has a cast
   /// copy.
   bool casts_blocks = false, casts_head = false;
@@ -89,10 +113,13 @@ struct MemoryFacts {
   /// A GPU computes all experts of a layer in one grouped gemm, if the layer's cost allows a
   /// grouped gemm (GroupedCost).
   bool experts_at_once = false;
-  int64_t expert_adapter_rank = 0;  // 0: experts have no adapters
-  bool cuda = false;                // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
-  int64_t num_groups = 0;           // communication groups of this process (plan/rank_groups.h)
-  int64_t attention_threads = 0;    // threads of a CPU's flash attention
+  int64_t expert_adapter_rank = 0;     // 0: experts have no adapters
+  bool casts_expert_adapters = false;  // held in higher precision than the compute dtype
+  bool cuda = false;                   // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
+  /// Multiprocessors of a GPU that computes the same bits each time; 0: the bits may differ.
+  int64_t deterministic_multiprocessors = 0;
+  int64_t num_groups = 0;         // communication groups of this process (plan/rank_groups.h)
+  int64_t attention_threads = 0;  // threads of a CPU's flash attention
   /// The vision tower, and the pictures of the rank with the most patches of a row.
   struct Tower {
     VisionSpec spec = {};

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "longspan/account/step_peak.h"
+#include "longspan/attention/flash_accumulators.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
@@ -103,6 +106,28 @@ TEST_CASE("memory account: states by stage, shard and offload") {
   CHECK(account_of(facts).host == 0 + 500);
 }
 
+TEST_CASE("memory account: memory of a reduction of gradients") {
+  using enum GradientReduction;
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  // A part for each of 128 ranks has 4 MiB.
+  for (const auto& [ranks, chunk] :
+       {std::pair<int64_t, int64_t>{8, 64 * kMiB}, {128, 512 * kMiB}}) {
+    CHECK(reduction_chunk_bytes(ranks) == chunk);
+    CHECK(bytes_under_reduction(kExchange, ranks, chunk) == chunk);
+    CHECK(bytes_under_reduction(kExchange, ranks, 9 * chunk) == 4 * chunk);
+    CHECK(bytes_under_reduction(kScatter, ranks, 9 * chunk) == 0);
+    CHECK(bytes_under_reduction(kWidenedScatter, ranks, chunk) == 2 * chunk);
+    CHECK(bytes_under_reduction(kWidenedScatter, ranks, 9 * chunk) == 6 * chunk);
+  }
+  // With earlier rows, the sum of the unit before is there until it is added.
+  GradientSums sums{.ranks = 4, .at_once = true, .reduction = kScatter};
+  CHECK(gradients_under_way(sums, /*cuda=*/true, 100, 200, 300) == 300);
+  sums.added = true;
+  CHECK(gradients_under_way(sums, /*cuda=*/true, 100, 200, 300) == 350);
+  sums.reduction = kExchange;
+  CHECK(gradients_under_way(sums, /*cuda=*/true, 100, 200, 300) == 500);
+}
+
 TEST_CASE("memory account: a token costs layers without offloading, and one block with it") {
   MemoryFacts facts = some_facts();
   const auto cost = [](MemoryFacts of, int64_t num_layers) {
@@ -178,7 +203,7 @@ TEST_CASE("memory account: the embedding is gathered with the first layer") {
   facts.units.embedding.gathered += 12'345;
   CHECK(account_of(facts).device - much == 12'345);
   facts.units.layers[0].gathered += 77;
-  CHECK(account_of(facts).device - much == 12'345 + 77);
+  CHECK(account_of(facts).device - much == 12'345 + 2 * 77);  // Gloo's buffer too
 }
 
 TEST_CASE("memory account: layers of several kinds") {
@@ -275,14 +300,40 @@ TEST_CASE("memory account: what a GPU takes beside tensors, and its attention's 
           gpu.device - cpu.device + 1024 * 8 * 2);
   }
   // Four query heads of 16 elements, padded to 32, in pairs that share a key head: dq in fp32, dk
-  // and dv in bf16, and a sum in fp32. cuBLAS and cublasLt have workspaces of 32 MiB each.
-  CHECK(gpu.device - cpu.device == 1024 * (4 * 4 * 32 + 2 * 2 * 64 + 4 * 4) + (int64_t{64} << 20));
+  // and dv in bf16, and a sum in fp32. dq has 128 rows beside its document. cuBLAS and cublasLt
+  // have workspaces of 32 MiB each.
+  CHECK(gpu.device - cpu.device ==
+        1024 * (4 * 4 * 32 + 2 * 2 * 64 + 4 * 4) + 128 * 4 * 4 * 32 + (int64_t{64} << 20));
   CHECK(gpu.beside_tensors == int64_t{512} << 20);
   facts.num_groups = 3;
   const MemoryAccount several = account_of(facts);
   CHECK(several.device == gpu.device);
   CHECK(several.beside_tensors == int64_t{512 + 3 * 256} << 20);
   CHECK(table_of(several).find("the driver and NCCL") != std::string::npos);
+}
+
+TEST_CASE("memory account: accumulators of a GPU's attention") {
+  MemoryFacts facts = some_facts();
+  facts.layers = some_layers(5, 1);  // attention's backward is the peak
+  facts.vocab_size = 1;
+  facts.residual_bytes = facts.compute_bytes = 2;
+  facts.cuda = true;
+  const auto beyond = [&](auto& more) {
+    return account_of(more).device - account_of(facts).device;
+  };
+  MemoryFacts documents = facts, deterministic = facts, in_calls = facts;
+  documents.num_documents = 11;
+  CHECK(beyond(documents) == 10 * 128 * 4 * 4 * 32);
+  // A block of each multiprocessor has accumulators for its head of the row.
+  deterministic.deterministic_multiprocessors = 132;
+  CHECK(beyond(deterministic) == (1024 + 128) * 132 * 4 * 32);
+  // In several calls, gradients of keys and values per query head and inputs of a call are beside
+  // the sums: 2 heads of 16 elements twice in fp32, and 3 * 4 + 2 * 2 heads in bf16.
+  in_calls.attends_in_calls = true;
+  CHECK(beyond(in_calls) == 1024 * (2 * 4 * 2 * 16 + 2 * 16 * 16) + 1024 * 4 * 4 * 32);
+  deterministic.num_tokens = facts.num_tokens = 1 << 20;
+  CHECK(beyond(deterministic) ==
+        FlashAccumulators::kMostBytes - 128 * 4 * 4 * 32 + (int64_t{1} << 20) * 2 * 4 * 2 * 16);
 }
 
 TEST_CASE("memory account: what a GPU composes in a mixer's backward") {
@@ -293,9 +344,13 @@ TEST_CASE("memory account: what a GPU composes in a mixer's backward") {
   const int64_t on_cpu = account_of(facts).device;
   facts.cuda = true;
   const int64_t on_gpu = account_of(facts).device;
-  facts.layers[0].cost.mixer.composed_bytes = 12345;
-  // And a convolution over all queries: four fp32 elements for each.
-  CHECK(account_of(facts).device - on_gpu == 12345 + 1024 * 4 * 4 * 64);
+  int64_t& of_chunk = facts.layers[0].rule.chunk_bytes;
+  const auto with = [&](int64_t bytes) { return of_chunk = bytes, account_of(facts).device; };
+  constexpr int64_t kMuch = 1 << 20;
+  CHECK(with(kMuch) > on_gpu);
+  CHECK(with(kMuch + 12345) - with(kMuch) == 1024 / 64 * 12345);
+  // Of as many chunks as fit into 2 GiB, eight at least.
+  CHECK(with(int64_t{3} << 30) - with(kMuch) == 8 * (int64_t{3} << 30) - 16 * kMuch);
   facts.cuda = false;
   CHECK(account_of(facts).device == on_cpu);
 }

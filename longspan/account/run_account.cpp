@@ -6,14 +6,18 @@
 #include <memory>
 
 #include "longspan/account/kept_layers.h"
+#include "longspan/account/saved_copy.h"
 #include "longspan/account/step_peak.h"
+#include "longspan/attention/call_plan.h"
 #include "longspan/config/config.h"
+#include "longspan/cuda/driver.h"
 #include "longspan/plan/cost_model.h"
 #include "longspan/plan/mixer_exchange.h"
 #include "longspan/plan/rank_groups.h"
 #include "longspan/registers/stage.h"
 #include "longspan/registers/update_rule.h"
 #include "longspan/settings/choices.h"
+#include "longspan/spec/eight_bit_sizes.h"
 
 namespace longspan {
 namespace {
@@ -32,10 +36,23 @@ int64_t largest_unit(const std::vector<HeldParameter>& parameters,
   return largest;
 }
 
+/// Tokens of a rank, and their device.
+struct TokensAtWork {
+  int64_t number;
+  bool cuda;
+};
+
+/// Returns the bytes of temporaries of a product with a matrix in 8 bits.
+int64_t product_bytes(const ParameterSpec& matrix, const TokensAtWork& tokens) {
+  const int64_t inputs = matrix.shape.at(1), outputs = matrix.shape.at(0);
+  return std::min(tokens.number, eight_bit_tokens(inputs, outputs, tokens.cuda)) *
+         eight_bit_token_bytes(inputs, outputs);
+}
+
 /// Returns the bytes of each unit: of parameters that are used together.
 MemoryFacts::Units units_of(const AccountSettings& settings, const ModelSpec& model,
                             const ParallelPlan& plan, const RunParameters& parameters,
-                            int64_t master_bytes) {
+                            int64_t master_bytes, const TokensAtWork& tokens) {
   MemoryFacts::Units units;
   units.head_is_embedding = model.tied_head;
   units.layers.resize(static_cast<size_t>(model.num_layers));
@@ -49,6 +66,15 @@ MemoryFacts::Units units_of(const AccountSettings& settings, const ModelSpec& mo
                             : after_embedding         ? units.embedding
                                                       : units.layers.at(unit - 1);
     const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
+    if (parameter.packed) {
+      of.unpacked += parameter.used_bytes();
+      if (multiplies_codes(*parameter.packed)) {
+        of.product = std::max(of.product, product_bytes(parameter.spec, tokens));
+        // Other gathered packed bytes are freed before the unit's computation.
+        if (is_gathered(settings.memory, parameter, ranks)) of.unpacked += parameter.num_bytes();
+      }
+      continue;
+    }
     if (is_gathered(settings.memory, parameter, ranks)) {
       of.gathered += parameter.num_bytes();
       // If the share is sent in another form than it is held. With one rank, the sent copy is the
@@ -66,22 +92,17 @@ MemoryFacts::Units units_of(const AccountSettings& settings, const ModelSpec& mo
   return units;
 }
 
-/// Smaller gradients are copied into buckets with others (session/gradient_reduction).
-constexpr int64_t kBucketBytes = int64_t{4} << 20;
-
 /// Returns the temporary bytes after the last backward of a step: of the gradient reduction and the
 /// update.
 int64_t update_bytes(const AccountSettings& settings, const ParallelPlan& plan,
                      const RunParameters& parameters, const MemoryFacts& facts,
                      int64_t master_bytes, const Hardware& hardware) {
-  int64_t of_sums = 0, of_rule = 0, of_wholes = 0;
+  const bool in_buckets = !parameters.sharded && plan.world_size > 1;
+  int64_t of_sums = in_buckets ? bytes_in_buckets(parameters.used) : 0, of_rule = 0, of_wholes = 0;
   const UpdateRule& rule = update_rule_of(settings.optimization);
   const int64_t largest_numbers = facts.largest_unit_gradient_bytes / master_bytes;
   for (const HeldParameter& parameter : parameters.used) {
     if (!parameter.trained) continue;
-    if (!parameters.sharded && plan.world_size > 1 && parameter.num_bytes() < kBucketBytes) {
-      of_sums += parameter.num_bytes();
-    }
     if (settings.memory.offload_optimizer) continue;
     of_rule = std::max(of_rule, rule.working_bytes(parameter, hardware.cuda));
     // Sharded matrices are gathered in bf16, one unit at a time.
@@ -89,11 +110,10 @@ int64_t update_bytes(const AccountSettings& settings, const ParallelPlan& plan,
       of_wholes = 2 * 2 * largest_numbers;
     }
   }
-  // Gradients of whole parameters are copied into one buffer, a unit at a time, and reduced in
-  // chunks.
-  if (parameters.sharded && facts.zero_stage < 2) {
-    of_sums = facts.largest_unit_gradient_bytes +
-              (facts.shard_size > 1 ? bytes_under_reduction(facts.largest_unit_gradient_bytes) : 0);
+  // All gradients of a row with ranks of its own are reduced after the backward.
+  if (parameters.sharded && facts.zero_stage < 2 && !facts.sums_units && facts.shard_size > 1) {
+    of_sums =
+        bytes_under_reduction(facts.reduction, facts.shard_size, facts.largest_unit_gradient_bytes);
   }
   return std::max(of_sums, of_rule + of_wholes);
 }
@@ -105,9 +125,14 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
                                              : Packing::from_documents(row.documents));
   std::vector<MemoryFacts::Layers> layers;
   const std::vector<int64_t> counts = layers_of_pattern(model);
-  for (size_t i = 0; i < counts.size(); ++i) {
-    layers.push_back({cost_of(model.pattern[i], model.hidden_size), counts[i],
-                      mixer_memory(plan, model.pattern[i].mixer, padded, element_bytes)});
+  for (size_t i = 0; const LayerSpec& layer : model.pattern) {
+    layers.push_back({cost_of(layer, model.hidden_size), counts[i++],
+                      mixer_memory(plan, layer.mixer, padded, element_bytes)});
+    if (const MixtureOfExpertsSpec* experts = experts_of(layer)) {
+      layers.back().casts = expert_casts(*experts, model.hidden_size);
+    }
+    const auto net = std::visit([](const auto& x) { return recurrence_in(x); }, layer.mixer);
+    if (net) layers.back().rule = rule_memory(*net, element_bytes);
   }
   return layers;
 }
@@ -214,7 +239,8 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
   }
   facts.largest_unit_bytes = largest_unit(parameters.used, [&](const HeldParameter& parameter) {
     const int ranks = ranks_of(parameter, plan.shard_size, plan.expert_parallel_size);
-    return parameter.spec.expert && !is_gathered(settings.memory, parameter, ranks)
+    return parameter.packed ||
+                   (parameter.spec.expert && !is_gathered(settings.memory, parameter, ranks))
                ? 0
                : parameter.num_bytes();
   });
@@ -232,7 +258,12 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
   facts.reference_on_host = parameters.reference.host;
   facts.optimizer_bytes =
       static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));
-  facts.units = units_of(settings, model, plan, parameters, master_bytes);
+  facts.units =
+      units_of(settings, model, plan, parameters, master_bytes,
+               {(row.num_tokens + plan.sequence_size - 1) / plan.sequence_size, hardware.cuda});
+  for (const MemoryFacts::Unit& unit : facts.units.layers) {
+    facts.largest_unpacked = std::max(facts.largest_unpacked, unit.unpacked);
+  }
   facts.accumulates = settings.optimization.gradient_accumulation_steps > 1;
   facts.scales_embedding = model.embedding_scale != 1.0;
   facts.zero_stage = zero_stage_of(settings.memory);
@@ -240,8 +271,18 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
   facts.expert_parallel_size = plan.expert_parallel_size;
   facts.expert_shard_size =
       expert_shard_size(static_cast<int>(facts.shard_size), plan.expert_parallel_size);
+  if (sums_by_nccl(settings.model, hardware.cuda)) {
+    facts.reduction =
+        master_bytes < 4 ? GradientReduction::kWidenedScatter : GradientReduction::kScatter;
+  }
   facts.offload_optimizer = settings.memory.offload_optimizer;
   facts.offload_params = settings.memory.offload_params;
+  facts.sums_units = parameters.sharded && !plan.own_degrees;
+  // Buckets of two units: of this one, and of the one before, whose backward is over.
+  const bool in_buckets = !parameters.sharded && plan.world_size > 1 && !plan.own_degrees;
+  facts.bucket_bytes =
+      in_buckets ? std::min(bytes_in_buckets(parameters.used), 2 * kBucketBytes) : 0;
+  facts.widens_sums = in_buckets && master_bytes < 4;
   facts.update_bytes = update_bytes(settings, plan, parameters, facts, master_bytes, hardware);
   facts.num_tokens = row.num_tokens;
   // A value head reads the last token of each document.
@@ -250,6 +291,9 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
           ? row.num_labels
           : std::min(row.num_labels, std::max<int64_t>(1, std::ssize(row.documents)));
   facts.keeps_places = row.keeps_places;
+  facts.num_documents = std::max<int64_t>(1, std::ssize(row.documents));
+  facts.attends_in_calls = hardware.cuda && !row.documents.empty() &&
+                           has_several_calls(causal_blocks(Packing::from_documents(row.documents)));
   facts.sequence_size = plan.sequence_size;
   for (const HeldParameter& parameter : parameters.used) {
     const ParameterRole role = parameter.spec.role;
@@ -269,6 +313,11 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
     }
   }
   facts.cuda = hardware.cuda;
+  if (hardware.cuda && settings.model.full_determinism) {
+    const int known = cuda::multiprocessors_or_0(0);
+    facts.deterministic_multiprocessors =
+        known > 0 ? known : FlashAccumulators::kMostMultiprocessors;
+  }
   // Besides the row that the tower computes, whose pixels wait only for a second model.
   const int64_t rows_of_steps = 2 * settings.optimization.gradient_accumulation_steps;
   facts.tower = tower_of(model, parameters, row, facts.compute_bytes,
@@ -276,6 +325,7 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
   for (const HeldParameter& parameter : parameters.used) {
     if (!parameter.spec.expert || parameter.spec.role != ParameterRole::kLoraA) continue;
     facts.expert_adapter_rank = parameter.spec.shape[0];
+    facts.casts_expert_adapters = parameter.element_bytes > facts.compute_bytes;
   }
   facts.experts_at_once = hardware.cuda && bf16 &&
                           facts.expert_adapter_rank % kGroupedNumbers == 0 &&
@@ -290,6 +340,9 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
   facts.reads_ahead = facts.offload_activations && !facts.in_file && hardware.cuda;
   facts.mlp_tiles = settings.memory.tiled_mlp.value_or(0);
   facts.drops_inputs = trains_adapter(settings.method) && settings.method.lora_dropout > 0;
+  facts.has_magnitudes = std::ranges::any_of(parameters.used, [](const HeldParameter& parameter) {
+    return parameter.spec.role == ParameterRole::kLoraMagnitude;
+  });
   // The number that fits is known only where the run is (train/run_memory.h).
   if (const auto said = said_kept_layers(settings.model, settings.memory, model, hardware.cuda)) {
     keep_layers(facts, model, said->count);
@@ -298,7 +351,7 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
 }
 
 /// Returns the facts of a model whose passes save nothing for a backward.
-MemoryFacts facts_of_reference(const AccountSettings& settings, const ReferenceModel& reference,
+MemoryFacts facts_of_reference(const AccountSettings& settings, const PlannedModel& reference,
                                const std::vector<HeldParameter>& held, const RowLengths& row,
                                const Hardware& hardware) {
   const ParallelPlan& plan = reference.plan;
@@ -309,20 +362,21 @@ MemoryFacts facts_of_reference(const AccountSettings& settings, const ReferenceM
   MemoryFacts facts = facts_of_model(settings, reference.spec, plan, parameters, row, hardware);
   facts.checkpointing = true;  // queries, keys and values are freed after each layer
   facts.offload_activations = facts.in_file = facts.reads_ahead = facts.drops_inputs = false;
+  facts.has_magnitudes = false;
   for (MemoryFacts::Layers& layers : facts.layers) layers.kept = 0;
   return facts;
 }
 
 }  // namespace
 
-MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
-                         const ParallelPlan& plan, const RunParameters& parameters,
-                         const RowLengths& row, const Hardware& hardware,
-                         const std::optional<ReferenceModel>& reference) {
-  MemoryFacts facts = facts_of_model(settings, model, plan, parameters, row, hardware);
-  const ReferenceModel other = reference ? *reference : ReferenceModel{model, plan};
+MemoryFacts memory_facts(const AccountSettings& settings, const PlannedModel& model,
+                         const RunParameters& parameters, const RowLengths& row,
+                         const Hardware& hardware, const std::optional<PlannedModel>& reference) {
+  MemoryFacts facts = facts_of_model(settings, model.spec, model.plan, parameters, row, hardware);
+  facts.saved_copy_bytes = saved_copy_bytes(settings, model.plan, parameters);
+  const PlannedModel other = reference.value_or(model);
   const std::vector<HeldParameter> held =
-      reference_of_rows(settings, other.spec, plan.expert_parallel_size);
+      reference_of_rows(settings, other.spec, model.plan.expert_parallel_size);
   if (held.empty()) return facts;
   facts.reference =
       std::make_shared<const MemoryFacts>(facts_of_reference(settings, other, held, row, hardware));
@@ -335,13 +389,12 @@ MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model
   return facts;
 }
 
-MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
-                              const ParallelPlan& plan, const RowLengths& row,
-                              const Hardware& hardware,
-                              const std::optional<ReferenceModel>& reference) {
+MemoryAccount planned_account(const AccountSettings& settings, const PlannedModel& model,
+                              const RowLengths& row, const Hardware& hardware,
+                              const std::optional<PlannedModel>& reference) {
   const RunParameters parameters = planned_run_parameters(
-      settings, model, plan, reference ? &reference->spec : nullptr, hardware);
-  return account_of(memory_facts(settings, model, plan, parameters, row, hardware, reference));
+      settings, model.spec, model.plan, reference ? &reference->spec : nullptr, hardware);
+  return account_of(memory_facts(settings, model, parameters, row, hardware, reference));
 }
 
 }  // namespace longspan

@@ -38,8 +38,8 @@ struct Hardware {
   int64_t num_threads = 1;  // on a CPU
 };
 
-/// The model of ref_model, and the plan of its attention.
-struct ReferenceModel {
+/// A model, and the plan of its attention.
+struct PlannedModel {
   const ModelSpec& spec;
   const ParallelPlan& plan;
 };
@@ -52,16 +52,15 @@ RunParameters planned_run_parameters(const AccountSettings& settings, const Mode
 
 /// Returns the inputs of the memory estimate of a run. `model`: attended_model()
 /// (session/attended_model.h). `reference`: the model of ref_model; nullopt: the reference, if any,
-/// has the spec and the plan of `model`.
-MemoryFacts memory_facts(const AccountSettings& settings, const ModelSpec& model,
-                         const ParallelPlan& plan, const RunParameters& parameters,
-                         const RowLengths& row, const Hardware& hardware,
-                         const std::optional<ReferenceModel>& reference = std::nullopt);
+/// is planned as `model`.
+MemoryFacts memory_facts(const AccountSettings& settings, const PlannedModel& model,
+                         const RunParameters& parameters, const RowLengths& row,
+                         const Hardware& hardware,
+                         const std::optional<PlannedModel>& reference = std::nullopt);
 
 /// Returns the estimate for a run before any tensor exists.
-MemoryAccount planned_account(const AccountSettings& settings, const ModelSpec& model,
-                              const ParallelPlan& plan, const RowLengths& row,
-                              const Hardware& hardware,
-                              const std::optional<ReferenceModel>& reference = std::nullopt);
+MemoryAccount planned_account(const AccountSettings& settings, const PlannedModel& model,
+                              const RowLengths& row, const Hardware& hardware,
+                              const std::optional<PlannedModel>& reference = std::nullopt);
 
 }  // namespace longspan

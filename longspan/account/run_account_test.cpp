@@ -54,7 +54,7 @@ std::string account_of_made(const Config& config, const ModelConfig& model, cons
         make_reference(config, {model, sharding, at::kCPU}, trained, policy, *attention)
             ->held_bytes();
   }
-  return table_of(account_of(memory_facts(account_settings(config), model.spec, plan, parameters,
+  return table_of(account_of(memory_facts(account_settings(config), {model.spec, plan}, parameters,
                                           row, {.num_threads = 2})));
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("run account: of experts that are shared out, too") {
             config.memory.offload_optimizer = zero_stage == 3;
             const std::string made = account_of_made(config, model, mesh, plan, row);
             const std::string planned = table_of(planned_account(
-                account_settings(config), model.spec, plan, row, {.num_threads = 2}));
+                account_settings(config), {model.spec, plan}, row, {.num_threads = 2}));
             const std::lock_guard lock(mutex);
             if (made == planned) continue;
             wrong.push_back(fmt::format("{} {} zero {} on {}:\n{}\n{}", stage, type, zero_stage,
@@ -135,12 +135,34 @@ TEST_CASE("run account: a value head looks at the last token of each document") 
   Config config;
   const auto labels = [&](const char* stage) {
     config.method.stage = stage;
-    return memory_facts(account_settings(config), model.spec, plan,
+    return memory_facts(account_settings(config), {model.spec, plan},
                         planned_run_parameters(account_settings(config), model.spec, plan), row, {})
         .num_labels;
   };
   CHECK(labels("sft") == 60);
   CHECK(labels("rm") == 2);
+}
+
+TEST_CASE("run account: attention of a GPU, by documents and by full_determinism") {
+  Config config;
+  const ModelConfig model = small_model();
+  const ParallelPlan plan;
+  const auto facts = [&](const std::vector<Document>& documents) {
+    int64_t tokens = 0;
+    for (const Document& document : documents) tokens += document.length;
+    const AccountSettings settings = account_settings(config);
+    return memory_facts(settings, {model.spec, plan},
+                        planned_run_parameters(settings, model.spec, plan),
+                        {.num_tokens = tokens, .documents = documents}, {.cuda = true});
+  };
+  CHECK(facts({{4096}}).num_documents == 1);
+  CHECK_FALSE(facts({{4096}}).attends_in_calls);
+  CHECK(facts({{4096}, {100}}).num_documents == 2);
+  CHECK(facts({{4096}, {100}}).attends_in_calls);  // cuDNN's and another
+  CHECK_FALSE(facts({{1000}, {100}}).attends_in_calls);
+  CHECK(facts({{100}}).deterministic_multiprocessors == 0);
+  config.model.full_determinism = true;
+  CHECK(facts({{100}}).deterministic_multiprocessors > 0);
 }
 
 TEST_CASE("run account: before there is a tensor it is that of the tensors of a run") {
@@ -167,7 +189,7 @@ TEST_CASE("run account: before there is a tensor it is that of the tensors of a 
               config.memory.offload_optimizer = config.memory.offload_params = zero_stage == 3;
               const std::string made = account_of_made(config, model, mesh, plan, row);
               const std::string planned = table_of(planned_account(
-                  account_settings(config), model.spec, plan, row, {.num_threads = 2}));
+                  account_settings(config), {model.spec, plan}, row, {.num_threads = 2}));
               const std::lock_guard lock(mutex);
               if (made == planned) continue;
               wrong.push_back(fmt::format("{} {} bf16 {} zero {} on {}:\n{}\n{}", stage, type, bf16,

@@ -14,10 +14,6 @@ namespace {
 
 using Unit = MemoryFacts::Unit;
 
-/// Larger gradients are reduced over ranks in chunks of this size, two at a time
-/// (optim/flat_parameters).
-constexpr int64_t kReductionBytes = int64_t{64} << 20;
-
 int64_t share_of(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
 /// Returns the layers that keep their feed-forward's tensors: the last ones of each kind.
@@ -108,21 +104,31 @@ class Step {
     return i < 0 || i > num_layers_ ? kNone : units_.layers[static_cast<size_t>(i)];
   }
 
-  /// A unit in use, and the next one in transit.
+  double product_of(int64_t i) const { return static_cast<double>(layer(i).product); }
+
+  /// A unit in use, and the next one in transit, which Gloo receives in a buffer of its own.
   double gathered(const Unit& unit, const Unit& next) const {
-    return static_cast<double>(unit.gathered + next.gathered + next.sent);
+    const bool is_copied = !facts_.cuda && facts_.shard_size > 1;
+    return static_cast<double>(unit.gathered + unit.unpacked + (is_copied ? 2 : 1) * next.gathered +
+                               next.sent);
   }
 
-  /// Returns the bytes of gradient sums when `not_made` bytes of gradients do not exist yet.
-  double sums_without(int64_t not_made) const {
-    const int64_t missing = facts_.accumulates ? 0 : not_made / std::max<int64_t>(1, sums_.ranks);
-    return static_cast<double>(std::max<int64_t>(0, sums_.device_bytes - missing));
+  /// Returns the bytes of gradient sums when the last row has not made `not_made` bytes of
+  /// gradients, and makes `unit` bytes.
+  double sums_without(int64_t not_made, int64_t unit = 0) const {
+    const bool are_whole = sums_.whole_bytes > 0;
+    const int64_t missing = facts_.accumulates && !are_whole
+                                ? 0
+                                : (not_made + unit) / std::max<int64_t>(1, sums_.ranks),
+                  of_rows_before = facts_.accumulates && are_whole ? not_made : 0;
+    return static_cast<double>(std::max<int64_t>(0, sums_.device_bytes - missing) + of_rows_before);
   }
 
   double under_way(int64_t unit, int64_t before, int64_t before_that) const {
-    return sums_.at_once ? static_cast<double>(
-                               gradients_under_way(sums_, facts_.cuda, unit, before, before_that))
-                         : 0.0;
+    if (!sums_.at_once) {
+      return static_cast<double>(sums_.bucket_bytes + (sums_.widens ? 2 * before : 0));
+    }
+    return static_cast<double>(gradients_under_way(sums_, facts_.cuda, unit, before, before_that));
   }
 
   std::vector<StepPhase> phases(int64_t i, bool in_forward) const {
@@ -135,13 +141,14 @@ class Step {
   /// Returns the bytes of the embedding's gradients of the previous row, whose reduction ends with
   /// the first backward of this row.
   int64_t of_row_before(int64_t otherwise) const {
-    if (!facts_.accumulates) return otherwise;
+    if (!facts_.accumulates || !sums_.at_once || sums_.whole_bytes > 0) return otherwise;
     return embedding_unit().gradients;
   }
 
   /// In a step of several rows, all gradients of the previous row exist.
   double sums_of_rows_before() const {
-    return facts_.accumulates ? static_cast<double>(sums_.device_bytes) : 0.0;
+    return facts_.accumulates ? static_cast<double>(std::max(sums_.whole_bytes, sums_.device_bytes))
+                              : 0.0;
   }
 
   /// A teacher's pass is within a row. Other references compute all rows before the first loss.
@@ -158,9 +165,11 @@ class Step {
     activations_ += tower_.saved + tower_.features;
     for (int64_t i = 0; i < num_layers_; ++i) {
       activations_ += saved_[i] + kept_[i];
+      const double others = sums + gathered(layer(i), layer(i + 1)) +
+                            under_way(0, of_row_before(0), 0) + activations_;
+      raise_peak(others + product_of(i));
       for (const StepPhase& phase : phases(i, /*in_forward=*/true)) {
-        raise_peak(sums + gathered(layer(i), layer(i + 1)) + under_way(0, of_row_before(0), 0) +
-                   activations_ + worked_with(phase));
+        raise_peak(others + worked_with(phase));
       }
     }
   }
@@ -174,7 +183,7 @@ class Step {
     const int64_t gradient = units_.head.gradients;
     const int64_t own =
         sums_.at_once ? gradient : std::min(gradient, static_cast<int64_t>(phase.before_gradient));
-    raise_peak(sums_without(not_made_ + own) + under_way(gradient, of_row_before(0), 0) +
+    raise_peak(sums_without(not_made_, own) + under_way(gradient, of_row_before(0), 0) +
                gathered(units_.head, layer(num_layers_ - 1)) + heads_of_teacher() + activations_ +
                worked_with(phase));
     activations_ -= teacher_bytes();
@@ -194,6 +203,7 @@ class Step {
     const double others =
         sums_without(not_made_) + gathered(layer(i), layer(i - 1)) +
         under_way(layer(i).gradients, layer(i + 1).gradients, layer(i + 2).gradients);
+    raise_peak(others + activations_ + product_of(i));  // of what the backward recomputes
     for (const StepPhase& phase : phases(i, /*in_forward=*/false)) {
       raise_peak(others + activations_ - (phase.has_kept ? 0.0 : kept_[i]) + worked_with(phase));
     }
@@ -234,7 +244,8 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
     // allocated yet.
     const int64_t share = share_of(unit, sums.ranks);
     const int64_t at_once = unit + 2 * before + (sums.on_host ? share : -2 * share);
-    return std::min(std::max(unit, at_once), std::max(unit, before) + 4 * kReductionBytes);
+    return std::min(std::max(unit, at_once),
+                    std::max(unit, before) + 4 * reduction_chunk_bytes(sums.ranks));
   }
   // A GPU reduces a unit's gradients during the next unit's backward. The gradients exist until the
   // end of their reduction, and the buffer of a copy to the host exists until the end of the copy.
@@ -242,12 +253,26 @@ int64_t gradients_under_way(const GradientSums& sums, bool cuda, int64_t unit, i
     return sums.on_host && sums.ranks > 1 ? share_of(bytes, sums.ranks) : 0;
   };
   if (sums.ranks == 1) return unit + before + (sums.on_host ? before_that : 0);
-  return unit + before + bytes_under_reduction(before) + landing(before) + landing(before_that);
+  // NCCL's sum of a whole unit, which is added to the sum of earlier rows.
+  const bool is_apart =
+      sums.reduction == GradientReduction::kScatter && sums.added && !sums.on_host;
+  return unit + before + bytes_under_reduction(sums.reduction, sums.ranks, before) +
+         (is_apart ? share_of(before, sums.ranks) : 0) + landing(before) + landing(before_that);
 }
 
-int64_t bytes_under_reduction(int64_t bytes) {
-  // As many bytes arrive as are sent. Large gradients are sent in copies of their chunks.
-  return bytes <= kReductionBytes ? bytes : 2 * std::min(bytes, 2 * kReductionBytes);
+int64_t bytes_under_reduction(GradientReduction reduction, int64_t ranks, int64_t bytes) {
+  const int64_t chunk = reduction_chunk_bytes(ranks);
+  switch (reduction) {
+    case GradientReduction::kExchange:
+      // As many bytes arrive as are sent. Large gradients are sent in copies of their chunks.
+      return bytes <= chunk ? bytes : 2 * std::min(bytes, 2 * chunk);
+    case GradientReduction::kScatter:
+      return 0;
+    case GradientReduction::kWidenedScatter:
+      // A copy in fp32, of large gradients a chunk at a time.
+      return bytes <= chunk ? 2 * bytes : 3 * std::min(bytes, 2 * chunk);
+  }
+  __builtin_unreachable();
 }
 
 int64_t reference_pass_bytes(const MemoryFacts& facts) {

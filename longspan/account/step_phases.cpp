@@ -5,9 +5,10 @@
 #include <cmath>
 #include <vector>
 
+#include "longspan/account/attention_room.h"
 #include "longspan/account/layer_sizes.h"
 #include "longspan/account/logit_chunk.h"
-#include "longspan/attention/flash/tile_sizes.h"
+#include "longspan/spec/composed_rule.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
@@ -28,15 +29,6 @@ double of_matrices(const MatrixCost& matrices, int64_t cast_at_once, bool cast, 
                           : 0.0;
   return (cast ? compute * static_cast<double>(cast_at_once) : 0.0) +
          (summed_apart ? 4.0 * static_cast<double>(matrices.numbers) : 0.0) + part;
-}
-
-/// Buffers of the threads of attention/flash. ATen's kernel, for other head dims, has none.
-double attention_scratch(const MemoryFacts& facts, const TokenMixerCost& mixer) {
-  if (mixer.head_dim % flash::kHeadDimMultiple != 0) return 0;
-  const int64_t tiles =
-      mixer.kv_heads * ((facts.num_tokens + flash::kKeyTile - 1) / flash::kKeyTile);
-  const int64_t floats = flash::backward_floats(mixer.head_dim, mixer.head_dim);
-  return 4.0 * static_cast<double>(std::min(facts.attention_threads, tiles) * floats);
 }
 
 int64_t rows_of_chunk(int64_t bytes, int64_t width, int64_t element_bytes, int64_t least) {
@@ -80,7 +72,10 @@ double saved_for(const MemoryFacts& facts, const LayerSizes& s, double rows) {
 /// Returns only the sizes that do not depend on the kind of layers.
 LayerSizes sizes_of_row(const MemoryFacts& facts) { return sizes_of(facts, {}, {}); }
 LayerSizes sizes_of(const MemoryFacts& facts, size_t kind) {
-  return sizes_of(facts, facts.layers[kind].cost, facts.layers[kind].shared);
+  const MemoryFacts::Layers& layers = facts.layers[kind];
+  LayerSizes sizes = sizes_of(facts, layers.cost, layers.shared, layers.casts);
+  sizes.rule = layers.rule;
+  return sizes;
 }
 
 double saved_by_layers(const MemoryFacts& facts) {
@@ -135,30 +130,6 @@ StepPhase phase_of_head(const MemoryFacts& facts, const LayerSizes& s) {
           .before_gradient = summed_apart ? head_rows * chunk.row_bytes : 0.0};
 }
 
-/// Returns the temporary bytes per token of a GPU kernel in attention's backward: the fp32 gradient
-/// of queries, accumulated in padded heads; the gradients of keys and values per query head if
-/// query heads share a key head; a sum per query. After the kernel all gradients also exist in
-/// fp32. If the heads of keys are longer than those of values, all are padded to the longer size.
-double kernel_room(const MemoryFacts& facts, const LayerSizes& s) {
-  const TokenMixerCost& mixer = s.cost.mixer;
-  if (!facts.cuda || facts.compute_bytes != 2 || mixer.head_dim == 0 || mixer.kv_heads == 0) {
-    return 0.0;
-  }
-  constexpr int64_t kMultiple = 32;  // head dims are padded to a multiple of this
-  const int64_t value_dim = std::max<int64_t>(1, mixer.values / mixer.kv_heads),
-                num_heads = mixer.output / value_dim,
-                head_dim = std::max(mixer.head_dim, value_dim);
-  const auto heads = static_cast<double>(num_heads), kv_heads = static_cast<double>(mixer.kv_heads),
-             dim = static_cast<double>(head_dim),
-             filled = static_cast<double>((head_dim + kMultiple - 1) / kMultiple * kMultiple);
-  const double expanded = num_heads > mixer.kv_heads ? 2 * 2.0 * heads * dim : 0.0;
-  const double room =
-      4.0 * heads * filled + std::max(expanded, 2 * 4.0 * kv_heads * dim) + 4.0 * heads;
-  if (value_dim == mixer.head_dim) return room;
-  // Values, outputs and their gradients, and the gradient of values.
-  return room + 2.0 * dim * (2 * kv_heads + 2 * heads);
-}
-
 /// True if the mixer has steps after its attention, so that the backward recomputes the whole mixer
 /// before it reaches the feed-forward.
 bool is_mixed_again_first(const LayerSizes& s) {
@@ -173,19 +144,9 @@ double mixed_again(const MemoryFacts& facts, const LayerSizes& s) {
          (s.cost.mixer.saved_for_gate > 0 ? gate + s.output : 0.0);
 }
 
-/// Returns the bytes of a whole row that a GPU holds in the composed form of a recurrent mixer, in
-/// fp32: in the convolution's backward its input before the silu or the sum of input gradients, the
-/// gradient after it, and two intermediate products. `queries` counts all channels of the
-/// convolution.
-double composed_rows(const MemoryFacts& facts, const LayerSizes& s) {
-  const bool composed = facts.cuda && s.cost.mixer.composed_bytes > 0;
-  return composed ? 4 * 4.0 * static_cast<double>(s.cost.mixer.queries) +
-                        static_cast<double>(s.cost.mixer.composed_row_bytes)
-                  : 0.0;
-}
-
-double composed_bytes(const MemoryFacts& facts, const LayerSizes& s) {
-  return facts.cuda ? static_cast<double>(s.cost.mixer.composed_bytes) : 0.0;
+/// Returns the temporary bytes of the row's largest part. `of_chunk`: a member of RuleMemory.
+double composed_bytes(const MemoryFacts& facts, const LayerSizes& s, int64_t of_chunk) {
+  return facts.cuda ? static_cast<double>(chunks_of_part(s.num_tokens, s.rule) * of_chunk) : 0.0;
 }
 
 /// Adds the phases of the feed-forward. In the backward the gradients of the block's output and of
@@ -201,15 +162,26 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   const int64_t after = facts.checkpointing ? s.cost.mixer.after.numbers : 0;
   const bool in_chunks = share * static_cast<double>(s.num_tokens) > rows;
   const bool saved = (place.keeps || !facts.checkpointing) && facts.mlp_tiles == 0;
+  const int64_t cast = cast_at_once(facts, s, place.is_last);
+  const double adapters = adapter_cast_bytes(facts, s, place.is_last);
   // The gate is then written into the saved tensor.
   const double forward = s.feed_forward_forward - (saved ? s.feed_forward_own_saved / 2 : 0.0);
-  phases.push_back({.name = "an MLP",
-                    .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
-                    .fixed = rows * (forward + s.dropped + 2 * s.hidden + s.behind) +
-                             of_matrices({matrices.numbers, 0}, s.cost.feed_forward.cast_at_once,
-                                         facts.casts_blocks, false, facts),
-                    .in_forward = true,
-                    .has_mixed = false});
+  phases.push_back(
+      {.name = "an MLP",
+       .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
+       .fixed = rows * (forward + s.dropped + s.scaled + 2 * s.hidden + s.behind) + adapters +
+                of_matrices({matrices.numbers, 0}, cast, facts.casts_blocks, false, facts),
+       .in_forward = true,
+       .has_mixed = false});
+  if (facts.has_magnitudes) {  // lengths of adapted rows: sums of some rows, and rows in fp32
+    const auto sums =
+        static_cast<double>(std::min(device_sizes(facts.cuda).gemm_bytes, 4 * matrices.largest));
+    phases.push_back({.name = "the lengths of rows",
+                      .per_token = index + s.D,
+                      .fixed = (facts.compute_bytes < 4 && !facts.cuda ? 2 : 1) * sums,
+                      .in_forward = true,
+                      .has_mixed = false});
+  }
   // Per row of a chunk: the recomputed row between the halves of the block, its norm, the gradient
   // of the norm, and the gradient of the output if it has another dtype; in the last layer also the
   // mixer's output.
@@ -222,12 +194,12 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   constexpr double kBlocks = 320;
   const double of_norm =
       4.0 * (rows + (facts.cuda ? kBlocks * static_cast<double>(facts.hidden_size) : 0.0));
-  const double chunk = of_norm +
-                       rows * ((saved ? s.feed_forward_working_saved : s.feed_forward_working) +
-                               s.dropped + again + 2 * s.hidden + of_output + of_behind) +
-                       of_matrices({matrices.numbers + after, matrices.largest},
-                                   s.cost.feed_forward.cast_at_once + after, facts.casts_blocks,
-                                   facts.sums_blocks_apart && in_chunks, facts);
+  const double chunk =
+      of_norm + adapters +
+      rows * ((saved ? s.feed_forward_working_saved : s.feed_forward_working) + s.dropped +
+              s.scaled + again + 2 * s.hidden + of_output + of_behind) +
+      of_matrices({matrices.numbers + after, matrices.largest}, cast + after, facts.casts_blocks,
+                  facts.sums_blocks_apart && in_chunks, facts);
   if (!facts.checkpointing) {
     phases.push_back({"an MLP's backward", index + 2 * share * s.D, chunk});
     return;
@@ -238,10 +210,9 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   const double back = s.D + s.output + s.state + s.shared.leaves + s.shared.output;
   phases.push_back({"an MLP's backward",
                     index + share * s.D + s.output + replayed + (stored ? back : 0.0), chunk});
-  if (replayed > 0 && composed_rows(facts, s) > 0) {
-    phases.push_back({"a mixer's replay",
-                      index + s.D + s.queries + s.kv + s.queries + composed_rows(facts, s),
-                      composed_bytes(facts, s)});
+  const double composed = composed_bytes(facts, s, s.rule.forward_bytes);
+  if (replayed > 0 && composed > 0) {
+    phases.push_back({"a mixer's replay", index + s.D + s.queries + s.kv + s.queries, composed});
   }
 }
 
@@ -267,18 +238,29 @@ std::vector<StepPhase> phases_of(const MemoryFacts& facts, const LayerSizes& s,
   if (facts.reads_ahead) attention += saved_for(facts, s, 1.0);
   // All of them once more in fp32.
   if (facts.widens_attention) attention += s.queries_wide + 2 * s.output_wide + s.kv_wide;
-  attention += kernel_room(facts, s) + composed_rows(facts, s);
+  const AttentionRoom room = room_of_attention(facts, s);
+  attention += room.per_token;
   phases.push_back({.name = "attention's backward",
                     .per_token = attention,
-                    .fixed = attention_scratch(facts, s.cost.mixer) + composed_bytes(facts, s),
+                    .fixed = attention_scratch(facts, s.cost.mixer) + room.fixed,
                     .has_kept = false});
+  if (const double composed = composed_bytes(facts, s, s.rule.chunk_bytes); composed > 0) {
+    // While a part's backward runs, the gradient of the mixer's output is gone, as are the tensors
+    // of the gate (the rule's output, and a checkpointed layer's inputs of the gate), and the
+    // gradient of the convolution's input is not there yet. States are saved for each part alone.
+    phases.push_back({.name = "a recurrence's backward",
+                      .per_token = attention - s.queries_wide - s.output - s.state -
+                                   (facts.checkpointing ? s.output + s.kv : 0.0),
+                      .fixed = composed,
+                      .has_kept = false});
+  }
   // Attention's forward: tensors that are not saved.
   const double made = facts.checkpointing ? s.queries + s.kv + s.latents : 0.0;
   phases.push_back({.name = "attention",
                     .per_token = index + (stored ? s.D + s.output + s.state : 0.0) + made +
-                                 std::max(0.0, s.shared.forward) + composed_rows(facts, s) +
-                                 (facts.cuda ? s.output : 0.0),
-                    .fixed = attention_scratch(facts, s.cost.mixer),
+                                 std::max(0.0, s.shared.forward) + (facts.cuda ? s.output : 0.0),
+                    .fixed = attention_scratch(facts, s.cost.mixer) +
+                             composed_bytes(facts, s, s.rule.forward_bytes),
                     .in_forward = true});
   // The backward of the projections, of one chunk.
   const MatrixCost& before = s.cost.mixer.before;

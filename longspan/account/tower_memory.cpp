@@ -75,7 +75,7 @@ TowerMemory tower_memory(const MemoryFacts& facts) {
 
   TowerMemory memory;
   const double of_block = of.residual + of.compute + of.log_sum_exp;
-  const double kept_inner = facts.checkpointing ? 0.0 : 3 * of.compute + of.inner;
+  const double kept_inner = facts.checkpointing ? 0.0 : 3 * of.compute + of.residual + of.inner;
   // A merger saves its input. That of a merger of deepstack is the saved input of a block too,
   // unless the block saves nothing or offloads it.
   const bool offloads = facts.offload_activations && facts.checkpointing;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "longspan/attention/block_kernel.h"
+#include "longspan/attention/call_plan.h"
 #include "longspan/attention/cudnn_attention.h"
 #include "longspan/attention/flash3_attention.h"
 #include "longspan/testing/gpu.h"
@@ -48,20 +49,25 @@ TEST_CASE("cuda attention: cuDNN's of long blocks, where the same bits are not a
        5000,
        {{0, 2048, 0, 2048, true}, {2100, 2900, 2100, 2900, true}}},
       {"a step of a ring", 2048, 3072, {{0, 2048, 0, 3072, false}}},
+      {"long and short documents, and a window",
+       5000,
+       5000,
+       {{0, 2100, 0, 2100, true},
+        {2100, 300, 2100, 300, true},
+        {2400, 2600, 2400, 2600, true, 0, -99}}},
   };
   for (const KernelCase& one : long_blocks) {
     for (const KernelShape& shape : {KernelShape{4, 2, 64, 64}, {2, 1, 128, 128}}) {
       const at::Tensor q = at::empty({one.T, shape.N, shape.key_dim},
                                      at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
-      if (!cudnn::suits(q, plain_attention(shape.N, shape.M, shape.key_dim), one.blocks)) {
+      CHECK(!by_kernel(one.blocks).cudnn.empty());
+      if (!cudnn::takes(q, plain_attention(shape.N, shape.M, shape.key_dim))) {
         MESSAGE("not run: this GPU's attention is not cuDNN's");
         return;
       }
       check_kernel(cuda_block_kernel(), at::kCUDA, at::kBFloat16, shape, one, 4 * 0x1p-9);
     }
   }
-  CHECK(!cudnn::suits(at::empty({4096, 2, 64}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16)),
-                      plain_attention(2, 1, 64), {{0, 4096, 0, 4096, true, 0, -99}}));
 }
 
 TEST_CASE("cuda attention: FlashAttention 3, where it is installed") {

@@ -8,40 +8,28 @@
 #include <ATen/ops/_cudnn_attention_forward.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <tuple>
 
+#include "longspan/attention/call_plan.h"
 #include "longspan/cuda/driver.h"
 #include "longspan/text/deferred_warnings.h"
 
 namespace longspan::cudnn {
 namespace {
 
-/// Flash attention is as fast on shorter blocks, many at once.
-constexpr int64_t kLeastTokens = 2048;
-/// Causal blocks are padded to a multiple of this, so that few lengths need a plan. No query sees
-/// the padding.
-constexpr int64_t kMultiple = 1024;
 constexpr int64_t kCudnnMostHeadDim = 128, kHeadDimMultiple = 8;
 constexpr int kCudnnHopper = 90;
 
-/// True if cuDNN has refused a call that suits() accepted. From then on nothing suits it.
+/// True if cuDNN has refused a call that takes() accepted. From then on cuDNN takes nothing.
 std::atomic<bool>& refused_by_cudnn() {
   static std::atomic<bool> value = false;
   return value;
 }
 
-bool suits(const Block& block) {
-  if (block.lower || block.q_length < kLeastTokens || block.k_length < kLeastTokens) return false;
-  // cuDNN's causal mask begins in the upper left corner.
-  if (block.causal) return block.offset == 0 && block.q_length == block.k_length;
-  return block.q_length % kMultiple == 0 && block.k_length % kMultiple == 0;
-}
-
 int64_t filled_up(const Block& block, int64_t length) {
-  return block.causal ? (length + kMultiple - 1) / kMultiple * kMultiple : length;
+  return block.causal ? cudnn_length(length) : length;
 }
 
 /// Returns tokens of a block as cuDNN takes them, [1, N, L, H]: a view where no padding is needed.
@@ -78,20 +66,17 @@ void give_up(const std::string& reason) {
       reason.substr(0, reason.find('\n'))));
 }
 
-bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector<Block>& blocks) {
+bool takes(const at::Tensor& q_TNH, const AttentionSpec& spec) {
   const bool half = q_TNH.scalar_type() == at::kBFloat16 || q_TNH.scalar_type() == at::kHalf;
   return half && q_TNH.is_cuda() && !spec.softcap && spec.key_dim == spec.value_dim &&
          spec.key_dim <= kCudnnMostHeadDim && spec.key_dim % kHeadDimMultiple == 0 &&
-         !blocks.empty() &&
-         std::ranges::all_of(blocks, [](const Block& block) { return suits(block); }) &&
          !at::globalContext().deterministicAlgorithms() && !refused_by_cudnn() &&
          cuda::capability_or_0(q_TNH.device().index()) >= kCudnnHopper;
 }
 
-AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                        const AttentionSpec& spec, const std::vector<Block>& blocks) {
+void forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+             const AttentionSpec& spec, const std::vector<Block>& blocks, AttentionResult& result) {
   const int64_t T = q_TNH.size(0), N = q_TNH.size(1);
-  AttentionResult result;
   for (const Block& block : blocks) {
     const CudnnPart part(block, q_TNH, k_SMH, v_SMH);
     const auto all = at::_cudnn_attention_forward(
@@ -100,7 +85,10 @@ AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const 
         /*return_debug_mask=*/false, spec.scale);
     const at::Tensor out = rows_of(std::get<0>(all), block.q_length);
     const at::Tensor lse = std::get<1>(all).view({N, part.Lq}).narrow(1, 0, block.q_length);
-    if (block.q_length == T) return {out.contiguous(), lse.contiguous()};
+    if (block.q_length == T) {
+      result = {out.contiguous(), lse.contiguous()};
+      return;
+    }
     if (!result.out_TNH.defined()) {
       result = {at::zeros(q_TNH.sizes(), q_TNH.options()),
                 at::full({N, T}, -std::numeric_limits<double>::infinity(), lse.options())};
@@ -108,14 +96,12 @@ AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const 
     result.out_TNH.narrow(0, block.q_begin, block.q_length).copy_(out);
     result.lse_NT.narrow(1, block.q_begin, block.q_length).copy_(lse);
   }
-  return result;
 }
 
-AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
-                            const std::vector<Block>& blocks) {
+void backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
+              const std::vector<Block>& blocks, AttentionGradients& sums) {
   const auto& [dout_TNH, q_TNH, k_SMH, v_SMH, out_TNH, lse_NT] = inputs;
   const auto fp32 = q_TNH.options().dtype(at::kFloat);
-  AttentionGradients sums;
   // Without dropout no kernel reads the random generator's state, but it must be given.
   const at::Tensor seed = at::zeros({1}, q_TNH.options().dtype(at::kLong));
   const at::Tensor none;
@@ -130,9 +116,11 @@ AttentionGradients backward(const AttentionGradientInputs& inputs, const Attenti
         /*dropout_p=*/0.0, block.causal, spec.scale);
     const at::Tensor parts[] = {rows_of(dq, block.q_length), rows_of(dk, block.k_length),
                                 rows_of(dv, block.k_length)};
-    if (blocks.size() == 1 && block.q_length == q_TNH.size(0) && block.k_length == k_SMH.size(0)) {
-      return {parts[0].to(at::kFloat).contiguous(), parts[1].to(at::kFloat).contiguous(),
+    if (!sums.dq_TNH.defined() && blocks.size() == 1 && block.q_length == q_TNH.size(0) &&
+        block.k_length == k_SMH.size(0)) {
+      sums = {parts[0].to(at::kFloat).contiguous(), parts[1].to(at::kFloat).contiguous(),
               parts[2].to(at::kFloat).contiguous()};
+      return;
     }
     if (!sums.dq_TNH.defined()) {
       sums = {at::zeros(q_TNH.sizes(), fp32), at::zeros(k_SMH.sizes(), fp32),
@@ -142,7 +130,6 @@ AttentionGradients backward(const AttentionGradientInputs& inputs, const Attenti
     sums.dk_SMH.narrow(0, block.k_begin, block.k_length).add_(parts[1]);
     sums.dv_SMH.narrow(0, block.k_begin, block.k_length).add_(parts[2]);
   }
-  return sums;
 }
 
 }  // namespace longspan::cudnn

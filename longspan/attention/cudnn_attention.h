@@ -8,23 +8,25 @@
 
 namespace longspan::cudnn {
 
-/// True if cuDNN can compute these blocks, and is faster than ATen's flash attention. cuDNN
-/// computes one block per call, and makes a plan for each new length in about 0.1 s. cuDNN is
-/// therefore used for long blocks only. cuDNN's gradients are not bit-reproducible, so suits() is
+/// True if cuDNN can compute the blocks of by_kernel() (call_plan.h) for these heads on this GPU,
+/// and is faster than ATen's flash attention. cuDNN computes one block per call, and makes a plan
+/// for each new length in about 0.1 s. cuDNN's gradients are not bit-reproducible, so takes() is
 /// false in deterministic runs.
-bool suits(const at::Tensor& q_TNH, const AttentionSpec& spec, const std::vector<Block>& blocks);
+bool takes(const at::Tensor& q_TNH, const AttentionSpec& spec);
 
-/// Makes suits() return false from now on, after cuDNN refused a call that suits() had accepted.
+/// Makes takes() return false from now on, after cuDNN refused a call that takes() had accepted.
 /// Warns once.
 void give_up(const std::string& reason);
 
-/// Same contract as BlockKernel::forward_round(), for blocks that suits() accepts. Throws
-/// c10::Error if cuDNN refuses the call.
-AttentionResult forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
-                        const AttentionSpec& spec, const std::vector<Block>& blocks);
+/// Computes blocks of by_kernel() into `result`, whose other queries keep their values. If `result`
+/// is undefined, same contract as BlockKernel::forward_round(). Throws c10::Error if cuDNN refuses
+/// the call.
+void forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+             const AttentionSpec& spec, const std::vector<Block>& blocks, AttentionResult& result);
 
-/// Same contract as BlockKernel::backward_blocks(), for blocks that suits() accepts.
-AttentionGradients backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
-                            const std::vector<Block>& blocks);
+/// Adds the gradients of blocks of by_kernel() to `sums`. If `sums` is undefined, same contract as
+/// BlockKernel::backward_blocks().
+void backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
+              const std::vector<Block>& blocks, AttentionGradients& sums);
 
 }  // namespace longspan::cudnn

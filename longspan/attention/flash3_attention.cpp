@@ -165,7 +165,7 @@ bool Kernel::takes(at::ScalarType dtype, const AttentionSpec& spec, bool backwar
 AttentionResult Kernel::forward_round(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                       const AttentionSpec& spec,
                                       const std::vector<Block>& blocks) const {
-  return forward_packed(q, k, v, blocks, padded_head_dim(spec),
+  return forward_packed(q, k, v, blocks, /*limits=*/{}, padded_head_dim(spec),
                         [&](const PackedCall& call, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v) -> std::pair<at::Tensor, at::Tensor> {
                           const c10::Stack results =
@@ -190,7 +190,7 @@ AttentionGradients Kernel::backward_blocks(const AttentionGradientInputs& inputs
                                            const AttentionSpec& spec,
                                            const std::vector<Block>& blocks) const {
   return backward_packed(
-      inputs, blocks, padded_head_dim(spec),
+      inputs, blocks, /*limits=*/{}, padded_head_dim(spec),
       [&](const PackedCall& call, const AttentionGradientInputs& packed) {
         const auto& [dout, q, k, v, out, lse] = packed;
         // The forms return different values, but all write dq, dk and dv.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 #include <list>
-#include <map>
 #include <mutex>
 
 #include "longspan/attention/equal_dims.h"
@@ -15,28 +14,19 @@
 namespace longspan {
 namespace {
 
-// Groups blocks into calls, since a kernel takes one causal flag and one window for all segments.
-std::vector<PackedCall> make_calls(const std::vector<Block>& blocks, int64_t T, int64_t S,
-                                   at::Device device) {
-  struct Ranges {
-    std::vector<std::pair<int64_t, int64_t>> queries, keys;
-  };
-  std::map<std::pair<bool, int64_t>, Ranges, std::greater<>> by_kind;
-  for (const Block& whole : aligned_at_end(blocks)) {
-    // A trimmed block's last query sees a key, so its window does not end before it.
-    const Block block = whole.lower ? trimmed(whole) : whole;
-    if (block.q_length == 0 || block.k_length == 0) continue;
-    // Query i is aligned with key i + k_length - q_length.
-    const int64_t left = block.lower ? block.k_length - block.q_length - *block.lower : -1;
-    TORCH_CHECK(!block.lower || left >= 0, "attention: a window that ends before its queries");
-    Ranges& ranges = by_kind[{block.causal, left}];
-    ranges.queries.emplace_back(block.q_begin, block.q_length);
-    ranges.keys.emplace_back(block.k_begin, block.k_length);
-  }
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+std::vector<PackedCall> make_calls(const std::vector<Block>& blocks, const CallLimits& limits,
+                                   int64_t T, int64_t S, at::Device device) {
   std::vector<PackedCall> calls;
-  for (const auto& [kind, ranges] : by_kind) {
-    calls.push_back({Segments(ranges.queries, T, device), Segments(ranges.keys, S, device),
-                     kind.first, kind.second});
+  for (const PlannedCall& call : plan_calls(blocks, limits)) {
+    Ranges queries, keys;
+    for (const Block& segment : call.segments) {
+      queries.emplace_back(segment.q_begin, segment.q_length);
+      keys.emplace_back(segment.k_begin, segment.k_length);
+    }
+    calls.push_back(
+        {Segments(queries, T, device), Segments(keys, S, device), call.causal, call.window_left});
   }
   return calls;
 }
@@ -52,30 +42,33 @@ class RecentCalls {
  public:
   using Calls = std::shared_ptr<const std::vector<PackedCall>>;
 
-  Calls of(const std::vector<Block>& blocks, int64_t T, int64_t S, at::Device device) {
+  Calls of(const std::vector<Block>& blocks, const CallLimits& limits, int64_t T, int64_t S,
+           at::Device device) {
     const std::lock_guard lock(mutex_);
     const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-      return entry.T == T && entry.S == S && entry.device == device &&
+      return entry.T == T && entry.S == S && entry.device == device && entry.limits == limits &&
              std::equal(entry.blocks.begin(), entry.blocks.end(), blocks.begin(), blocks.end(),
                         same);
     });
     if (known != entries_.end()) {
       entries_.splice(entries_.begin(), entries_, known);
     } else {
-      entries_.push_front(
-          {blocks, T, S, device,
-           std::make_shared<const std::vector<PackedCall>>(make_calls(blocks, T, S, device))});
+      entries_.push_front({blocks, limits, T, S, device,
+                           std::make_shared<const std::vector<PackedCall>>(
+                               make_calls(blocks, limits, T, S, device))});
       if (entries_.size() > kMostEntries) entries_.pop_back();
     }
     return entries_.front().calls;
   }
 
  private:
-  // Enough for a ring of 8 in two directions, for layers with and without a window. An evicted
-  // entry is freed on attention's stream, and no attention on another stream reads it.
-  static constexpr size_t kMostEntries = 32;
+  // Enough for a ring of 8 in two directions, for layers with and without a window, forward and
+  // backward. An evicted entry is freed on attention's stream, and no attention on another stream
+  // reads it.
+  static constexpr size_t kMostEntries = 64;
   struct Entry {
     std::vector<Block> blocks;
+    CallLimits limits;
     int64_t T, S;
     at::Device device;
     Calls calls;
@@ -84,11 +77,11 @@ class RecentCalls {
   std::list<Entry> entries_;  // most recently used first
 };
 
-RecentCalls::Calls calls_of(const std::vector<Block>& blocks, int64_t T, int64_t S,
-                            at::Device device) {
+RecentCalls::Calls calls_of(const std::vector<Block>& blocks, const CallLimits& limits, int64_t T,
+                            int64_t S, at::Device device) {
   // Never destroyed: the driver may be gone at exit.
   static RecentCalls& recent = *new RecentCalls;
-  return recent.of(blocks, T, S, device);
+  return recent.of(blocks, limits, T, S, device);
 }
 
 void make_zeros(at::Tensor& total, const at::Tensor& like) {
@@ -98,16 +91,12 @@ void make_zeros(at::Tensor& total, const at::Tensor& like) {
 
 // Adds to the gradient of `x`, which is undefined until the first addition.
 void add(at::Tensor& total, const at::Tensor& x, const Segments& segments, const at::Tensor& part) {
-  if (!total.defined() && !segments.index.defined()) {
+  if (!total.defined() && segments.are_all) {
     total = part.to(at::toOpMathType(x.scalar_type()));
     return;
   }
   make_zeros(total, x);
-  if (segments.index.defined()) {
-    total.index_add_(0, segments.index, part.to(total.scalar_type()));
-  } else {
-    total.add_(part);
-  }
+  segments.add(part, total);
 }
 
 }  // namespace
@@ -115,15 +104,17 @@ void add(at::Tensor& total, const at::Tensor& x, const Segments& segments, const
 Segments::Segments(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t num_tokens,
                    at::Device device) {
   std::vector<int32_t> ends{0};
-  bool in_place = true;
+  bool are_consecutive = true;
+  first = ranges.empty() ? 0 : ranges.front().first;
   for (auto [begin, length] : ranges) {
-    in_place = in_place && begin == total;
+    are_consecutive = are_consecutive && begin == first + total;
     total += length;
     longest = std::max(longest, length);
     ends.push_back(static_cast<int32_t>(total));
   }
   boundaries = sent_to(at::tensor(ends, at::kInt), device);
-  if (in_place && total == num_tokens) return;
+  are_all = are_consecutive && total == num_tokens;
+  if (are_consecutive) return;
   std::vector<int64_t> tokens;
   tokens.reserve(total);
   for (auto [begin, length] : ranges) {
@@ -133,7 +124,23 @@ Segments::Segments(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64
 }
 
 at::Tensor Segments::gather(const at::Tensor& x, int64_t dim) const {
-  return index.defined() ? x.index_select(dim, index) : x.contiguous();
+  return index.defined() ? x.index_select(dim, index) : x.narrow(dim, first, total).contiguous();
+}
+
+void Segments::scatter(const at::Tensor& part, const at::Tensor& to, int64_t dim) const {
+  if (index.defined()) {
+    to.index_copy_(dim, index, part);
+  } else {
+    to.narrow(dim, first, total).copy_(part);
+  }
+}
+
+void Segments::add(const at::Tensor& part, const at::Tensor& to) const {
+  if (index.defined()) {
+    to.index_add_(0, index, part.to(to.scalar_type()));
+  } else {
+    to.narrow(0, first, total).add_(part);
+  }
 }
 
 std::optional<int64_t> PackedCall::left() const {
@@ -146,7 +153,8 @@ std::optional<int64_t> PackedCall::right() const {
 
 AttentionResult forward_packed(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
                                const at::Tensor& v_SMH, const std::vector<Block>& blocks,
-                               int64_t head_dim, const PackedForward& forward) {
+                               const CallLimits& limits, int64_t head_dim,
+                               const PackedForward& forward) {
   const at::Tensor q = with_head_dim(q_TNH, head_dim), k = with_head_dim(k_SMH, head_dim),
                    v = with_head_dim(v_SMH, head_dim);
   const int64_t T = q.size(0), N = q.size(1), value_dim = v_SMH.size(2);
@@ -154,28 +162,28 @@ AttentionResult forward_packed(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
   result.out_TNH = at::zeros_like(q, at::MemoryFormat::Contiguous);
   result.lse_NT = at::full({N, T}, -std::numeric_limits<double>::infinity(),
                            q.options().dtype(at::toOpMathType(q.scalar_type())));
-  const RecentCalls::Calls calls = calls_of(blocks, T, k.size(0), q.device());
+  const RecentCalls::Calls calls = calls_of(blocks, limits, T, k.size(0), q.device());
   for (const PackedCall& call : *calls) {
     auto [out, lse] =
         forward(call, call.queries.gather(q), call.keys.gather(k), call.keys.gather(v));
-    if (!call.queries.index.defined()) return {without_padding(out, value_dim), lse};
-    result.out_TNH.index_copy_(0, call.queries.index, out);
-    result.lse_NT.index_copy_(1, call.queries.index, lse);
+    if (call.queries.are_all) return {without_padding(out, value_dim), lse};
+    call.queries.scatter(out, result.out_TNH);
+    call.queries.scatter(lse, result.lse_NT, 1);
   }
   result.out_TNH = without_padding(result.out_TNH, value_dim);
   return result;
 }
 
 AttentionGradients backward_packed(const AttentionGradientInputs& inputs,
-                                   const std::vector<Block>& blocks, int64_t head_dim,
-                                   const PackedBackward& backward) {
+                                   const std::vector<Block>& blocks, const CallLimits& limits,
+                                   int64_t head_dim, const PackedBackward& backward) {
   const at::Tensor dout = with_head_dim(inputs.dout_TNH, head_dim),
                    q = with_head_dim(inputs.q_TNH, head_dim),
                    k = with_head_dim(inputs.k_SMH, head_dim),
                    v = with_head_dim(inputs.v_SMH, head_dim),
                    out = with_head_dim(inputs.out_TNH, head_dim);
   AttentionGradients sums;
-  const RecentCalls::Calls calls = calls_of(blocks, q.size(0), k.size(0), q.device());
+  const RecentCalls::Calls calls = calls_of(blocks, limits, q.size(0), k.size(0), q.device());
   for (const PackedCall& call : *calls) {
     auto [dq, dk, dv] =
         backward(call, {call.queries.gather(dout), call.queries.gather(q), call.keys.gather(k),

@@ -20,4 +20,15 @@ AttentionResult AttentionCheckpoint::next() const {
   return result;
 }
 
+void AttentionCheckpoint::prefetch(const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                                   const SavedAttention::Prefetch& start) const {
+  if (mode_ == Mode::kNone || !saved_->prefetches) return;
+  if (saves()) return saved_->started_by_replay.push_back(start);
+  if (saved_->started_by_replay.empty()) {
+    throw std::logic_error("a replayed forward calls attention more often than the saved one did");
+  }
+  saved_->started_by_replay.front()(k_SMH, v_SMH);
+  saved_->started_by_replay.pop_front();
+}
+
 }  // namespace longspan

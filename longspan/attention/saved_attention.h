@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 
 #include "longspan/attention/block_kernel.h"
 
@@ -18,6 +19,11 @@ struct SavedAttention {
   /// True if the backward already has the attention's output and needs only gradients. Exchanges
   /// then do not send the output again, and return a tensor of the output's shape without values.
   bool output_is_known = false;
+  /// True if other work lies between the recomputation and attention's backward. Attention may then
+  /// keep what a recomputation starts for the backward: exchanges of its keys and values.
+  bool prefetches = false;
+  using Prefetch = std::function<void(const at::Tensor& k_SMH, const at::Tensor& v_SMH)>;
+  std::deque<Prefetch> started_by_replay;
 };
 
 /// Tells a call of attention to save the results of its leaf attentions, to replay saved results,
@@ -41,6 +47,11 @@ class AttentionCheckpoint {
   /// Removes and returns the next saved result. May be called only if replays(). Throws
   /// std::logic_error if no result is left.
   AttentionResult next() const;
+
+  /// In a call that saves: keeps `start` if SavedAttention::prefetches. In a call that replays:
+  /// calls the function that the saving call has kept, with this call's keys and values.
+  void prefetch(const at::Tensor& k_SMH, const at::Tensor& v_SMH,
+                const SavedAttention::Prefetch& start) const;
 
  private:
   enum class Mode { kNone, kSave, kReplay };

@@ -26,6 +26,8 @@
 #include "longspan/input/numbers.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/model_place.h"
+#include "longspan/models/vocabulary.h"
+#include "longspan/text/shown.h"
 
 namespace longspan {
 namespace {
@@ -75,8 +77,38 @@ LoraShape shape_from(const JsonObject& config) {
     config.fail(fmt::format("lora_dropout is {}; it must be from 0 to below 1", shape.dropout));
   }
   shape.rank_stabilized = config.get<bool>("use_rslora", false);
+  shape.decomposed = config.get<bool>("use_dora", false);
   require_names(config, "target_modules");
   return shape;
+}
+
+/// Returns modules_to_save.
+std::set<std::string> modules_saved_whole(const JsonObject& config, const ModelConfig& model) {
+  if (!config.has("modules_to_save") || config.value("modules_to_save").empty()) return {};
+  const auto names = config.get<std::vector<std::string>>("modules_to_save");
+  const auto refuse = [&](const std::string& reason) {
+    config.fail(
+        fmt::format("modules_to_save is [{}], which is not supported here: {} Merge the adapter "
+                    "into its model with PEFT (merge_and_unload) and train from that",
+                    shortened(fmt::format("{}", fmt::join(names, ", ")), 60), reason));
+  };
+  if (is_composite(model)) refuse("the model takes pictures.");
+  for (const std::string& name : names) {
+    if (name.empty() || name.find(',') != std::string::npos) refuse("a name is not a module's.");
+  }
+  std::set<std::string> modules;
+  try {
+    modules = whole_modules_from(fmt::format("{}", fmt::join(names, ",")), model.spec);
+  } catch (const UserError& error) {
+    refuse(error.what());
+  }
+  const bool ties = config.get<bool>("ensure_weight_tying", false);
+  if (trains_tied_head(model.spec, modules) && !ties) {
+    refuse(
+        "the model's head is its embedding (tie_word_embeddings), and PEFT trained a copy for one "
+        "use alone.");
+  }
+  return modules;
 }
 
 /// Returns the adapters of whole parameters in target_parameters: linear layers that the model's
@@ -123,6 +155,27 @@ ModelConfig with_adapted_tower(const std::vector<std::string>& adapters,
   return config;
 }
 
+ModelConfig with_adapted_vocabulary(const std::vector<std::string>& adapters,
+                                    const ModelConfig& config) {
+  int64_t num_tokens = config.spec.vocab_size;
+  for (const std::string& folder : adapters) {
+    const std::string path = model_file(folder, kWeights);
+    if (!is_there(path)) continue;
+    const Json json = read_config(model_file(folder, kConfig));
+    if (!json.is_object() || json.value("modules_to_save", Json()).empty()) continue;
+    const SafetensorsFile file(path);
+    int64_t num_rows = 0;
+    for (const SafetensorsEntry& entry : file.entries()) {
+      if (!entry.name.starts_with(kPeftPrefix) || entry.shape.size() != 2) continue;
+      const std::string name =
+          name_in_language_model(config, entry.name.substr(kPeftPrefix.size()));
+      if (name == kEmbeddingName || name == kHeadName) num_rows = entry.shape.front();
+    }
+    if (num_rows > config.spec.vocab_size) num_tokens = num_rows;
+  }
+  return with_vocabulary(config, num_tokens);
+}
+
 Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   const std::string config_path = model_file(folder, kConfig);
   const std::string weights_path = model_file(folder, kWeights);
@@ -132,6 +185,7 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   require_plain_lora(keys);
   Adapter adapter;
   adapter.shape = shape_from(keys);
+  adapter.shape.whole_modules = modules_saved_whole(keys, config);
   if (!is_there(weights_path)) {
     throw UserError(fmt::format("{} is missing.{}", weights_path,
                                 is_there(fs::path(folder) / "adapter_model.bin")
@@ -144,15 +198,15 @@ Adapter load_adapter(const std::string& folder, const ModelConfig& config) {
   return adapter;
 }
 
-void save_adapter(const std::string& folder, const ModelConfig& config, const LoraShape& shape,
-                  const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
-                  const std::string& base_model) {
+void save_adapter(const std::string& folder, const ModelConfig& config, const Adapter& adapter,
+                  at::ScalarType dtype, const std::string& base_model, const std::string& start) {
+  const LoraShape& shape = adapter.shape;
   using Written = nlohmann::ordered_json;
   fs::create_directories(folder);
   std::vector<NamedTensor> matrices;
   std::set<std::string> modules = shape.modules, parameters;
   std::map<std::string, at::Tensor> rest;
-  for (const auto& [name, tensor] : adapter) rest[name] = tensor.detach();
+  for (const auto& [name, tensor] : adapter.parameters) rest[name] = tensor.detach();
   const auto take = [&](const std::string& name) { return rest.extract(name).mapped(); };
   for (const StackedAdapter& stack : stacked_adapters(config.spec, shape.modules)) {
     modules.erase(stack.module);
@@ -168,9 +222,15 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
       matrices.push_back({std::string(kPeftPrefix) + name, tensor});
     }
   }
-  for (const auto& [name, tensor] : adapter) {
+  for (const auto& [name, tensor] : adapter.parameters) {
     if (!rest.contains(name)) continue;
     matrices.push_back({std::string(kPeftPrefix) + name_in_adapter(config, name), tensor});
+  }
+  // PEFT's copy of the head, which ensure_weight_tying ties to the embedding.
+  const bool ties = trains_tied_head(config.spec, shape.whole_modules);
+  for (const auto& [name, tensor] : adapter.parameters) {
+    if (!ties || name != kEmbeddingName) continue;
+    matrices.push_back({std::string(kPeftPrefix) + name_in_adapter(config, kHeadName), tensor});
   }
   std::vector<std::string> excluded;
   for (const std::string& linear : excluded_linears(config.spec, shape)) {
@@ -180,18 +240,19 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
     const std::optional<int64_t> whole = as_whole(x);
     return whole ? Written(*whole) : Written(x);
   };
-  const Written written = {
+  Written written = {
       {"base_model_name_or_path", base_model},
       {"bias", "none"},
       {"exclude_modules", excluded.empty() ? Written(nullptr) : Written(excluded)},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
-      {"init_lora_weights", true},
+      {"init_lora_weights", start.empty() ? Written(true) : Written(start)},
       {"layers_pattern", nullptr},
       {"layers_to_transform", nullptr},
       {"lora_alpha", number(shape.alpha)},
       {"lora_dropout", shape.dropout},
-      {"modules_to_save", nullptr},
+      {"modules_to_save",
+       shape.whole_modules.empty() ? Written(nullptr) : Written(shape.whole_modules)},
       {"peft_type", "LORA"},
       {"r", shape.r},
       {"rank_pattern", Written::object()},
@@ -200,8 +261,9 @@ void save_adapter(const std::string& folder, const ModelConfig& config, const Lo
       {"target_modules", modules},
       {"target_parameters", parameters.empty() ? Written(nullptr) : Written(parameters)},
       {"task_type", "CAUSAL_LM"},
-      {"use_dora", false},
+      {"use_dora", shape.decomposed},
       {"use_rslora", shape.rank_stabilized}};
+  if (ties) written["ensure_weight_tying"] = true;
   write_file_atomically((fs::path(folder) / kConfig).string(), written.dump(2) + "\n");
   write_safetensors((fs::path(folder) / kWeights).string(), matrices, dtype);
   copy_tokenizer_files(base_model, folder);

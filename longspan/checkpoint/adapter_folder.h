@@ -12,12 +12,17 @@ namespace longspan {
 
 struct Adapter {
   LoraShape shape;
-  std::vector<NamedTensor> parameters;  // fp32, on the CPU
+  std::vector<NamedTensor> parameters;  // a loaded adapter's: fp32, on the CPU
 };
 
 /// Returns the model with its vision tower if one of the adapters has matrices of the tower. Throws
 /// UserError for a missing or broken file.
 ModelConfig with_adapted_tower(const std::vector<std::string>& adapters, const ModelConfig& config);
+
+/// Returns the model with the vocabulary of the last adapter that holds a larger embedding or head.
+/// Throws UserError for a broken file.
+ModelConfig with_adapted_vocabulary(const std::vector<std::string>& adapters,
+                                    const ModelConfig& config);
 
 /// Reads adapter_config.json and adapter_model.safetensors. Throws UserError where files are
 /// missing or broken, where the adapter is not plain LoRA (require_plain_lora), or where matrices
@@ -30,9 +35,10 @@ int64_t num_value_head_tensors(const std::string& folder);
 
 /// Writes adapter_config.json and adapter_model.safetensors, and copies the tokenizer files of
 /// `base_model`. PEFT can load the adapter onto the model in `base_model`, which has this config.
-void save_adapter(const std::string& folder, const ModelConfig& config, const LoraShape& shape,
-                  const std::vector<NamedTensor>& adapter, at::ScalarType dtype,
-                  const std::string& base_model);
+/// `start`: PEFT's name of an initialization that changes the model's weights; empty: none.
+void save_adapter(const std::string& folder, const ModelConfig& config, const Adapter& adapter,
+                  at::ScalarType dtype, const std::string& base_model,
+                  const std::string& start = "");
 
 /// Returns weight and bias of a reward model's value head; empty without a value head.
 std::vector<NamedTensor> value_head_among(const std::vector<NamedTensor>& parameters,

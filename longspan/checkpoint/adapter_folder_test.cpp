@@ -40,8 +40,8 @@ struct AdapterFolder {
     shape.r = 4;
     shape.alpha = 8;
     shape.modules = {"q_proj", "down_proj"};
-    save_adapter(folder.path, small_config(), shape,
-                 new_lora_parameters(small_config().spec, shape, 1), at::kFloat, "");
+    save_adapter(folder.path, small_config(),
+                 {shape, new_lora_parameters(small_config().spec, shape, 1)}, at::kFloat, "");
     std::ifstream file(folder / "adapter_config.json");
     config = json::parse(file);
   }
@@ -126,10 +126,8 @@ TEST_CASE("adapter: only what is known to be plain LoRA is taken") {
                       {"arrow_config", {{"top_k", 3}}},
                       {"kasa_config", {{"beta", 1}}},
                       {"megatron_config", {{"a", 1}}},
-                      {"modules_to_save", json::array({"lm_head"})},
                       {"rank_pattern", {{"q_proj", 8}}},
                       {"bias", "all"},
-                      {"use_dora", true},
                       {"peft_type", "LOHA"}};
   for (const auto& [key, value] : other.items()) {
     CAPTURE(key);
@@ -138,6 +136,33 @@ TEST_CASE("adapter: only what is known to be plain LoRA is taken") {
   for (const json& value : {json(true), json(1), json("a"), json({{"b", 1}}), json::array({0})}) {
     CHECK(saved.says({{"of_tomorrow", value}}, "the key is not known, and may change"));
   }
+}
+
+TEST_CASE("adapter: magnitudes and whole modules are there if the config names them") {
+  const AdapterFolder saved;
+  CHECK(saved.says({{"use_dora", true}}, "lora_magnitude_vector is not."));
+  CHECK(saved.says({{"modules_to_save", {"norm"}}}, "norm.weight is missing, but modules_to_save"));
+  CHECK(
+      saved.says({{"modules_to_save", {"v_proj"}}}, "v_proj names model.layers.0.self_attn.v_pr"));
+  CHECK(saved.says({{"modules_to_save", {"score"}}}, "no module whose name ends in score"));
+  AdapterFolder other;
+  other.shape.decomposed = true;
+  other.shape.whole_modules = {"post_attention_layernorm"};
+  std::vector<NamedTensor> parameters = new_lora_parameters(small_config().spec, other.shape, 1);
+  CHECK(parameters.size() == 12);
+  for (const char* layer : {"0", "1"}) {
+    parameters.push_back({std::string("model.layers.") + layer + ".post_attention_layernorm.weight",
+                          at::full({32}, 3.0, at::kFloat)});
+  }
+  save_adapter(other.folder.path, small_config(), {other.shape, parameters}, at::kFloat, "");
+  const Adapter loaded = load_adapter(other.folder.path, small_config());
+  CHECK(loaded.parameters.size() == 14);
+  CHECK(loaded.shape.decomposed);
+  CHECK(loaded.shape.whole_modules == other.shape.whole_modules);
+  const json config = json::parse(std::ifstream(other.folder / "adapter_config.json"));
+  other.config = config;
+  CHECK(other.says({{"use_dora", false}}, "lora_magnitude_vector [32] does not fit the model"));
+  CHECK(other.says({{"modules_to_save", nullptr}}, "layernorm.weight is not a matrix of a LoRA"));
 }
 
 TEST_CASE("adapter: its rank is the matrices' own before anything is made of it") {

@@ -46,15 +46,32 @@ constexpr std::string_view kOfValueHead = "v_head.";  // in adapters of TRL and 
       tensor.name, num_rows, model.vocab_size, num_rows));
 }
 
-/// Whether the name in the file is a matrix of a linear layer's adapter. Embeddings may have
-/// adapters too.
+/// Whether the name is one of those by which PEFT saves an embedding or head a second time: as the
+/// copy of a tied head, and with the names inside of its own module.
+bool is_second_copy(const ModelSpec& model, const std::set<std::string>& whole,
+                    const std::string& name) {
+  std::string module = name.substr(0, name.rfind(".weight"));
+  for (const std::string_view ending : {".modules_to_save", ".original_module"}) {
+    if (!module.ends_with(ending)) continue;
+    module.resize(module.size() - ending.size());
+    if (whole.contains(module + ".weight")) return true;
+    break;
+  }
+  return model.tied_head && whole.contains(kEmbeddingName) && module + ".weight" == kHeadName;
+}
+
+bool is_magnitude(const std::string& name) { return name.ends_with(".lora_magnitude_vector"); }
+
+/// Whether the name in the file is a matrix or the magnitudes of a linear layer's adapter.
+/// Embeddings may have adapters too.
 bool is_matrix_of_lora(const std::string& name) {
-  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight") || is_magnitude(name);
 }
 
 /// Compares the config's r with the matrix's, before anything of that size is made.
 void require_rank(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t r,
                   const std::string& config_path) {
+  if (is_magnitude(entry.name)) return;
   const size_t side = entry.name.find(".lora_A.") != std::string::npos ? 0 : 1;
   if (entry.shape.size() == 2 && entry.shape[side] == r) return;
   throw UserError(fmt::format(
@@ -70,7 +87,19 @@ std::map<std::string, std::vector<int64_t>> wanted_shapes(const ModelConfig& con
   for (const ParameterSpec& matrix : lora_parameters_of(config.spec, shape)) {
     wanted[matrix.name] = matrix.shape;
   }
+  for (const ParameterSpec& parameter : parameters_of(config.spec)) {
+    if (shape.trains_whole(parameter)) wanted[parameter.name] = parameter.shape;
+  }
   return wanted;
+}
+
+/// Returns the names of the model's parameters that the adapter holds whole.
+std::set<std::string> whole_parameters(const ModelSpec& model, const LoraShape& shape) {
+  std::set<std::string> names;
+  for (const ParameterSpec& parameter : parameters_of(model)) {
+    if (shape.trains_whole(parameter)) names.insert(parameter.name);
+  }
+  return names;
 }
 
 /// The two matrices of a stack in the file.
@@ -118,7 +147,8 @@ void require_stack(const SafetensorsFile& file, const StackInFile& found, int64_
 
 /// The contents of an adapter's file.
 struct AdapterMatrices {
-  std::vector<std::pair<std::string, const SafetensorsEntry*>> by_name;  // of linear layers
+  // Of linear layers, and parameters that the adapter holds whole
+  std::vector<std::pair<std::string, const SafetensorsEntry*>> by_name;
   std::vector<StackInFile> stacks;
   std::set<std::string> modules;  // modules with an adapter
   std::set<ModelPart> parts;      // parts with an adapter
@@ -128,9 +158,11 @@ struct AdapterMatrices {
 /// target_modules may be a pattern. `stacks`: those of the adapter's config; must outlive the
 /// result.
 AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<StackedAdapter>& stacks,
-                            const ModelConfig& config, int64_t r, const std::string& config_path) {
+                            const ModelConfig& config, const LoraShape& shape,
+                            const std::string& config_path) {
   AdapterMatrices matrices;
   const ModelSpec& model = config.spec;
+  const std::set<std::string> whole = whole_parameters(model, shape);
   std::map<std::string, ModelPart> part_of;  // of each linear layer outside the language model
   if (model.vision) {
     for (const ParameterSpec& parameter : parameters_of(*model.vision, model.vision_unit())) {
@@ -145,6 +177,12 @@ AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<Stack
     if (name.starts_with(kPeftPrefix)) name.erase(0, kPeftPrefix.size());
     name = name_in_language_model(config, name);
     if (is_of_value_head(tensor.name) || take(matrices.stacks, name, tensor)) continue;
+    if (whole.contains(name)) {
+      require_floating(file, tensor);
+      matrices.by_name.emplace_back(std::move(name), &tensor);
+      continue;
+    }
+    if (is_second_copy(model, whole, name)) continue;
     const size_t part = name.rfind(".lora_");
     if (part == std::string::npos || !is_matrix_of_lora(name)) {
       refuse_tensor(file, tensor, name, model);
@@ -158,13 +196,13 @@ AdapterMatrices matrices_in(const SafetensorsFile& file, const std::vector<Stack
     const auto part_found = part_of.find(layer);
     matrices.parts.insert(part_found == part_of.end() ? ModelPart::kLanguage : part_found->second);
     require_floating(file, tensor);
-    require_rank(file, tensor, r, config_path);
+    require_rank(file, tensor, shape.r, config_path);
     matrices.by_name.emplace_back(std::move(name), &tensor);
   }
   std::erase_if(matrices.stacks,
                 [](const StackInFile& s) { return s.a == nullptr && s.b == nullptr; });
   for (const StackInFile& found : matrices.stacks) {
-    require_stack(file, found, r);
+    require_stack(file, found, shape.r);
     matrices.modules.insert(found.stack->module);
     matrices.parts.insert(ModelPart::kLanguage);
   }
@@ -177,26 +215,41 @@ void require_shapes(const SafetensorsFile& file, const AdapterMatrices& matrices
   for (const auto& [name, entry] : matrices.by_name) {
     const auto found = wanted.find(name);
     if (found == wanted.end() || entry->shape != found->second) {
+      const bool of_vocabulary = name == kEmbeddingName || name == kHeadName;
       throw UserError(fmt::format(
-          "{}: {} [{}] does not fit the model{}. The adapter and the model do not belong together.",
-          file.path(), name, fmt::join(entry->shape, ", "),
+          "{}: {} [{}] does not fit the model{}. {}", file.path(), name,
+          fmt::join(entry->shape, ", "),
           found == wanted.end()
               ? ""
-              : fmt::format(", which asks for [{}]", fmt::join(found->second, ", "))));
+              : fmt::format(", which asks for [{}]", fmt::join(found->second, ", ")),
+          of_vocabulary
+              ? "Give the add_tokens, add_special_tokens and resize_vocab of its training."
+              : "The adapter and the model do not belong together."));
     }
     wanted.erase(found);
   }
 }
 
-/// Throws where one of a layer's two matrices is missing. A layer may have no adapter at all.
-void require_both_matrices(const SafetensorsFile& file, const AdapterMatrices& matrices) {
+/// Throws where a part of a layer's adapter is missing: A, B, and magnitudes of a decomposed one;
+/// or a parameter that the adapter holds whole. A layer may have no adapter at all.
+void require_all_parts(const SafetensorsFile& file, const AdapterMatrices& matrices,
+                       const ModelSpec& model, const LoraShape& shape) {
   std::set<std::string> names;
   for (const auto& [name, entry] : matrices.by_name) names.insert(name);
+  for (const std::string& name : whole_parameters(model, shape)) {
+    if (names.erase(name) > 0) continue;
+    throw UserError(
+        fmt::format("{}: {} is missing, but modules_to_save in the adapter's config names it.",
+                    file.path(), name));
+  }
   for (const std::string& name : names) {
-    std::string other = name;
-    other[other.rfind(".lora_") + 6] = name.find(".lora_A.") == std::string::npos ? 'A' : 'B';
-    if (names.contains(other)) continue;
-    throw UserError(fmt::format("{}: {} is there, but {} is not.", file.path(), name, other));
+    const std::string linear = name.substr(0, name.rfind(".lora_"));
+    std::vector<std::string> parts{lora_a_name(linear), lora_b_name(linear)};
+    if (shape.decomposed) parts.push_back(lora_magnitude_name(linear));
+    for (const std::string& part : parts) {
+      if (names.contains(part)) continue;
+      throw UserError(fmt::format("{}: {} is there, but {} is not.", file.path(), name, part));
+    }
   }
   if (names.empty() && matrices.stacks.empty()) {
     throw UserError(fmt::format("{} holds no adapter.", file.path()));
@@ -222,11 +275,11 @@ std::vector<NamedTensor> read_adapter_matrices(const SafetensorsFile& file,
                                                const std::vector<StackedAdapter>& stacks,
                                                const ModelConfig& config,
                                                const std::string& config_path, LoraShape& shape) {
-  const AdapterMatrices matrices = matrices_in(file, stacks, config, shape.r, config_path);
+  const AdapterMatrices matrices = matrices_in(file, stacks, config, shape, config_path);
   shape.modules.insert(matrices.modules.begin(), matrices.modules.end());
   if (!matrices.parts.empty()) shape.parts = matrices.parts;
   require_shapes(file, matrices, wanted_shapes(config, shape));
-  require_both_matrices(file, matrices);
+  require_all_parts(file, matrices, config.spec, shape);
   std::vector<NamedTensor> read;
   for (const auto& [name, entry] : matrices.by_name) {
     read.push_back({name, file.read(*entry, at::kFloat)});

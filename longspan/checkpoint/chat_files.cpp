@@ -14,6 +14,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/numbers.h"
 #include "longspan/models/composite.h"
+#include "longspan/text/tokenizer.h"
 
 namespace longspan {
 namespace {
@@ -123,6 +124,12 @@ void write_chat(const std::string& folder, const SavedChat& chat) {
       config.write();
     }
   }
+}
+
+void write_added_tokens(const std::string& folder, const AddedTokens& added) {
+  const fs::path path = fs::path(folder) / "tokenizer.json";
+  if (added.empty() || !is_there(path.string())) return;
+  write_file_atomically(path.string(), Tokenizer::load(folder, added).file_text());
 }
 
 }  // namespace longspan

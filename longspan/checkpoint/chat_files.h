@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "longspan/text/added_tokens.h"
 #include "longspan/text/saved_chat.h"
 
 namespace longspan {
@@ -17,5 +18,8 @@ namespace longspan {
 /// Does not change pad_token_id in config.json: transformers computes no gradient for the embedding
 /// of the token that this key names.
 void write_chat(const std::string& folder, const SavedChat& chat);
+
+/// Writes the tokens into a folder's tokenizer.json, if the folder has that file. Throws UserError.
+void write_added_tokens(const std::string& folder, const AddedTokens& added);
 
 }  // namespace longspan

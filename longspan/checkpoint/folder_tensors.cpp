@@ -12,8 +12,7 @@
 #include <utility>
 
 #include "longspan/base/user_error.h"
-#include "longspan/checkpoint/fp8_blocks.h"
-#include "longspan/checkpoint/mxfp4.h"
+#include "longspan/checkpoint/wanted_tensors.h"
 #include "longspan/checkpoint/weight_files.h"
 #include "longspan/input/input_file.h"
 #include "longspan/models/composite.h"
@@ -152,129 +151,25 @@ void require_layers(const std::string& folder, const ModelConfig& config,
       folder, config.spec.num_layers, counted(std::ssize(layers), "layer")));
 }
 
-/// A parameter's place in a tensor.
-struct Part {
-  std::string name;            // of the tensor, in the language model
-  std::vector<int64_t> shape;  // of the whole tensor
-  int64_t begin;               // the parameter's first number
-};
-
-/// A tensor from which a parameter is read: its name in the language model, its shape and its
-/// contents.
-struct WantedTensor {
-  enum class Holds { kNumbers, kBytesOfMxfp4, kFp8 };
-  std::string name;
-  std::vector<int64_t> shape;
-  Holds holds = Holds::kNumbers;
-};
-
-/// One tensor, or the tensors of quantized numbers: the numbers and their scales.
-struct WantedTensors {
-  std::vector<WantedTensor> tensors;
-  StoredNumbers stored;
-};
-
-/// Returns the parameter's place by its spec.
-Part part_of(const ParameterSpec& parameter, bool tied,
-             const std::map<std::string, Place>& places) {
-  if (const auto& stack = parameter.stored_in_stack;
-      stack && places.contains(stack->tensor) && !places.contains(parameter.stored_as)) {
-    return {stack->tensor, stack->shape, stack->begin};
+/// Returns the names of biases of zeros that linear layers in 4 bits have beside config.json:
+/// AutoGPTQ saved one for each of Llama's.
+std::vector<std::string> biases_of_zeros(FolderTensors& tensors, const ModelConfig& config) {
+  std::vector<std::string> names;
+  if (config.stored.four_bits() == nullptr) return names;
+  std::set<std::string> own;
+  for (const ParameterSpec& parameter : parameters_of(config.spec)) own.insert(parameter.stored_as);
+  for (const auto& [name, place] : tensors.places) {
+    const std::string linear = name.substr(0, name.rfind('.'));
+    if (own.contains(name) || !tensors.places.contains(linear + std::string(kQweightEnding)))
+      continue;
+    const StoredTensor bias = tensors.headers.find(place);
+    if (bias.entry == nullptr || bias.entry->shape.size() != 1) continue;
+    if (!has_plain_numbers(bias.entry->dtype)) continue;
+    if (bias.file->read(*bias.entry, at::kFloat).count_nonzero().item<int64_t>() == 0) {
+      names.push_back(name);
+    }
   }
-  // Where the head is tied, files may hold the embedding by either name.
-  if (tied && parameter.stored_as == kEmbeddingName && !places.contains(kEmbeddingName) &&
-      places.contains(kHeadName)) {
-    return {kHeadName, stored_shape(parameter), begin_in_stored(parameter)};
-  }
-  return {parameter.stored_as, stored_shape(parameter), begin_in_stored(parameter)};
-}
-
-/// Returns MXFP4's blocks and scales, where the files have one of them and not the matrix.
-std::optional<WantedTensors> wanted_of_mxfp4(const ParameterSpec& spec, const Part& part,
-                                             const ModelConfig& config,
-                                             const std::map<std::string, Place>& places) {
-  const std::string blocks = part.name + "_blocks", scales = part.name + "_scales";
-  const bool may_be = spec.stored_part && spec.stored_part->stacked && spec.shape.size() == 2;
-  if (!may_be || places.contains(part.name) ||
-      !(places.contains(blocks) || places.contains(scales))) {
-    return std::nullopt;
-  }
-  using enum WantedTensor::Holds;
-  const int64_t count = spec.stored_part->num_rows;
-  return WantedTensors{
-      {{blocks, mxfp4_blocks_shape(count, spec.shape[0], spec.shape[1]), kBytesOfMxfp4},
-       {scales, mxfp4_scales_shape(count, spec.shape[0], spec.shape[1]), kBytesOfMxfp4}},
-      config.stored};
-}
-
-/// Returns a matrix in fp8 and its scales, where the files have scales.
-std::optional<WantedTensors> wanted_of_fp8(const ParameterSpec& spec, const Part& part,
-                                           const ModelConfig& config,
-                                           const std::map<std::string, Place>& places) {
-  const std::string scales = part.name + kFp8Scales;
-  if (spec.shape.size() != 2 || part.shape != spec.shape || !places.contains(scales)) {
-    return std::nullopt;
-  }
-  const StoredNumbers& stored = config.stored;
-  return WantedTensors{{{part.name, part.shape, WantedTensor::Holds::kFp8},
-                        {scales, fp8_scales_shape(spec.shape[0], spec.shape[1], stored.block_rows,
-                                                  stored.block_columns)}},
-                       stored};
-}
-
-/// Returns the tensors that may hold a parameter: its numbers, or the quantized form that
-/// config.json names.
-WantedTensors wanted_tensors(const ParameterSpec& spec, const Part& part, const ModelConfig& config,
-                             const std::map<std::string, Place>& places) {
-  std::optional<WantedTensors> quantized;
-  switch (config.stored.format) {
-    case StoredNumbers::Format::kPlain:
-      break;
-    case StoredNumbers::Format::kMxfp4:
-      quantized = wanted_of_mxfp4(spec, part, config, places);
-      break;
-    case StoredNumbers::Format::kFp8:
-      quantized = wanted_of_fp8(spec, part, config, places);
-      break;
-  }
-  return quantized.value_or(WantedTensors{{{part.name, part.shape}}, {}});
-}
-
-/// Whether the tensor holds the matrices of which the parameter is a part as transposes. Where both
-/// shapes are the same, it holds them as they are, as in transformers.
-bool holds_transposes(const ParameterSpec& parameter, const StoredTensor& found) {
-  if (!parameter.stored_part || parameter.stored_part->num_matrices == 0) return false;
-  std::vector<int64_t> shape = stored_shape(parameter);
-  if (found.entry->shape == shape) return false;
-  std::swap(shape.at(1), shape.at(2));
-  return found.entry->shape == shape;
-}
-
-void require_shape_and_dtype(const WantedTensor& wanted, const StoredTensor& found) {
-  const auto& [file, entry] = found;
-  if (entry->shape != wanted.shape) {
-    throw UserError(fmt::format(
-        "{}: {} has shape [{}] but config.json asks for [{}]. The weights and the config do not "
-        "belong together.",
-        file->path(), entry->name, fmt::join(entry->shape, ", "), fmt::join(wanted.shape, ", ")));
-  }
-  const char* const dtype = safetensors_name(entry->dtype);
-  switch (wanted.holds) {
-    case WantedTensor::Holds::kBytesOfMxfp4:
-      if (entry->dtype == at::kByte) return;
-      throw UserError(fmt::format("{}: {} holds {} numbers, but MXFP4 is stored as bytes (U8).",
-                                  file->path(), entry->name, dtype));
-    case WantedTensor::Holds::kFp8:
-      if (entry->dtype == at::kFloat8_e4m3fn) return;
-      throw UserError(fmt::format(
-          "{}: {} holds {} numbers, but its scales {}{} are those of an fp8 tensor (F8_E4M3).",
-          file->path(), entry->name, dtype, entry->name, kFp8Scales));
-    case WantedTensor::Holds::kNumbers:
-      if (has_plain_numbers(entry->dtype)) return;
-      throw UserError(fmt::format(
-          "{}: {} holds {} numbers; quantized checkpoints cannot be trained. Use the original one.",
-          file->path(), entry->name, dtype));
-  }
+  return names;
 }
 
 }  // namespace
@@ -289,10 +184,12 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
   for (const auto& [name, place] : places) {
     if (!why_left_out(spec, name)) unexpected.insert(name);
   }
+  for (const std::string& name : biases_of_zeros(tensors, config)) unexpected.erase(name);
+  const auto has = [&known = places](const std::string& name) { return known.contains(name); };
   std::vector<std::string> missing;
   for (const ParameterSpec& parameter : parameters_of(spec)) {
-    const Part part = part_of(parameter, spec.tied_head, places);
-    const WantedTensors of_parameter = wanted_tensors(parameter, part, config, places);
+    const TensorPart part = part_of(parameter, spec.tied_head, has);
+    const WantedTensors of_parameter = wanted_tensors(parameter, part, config, has);
     StoredParameter stored{.spec = parameter,
                            .numbers = {},
                            .begin = part.begin,
@@ -314,7 +211,7 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
       stored.turned = holds_transposes(parameter, found);
       if (stored.turned) std::swap(wanted.shape.at(1), wanted.shape.at(2));
       require_shape_and_dtype(wanted, found);
-      (stored.numbers.entry == nullptr ? stored.numbers : stored.scales) = found;
+      stored.*wanted.place = found;
     }
     listing.push_back(std::move(stored));
   }
@@ -340,7 +237,11 @@ std::vector<StoredParameter> find_parameters(const std::string& folder, const Mo
 
 std::map<LeftOut, int64_t> left_out_tensors(const std::string& folder, const ModelConfig& config) {
   std::map<LeftOut, int64_t> counts;
-  const std::map<std::string, Place> places = tensors_of(folder, config).places;
+  FolderTensors tensors = tensors_of(folder, config);
+  const auto& places = tensors.places;
+  if (const size_t count = biases_of_zeros(tensors, config).size(); count > 0) {
+    counts[LeftOut::kZeroBias] = static_cast<int64_t>(count);
+  }
   for (const auto& [name, place] : places) {
     if (const std::optional<LeftOut> why = why_left_out(config.spec, name)) ++counts[*why];
   }

@@ -126,8 +126,16 @@ std::vector<ParameterSource> parameter_sources(const std::string& folder, const 
   std::vector<ParameterSource> sources;
   for (const StoredParameter& found : find_parameters(folder, config)) {
     const at::ScalarType held = stored_dtype(found.spec, dtype);
-    sources.push_back(
-        {found.spec, held, /*trained=*/false, [found, held] { return found.read(held); }});
+    ParameterMaker make = [found, held] { return found.read(held); };
+    if (found.holds_runs()) {
+      make = {make, [found, held](int64_t begin, int64_t end) {
+                return found.read_run(begin, end, held);
+              }};
+    }
+    sources.push_back({found.spec, held, /*trained=*/false, std::move(make)});
+    if (found.stored.format == StoredNumbers::Format::kGrouped) {
+      sources.back().make_packed = [found] { return found.read_packed(); };
+    }
   }
   return sources;
 }

@@ -7,6 +7,7 @@
 #include "longspan/memory/counting_allocator.h"
 #include "longspan/models/model_config.h"
 #include "longspan/models/parameter_count.h"
+#include "longspan/testing/bytes_read.h"
 #include "longspan/testing/parameter_specs.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
@@ -55,6 +56,24 @@ TEST_CASE("model folder: layers and sizes are those of the weights before anythi
   config.spec.vocab_size = 1 << 30;
   CHECK(complaint(config).find("[1000, 64] but config.json asks for [1073741824, 64]") !=
         std::string::npos);
+}
+
+TEST_CASE("model folder: runs of a parameter are those of the whole, and only they are read") {
+  const testing::TemporaryFolder folder;
+  ModelConfig config = small_model().config();
+  config.json = R"({"model_type": "qwen2"})";
+  save_model_folder(folder.path, config, random_parameters(config, 1, at::kFloat), at::kFloat, "");
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const ParameterSource& source : parameter_sources(folder.path, config, dtype)) {
+      const at::Tensor whole = source.make().flatten();
+      const int64_t begin = whole.numel() / 3, end = whole.numel() - 1;
+      CHECK(at::equal(source.make.run(begin, end), whole.slice(0, begin, end)));
+      if (const auto before = testing::bytes_read()) {
+        source.make.run(begin, begin + 10);
+        CHECK(*testing::bytes_read() - *before < 10 * 4 + testing::kOwnBytes);
+      }
+    }
+  }
 }
 
 TEST_CASE("parameter count: that of the list, or refused") {

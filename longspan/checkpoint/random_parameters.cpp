@@ -6,6 +6,7 @@
 
 #include "longspan/base/fnv1a.h"
 #include "longspan/checkpoint/model_folder.h"
+#include "longspan/checkpoint/random_values.h"
 
 namespace longspan {
 namespace {
@@ -18,6 +19,10 @@ uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
 }
+
+}  // namespace
+
+uint64_t random_key(uint64_t seed, const std::string& name) { return mix(mix(seed) ^ fnv1a(name)); }
 
 void fill_normal(at::Tensor& tensor, uint64_t key, double standard_deviation) {
   float* data = tensor.data_ptr<float>();
@@ -35,6 +40,8 @@ void fill_normal(at::Tensor& tensor, uint64_t key, double standard_deviation) {
     }
   });
 }
+
+namespace {
 
 void fill_uniform(at::Tensor& tensor, uint64_t key, double low, double high) {
   float* data = tensor.data_ptr<float>();
@@ -73,7 +80,7 @@ std::vector<NamedTensor> random_parameters(const ModelConfig& config, uint64_t s
                                            at::ScalarType dtype) {
   std::vector<NamedTensor> parameters;
   for (const ParameterSpec& parameter : parameters_of(config.spec)) {
-    const uint64_t key = mix(mix(seed) ^ fnv1a(parameter.name));
+    const uint64_t key = random_key(seed, parameter.name);
     const at::Tensor values = new_values(parameter, key);
     parameters.push_back({parameter.name, values.to(stored_dtype(parameter, dtype))});
   }

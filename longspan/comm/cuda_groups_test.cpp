@@ -23,7 +23,8 @@ namespace {
 TEST_CASE("cuda groups: NCCL connects at once and is shut down") {
   if (!testing::has_gpu()) return;
   for (int time = 0; time < 2; ++time) {
-    const auto backend = load_cuda().make_backend(c10::make_intrusive<c10d::HashStore>(), 0, 1, 60);
+    const auto backend =
+        load_cuda().make_backend(c10::make_intrusive<c10d::HashStore>(), 0, 1, 60, nullptr, 0);
     std::vector<at::Tensor> x{at::full({1000}, 3.0, at::TensorOptions(at::kCUDA))};
     backend->allreduce(x)->wait();
     CHECK(x[0].sum().item<double>() == 3000);
@@ -40,8 +41,8 @@ std::vector<std::string> on_two_gpus(const std::function<void(const Group& group
     ranks.emplace_back([&, rank] {
       try {
         load_cuda().set_device(rank);
-        const Group group = group_over(load_cuda().make_backend(store, rank, 2, 60), "sequence",
-                                       traits_of(Link::kNccl));
+        const Group group = group_over(load_cuda().make_backend(store, rank, 2, 60, nullptr, 0),
+                                       "sequence", traits_of(Link::kNccl));
         body(group);
         group.shut_down();
       } catch (const std::exception& error) {

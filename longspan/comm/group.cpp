@@ -5,61 +5,19 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <string_view>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "longspan/comm/backend.h"
+#include "longspan/comm/backend_calls.h"
 #include "longspan/comm/link.h"
 #include "longspan/memory/transfer.h"
 #include "longspan/rendezvous/communication_error.h"
 
 namespace longspan {
 namespace {
-
-// Views data of any dtype as [rows, bytes of a row]. Gloo supports few dtypes, and moving data
-// needs none.
-at::Tensor as_byte_rows(const at::Tensor& contiguous, int64_t row_bytes) {
-  return contiguous.view({-1}).view(at::kByte).view(
-      {static_cast<int64_t>(contiguous.nbytes()) / row_bytes, row_bytes});
-}
-
-at::Tensor as_bytes(const at::Tensor& contiguous) { return contiguous.view({-1}).view(at::kByte); }
-
-// torch renamed these two before 2.15. Both names are supported.
-template <typename Backend>
-auto start_all_to_all(Backend& backend, at::Tensor& output, at::Tensor& input,
-                      std::vector<int64_t>& output_rows, std::vector<int64_t>& input_rows) {
-  if constexpr (requires { backend.all_to_all_single(output, input, output_rows, input_rows); }) {
-    return backend.all_to_all_single(output, input, output_rows, input_rows);
-  } else {
-    return backend.alltoall_base(output, input, output_rows, input_rows);
-  }
-}
-
-template <typename Backend>
-auto start_all_gather(Backend& backend, at::Tensor& output, at::Tensor& input) {
-  if constexpr (requires { backend.all_gather_single(output, input); }) {
-    return backend.all_gather_single(output, input);
-  } else {
-    return backend._allgather_base(output, input);
-  }
-}
-
-/// Waits until a backend that releases tensors late (LinkTraits::lets_go_late) has released a
-/// collective's tensors, so that memory use is as the caller expects. On a busy machine the release
-/// may come after the next allocation. Giving up changes no result.
-void await_letting_go(const c10::intrusive_ptr<c10d::Work>& work) {
-  constexpr std::chrono::milliseconds kPatience{20};
-  constexpr std::chrono::microseconds kNap{20};
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (work.use_count() > 1 && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(kNap);
-  }
-}
 
 Pending done(std::vector<at::Tensor> tensors) {
   return Pending([tensors = std::move(tensors)] { return tensors; });
@@ -70,9 +28,8 @@ Pending done(std::vector<at::Tensor> tensors) {
 class Group::Impl {
  public:
   Impl(c10::intrusive_ptr<c10d::Backend> backend, std::string name, const LinkTraits& link,
-       CollectiveCounts::Counter num_started)
-      : num_started_(num_started ? std::move(num_started)
-                                 : std::make_shared<std::atomic<int64_t>>(0)),
+       CollectiveCounts::Counter counter)
+      : counter_(counter ? std::move(counter) : std::make_shared<GroupCounter>()),
         backend_(std::move(backend)),
         name_(std::move(name)),
         link_(link),
@@ -117,7 +74,7 @@ class Group::Impl {
   /// The same for a start. Counts before it starts, since a start may itself wait for the peers.
   template <typename Step>
   auto started(const char* collective, Step step) -> decltype(step()) {
-    ++*num_started_;
+    ++counter_->started;
     return guarded(collective, std::move(step));
   }
 
@@ -132,7 +89,11 @@ class Group::Impl {
     return Pending([self, collective, works = std::move(works), inputs = std::move(inputs),
                     outputs = std::move(outputs), arrivals = std::move(arrivals)]() mutable {
       self->guarded(collective, [&] {
-        for (auto& work : works) work->wait();
+        const std::vector<at::Tensor>& known = inputs.empty() ? outputs : inputs;
+        const bool on_stream = self->link_.waits_for_none && !known.empty();
+        self->counter_->waits.measure(on_stream ? known[0].device().type() : at::kCPU, [&] {
+          for (auto& work : works) work->wait();
+        });
       });
       if (self->link_.lets_go_late) {
         for (const auto& work : works) await_letting_go(work);
@@ -147,7 +108,7 @@ class Group::Impl {
     });
   }
 
-  CollectiveCounts::Counter num_started_;
+  CollectiveCounts::Counter counter_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
   const LinkTraits& link_;
@@ -159,9 +120,9 @@ class Group::Impl {
 };
 
 Group group_over(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                 const LinkTraits& link, CollectiveCounts::Counter num_started) {
-  return Group(std::make_shared<Group::Impl>(std::move(backend), std::move(name), link,
-                                             std::move(num_started)));
+                 const LinkTraits& link, CollectiveCounts::Counter counter) {
+  return Group(
+      std::make_shared<Group::Impl>(std::move(backend), std::move(name), link, std::move(counter)));
 }
 
 void Group::shut_down() const {
@@ -263,19 +224,38 @@ Pending Group::all_gather(const at::Tensor& x) const {
 
 Pending Group::reduce_scatter(const at::Tensor& x) const {
   if (size() == 1) return done({x});
-  // All-to-all, then a sum in rank order: a ring's bytes, one rounding for bf16, bit-reproducible.
+  const at::ScalarType dtype = x.scalar_type(), accumulate = dtype_of_sums(dtype);
+  if (impl_->link_.scatters_sums) {
+    TORCH_CHECK(x.size(0) % size() == 0, "reduce_scatter: ", x.size(0), " rows for ", size(),
+                " ranks");
+    at::Tensor input = x.to(accumulate).contiguous();
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape[0] /= size();
+    at::Tensor output = at::empty(shape, input.options());
+    if (output.numel() == 0) return done({output.to(dtype)});
+    impl_->reduce_scatter_ += static_cast<int64_t>(output.nbytes()) * (size() - 1);
+    auto work = impl_->started(
+        "reduce_scatter", [&] { return start_reduce_scatter(*impl_->backend_, output, input); });
+    Pending sum = Impl::pending(impl_, "reduce_scatter", {work}, {input}, {output});
+    return Pending([sum, dtype]() mutable { return std::vector{sum.wait().to(dtype)}; });
+  }
+  // All-to-all, then a sum in rank order: one rounding for bf16, and bits that do not depend on the
+  // ranks' places.
   const int64_t before = impl_->all_to_all_;
   Pending exchange = all_to_all(x);
   impl_->reduce_scatter_ += impl_->all_to_all_.exchange(before) - before;
-  return Pending([self = *this, exchange, dtype = x.scalar_type()]() mutable {
+  return Pending([self = *this, exchange, dtype, accumulate]() mutable {
     at::Tensor parts = exchange.wait();
     std::vector<int64_t> shape = parts.sizes().vec();
     shape[0] /= self.size();
     shape.insert(shape.begin(), self.size());
-    const at::ScalarType accumulate = dtype == at::kBFloat16 ? at::kFloat : dtype;
     return std::vector<at::Tensor>{
         parts.view(shape).sum(at::IntArrayRef{0}, false, accumulate).to(dtype)};
   });
+}
+
+bool Group::scatters_in_place(at::ScalarType dtype) const {
+  return impl_ && impl_->link_.scatters_sums && dtype_of_sums(dtype) == dtype;
 }
 
 Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const {
@@ -311,8 +291,7 @@ Pending Group::shift(const std::vector<at::Tensor>& tensors, int distance) const
 Pending Group::sum_async_(at::Tensor x) const {
   if (size() == 1 || x.numel() == 0) return done({x});
   // Gloo does not sum bf16, and fp32 is more precise.
-  const bool widen = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
-  at::Tensor work_on = widen ? x.to(at::kFloat).contiguous() : x.contiguous();
+  at::Tensor work_on = x.to(dtype_of_sums(x.scalar_type())).contiguous();
   impl_->sum_ += 2 * static_cast<int64_t>(work_on.nbytes()) * (size() - 1) / size();
   const at::Tensor summed = impl_->outgoing(work_on);
   std::vector<at::Tensor> tensors{summed};

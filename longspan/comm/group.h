@@ -37,6 +37,7 @@ struct Traffic {
 enum class Link {
   kGloo,             // tensors on the CPU
   kNccl,             // tensors on CUDA, one process for each GPU
+  kNcclByExchange,   // as kNccl, but reduce_scatter() sums in the order of ranks
   kGlooThroughHost,  // CUDA tensors copied to the host and back: processes share a GPU
 };
 
@@ -71,8 +72,12 @@ class Group {
                    int num_slots) const;
   /// Concatenates all ranks' x (equal shapes) along dim 0.
   Pending all_gather(const at::Tensor& x) const;
-  /// Sums x over ranks. Returns this rank's equal part along dim 0.
+  /// Sums x over ranks. Returns this rank's equal part along dim 0. kNccl: by NCCL's reduce-scatter
+  /// in fp32 or higher, whose order of sums depends on the ranks and their machines. Other links:
+  /// an all-to-all, and a sum in the order of ranks.
   Pending reduce_scatter(const at::Tensor& x) const;
+  /// Whether reduce_scatter() of this dtype takes no memory besides x and the result.
+  bool scatters_in_place(at::ScalarType dtype) const;
   /// Sends these tensors to rank + distance, and receives tensors of the same shapes from rank -
   /// distance (both modulo size).
   Pending shift(const std::vector<at::Tensor>& tensors, int distance = 1) const;

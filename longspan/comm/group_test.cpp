@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "longspan/comm/differentiable.h"
 #include "longspan/comm/link.h"
@@ -175,6 +177,26 @@ TEST_CASE("group: a rank that fails ends the others, and its own error is report
   REQUIRE(messages.size() == 2);
   CHECK(messages[0].find("of 3 of the world group: all_to_all did not finish") !=
         std::string::npos);
+}
+
+TEST_CASE("group: waits for a rank that comes late are measured") {
+  constexpr std::chrono::milliseconds kLate{400};
+  std::atomic<bool> waits{false};
+  double waited[2] = {};
+  run_ranks(2, [&](const Mesh& mesh) {
+    const double before = mesh.collectives->waited_seconds();
+    if (mesh.world.rank() == 1) {
+      while (!waits) std::this_thread::yield();
+      std::this_thread::sleep_for(kLate);
+    }
+    Pending sum = mesh.world.all_to_all(at::ones({2}));
+    waits = true;
+    sum.wait();
+    waited[mesh.world.rank()] = mesh.collectives->waited_seconds() - before;
+  });
+  // A busy machine shortens the wait of rank 0, which begins after `waits`.
+  CHECK(waited[0] > 0.1);
+  CHECK(waited[1] >= 0.0);
 }
 
 // Algorithm 2 of the Plug & Play SP paper: w = 1, x = 2 on rank 0 and 3 on rank 1, y = sum over

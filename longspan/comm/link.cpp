@@ -47,7 +47,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_beside_nccl(const GroupPlace& place)
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const GroupPlace& place) {
   return load_cuda().make_backend(place.store, place.rank, place.size,
-                                  place.timeout_seconds + kNcclGraceSeconds);
+                                  place.timeout_seconds + kNcclGraceSeconds,
+                                  place.whole == nullptr ? nullptr : *place.whole, place.color);
 }
 
 constexpr LinkTraits gloo_traits(
@@ -67,17 +68,23 @@ constexpr LinkTraits gloo_traits(
 constexpr LinkTraits kGlooTraits = gloo_traits(/*copies=*/false);
 constexpr LinkTraits kGlooThroughHostTraits = gloo_traits(/*copies=*/true);
 constexpr LinkTraits kGlooBesideNcclTraits = gloo_traits(/*copies=*/false, make_gloo_beside_nccl);
-constexpr LinkTraits kNcclTraits{.device = gpus,
-                                 .copies = false,
-                                 .coalesces = true,
-                                 .ends_with_peers = true,
-                                 .waits_for_none = true,
-                                 .lets_go_late = false,
-                                 .time_to_meet = kTimeToMeetOnGpus,
-                                 .reason_of = reason_in_all_lines,
-                                 .prepare_threads = on_this_threads_gpu,
-                                 .make_backend = make_nccl,
-                                 .of_hosts = &kGlooBesideNcclTraits};
+constexpr LinkTraits nccl_traits(bool scatters_sums) {
+  return {.device = gpus,
+          .copies = false,
+          .coalesces = true,
+          .ends_with_peers = true,
+          .waits_for_none = true,
+          .lets_go_late = false,
+          .time_to_meet = kTimeToMeetOnGpus,
+          .reason_of = reason_in_all_lines,
+          .prepare_threads = on_this_threads_gpu,
+          .make_backend = make_nccl,
+          .of_hosts = &kGlooBesideNcclTraits,
+          .scatters_sums = scatters_sums};
+}
+
+constexpr LinkTraits kNcclTraits = nccl_traits(/*scatters_sums=*/true);
+constexpr LinkTraits kNcclByExchangeTraits = nccl_traits(/*scatters_sums=*/false);
 
 }  // namespace
 
@@ -87,6 +94,8 @@ const LinkTraits& traits_of(Link link) {
       return kGlooTraits;
     case Link::kNccl:
       return kNcclTraits;
+    case Link::kNcclByExchange:
+      return kNcclByExchangeTraits;
     case Link::kGlooThroughHost:
       return kGlooThroughHostTraits;
   }

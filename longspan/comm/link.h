@@ -27,6 +27,11 @@ struct GroupPlace {
   int64_t timeout_seconds;  // of a collective
   std::string host;         // this machine's address
   std::string interfaces;   // network interfaces, used instead of `host`; empty: none
+  /// A group's backend whose ranks all make one of several groups at the same time, and the number
+  /// of this group among them. NCCL splits it, which takes no questions to the store. Null: the
+  /// group is made by itself. Only make_backend() uses the pointer.
+  const c10::intrusive_ptr<c10d::Backend>* whole = nullptr;
+  int color = 0;
 };
 
 struct LinkTraits {
@@ -36,7 +41,8 @@ struct LinkTraits {
   bool ends_with_peers;         // the backend's destructor waits for its peers, even for dead peers
   bool waits_for_none;          // no collective blocks the host, so an error comes from this rank
   bool lets_go_late;  // the backend holds tensors for a moment after a collective has ended
-  std::chrono::seconds time_to_meet;  // extra time to connect, after all ranks have arrived
+  /// Time beyond patience_to_meet(): for all ranks to come, and then for each group to connect.
+  std::chrono::seconds time_to_meet;
   std::string (&reason_of)(const std::exception& error);  // the useful part of a message
   /// Called on the run's thread. Returns a function that another thread calls before it makes a
   /// backend.
@@ -45,6 +51,8 @@ struct LinkTraits {
   /// The link of the additional group for CPU tensors (Mesh::data_hosts). Null: this link carries
   /// CPU tensors itself.
   const LinkTraits* of_hosts = nullptr;
+  /// The backend's own reduce-scatter sums; otherwise all-to-alls in its place.
+  bool scatters_sums = false;
 };
 
 const LinkTraits& traits_of(Link link);

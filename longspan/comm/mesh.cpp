@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
 #include "longspan/base/user_error.h"
 #include "longspan/comm/backend.h"
@@ -58,8 +59,17 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
 
-// Returns the first address of this machine that others can reach; "" where there is none.
+// Addresses that no machine has (RFC 5737, RFC 3849), on whose way the default route lies.
+constexpr const char* kElsewhere[] = {"192.0.2.1", "2001:db8::1"};
+
+// Returns the address of this machine on the default route. Without such a route, returns the
+// address of the first interface that others may reach; "" where there is none. The first interface
+// may belong to containers (docker0), which only this machine can reach.
 std::string outside_address() {
+  for (const char* elsewhere : kElsewhere) {
+    std::string routed = local_address_towards(elsewhere, /*port=*/9);
+    if (!routed.empty() && !is_loopback(routed)) return routed;
+  }
   ifaddrs* interfaces = nullptr;
   std::string address;
   if (getifaddrs(&interfaces) != 0) return address;
@@ -75,6 +85,8 @@ std::string outside_address() {
   freeifaddrs(interfaces);
   return address;
 }
+
+}  // namespace
 
 Group Mesh::* member_of(GroupKind kind) {
   switch (kind) {
@@ -109,8 +121,6 @@ Group Mesh::* member_of(GroupKind kind) {
   __builtin_unreachable();
 }
 
-}  // namespace
-
 std::string own_address(const Rendezvous& where) {
   std::string address = local_address_towards(where.master_address, where.master_port);
   if (address.empty() || is_loopback(address)) {
@@ -120,36 +130,49 @@ std::string own_address(const Rendezvous& where) {
   return address.empty() ? "127.0.0.1" : address;
 }
 
-void require_one_plan(c10d::Store& store, int own_rank, int size, const ParallelPlan& plan) {
-  const std::string mine =
-      fmt::format("{} processes, {} by {} of {}", plan.world_size, plan.sequence_size,
-                  describe_method(plan), plan.ulysses_size);
-  const auto keys_of = [&](const char* what) {
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < size; ++rank) {
-      keys.push_back(fmt::format("{}{}", what, rank));
-    }
-    return keys;
+void require_one_plan(c10d::Store& store, int own_rank, int size, const ParallelPlan& plan,
+                      const LinkTraits& link) {
+  const auto text_of = [&](const std::string& key) {  // waits for the key
+    const std::vector<uint8_t> bytes = store.get(key);
+    return std::string(bytes.begin(), bytes.end());
   };
-  store.set(fmt::format("plan{}", own_rank), std::vector<uint8_t>(mine.begin(), mine.end()));
-  const std::vector<std::vector<uint8_t>> plans = store.multiGet(keys_of("plan"));
-  const auto other = std::ranges::find_if(plans, [&](const auto& p) { return p != plans[0]; });
-  if (other == plans.end()) return;
+  // Returns true on the last rank that arrives at this point.
+  const auto is_last_at = [&](const char* point) { return store.add(point, 1) == size; };
+  const std::string mine = fmt::format(
+      "{} processes, {} by {} of {}, shards of {}, experts on {}, {}", plan.world_size,
+      plan.sequence_size, describe_method(plan), plan.ulysses_size, plan.shard_size,
+      plan.expert_parallel_size, c10::DeviceTypeName(link.device(), /*lower_case=*/true));
+  if (own_rank == 0) put_text(store, "plan", mine);
+  const std::string first = text_of("plan");
+  if (mine != first) {
+    put_text(store, fmt::format("other{}", store.add("others", 1)),
+             fmt::format("{} {}", own_rank, mine));
+  }
+  if (is_last_at("compared")) {
+    std::pair<int, std::string> lowest{size, ""};  // of the ranks with another plan
+    for (int64_t i = store.add("others", 0); i > 0; --i) {
+      const std::string other = text_of(fmt::format("other{}", i));
+      const size_t end = other.find(' ');
+      lowest = std::min(lowest, {std::stoi(other.substr(0, end)), other.substr(end + 1)});
+    }
+    put_text(store, "difference",
+             lowest.first == size ? "" : fmt::format("rank {}: {}", lowest.first, lowest.second));
+  }
+  const std::string difference = text_of("difference");
+  if (difference.empty()) return;
   // Rank 0 may serve the store, and must not end before all have read.
-  const std::vector<std::string> read = keys_of("read_plans");
-  store.set(read[own_rank], std::vector<uint8_t>{1});
+  if (is_last_at("read")) put_text(store, "all_have_read", "");
   if (own_rank == 0) {
     try {
-      store.wait(read, std::chrono::seconds(5));
+      store.wait({"all_have_read"}, std::chrono::seconds(5));
     } catch (const std::exception&) {  // a rank has ended, with the same message as this one
     }
   }
   throw UserError(fmt::format(
-      "The ranks would share rows in different ways: rank 0: {}; rank {}: {}. Start as many "
-      "processes on each machine, or set sequence_parallel_mode (and, for {}, its degrees).",
-      std::string(plans[0].begin(), plans[0].end()), other - plans.begin(),
-      std::string(other->begin(), other->end()),
-      names_of(methods_that_take(kUlyssesDegree), " and ")));
+      "The ranks would share rows in different ways: rank 0: {}; {}. Start as many processes on "
+      "each machine, with the same configuration, or set sequence_parallel_mode (and, for {}, its "
+      "degrees), zero_shard_size and device.",
+      first, difference, names_of(methods_that_take(kUlyssesDegree), " and ")));
 }
 
 Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const LinkTraits& link) {
@@ -163,6 +186,7 @@ Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const Lin
                     const std::shared_ptr<CollectiveCounts>& counts, const std::string& prefix) {
   Mesh mesh;
   mesh.collectives = counts;
+  c10::intrusive_ptr<c10d::Backend> whole;  // of all ranks
   const auto connected = [&](const RankGroup& group, const std::string& name,
                              const LinkTraits& by) {
     const std::string own_name = fmt::format("{}{}", name, group.index);
@@ -170,7 +194,13 @@ Mesh make_mesh_over(const GroupPlace& world, const ParallelPlan& plan, const Lin
     place.store = c10::make_intrusive<c10d::PrefixStore>(own_name, world.store);
     place.rank = group.rank;
     place.size = group.size;
-    return group_over(by.make_backend(place), name, by, counts->of(prefix + own_name));
+    if (&by == &link) {  // groups of one kind have equal sizes, so all ranks are in one of them
+      place.whole = whole ? &whole : nullptr;
+      place.color = group.index;
+    }
+    const c10::intrusive_ptr<c10d::Backend> backend = by.make_backend(place);
+    if (group.kind == GroupKind::kWorld) whole = backend;
+    return group_over(backend, name, by, counts->of(prefix + own_name));
   };
   for (const RankGroup& group : groups_of_rank(plan, world.rank)) {
     if (group.same_as) {
@@ -216,7 +246,9 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
   if (plans.empty() || plans[0].world_size == 1) return std::vector<Mesh>(plans.size());
   try {
     const std::chrono::seconds patience = patience_to_meet(timeout_seconds);
-    const auto end = std::chrono::steady_clock::now() + patience + traits.time_to_meet;
+    const auto deadline = [&](int64_t num_groups) {
+      return std::chrono::steady_clock::now() + patience + num_groups * traits.time_to_meet;
+    };
     const std::function<void()> prepare_thread = traits.prepare_threads();
     c10::intrusive_ptr<c10d::Store> store = open_store(where, where.serves_store(), patience);
     store = c10::make_intrusive<c10d::PrefixStore>(where.store_prefix + "/longspan", store);
@@ -225,8 +257,10 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
     for (const ParallelPlan& plan : plans) {
       auto keys =
           c10::make_intrusive<c10d::PrefixStore>(fmt::format("mesh{}", meshes.size()), store);
-      while_meeting<bool>(end, [keys, where, plan] {
-        require_one_plan(*keys, where.rank, where.world_size, plan);
+      // Returns once all ranks have come. The time to connect begins then, so that late ranks, or a
+      // store that opens late, take none of it.
+      while_meeting<bool>(deadline(1), [keys, where, plan, &traits] {
+        require_one_plan(*keys, where.rank, where.world_size, plan, traits);
         return true;
       });
       const auto connect = [keys, where, plan, &traits, timeout_seconds, prepare_thread] {
@@ -241,7 +275,7 @@ std::vector<Mesh> make_meshes(const Rendezvous& where, const std::vector<Paralle
       };
       // Gloo waits five times its timeout for a rank that has published its address and does not
       // come, and NCCL waits forever.
-      meshes.push_back(while_meeting<Mesh>(end, connect));
+      meshes.push_back(while_meeting<Mesh>(deadline(std::ssize(connected_groups(plan))), connect));
     }
     return meshes;
   } catch (const UserError&) {

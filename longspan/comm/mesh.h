@@ -48,9 +48,10 @@ Traffic sequence_traffic(const Mesh& mesh);
 
 /// Connects the ranks (Gloo on CPUs, NCCL on GPUs) and makes the groups. Gloo listens on the
 /// interfaces of `where`, else on the interface towards the master address. timeout_seconds (key
-/// ddp_timeout) limits every collective. Throws CommunicationError where the ranks do not meet
-/// within timeout_seconds (at most 300 s) plus 10 s. Throws UserError where the ranks' plans
-/// differ.
+/// ddp_timeout) limits every collective. Throws CommunicationError where the ranks do not come
+/// within timeout_seconds (at most 300 s) plus LinkTraits::time_to_meet, or do not connect, once
+/// all have come, within timeout_seconds (at most 300 s) plus time_to_meet for each of a rank's
+/// groups. Throws UserError where the ranks' plans differ.
 Mesh make_mesh(const Rendezvous& where, const ParallelPlan& plan, Link link,
                int64_t timeout_seconds);
 

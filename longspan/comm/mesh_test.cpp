@@ -1,9 +1,13 @@
 #include "longspan/comm/mesh.h"
 
 #include <doctest/doctest.h>
+#include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string>
 #include <thread>
@@ -11,11 +15,14 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/comm/backend.h"
+#include "longspan/comm/link.h"
 #include "longspan/cuda/cuda.h"
 #include "longspan/rendezvous/communication_error.h"
 #include "longspan/rendezvous/store.h"
+#include "longspan/testing/counted_store.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/silent_server.h"
+#include "longspan/testing/thread_groups.h"
 
 namespace longspan {
 namespace {
@@ -68,6 +75,34 @@ TEST_CASE("mesh: ranks wait for others that they have not met only for a time") 
   CHECK_THROWS_WITH_AS(while_meeting<int>(now() + milliseconds(50), hang),
                        doctest::Contains("not all of them answered in time"), CommunicationError);
   CHECK_THROWS_AS(while_meeting<int>(now() - seconds(1), hang), CommunicationError);
+}
+
+TEST_CASE("mesh: the time to connect begins once all ranks have come") {
+  ParallelPlan plan;
+  plan.world_size = plan.data_size = 2;
+  const int port = testing::free_port();
+  std::string errors[2];
+  Mesh meshes[2];
+  std::vector<std::thread> ranks;
+  for (int rank : {0, 1}) {
+    ranks.emplace_back([&, rank] {
+      // The wait for rank 1 and the time to connect are longer than one deadline of 2 + 2 s.
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+      Rendezvous where;
+      where.rank = where.local_rank = rank;
+      where.world_size = where.local_world_size = 2;
+      where.master_port = port;
+      where.link = &testing::slow_thread_link();
+      try {
+        meshes[rank] = make_mesh(where, plan, Link::kGloo, /*timeout_seconds=*/2);
+      } catch (const std::exception& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  CHECK(errors[0] == "");
+  CHECK(errors[1] == "");
 }
 
 // Returns the members of each group of each rank, in order.
@@ -177,6 +212,67 @@ TEST_CASE("mesh: ranks that planned differently all say so at once") {
   CHECK(errors[0].find("rank 0: 3 processes, 3 by ulysses") != std::string::npos);
   CHECK(errors[0].find("rank 1: 3 processes, 3 by zigzag-ring") != std::string::npos);
   CHECK(errors[0].find("set sequence_parallel_mode") != std::string::npos);
+}
+
+TEST_CASE(
+    "mesh: plans are compared with few questions to the store, and in all that makes groups") {
+  constexpr int kRanks = 16;
+  const auto errors_of = [&](c10d::Store& store, int other_rank) {
+    std::vector<std::string> errors(kRanks);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      ranks.emplace_back([&, rank] {
+        ParallelPlan plan;
+        plan.world_size = plan.data_size = kRanks;
+        if (rank >= other_rank) plan.shard_size = 4;
+        try {
+          require_one_plan(store, rank, kRanks, plan, traits_of(Link::kGloo));
+        } catch (const UserError& error) {
+          errors[rank] = error.what();
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    return errors;
+  };
+  testing::CountedStore alike, different;
+  CHECK(errors_of(alike.store(), kRanks) == std::vector<std::string>(kRanks));
+  CHECK(alike.num_keys() <= 2 * kRanks);
+  const std::vector<std::string> errors = errors_of(different.store(), 13);
+  for (const std::string& error : errors) CHECK(error == errors[0]);
+  CHECK(errors[0].find("; rank 13: 16 processes") != std::string::npos);
+  CHECK(errors[0].find("shards of 4") != std::string::npos);
+}
+
+TEST_CASE("mesh: the address for others lies on the default route, not on the first interface") {
+  // A machine whose own name is 127.0.1.1, with a network of containers before the one outside.
+  constexpr const char* kMachine =
+      "ip link set lo up && ip link add docker0 type veth peer name container && "
+      "ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up && "
+      "ip link set container up && ip link add outside type veth peer name router && "
+      "ip addr add 198.51.100.7/24 dev outside && ip link set outside up && "
+      "ip link set router up && ip route add default via 198.51.100.1";
+  constexpr int kNotAllowed = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const uid_t user = ::getuid();
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) _exit(kNotAllowed);
+    std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";  // `ip` needs this user to be root
+    if (std::system("ip link add probe type veth && ip link del probe") != 0) _exit(kNotAllowed);
+    if (std::system(kMachine) != 0) _exit(2);
+    Rendezvous where;
+    where.world_size = 2;
+    where.master_address = "127.0.1.1";
+    _exit(own_address(where) == "198.51.100.7" ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNotAllowed) {
+    MESSAGE("not run: this machine has no iproute2, or allows no network namespaces");
+  } else {
+    CHECK(WEXITSTATUS(status) == 0);
+  }
 }
 
 TEST_CASE("cuda: asking is safe anywhere, using it without a GPU is the user's error") {

@@ -19,10 +19,14 @@ struct ProcessGroupPlace {
 /// UserError for an unknown name.
 ProcessGroupPlace place_in(const std::string& process_group);
 
+/// Throws UserError unless the process group connects CUDA devices by NCCL. Longspan's own groups
+/// would work, but collectives of the caller on the same tensors would not.
+void require_nccl(const std::string& process_group);
+
 /// Makes the groups of a plan for the ranks of a process group, over the group's store. The groups
 /// have separate connections. `purpose` distinguishes meshes of one process group.
-/// `master_address`: the interface towards this address is used. Collective. Throws UserError,
-/// CommunicationError.
+/// `where`: the interface towards its address is used. Waits `timeout_seconds` for the other ranks.
+/// Collective. Throws UserError, CommunicationError.
 Mesh mesh_of(const std::string& process_group, const std::string& purpose, const ParallelPlan& plan,
              Link link, int64_t timeout_seconds, const Rendezvous& where);
 

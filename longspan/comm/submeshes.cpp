@@ -43,8 +43,30 @@ const Mesh& Submeshes::of(const RankRange& ranks, const ParallelPlan& plan) {
   return made->second;
 }
 
+void Submeshes::each(const std::function<void(const Mesh&)>& visit) const {
+  for (const auto& [ranks, mesh] : made_) visit(mesh);
+}
+
+Group Submeshes::temporary(const std::string& name) const {
+  GroupPlace place = world_;
+  place.store = c10::make_intrusive<c10d::PrefixStore>(name, world_.store);
+  const auto end = std::chrono::steady_clock::now() + patience_to_meet(world_.timeout_seconds) +
+                   kTimeToMeet + link_.time_to_meet;
+  const auto connect = [place, name, &link = link_, counts = counts_,
+                        prepare_thread = link_.prepare_threads()] {
+    prepare_thread();
+    return group_over(link.make_backend(place), name, link, counts->of(name));
+  };
+  try {
+    return while_meeting<Group>(end, connect);
+  } catch (const std::exception& error) {
+    throw CommunicationError(fmt::format("Rank {} could not connect to the other ranks: {}.",
+                                         world_.rank, link_.reason_of(error)));
+  }
+}
+
 void Submeshes::shut_down() const {
-  for (const auto& [ranks, mesh] : made_) longspan::shut_down(mesh);
+  each([](const Mesh& mesh) { longspan::shut_down(mesh); });
 }
 
 }  // namespace longspan

@@ -1,8 +1,10 @@
 // Groups of some of a run's ranks, made while the run goes on.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "longspan/comm/link.h"
 #include "longspan/comm/mesh.h"
@@ -21,6 +23,11 @@ class Submeshes {
   /// call. The reference stays valid. Collective over `ranks` at the first call: all ranks of a run
   /// make their meshes in one order. Throws CommunicationError if a rank does not come.
   const Mesh& of(const RankRange& ranks, const ParallelPlan& plan);
+  /// Calls `visit` with each mesh, in an order that all ranks share.
+  void each(const std::function<void(const Mesh&)>& visit) const;
+  /// Returns a new group of all ranks of the run, whose connections end when the caller shuts it
+  /// down. `name`: used once in a run. Collective over the run. Throws CommunicationError.
+  Group temporary(const std::string& name) const;
   /// As shut_down() of a mesh, in an order that all ranks share.
   void shut_down() const;
 

@@ -25,6 +25,10 @@ void check_dealing(const Config& config,
           "{} is for the stages {}; {}", own ? "sequence_parallel_size: auto" : "balance_batches",
           enumerated(names_of_stages_that([](const Stage& stage) { return stage.deals_rows; })),
           own ? "give a number" : "remove it"));
+  demand(!own || !config.preferences.precompute_ref_log_probs,
+         "sequence_parallel_size: auto and precompute_ref_log_probs are both given: the table is "
+         "computed before rows are dealt, with one number of processes for all rows; remove "
+         "precompute_ref_log_probs, or give a number");
   demand(!own || config.parallel.expert_parallel_size == 1,
          "sequence_parallel_size: auto and expert_parallel_size are both given: processes that "
          "divide experts take part in the same rows; give a number, or remove "

@@ -15,6 +15,9 @@
 
 #include "longspan/base/names.h"
 #include "longspan/config/check_dealing.h"
+#include "longspan/config/check_groups.h"
+#include "longspan/config/check_quantization.h"
+#include "longspan/config/check_streaming.h"
 #include "longspan/config/config.h"
 #include "longspan/config/keys.h"
 #include "longspan/config/unused_keys.h"
@@ -64,6 +67,8 @@ void check_method(const Config& config, const Demand& demand) {
   demand(own == FinetuningType::kLora || config.model.adapter_name_or_path.empty(),
          "adapter_name_or_path is for finetuning_type: lora; `longspan export` merges an adapter "
          "into its model");
+  check_pissa(config, demand);
+  check_adapter(config, demand);
   demand(config.method.lora_dropout < 1, "lora_dropout: 1 drops everything; give less");
   demand(std::abs(config.method.freeze_trainable_layers / 2) < kMostIndexed / 2,
          "freeze_trainable_layers: no model has so many layers");
@@ -247,10 +252,12 @@ void check_required(const Config& config, TrainingRows rows, const Demand& deman
   } else if (stage_of(config.method).rollouts != RolloutUse::kNone) {
     check_rollouts(config, demand);
   } else {
-    demand(!config.data.dataset.empty(), "dataset is missing: give names from dataset_info.json");
+    demand(!config.data.dataset.empty() || !config.method.do_train,
+           "dataset is missing: give names from dataset_info.json");
   }
+  demand(config.data.tokenized_path.empty() || !config.data.dataset.empty(),
+         "tokenized_path is for the rows of dataset, which is missing; remove tokenized_path");
   demand(!config.output.output_dir.empty(), "output_dir is missing: give a folder for the results");
-  demand(config.method.do_train, "do_train must be true; `longspan train` trains");
   demand(config.exporting.export_dir.empty() &&
              config.exporting.export_size == Config().exporting.export_size,
          "export_dir and export_size are for `longspan export`; remove them");
@@ -304,32 +311,7 @@ void check_contradictions(const Config& config, const Demand& demand) {
   const std::vector<ReportTo> reports = reports_of(config.output);
   demand(reports.size() < 2 || std::ranges::find(reports, ReportTo::kNothing) == reports.end(),
          "report_to: none and something else are both given; keep one");
-}
-
-void check_evaluation(const Config& config, const Demand& demand) {
-  const Interval evaluation = interval_of(config.optimization.eval_strategy);
-  const bool splits = config.data.val_size > 0,
-             evaluates = config.method.do_eval || evaluation != Interval::kNever;
-  demand(config.data.val_size < 1 || std::nearbyint(config.data.val_size) == config.data.val_size,
-         "val_size: give a share below 1 (0.1) or a whole number of rows (100)");
-  demand(!splits || config.data.eval_dataset.empty(),
-         "eval_dataset and val_size are both given: keep one");
-  demand(
-      !evaluates || splits || !config.data.eval_dataset.empty(),
-      "do_eval or eval_strategy is given, and there is nothing to evaluate on; give eval_dataset, "
-      "or val_size for a validation split of dataset");
-  const Stage& stage = stage_of(config.method);
-  demand(!evaluates || stage.rollouts == RolloutUse::kNone,
-         fmt::format("do_eval and eval_strategy: stage {} has no evaluation; remove them",
-                     stage.name));
-  demand(evaluates || (!splits && config.data.eval_dataset.empty()),
-         "rows for evaluation are given (val_size or eval_dataset) but nothing evaluates; add "
-         "eval_strategy: steps (or epoch), or do_eval: true for once at the end");
-  demand(evaluates || !config.preferences.compute_accuracy,
-         "compute_accuracy is for evaluations, and nothing evaluates; remove it, or add do_eval or "
-         "eval_strategy");
-  demand(!config.optimization.eval_steps || evaluation == Interval::kSteps,
-         "eval_steps is given without eval_strategy: steps");
+  check_services(config.output, demand);
 }
 
 /// `of_run`: the rows of a run, for the keys that only a run needs; nullopt: for a session.
@@ -342,12 +324,14 @@ std::vector<std::string> problems_of(const Config& config, std::optional<Trainin
   check_stage(config, problems);
   std::ranges::move(problems_of_unused_keys(config, of_run == TrainingRows::kOfDataSet),
                     std::back_inserter(problems));
+  check_quantization(config, demand);
   check_preferences(config.preferences, demand);
   check_mixing(config.data, demand);
   check_packing(config.data, demand);
   check_pictures(config, demand);
   check_sharding(config.memory, demand);
   check_dealing(config, demand);
+  check_streaming(config, of_run.has_value(), demand);
   check_experts(config, demand);
   check_activations(config, demand);
   demand(!config.model.model_name_or_path.empty(),
@@ -356,6 +340,7 @@ std::vector<std::string> problems_of(const Config& config, std::optional<Trainin
   check_steps(config.optimization, config.data.cutoff_len, demand);
   check_contradictions(config, demand);
   if (of_run) check_evaluation(config, demand);
+  if (of_run) check_answers(config, demand);
   demand(of_run || !config.optimization.global_batch_size,
          "global_batch_size is for `longspan train`, because the loop of a session decides the "
          "rows of a step; remove it");
@@ -382,6 +367,9 @@ std::vector<std::string> check_export_config(const Config& config) {
   demand(!config.exporting.export_dir.empty(),
          "export_dir is missing: give a folder for the merged model");
   demand(!config.method.do_train, "do_train is for `longspan train`; remove it");
+  demand(!config.model.quantization_bit,
+         "quantization_bit is for training: adapters are merged into the weights of "
+         "model_name_or_path as they are; remove the key");
   return problems;
 }
 

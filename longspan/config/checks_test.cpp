@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,50 @@ TEST_CASE("checks: rows of the caller's need no data set, and keys about one are
   for (Config* both : {&split, &precomputed}) {
     both->data.dataset = "d";
     CHECK(check_config(*both, TrainingRows::kOfCaller).empty());
+  }
+}
+
+TEST_CASE("checks: keys that streamed rows cannot have") {
+  Config streamed;
+  streamed.model.model_name_or_path = "m";
+  streamed.output.output_dir = "o";
+  streamed.method.do_train = true;
+  streamed.data.dataset = "d";
+  streamed.data.streaming = true;
+  streamed.optimization.max_steps = 5;
+  CHECK(check_config(streamed, TrainingRows::kOfDataSet).empty());
+  struct Case {
+    std::string told;
+    std::function<void(Config&)> change;
+  };
+  const std::vector<Case> cases = {
+      {"max_steps is missing", [](Config& config) { config.optimization.max_steps = -1; }},
+      {"max_samples and streaming", [](Config& config) { config.data.max_samples = 3; }},
+      {"tokenized_path and streaming", [](Config& config) { config.data.tokenized_path = "t"; }},
+      {"overwrite_cache and streaming", [](Config& config) { config.data.overwrite_cache = true; }},
+      {"give a whole number of rows",
+       [](Config& config) {
+         config.data.val_size = 0.1;
+         config.method.do_eval = true;
+       }},
+      {"balance_batches", [](Config& config) { config.parallel.balance_batches = true; }},
+      {"precompute_ref_log_probs",
+       [](Config& config) {
+         config.method.stage = "dpo";
+         config.preferences.precompute_ref_log_probs = true;
+       }},
+      {"save_strategy: epoch", [](Config& config) { config.output.save_strategy = "epoch"; }},
+      {"buffer_size is for streaming", [](Config& config) {
+         config.data.streaming = false;
+         config.data.buffer_size = 7;
+       }}};
+  for (const Case& one : cases) {
+    Config config = streamed;
+    one.change(config);
+    const std::vector<std::string> problems = check_config(config, TrainingRows::kOfDataSet);
+    CAPTURE(one.told);
+    REQUIRE(problems.size() == 1);
+    CHECK(problems[0].find(one.told) != std::string::npos);
   }
 }
 

@@ -132,6 +132,28 @@ std::vector<std::string> settle_opposites(Reading& reading) {
   return problems;
 }
 
+/// Takes out of the configuration of a run that only answers what is for training.
+void settle_without_training(Config& config) {
+  // Nothing goes on from a checkpoint, so results in output_dir are those of another run.
+  if (config.output.resume_from_checkpoint.empty()) config.output.resume_from_checkpoint = "false";
+  DataSettings& data = config.data;
+  if (data.dataset.empty() || data.eval_dataset.empty()) return;
+  const DataSettings defaults;
+  std::vector<std::string_view> idle;
+  const auto clear = [&](std::string_view name, auto DataSettings::* member) {
+    if (data.*member == defaults.*member) return;
+    data.*member = defaults.*member;
+    idle.push_back(name);
+  };
+  clear("dataset", &DataSettings::dataset);
+  clear("streaming", &DataSettings::streaming);
+  clear("buffer_size", &DataSettings::buffer_size);
+  clear("tokenized_path", &DataSettings::tokenized_path);
+  config.notes.push_back(
+      fmt::format("Without do_train: true, the rows of dataset are not read; of no effect: {}.",
+                  fmt::join(idle, ", ")));
+}
+
 /// Applies keys that are another form of a key, and collects the notes for the user.
 void settle(Reading& reading) {
   Config& config = reading.config;
@@ -143,14 +165,22 @@ void settle(Reading& reading) {
   if (config.optimization.use_muon && config.optimization.optim == OptimizationSettings().optim) {
     config.optimization.optim = "muon_match_rms_adamw";
   }
+  if (config.method.generation.predict_with_generate && !config.method.do_train) {
+    settle_without_training(config);
+  }
   for (const auto& [today, given] : reading.renamed) {
     config.notes.push_back(fmt::format("{} is called {} now; it was taken as that.", given, today));
   }
-  if (!wants_tensorboard(config.output) &&
-      !(config.output.run_name.empty() && config.output.logging_dir.empty())) {
+  if (!config.output.metrics_file.empty() && !config.method.do_train) {
+    config.notes.push_back("metrics_file has the numbers of training; without it there is none.");
+  }
+  if (!wants_tensorboard(config.output) && !config.output.logging_dir.empty()) {
     config.notes.push_back(
-        "run_name and logging_dir are for TensorBoard's files; without report_to: tensorboard "
-        "there are none.");
+        "logging_dir is for TensorBoard's files; without report_to: tensorboard there are none.");
+  }
+  if (config.output.report_to == OutputSettings().report_to && !config.output.run_name.empty() &&
+      services_of(config.output).empty()) {
+    config.notes.push_back("run_name is for report_to, which names no service.");
   }
   std::vector<std::string>& idle = reading.idle;
   if (config.optimization.data_seed == config.optimization.seed) idle.emplace_back("data_seed");

@@ -12,6 +12,7 @@
 namespace longspan::key_tables {
 namespace {
 
+constexpr double kMostRowsInMemory = 1 << 30;
 constexpr double kMostPixels = 1 << 30, kMostFramesASecond = 1000, kMostFramesOfVideo = 1 << 16;
 
 /// Unsupported templates of LLaMA-Factory 0.9.5.
@@ -54,7 +55,14 @@ KeySection data_keys() {
                             "How often a row is drawn from each data set when mix_strategy "
                             "interleaves: numbers with commas between, whose sum is 1. Left out: "
                             "in turn.");
+  Key add_tokens =
+      plain("add_tokens", &S::add_tokens, kRefused,
+            "Tokens that are added to the tokenizer, with commas between (<think>,<answer>).");
+  Key add_special_tokens =
+      plain("add_special_tokens", &S::add_special_tokens, kRefused,
+            "Special tokens that are added to the tokenizer, with commas between.");
   dataset.list = eval_dataset.list = probabilities.list = true;
+  add_tokens.list = add_special_tokens.list = true;
   Key val_size =
       number("val_size", &S::val_size, kNamed, 0,
              "Rows of `dataset` that become the validation split: a share below 1, or a count.",
@@ -108,6 +116,8 @@ KeySection data_keys() {
        eval_dataset,
        plain("dataset_dir", &S::dataset_dir, kFree, "The folder that holds dataset_info.json."),
        chat_template,
+       add_tokens,
+       add_special_tokens,
        number("cutoff_len", &S::cutoff_len, kNamed, 1,
               "The most tokens of a row; longer examples are truncated turn by turn.", kMostTokens),
        number("max_samples", &S::max_samples, kNamed, 1, "The most rows to take from each dataset.",
@@ -143,9 +153,29 @@ KeySection data_keys() {
        plain("neat_packing", &S::neat_packing, kNamed,
              "Packing in which documents do not attend to each other."),
        noted(plain("cache_dir", &S::cache_dir, kFree,
-                   "The folder of the temporary file with the tokens of the data sets (each "
-                   "machine has one file). Left out: the system's folder for temporary files."),
+                   "The folder of the file with the tokens of the data sets (each machine has one "
+                   "file). Left out: the system's folder for temporary files, or for files of 16 "
+                   "MiB and more longspan/rows in the user's cache, which later runs read."),
              "Models and data sets are cached there."),
+       noted(plain("tokenized_path", &S::tokenized_path, kFree,
+                   "A folder with encoded rows. Without rows in the folder, the run encodes its "
+                   "data sets and saves the rows there; otherwise the run reads the rows."),
+             "It takes the rows of the folder for any data set, tokenizer and key. Here they must "
+             "be the ones that the rows were made with."),
+       noted(plain("overwrite_cache", &S::overwrite_cache, kFree,
+                   "Encode the data sets again, and replace kept rows."),
+             "It does not replace the rows of tokenized_path."),
+       noted(plain("streaming", &S::streaming, kRefused,
+                   "Read and encode rows during training, in files of any size. max_steps ends the "
+                   "run."),
+             "Several processes fill the last micro-batch of an epoch with rows of its first one "
+             "there, "
+             "and with rows of the next epoch here. Rows of val_size are left out in each epoch "
+             "here, "
+             "in the first one there."),
+       number("buffer_size", &S::buffer_size, kRefused, 1,
+              "With streaming: the number of rows in memory among which the next ones are drawn.",
+              kMostRowsInMemory),
        plain("media_dir", &S::media_dir, kFree,
              "The folder of the pictures that rows name; left out: dataset_dir."),
        number("image_max_pixels", &S::image_max_pixels, kNamed, 1,

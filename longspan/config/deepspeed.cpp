@@ -82,6 +82,8 @@ class Reader {
         require_equal(key, value, config_.optimization.gradient_accumulation_steps, key);
       } else if (key == "gradient_clipping") {
         require_equal(key, value, config_.optimization.max_grad_norm, "max_grad_norm");
+      } else if (key == "monitor_config" || key == "comms_config") {
+        require_off(key, value);
       } else if (key == "train_batch_size") {
         refuse(key, value,
                "set it to \"auto\": per_device_train_batch_size, gradient_accumulation_steps and "
@@ -117,6 +119,18 @@ class Reader {
     if (value.is_null() || value == "auto" || value == json(own)) return;
     say(fmt::format("{} is {}, but {} is {}; make them equal, or set the former to \"auto\"", key,
                     value.dump(), own_key, json(own).dump()));
+  }
+
+  /// Monitors, which have a switch each, and printed lines of collectives.
+  void require_off(const std::string& section, const json& values) {
+    if (!values.is_object()) return refuse(section, values);
+    for (const auto& [key, value] : values.items()) {
+      const bool is_label = section == "monitor_config" && (key == "enabled" || key == "tag");
+      if (is_label || asks_nothing(value) || (value.is_object() && asks_nothing(enabled(value)))) {
+        continue;
+      }
+      refuse(fmt::format("{}.{}", section, key), value, "remove it; report_to names services");
+    }
   }
 
   /// Other keys set dtypes of gradients and optimizer states.

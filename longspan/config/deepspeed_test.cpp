@@ -9,12 +9,12 @@
 namespace longspan {
 namespace {
 
-/// Problems of a run in bf16 with a DeepSpeed file that has this section bf16.
-std::string problems(const std::string& bf16) {
+/// Problems of a run in bf16 with a DeepSpeed file that has this section.
+std::string problems(const std::string& text, const std::string& section = "bf16") {
   const testing::TemporaryFolder folder;
   Config config;
   config.optimization.bf16 = true;
-  config.memory.deepspeed = folder.write("deepspeed.json", R"({"bf16": )" + bf16 + "}");
+  config.memory.deepspeed = folder.write("deepspeed.json", "{\"" + section + "\": " + text + "}");
   return fmt::format("{}", fmt::join(apply_deepspeed(config), "\n"));
 }
 
@@ -25,6 +25,17 @@ TEST_CASE("deepspeed: what a file asks of bf16 is read or refused") {
         std::string::npos);
   CHECK(problems(R"({"enabled": "auto", "immediate_grad_update": true,
                      "bf16_optimizer_states": false})") == "");
+}
+
+TEST_CASE("deepspeed: monitors that are off") {
+  const std::string name = "monitor_config";
+  CHECK(problems(R"({"enabled": true, "tag": "t", "csv_monitor": {"enabled": false}})", name) ==
+        "");
+  CHECK(problems(R"({"wandb": {"enabled": true}})", name)
+            .ends_with("is not supported; remove it; report_to names services"));
+  CHECK(problems(R"({"verbose": false})", "comms_config") == "");
+  CHECK(problems(R"({"verbose": true})", "comms_config").find("comms_config.verbose: true") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -52,6 +52,7 @@ KeySection model_keys();
 KeySection method_keys();
 KeySection preference_keys();
 KeySection policy_keys();
+KeySection generation_keys();
 KeySection data_keys();
 KeySection output_keys();
 KeySection optimization_keys();

@@ -67,8 +67,9 @@ Key noted(Key key, std::string_view differs) {
 const std::vector<KeySection>& key_sections() {
   using namespace key_tables;
   static const std::vector<KeySection> sections = {
-      model_keys(),  method_keys(),       preference_keys(), policy_keys(),   data_keys(),
-      output_keys(), optimization_keys(), memory_keys(),     parallel_keys(), export_keys()};
+      model_keys(),      method_keys(),   preference_keys(), policy_keys(),
+      generation_keys(), data_keys(),     output_keys(),     optimization_keys(),
+      memory_keys(),     parallel_keys(), export_keys()};
   return sections;
 }
 

@@ -30,10 +30,10 @@ class FieldOf {
     const auto field = [member](auto& config) -> auto& {
       using Own = std::conditional_t<std::is_const_v<std::remove_reference_t<decltype(config)>>,
                                      const Section, Section>;
-      return std::get<Own&>(std::tie(config.model, config.method, config.preferences,
-                                     config.preferences.policy, config.data, config.output,
-                                     config.optimization, config.memory, config.exporting,
-                                     config.parallel)).*
+      return std::get<Own&>(std::tie(config.model, config.method, config.method.generation,
+                                     config.preferences, config.preferences.policy, config.data,
+                                     config.output, config.output.services, config.optimization,
+                                     config.memory, config.exporting, config.parallel)).*
              member;
     };
     read_ = field;

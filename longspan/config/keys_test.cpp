@@ -59,6 +59,21 @@ bool has(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+TEST_CASE("keys: a run that only answers keeps nothing of a training's rows and checkpoints") {
+  const std::string training =
+      "eval_dataset: e\nstreaming: true\nbuffer_size: 8\nmax_steps: 5\neval_strategy: steps\n";
+  const std::vector<std::string> answers{"do_train=false", "predict_with_generate=true",
+                                         "do_predict=true"};
+  const Config config = load(training, answers);
+  CHECK(config.data.dataset.empty());
+  CHECK(!config.data.streaming);
+  CHECK(config.output.resume_from_checkpoint == "false");
+  REQUIRE(!config.notes.empty());
+  CHECK(config.notes[0].ends_with("of no effect: dataset, streaming, buffer_size."));
+  CHECK(load("eval_dataset: e\neval_strategy: steps\ntokenized_path: t\n", answers)
+            .data.tokenized_path.empty());
+}
+
 TEST_CASE("keys: numbers and truth values in quotes, 1 and 0 for true and false") {
   const Config config = load(
       "learning_rate: \"1e-4\"\ncutoff_len: '8'\nmax_steps: \"-1\"\nbf16: \"True\"\n"
@@ -112,13 +127,15 @@ TEST_CASE("keys: those without effect are taken, and one line says so") {
   CHECK(!has(config.notes[0], "trust_remote_code"));
   CHECK(load("").notes.empty());
 
-  CHECK_SAYS(notes_of(load("run_name: one\n")), "without report_to: tensorboard there are none");
+  CHECK_SAYS(notes_of(load("logging_dir: one\n")), "without report_to: tensorboard there are none");
+  CHECK_SAYS(notes_of(load("run_name: one\n")),
+             "run_name is for report_to, which names no service");
   CHECK_SAYS(notes_of(load("data_seed: 7\nseed: 7\n")), "without effect here: data_seed (");
   CHECK(load("learning_rate: \" 1e-4 \"\nseed: \"+7 \"\n").optimization.seed == 7);
   CHECK_SAYS(complaint(kLeast + std::string("seed: \"+-7\"\n")), "seed: \"+-7\" was given");
   CHECK_SAYS(complaint(kLeast + std::string("rope_scaling: dynamic\n")), "take yarn");
-  CHECK_SAYS(complaint(kLeast + std::string("temperature: 0.7\n")),
-             "temperature: 0.7 is for `longspan chat` and `longspan generate`");
+  CHECK_SAYS(complaint(kLeast + std::string("infer_dtype: float32\n")),
+             "infer_dtype: \"float32\" is for `longspan chat` and `longspan generate`");
   CHECK_SAYS(complaint(kLeast + std::string("data_seed: 7\n")), "data_seed and seed differ");
   CHECK(load("disable_tqdm: true\nlogging_first_step: true\nlogging_strategy: epoch\n")
             .output.disable_tqdm);
@@ -235,11 +252,12 @@ TEST_CASE("keys: what is suggested is never a key that is itself refused") {
   CHECK(nearest_key("learning_rte") == "learning_rate");
   CHECK(nearest_key("num_epochs") == "num_train_epochs");
   CHECK(nearest_key("use_liger_kernal") == "use_liger_kernel");
-  CHECK(nearest_key("quantization_bits") == "");
+  CHECK(nearest_key("quantization_bits") == "quantization_bit");
+  CHECK(nearest_key("mixture_of_depth") == "");
   CHECK(nearest_key("batch_size") == "per_device_train_batch_size");  // not val_size
   CHECK(nearest_key("output") == "");
-  CHECK_SAYS(complaint(kLeast + std::string("quantization_bits: 4\n")),
-             "unknown key quantization_bits; `longspan help train` names all keys");
+  CHECK_SAYS(complaint(kLeast + std::string("mixture_of_depth: 4\n")),
+             "unknown key mixture_of_depth; `longspan help train` names all keys");
 }
 
 TEST_CASE("keys: each is explained") {

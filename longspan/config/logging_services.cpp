@@ -11,10 +11,6 @@ namespace longspan {
 std::string remedy_of_service(std::string_view name) {
   using Call = std::pair<std::string_view, std::string_view>;
   static const std::vector<Call> calls = {
-      {"wandb", "wandb.log(entry, step=entry[\"step\"])"},
-      {"swanlab", "swanlab.log(entry, step=entry[\"step\"])"},
-      {"trackio", "trackio.log(entry, step=entry[\"step\"])"},
-      {"mlflow", "mlflow.log_metrics(entry, step=entry[\"step\"])"},
       {"comet_ml", "experiment.log_metrics(entry, step=entry[\"step\"])"},
   };
   const auto call = std::ranges::find(calls, name, &Call::first);

@@ -22,7 +22,11 @@ KeySection method_keys() {
   Key freeze_extra =
       plain("freeze_extra_modules", &S::freeze_extra_modules, kNamed,
             "freeze: trained modules outside of the layers (embed_tokens, norm, lm_head).");
-  lora_target.list = freeze_modules.list = freeze_extra.list = true;
+  Key additional_target =
+      plain("additional_target", &S::additional_target, kRefused,
+            "Modules that LoRA trains and saves whole beside its matrices, with commas between: "
+            "ends of names of the embedding, the head and norms (embed_tokens,lm_head,norm).");
+  additional_target.list = lora_target.list = freeze_modules.list = freeze_extra.list = true;
   Key loraplus = number("loraplus_lr_ratio", &OptimizationSettings::loraplus_lr_ratio, kNamed, 0,
                         "LoRA+: learning_rate times this number for the second matrix of each "
                         "adapter. Left out: 1.");
@@ -31,7 +35,8 @@ KeySection method_keys() {
   return {
       "Method",
       {choice("stage", &S::stage, kRefused, names_of_stages(), stage_help, {"ppo"}),
-       plain("do_train", &S::do_train, kFree, "Must be true."),
+       plain("do_train", &S::do_train, kFree,
+             "Train. false: only answer the rows of evaluation (predict_with_generate)."),
        plain("do_eval", &S::do_eval, kFree, "Evaluate once after training."),
        noted(choice("finetuning_type", &S::finetuning_type, kRefused, {"full", "freeze", "lora"},
                     "full: all parameters. freeze: some layers. lora: low-rank matrices beside the "
@@ -47,6 +52,14 @@ KeySection method_keys() {
                    "DFT: multiply each token's loss by the token's probability, in training and "
                    "evaluation."),
              "moe_aux_loss_coef has no effect with it there."),
+       noted(plain("use_asft_loss", &PreferenceSettings::use_asft_loss, kNamed,
+                   "ASFT: the loss of use_dft_loss, plus asft_alpha KL(reference || model) of each "
+                   "token, in training and evaluation. The reference is ref_model, or the model "
+                   "before training."),
+             "Each micro-batch has a mean of its own there, and finetuning_type: lora needs "
+             "ref_model."),
+       number("asft_alpha", &PreferenceSettings::asft_alpha, kNamed, 0,
+              "Weight of the KL in use_asft_loss."),
        noted(
            plain("use_eaft_loss", &PreferenceSettings::use_eaft_loss, kNamed,
                  "EAFT: multiply each token's loss by (the entropy of the 20 most probable tokens "
@@ -61,9 +74,27 @@ KeySection method_keys() {
                        "LoRA's scale is alpha / rank; left out: twice the rank.", kMostTokens)),
        only_for(kLora, lora_dropout),
        only_for(kLora, lora_target),
+       only_for(kLora, additional_target),
+       noted(plain("resize_vocab", &S::resize_vocab, kRefused,
+                   "Add rows to the embedding and the head where the tokenizer has more tokens, up "
+                   "to a multiple of 64: the mean of the other rows, plus normal noise. LoRA then "
+                   "trains both whole, unless additional_target is given."),
+             "add_tokens and add_special_tokens set it there."),
        only_for(kLora,
                 plain("use_rslora", &S::use_rslora, kNamed, "LoRA's scale is alpha / sqrt(rank).")),
+       only_for(kLora, plain("use_dora", &S::use_dora, kRefused,
+                             "DoRA: also train the length of each row of an adapted weight, and "
+                             "let LoRA's matrices change the row's direction. Not for pure_bf16.")),
        only_for(kLora, loraplus),
+       only_for(kLora, plain("pissa_init", &S::pissa_init, kRefused,
+                             "PiSSA: the adapter begins as the part of each weight with the "
+                             "largest singular values, and the weight keeps the rest.")),
+       only_for(kLora, number("pissa_iter", &S::pissa_iter, kRefused, -1,
+                              "Iterations of PiSSA's randomized decomposition; -1: an exact one.",
+                              kMostSteps)),
+       only_for(kLora, plain("pissa_convert", &S::pissa_convert, kFree,
+                             "PiSSA: also save a plain adapter of twice the rank for the whole "
+                             "model, in output_dir/pissa_converted.")),
        only_for(kFreeze, plain("freeze_trainable_layers", &S::freeze_trainable_layers, kNamed,
                                "freeze: number of trained layers, from the last; negative: from "
                                "the first.")),

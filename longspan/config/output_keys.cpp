@@ -8,11 +8,13 @@ namespace longspan::key_tables {
 KeySection output_keys() {
   using S = OutputSettings;
   using enum OnResume;
-  Key report_to =
-      choice("report_to", &S::report_to, kFree, {"none", "tensorboard", "all"},
-             "tensorboard: also write event files that TensorBoard reads. all: the same.",
-             {"wandb", "swanlab", "mlflow", "trackio", "comet_ml", "neptune", "clearml",
-              "codecarbon", "azure_ml", "dagshub", "dvclive", "flyte"});
+  Key report_to = choice(
+      "report_to", &S::report_to, kFree,
+      {"none", "tensorboard", "wandb", "trackio", "swanlab", "mlflow", "all"},
+      "tensorboard: also write event files that TensorBoard reads. all: the same. wandb, "
+      "trackio, swanlab, mlflow: also send the numbers to this service, through its Python "
+      "package in the environment of the run.",
+      {"comet_ml", "neptune", "clearml", "codecarbon", "azure_ml", "dagshub", "dvclive", "flyte"});
   report_to.unsupported_remedy_of = remedy_of_service;
   report_to.list = true;
   Key resume =
@@ -36,7 +38,29 @@ KeySection output_keys() {
        plain("logging_dir", &S::logging_dir, kFree,
              "Where TensorBoard's files go. Left out: the folder runs in output_dir."),
        plain("run_name", &S::run_name, kFree,
-             "The run's name in TensorBoard: a folder of its own in logging_dir."),
+             "The run's name in TensorBoard (a folder of its own in logging_dir), and in the "
+             "services of report_to."),
+       noted(plain("metrics_file", &S::metrics_file, kFree,
+                   "A text file for Prometheus' node_exporter (textfile collector), such as "
+                   "/var/lib/node_exporter/longspan.prom. Rank 0 replaces the file at each log "
+                   "line: the numbers of the line, tokens per second, and each rank's seconds of a "
+                   "step and of waits for other ranks."),
+             kOwn),
+       plain("project", &ServiceSettings::project, kFree, "The project in trackio."),
+       plain("trackio_space_id", &ServiceSettings::trackio_space_id, kFree,
+             "The Space that trackio sends to. Left out: files on this machine."),
+       plain("use_swanlab", &ServiceSettings::use_swanlab, kFree,
+             "Adds swanlab to report_to, with the keys swanlab_*."),
+       plain("swanlab_project", &ServiceSettings::swanlab_project, kFree,
+             "The project in SwanLab."),
+       plain("swanlab_workspace", &ServiceSettings::swanlab_workspace, kFree,
+             "The workspace in SwanLab."),
+       plain("swanlab_run_name", &ServiceSettings::swanlab_run_name, kFree,
+             "The run's name in SwanLab. Left out: run_name."),
+       choice("swanlab_mode", &ServiceSettings::swanlab_mode, kFree, {"cloud", "local"},
+              "Whether SwanLab sends the numbers, or writes files."),
+       plain("swanlab_logdir", &ServiceSettings::swanlab_logdir, kFree,
+             "Where SwanLab's files go. Left out: its own choice."),
        choice("logging_strategy", &S::logging_strategy, kFree, {"no", "steps", "epoch"},
               "When to log a line of the training."),
        noted(steps("logging_steps", &S::logging_steps, kFree, "Optimizer steps between log lines."),
@@ -51,7 +75,14 @@ KeySection output_keys() {
               "The number of checkpoints to keep; older ones are deleted.", kMostSteps),
        plain("save_only_model", &S::save_only_model, kFree,
              "Save checkpoints of the model only; a run cannot resume from them."),
-       resume, plain("plot_loss", &S::plot_loss, kFree, "Write training_loss.png.")}};
+       noted(
+           plain("save_async", &S::save_async, kFree,
+                 "Copy each checkpoint to host memory, and write the copy while training goes on. "
+                 "A checkpoint gets its name at the end of the first step after its writing. The "
+                 "next save, a stop and the end of the run wait for the writing."),
+           kOwn),
+       resume,
+       plain("plot_loss", &S::plot_loss, kFree, "Write training_loss.png.")}};
 }
 
 }  // namespace longspan::key_tables

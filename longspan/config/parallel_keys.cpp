@@ -16,7 +16,7 @@ KeySection parallel_keys() {
       with_degrees + ": processes of a ring; left out: Longspan chooses.";
   static const std::string window_help =
       names_of(methods_that_take(kWindowSize)) +
-      ": processes of an inner ring; left out: the processes of a machine.";
+      ": processes of an inner ring; left out: those of fast_domain_size, or of a machine.";
   static const std::string waves_help = help_of_waves();
   return {
       "Processes",
@@ -28,7 +28,7 @@ KeySection parallel_keys() {
                      number("sequence_parallel_size", &S::sequence_parallel_size, kFree, 1,
                             "Processes that share each row; must divide the number of processes. "
                             "auto: each row has its own number of processes, by its length "
-                            "(stages pt, sft, rm). A step then has "
+                            "(all stages but grpo and distill). A step then has "
                             "per_device_train_batch_size x gradient_accumulation_steps rows for "
                             "each process.")),
              kShare),
@@ -40,7 +40,7 @@ KeySection parallel_keys() {
              kOwn),
        noted(plain("balance_batches", &S::balance_batches, kFree,
                    "Deals the rows of a step to the groups of processes so that all groups have "
-                   "equal work, attention included (stages pt, sft, rm). Included in "
+                   "equal work, attention included (all stages but grpo and distill). Included in "
                    "sequence_parallel_size: auto."),
              kOwn),
        noted(choice(
@@ -60,9 +60,24 @@ KeySection parallel_keys() {
        noted(number("sequence_parallel_head_waves", &S::sequence_parallel_head_waves, kFree, 1,
                     waves_help),
              kOwn),
+       noted(
+           number("fast_domain_size", &S::fast_domain_size, kFree, 1,
+                  "Number of neighbouring processes whose GPUs are connected by a fast link, such "
+                  "as an NVLink domain of several machines, or of a part of one. Plans keep "
+                  "groups that exchange much inside it. Left out: the processes of a machine."),
+           kOwn),
        noted(number("expert_parallel_size", &S::expert_parallel_size, kFree, 1,
                     "Number of neighbouring processes that divide the experts of each layer; must "
                     "divide the number of processes and the number of experts."),
+             kOwn),
+       noted(plain("network_rates", &S::network_rates, kFree,
+                   "The file network.json of `longspan bench network`. The choices of "
+                   "sequence_parallel_mode: auto and of its degrees are then made by the rates in "
+                   "this file. Left out: by those of an A100's links, or of Gloo on CPUs."),
+             kOwn),
+       noted(plain("check_network", &S::check_network, kFree,
+                   "On several machines: measure the links between machines at the start, and name "
+                   "slow ones."),
              kOwn)}};
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "longspan/config/config.h"
@@ -44,6 +45,48 @@ TEST_CASE("training settings: those of the stage and of the kind of fine-tuning,
   CHECK(value_of(training_settings(config), "kto_chosen_weight") == "1");
   CHECK(value_of(training_settings(config), "pref_loss") == "absent");
   CHECK(value_of(training_settings(config), "lora_alpha") == "16");
+}
+
+TEST_CASE("training settings: keys that make streamed rows") {
+  const Settings then = stream_settings(Config());
+  Config config;
+  config.data.on_bad_row = "skip";
+  config.data.eval_dataset = "held_out";
+  config.data.image_max_pixels = 1;
+  config.data.video_fps = 1;
+  config.method.generation.predict_with_generate = true;
+  config.data.dataset_dir = "elsewhere";
+  CHECK(stream_settings(config) == then);
+  CHECK(row_settings(config) != row_settings(Config()));
+  for (const auto& change : std::vector<std::function<void(Config&)>>{
+           [](Config& to) { to.method.stage = "dpo"; }, [](Config& to) { to.data.v1_rows = true; },
+           [](Config& to) { to.data.packing = true; }, [](Config& to) { to.data.val_size = 2; },
+           [](Config& to) { to.data.buffer_size = 2; }}) {
+    Config other;
+    change(other);
+    CHECK(stream_settings(other) != then);
+  }
+  CHECK(makes_streamed_rows("val_size"));
+  for (const char* key : {"on_bad_row", "video_maxlen", "dataset_dir", "learning_rate", "none"}) {
+    CHECK_FALSE(makes_streamed_rows(key));
+  }
+}
+
+TEST_CASE("training settings: all ranks have the same keys, except those of a process") {
+  for (const std::string_view name : keys_of_one_process()) {
+    INFO(name);
+    CHECK_NOTHROW(on_resume(name));  // a key
+  }
+  Config config;
+  const Settings before = settings_of_all_ranks(config);
+  config.output.output_dir = "elsewhere";
+  config.model.model_name_or_path = "/local/model";
+  CHECK(settings_of_all_ranks(config) == before);
+  config.output.save_async = !config.output.save_async;
+  CHECK(settings_of_all_ranks(config) != before);
+  config.output.save_async = !config.output.save_async;
+  config.parallel.check_network = !config.parallel.check_network;
+  CHECK(settings_of_all_ranks(config) != before);
 }
 
 TEST_CASE("training settings: what changed, then and now") {

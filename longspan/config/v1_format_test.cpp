@@ -93,8 +93,10 @@ TEST_CASE("v1: what is not known is refused by name") {
   CHECK(says(problem_of_v1("peft_config: {name: oft}\n"),
              "peft_config: its name is \"oft\"; wanted is lora or freeze"));
   CHECK(says(problem_of_v1("dist_config: {name: fsdp2, dcp_path: /x}\n"), "dist_config.dcp_path"));
-  CHECK(says(problem_of_v1("quant_config: {name: bnb, quantization_bit: 4}\n"),
-             "quantization_bit: 4 is known but not supported"));
+  CHECK(says(problem_of_v1("peft_config: {name: lora}\nquant_config: {name: bnb, "
+                           "quantization_bit: 3}\n"),
+             "quantization_bit: 3 is known but not supported"));
+  CHECK(says(problem_of_v1("quant_config: {name: bnb}\n"), "finetuning_type: lora"));
   CHECK(says(problem_of_v1("optim_config: {name: muon}\n"), "optim_config: v1 has no such"));
   CHECK(says(problem_of_v1("", {"model_class=cls"}),
              "model_class: \"cls\" was given; wanted is llm"));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <optional>
 
 #include "longspan/cuda/shared_library.h"
@@ -16,26 +17,34 @@ namespace {
 // Declarations of nvrtc.h, of which torch's packages have only a part.
 using Program = struct NvrtcProgram*;
 using Result = int;
-constexpr Result kSuccess = 0;
+constexpr Result kSuccess = 0, kNoMemory = 1;
 
 /// Versions by the names of their libraries, newest first.
 constexpr const char* kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 /// Folders in torch's packages, relative to the folder of packages.
 constexpr const char* kFolders[] = {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"};
 
+/// Returns the libraries in torch's folder of packages, in the order of the two lists.
+std::vector<void*> libraries_of_packages() {
+  std::vector<void*> libraries;
+  const std::string torch = folder_of_torch();
+  if (torch.empty()) return libraries;
+  const auto packages = std::filesystem::path(torch).parent_path().parent_path();
+  for (const char* folder : kFolders) {
+    for (const char* name : kNames) {
+      void* const loaded = dlopen((packages / folder / name).c_str(), RTLD_NOW);
+      if (loaded != nullptr) libraries.push_back(loaded);
+    }
+  }
+  return libraries;
+}
+
 /// Returns the library of the process, else torch's, else the system's.
 void* open_library() {
   for (const char* name : kNames) {
     if (void* loaded = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return loaded;
   }
-  if (const std::string torch = folder_of_torch(); !torch.empty()) {
-    const auto packages = std::filesystem::path(torch).parent_path().parent_path();
-    for (const char* folder : kFolders) {
-      for (const char* name : kNames) {
-        if (void* loaded = dlopen((packages / folder / name).c_str(), RTLD_NOW)) return loaded;
-      }
-    }
-  }
+  if (const std::vector<void*> found = libraries_of_packages(); !found.empty()) return found[0];
   for (const char* name : kNames) {
     if (void* loaded = dlopen(name, RTLD_NOW)) return loaded;
   }
@@ -72,14 +81,14 @@ struct Compiler::Library {
   Result (*architectures)(int* list);
   const char* (*error_text)(Result result);
 
-  static const Library* load() {
-    void* const handle = open_library();
+  /// Null: there is no library. The result lives as long as the process.
+  static const Library* load(void* handle) {
     if (handle == nullptr) {
       throw CompileError(
           "there is no libnvrtc.so.13 or libnvrtc.so.12 (pip install "
           "nvidia-cuda-nvrtc)");
     }
-    static Library library;
+    Library& library = *new Library;
     const bool complete = find(handle, "nvrtcVersion", library.version) &&
                           find(handle, "nvrtcCreateProgram", library.create) &&
                           find(handle, "nvrtcDestroyProgram", library.destroy) &&
@@ -96,6 +105,7 @@ struct Compiler::Library {
   }
 
   void check(Result result) const {
+    if (result == kNoMemory) throw std::bad_alloc();
     if (result != kSuccess) throw CompileError(fmt::format("NVRTC says: {}", error_text(result)));
   }
 };
@@ -111,8 +121,17 @@ Compiler::Compiler(const Library* library) : library_(library) {
 }
 
 const Compiler& Compiler::get() {
-  static const Compiler compiler(Library::load());
+  static const Compiler compiler(Library::load(open_library()));
   return compiler;
+}
+
+std::vector<Compiler> Compiler::installed() {
+  std::vector<Compiler> compilers;
+  for (void* const library : libraries_of_packages()) {
+    compilers.push_back(Compiler(Library::load(library)));
+  }
+  if (compilers.empty()) compilers.push_back(get());
+  return compilers;
 }
 
 std::string Compiler::options(int architecture) const {
@@ -158,6 +177,7 @@ Compiled Compiler::compile(const std::string& source, const std::string& name,
   compiled.log.resize(size);
   library_->check(library_->log(program.get(), compiled.log.data()));
   while (!compiled.log.empty() && compiled.log.back() == '\0') compiled.log.pop_back();
+  if (result == kNoMemory) library_->check(result);
   if (result != kSuccess) {
     const size_t error = std::min(compiled.log.find("error"), compiled.log.size());
     throw CompileError(

@@ -24,6 +24,9 @@ class Compiler {
   /// Returns libnvrtc: the copy that the process has loaded, otherwise the copy beside torch. Loads
   /// the library at the first call. Throws CompileError where no usable libnvrtc is found.
   static const Compiler& get();
+  /// Returns each libnvrtc in torch's folder of packages; if there is none, get(). For tests.
+  /// Throws CompileError where no usable libnvrtc is found.
+  static std::vector<Compiler> installed();
 
   /// Version, as in "13.2".
   const std::string& version() const { return version_; }

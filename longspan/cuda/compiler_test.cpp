@@ -2,10 +2,11 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
+#include <cstdlib>
+#include <iterator>
 #include <optional>
-#include <sstream>
 #include <string>
+#include <vector>
 
 #include "longspan/cuda/kernel_sources.h"
 
@@ -28,24 +29,67 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
+constexpr int kCapabilities[] = {80, 86, 89, 90, 100, 103, 120};
+
+void check_part(const Compiler& nvrtc, Part part, int architecture) {
+  CAPTURE(name_of(part));
+  CAPTURE(architecture);
+  CAPTURE(nvrtc.version());
+  std::optional<Compiled> compiled;
+  REQUIRE_NOTHROW(compiled = nvrtc.compile(source_of(part), name_of(part), architecture));
+  CHECK(compiled->cubin.starts_with("\177ELF"));
+  const int kernels = count(compiled->log, "Compiling entry function");
+  CHECK(kernels > 0);
+  CHECK(count(compiled->log, "bytes stack frame") == kernels);
+  const int in_registers =
+      count(compiled->log, " 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads");
+  // NVRTC 12.9 gives a kernel of 8-bit AdamW 48 registers on 12.0, whatever its launch bounds, and
+  // spills 16 bytes.
+  const bool is_known =
+      part == Part::kAdamW8bit && architecture == 120 && nvrtc.version().starts_with("12.");
+  CHECK(in_registers == (is_known ? kernels - 1 : kernels));
+}
+
 TEST_CASE("cuda kernels: every part compiles, and no kernel keeps registers in memory") {
-  const Compiler* const nvrtc = compiler();
-  if (nvrtc == nullptr) return;
-  for (const int capability : {80, 90}) {
-    for (const Part part : kParts) {
-      CAPTURE(name_of(part));
-      CAPTURE(capability);
-      std::optional<Compiled> compiled;
-      REQUIRE_NOTHROW(compiled = nvrtc->compile(source_of(part), name_of(part),
-                                                nvrtc->architecture_for(capability)));
-      CHECK(compiled->cubin.starts_with("\177ELF"));
-      const int kernels = count(compiled->log, "Compiling entry function");
-      CHECK(kernels > 0);
-      CHECK(count(compiled->log, "bytes stack frame") == kernels);
-      CHECK(count(compiled->log,
-                  " 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") == kernels);
+  if (compiler() == nullptr) return;
+  // Parts take seconds. The first compiler makes all parts for two architectures. Each other
+  // architecture, with each compiler, gets every fifth part in turn, so that five of them together
+  // get all. LONGSPAN_ALL_ARCHITECTURES: all parts (make test-kernels).
+  const bool all = std::getenv("LONGSPAN_ALL_ARCHITECTURES") != nullptr;
+  bool is_first = true;
+  size_t turn = 0;
+  for (const Compiler& nvrtc : Compiler::installed()) {
+    for (const int capability : kCapabilities) {
+      const bool whole = all || (is_first && (capability == 80 || capability == 90));
+      int architecture = 0;
+      try {
+        architecture = nvrtc.architecture_for(capability);
+      } catch (const CompileError& error) {
+        MESSAGE("not run: ", error.what());
+        continue;
+      }
+      for (size_t i = 0; i < std::size(kParts); ++i) {
+        if (whole || i % 5 == turn % 5) check_part(nvrtc, kParts[i], architecture);
+      }
+      if (!whole) ++turn;
     }
+    is_first = false;
   }
+}
+
+TEST_CASE("cuda kernels: NVRTC 12 and 13 compile, where tools/test-requirements.txt is installed") {
+  if (compiler() == nullptr) return;
+  std::vector<std::string> versions;
+  for (const Compiler& nvrtc : Compiler::installed()) {
+    versions.push_back(nvrtc.version().substr(0, 2));
+    // Of 12.9 and newer.
+    for (const int capability : kCapabilities) CHECK(nvrtc.architecture_for(capability) > 0);
+  }
+  if (versions.size() < 2) {
+    MESSAGE("not run: there is only NVRTC ", versions[0]);
+    return;
+  }
+  CHECK(versions == std::vector<std::string>{"13", "12"});
 }
 
 TEST_CASE("cuda kernels: what does not compile is one clear error") {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -11,6 +10,7 @@
 #include "longspan/base/fnv1a.h"
 #include "longspan/base/user_error.h"
 #include "longspan/files/atomic_file.h"
+#include "longspan/files/user_cache.h"
 #include "longspan/input/input_file.h"
 
 namespace longspan::cuda {
@@ -31,14 +31,7 @@ std::string head_of(const std::string& key, std::string_view cubin) {
 
 CubinCache::CubinCache(std::string folder) : folder_(std::move(folder)) {}
 
-CubinCache CubinCache::of_user() {
-  const char* const caches = std::getenv("XDG_CACHE_HOME");
-  // The standard requires an absolute path, and says to ignore a relative one.
-  if (caches != nullptr && caches[0] == '/') return CubinCache((fs::path(caches) / "longspan"));
-  const char* const home = std::getenv("HOME");
-  if (home == nullptr || home[0] != '/') return CubinCache("");
-  return CubinCache(fs::path(home) / ".cache" / "longspan");
-}
+CubinCache CubinCache::of_user() { return CubinCache(user_cache_folder()); }
 
 std::string CubinCache::path_of(const std::string& key) const {
   return (fs::path(folder_) / fmt::format("{:016x}.cubin", fnv1a(key))).string();

@@ -28,9 +28,13 @@ struct CudaEntry {
   /// Returns the number of devices, or -1 where this torch cannot use the driver.
   int (*num_devices)();
   void (*set_device)(int device);
-  /// Returns NCCL's process group of `size` ranks that share the store.
+  /// Returns NCCL's process group of `size` ranks that share the store. If `whole` is not null, the
+  /// group is split from NCCL's group `whole`, all of whose ranks call this function; `color`: the
+  /// same for the ranks of one new group.
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank, int size, int64_t timeout_seconds);
+                                                    int rank, int size, int64_t timeout_seconds,
+                                                    const c10::intrusive_ptr<c10d::Backend>& whole,
+                                                    int color);
   /// Returns why num_devices() is -1, as one clause; else "".
   const char* (*trouble)();
   /// Returns the stream (a CUstream) of torch's operators on this device in this thread. Null where

@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
+#include <vector>
 
 #include "longspan/cuda/shared_library.h"
 
@@ -12,8 +14,19 @@ namespace {
 
 // Declarations of cuda.h.
 using DriverResult = int;
-constexpr DriverResult kDriverSuccess = 0;
-enum Attribute { kNumMultiprocessors = 16, kCapabilityMajor = 75, kCapabilityMinor = 76 };
+constexpr DriverResult kDriverSuccess = 0, kDriverOutOfMemory = 2;
+/// Refusals of machine code: an invalid image, none for this GPU, PTX that the driver cannot
+/// compile (four kinds), an invalid source, a file or a shared object that is missing (three
+/// kinds), a missing name, an unsupported operation.
+constexpr DriverResult kRefusalsOfCode[] = {200, 209, 218, 221, 222, 223,
+                                            300, 301, 302, 303, 500, 801};
+enum Attribute {
+  kNumMultiprocessors = 16,
+  kCapabilityMajor = 75,
+  kCapabilityMinor = 76,
+  kSharedOfMultiprocessor = 81
+};
+constexpr int kMostSharedOfFunction = 8;  // an attribute of a function
 
 struct Driver {
   DriverResult (*initialize)(unsigned flags);
@@ -26,6 +39,11 @@ struct Driver {
   DriverResult (*pop_context)(CudaContext** context);
   DriverResult (*load_module)(CudaModule** module, const void* image);
   DriverResult (*get_function)(Function* function, CudaModule* module, const char* name);
+  DriverResult (*set_function_attribute)(Function function, int attribute, int value);
+  // Null before CUDA 12.4.
+  DriverResult (*count_functions)(unsigned* count, CudaModule* module);
+  DriverResult (*list_functions)(Function* functions, unsigned count, CudaModule* module);
+  DriverResult (*load_function)(Function function);
   DriverResult (*launch)(Function function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
                          unsigned threads_x, unsigned threads_y, unsigned threads_z,
                          unsigned shared_bytes, void* stream, void** arguments, void** extra);
@@ -39,13 +57,16 @@ struct Driver {
     if (result == kDriverSuccess) return;
     const char* text = nullptr;
     if (error_text(result, &text) != kDriverSuccess || text == nullptr) text = "unknown error";
-    throw std::runtime_error(fmt::format("the NVIDIA driver could not {}: {}", what, text));
+    const std::string message = fmt::format("the NVIDIA driver could not {}: ", what);
+    if (result == kDriverOutOfMemory) throw OutOfGpuMemory(message + text);
+    if (std::ranges::count(kRefusalsOfCode, result) > 0) throw CodeRefused(message + text);
+    throw std::runtime_error(fmt::format("{}CUDA error: {}", message, text));
   }
 
  private:
   static Driver load() {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw std::runtime_error("there is no NVIDIA driver, libcuda.so.1");
+    if (library == nullptr) throw CodeRefused("there is no NVIDIA driver, libcuda.so.1");
     Driver driver;
     const bool complete = find(library, "cuInit", driver.initialize) &&
                           find(library, "cuGetErrorString", driver.error_text) &&
@@ -57,8 +78,13 @@ struct Driver {
                           find(library, "cuCtxPopCurrent_v2", driver.pop_context) &&
                           find(library, "cuModuleLoadData", driver.load_module) &&
                           find(library, "cuModuleGetFunction", driver.get_function) &&
+                          find(library, "cuFuncSetAttribute", driver.set_function_attribute) &&
                           find(library, "cuLaunchKernel", driver.launch);
-    if (!complete) throw std::runtime_error("libcuda.so.1 lacks functions of CUDA 7 or newer");
+    if (!complete) throw CodeRefused("libcuda.so.1 lacks functions of CUDA 9 or newer");
+    const bool lists = find(library, "cuModuleGetFunctionCount", driver.count_functions) &&
+                       find(library, "cuModuleEnumerateFunctions", driver.list_functions) &&
+                       find(library, "cuFuncLoad", driver.load_function);
+    if (!lists) driver.count_functions = nullptr;
     driver.check(driver.initialize(0), "begin");
     return driver;
   }
@@ -89,38 +115,64 @@ class InContext {
 
 }  // namespace
 
-int compute_capability(int index) {
+namespace {
+
+int attribute_of(int index, Attribute attribute) {
   const Driver& driver = Driver::get();
-  int device = 0, major = 0, minor = 0;
+  int device = 0, value = 0;
   driver.check(driver.get_device(&device, index), "find the GPU");
-  driver.check(driver.get_attribute(&major, kCapabilityMajor, device), "look at the GPU");
-  driver.check(driver.get_attribute(&minor, kCapabilityMinor, device), "look at the GPU");
-  return 10 * major + minor;
+  driver.check(driver.get_attribute(&value, attribute, device), "look at the GPU");
+  return value;
+}
+
+/// Returns compute(), or 0 where the driver has no answer.
+template <typename Compute>
+int or_0(const Compute& compute) {
+  try {
+    return compute();
+  } catch (const std::runtime_error&) {
+    return 0;
+  }
+}
+
+}  // namespace
+
+int compute_capability(int index) {
+  return 10 * attribute_of(index, kCapabilityMajor) + attribute_of(index, kCapabilityMinor);
 }
 
 int capability_or_0(int index) {
-  static const int known = [index] {
-    try {
-      return compute_capability(index);
-    } catch (const std::runtime_error&) {
-      return 0;
-    }
-  }();
+  static const int known = or_0([&] { return compute_capability(index); });
   return known;
 }
 
-Device::Device(int index) : capability_(compute_capability(index)) {
+int multiprocessors_or_0(int index) {
+  static const int known = or_0([&] { return attribute_of(index, kNumMultiprocessors); });
+  return known;
+}
+
+Device::Device(int index)
+    : capability_(compute_capability(index)),
+      num_multiprocessors_(attribute_of(index, kNumMultiprocessors)),
+      shared_bytes_(attribute_of(index, kSharedOfMultiprocessor)) {
   const Driver& driver = Driver::get();
   driver.check(driver.get_device(&index_, index), "find the GPU");
-  driver.check(driver.get_attribute(&num_multiprocessors_, kNumMultiprocessors, index_),
-               "look at the GPU");
   driver.check(driver.retain_context(&context_, index_), "find the GPU's context");
 }
 
 CudaModule* Device::load(const std::string& cubin) const {
   const InContext in_context(context_);
   CudaModule* module = nullptr;
-  Driver::get().check(Driver::get().load_module(&module, cubin.data()), "load the kernels");
+  const Driver& driver = Driver::get();
+  driver.check(driver.load_module(&module, cubin.data()), "load the kernels");
+  if (driver.count_functions == nullptr) return module;
+  unsigned count = 0;
+  driver.check(driver.count_functions(&count, module), "count the kernels");
+  std::vector<Function> functions(count);
+  driver.check(driver.list_functions(functions.data(), count, module), "list the kernels");
+  for (const Function function : functions) {
+    driver.check(driver.load_function(function), "load a kernel");
+  }
   return module;
 }
 
@@ -130,6 +182,13 @@ Function Device::function(CudaModule* module, const std::string& name) const {
   Driver::get().check(Driver::get().get_function(&function, module, name.c_str()),
                       fmt::format("find the kernel {}", name).c_str());
   return function;
+}
+
+void Device::allow_shared_bytes(Function function, unsigned bytes) const {
+  const InContext in_context(context_);
+  Driver::get().check(Driver::get().set_function_attribute(function, kMostSharedOfFunction,
+                                                           static_cast<int>(bytes)),
+                      "give a kernel its shared memory");
 }
 
 void Device::launch(Function function, const Launch& launch, void* stream,

@@ -15,12 +15,19 @@ enum class Part {
   kGated,
   kCrossEntropy,
   kDropOut,
+  kPacked,
+  kAdamW8bit,
   kGroupedGemm,
-  kGroupedRows
+  kGroupedRows,
+  kDeltaChunks,
+  kDeltaScan,
+  kCausalConv
 };
-inline constexpr Part kParts[] = {Part::kNorm,       Part::kNormBackward, Part::kRotary,
-                                  Part::kNormRotary, Part::kGated,        Part::kCrossEntropy,
-                                  Part::kDropOut,    Part::kGroupedGemm,  Part::kGroupedRows};
+inline constexpr Part kParts[] = {Part::kNorm,        Part::kNormBackward, Part::kRotary,
+                                  Part::kNormRotary,  Part::kGated,        Part::kCrossEntropy,
+                                  Part::kDropOut,     Part::kPacked,       Part::kAdamW8bit,
+                                  Part::kGroupedGemm, Part::kGroupedRows,  Part::kDeltaChunks,
+                                  Part::kDeltaScan,   Part::kCausalConv};
 
 /// Returns the least compute capability (80 for 8.0) with the instructions of the part.
 int least_capability_of(Part part);

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "longspan/cuda/compiler.h"
 #include "longspan/cuda/cubin_cache.h"
@@ -26,25 +26,40 @@ class LoadedKernels : public Kernels {
         module_(device_.load(cubin_of(part, device_.capability()))) {}
 
   int num_multiprocessors() const override { return device_.num_multiprocessors(); }
+  int shared_bytes() const override { return device_.shared_bytes(); }
 
  protected:
   void start(const std::string& name, const Launch& launch, const void* argument) override {
-    device_.launch(function(name), launch, load_cuda().current_stream(index_), argument);
+    device_.launch(function(name, launch.shared_bytes), launch, load_cuda().current_stream(index_),
+                   argument);
   }
 
  private:
-  Function function(const std::string& name) {
+  struct Allowed {
+    Function function;
+    unsigned shared_bytes = kSharedBytesOfAnyKernel;
+  };
+
+  /// Returns the kernel, allowed to share as many bytes.
+  Function function(const std::string& name, unsigned shared_bytes) {
     const std::lock_guard lock(mutex_);
-    const auto [at, is_new] = functions_.try_emplace(name, nullptr);
-    if (is_new) at->second = device_.function(module_, name);
-    return at->second;
+    auto found = functions_.find(name);
+    if (found == functions_.end()) {
+      found = functions_.emplace(name, Allowed{device_.function(module_, name)}).first;
+    }
+    Allowed& kernel = found->second;
+    if (shared_bytes > kernel.shared_bytes) {
+      device_.allow_shared_bytes(kernel.function, shared_bytes);
+      kernel.shared_bytes = shared_bytes;
+    }
+    return kernel.function;
   }
 
   int index_;
   Device device_;
   struct CudaModule* module_;
   std::mutex mutex_;
-  std::unordered_map<std::string, Function> functions_;
+  std::unordered_map<std::string, Allowed> functions_;
 };
 
 std::atomic<int> switched_off{0};
@@ -65,10 +80,12 @@ std::unique_ptr<LoadedKernels> load(int device, Part part) {
   try {
     if (compute_capability(device) < least_capability_of(part)) return nullptr;
     return std::make_unique<LoadedKernels>(device, part);
-  } catch (const std::exception& error) {
+  } catch (const CompileError& error) {
     warn_once(error.what());
-    return nullptr;
+  } catch (const CodeRefused& error) {
+    warn_once(error.what());
   }
+  return nullptr;
 }
 
 }  // namespace
@@ -96,9 +113,13 @@ Kernels* kernels_of(int device, Part part) {
   static std::mutex mutex;
   static std::map<std::pair<int, Part>, std::unique_ptr<LoadedKernels>> loaded;
   const std::lock_guard lock(mutex);
-  const auto [at, is_new] = loaded.try_emplace({device, part}, nullptr);
-  if (is_new) at->second = load(device, part);
-  return at->second.get();
+  const auto found = loaded.find({device, part});
+  if (found != loaded.end()) return found->second.get();
+  return loaded.emplace(std::pair(device, part), load(device, part)).first->second.get();
+}
+
+void load_all_kernels(int device) {
+  for (const Part part : kParts) kernels_of(device, part);
 }
 
 WithKernels::WithKernels(Kernels& kernels) { lent = &kernels; }

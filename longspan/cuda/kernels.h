@@ -9,13 +9,19 @@
 
 namespace longspan::cuda {
 
+/// Bytes of a multiprocessor that its blocks share, on GPUs of compute capability 8.0 or later: at
+/// least as many.
+inline constexpr int kLeastSharedBytes = 100 << 10;
+
 /// A part's kernels on one GPU.
 class Kernels {
  public:
   virtual ~Kernels() = default;
   virtual int num_multiprocessors() const = 0;
+  /// Bytes of a multiprocessor that its blocks share.
+  virtual int shared_bytes() const { return kLeastSharedBytes; }
   /// Starts a kernel on torch's current stream of this GPU. `argument`: a struct of
-  /// cuda/rows/arguments.h. Throws std::runtime_error.
+  /// cuda/rows/arguments.h. Throws as Device.
   template <typename Argument>
   void launch(const std::string& name, const Launch& launch, const Argument& argument) {
     start(name, launch, &argument);
@@ -27,8 +33,12 @@ class Kernels {
 
 /// Returns the part's kernels, compiled and loaded. Null while kernels are switched off
 /// (WithoutKernels), and where the part's kernels cannot be used, with one warning. ATen's
-/// operators then replace the kernels.
+/// operators then replace the kernels. Throws for a GPU without memory and for errors of the GPU: a
+/// later call loads the kernels again.
 Kernels* kernels_of(int device, Part part);
+
+/// Loads all parts, while there is memory. Throws as kernels_of().
+void load_all_kernels(int device);
 
 /// Hides the kernels from all threads for its lifetime, for comparisons with ATen's operators.
 class WithoutKernels {

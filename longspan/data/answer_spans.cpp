@@ -1,6 +1,7 @@
 #include "longspan/data/answer_spans.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 namespace longspan {
@@ -20,9 +21,9 @@ size_t tokens_up_to(const EncodedText& tokens, size_t at, size_t end) {
   return at;
 }
 
-Ending ending_of(const LocatedChat& chat, const EncodedText& tokens, size_t message,
+/// `begin`: the answer's first byte.
+Ending ending_of(const LocatedChat& chat, const EncodedText& tokens, size_t message, size_t begin,
                  const std::vector<AnswerTokens>& before, const std::set<int32_t>& ends) {
-  const size_t begin = chat.begin_of_answer(message);
   const size_t texts_end = chat.place_of(message) ? chat.place_of(message)->end : begin;
   Ending ending{.answer = answer_tokens(tokens, before, begin, texts_end),
                 .stops = false,
@@ -59,10 +60,15 @@ std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedTex
                                        const std::set<int32_t>& ends) {
   std::vector<AnswerTokens> spans;
   std::vector<Ending> endings;
-  for (const size_t answer : answers) {
-    endings.push_back(ending_of(chat, tokens, answer, spans, ends));
+  std::vector<size_t> without_stop;
+  const std::vector<size_t> begins = chat.begins_of_answers(answers);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    endings.push_back(ending_of(chat, tokens, answers[i], begins[i], spans, ends));
     spans.push_back(endings.back().answer);
+    if (!endings.back().stops) without_stop.push_back(answers[i]);
   }
+  const std::vector<std::string> alone = chat.endings_alone(without_stop);
+  size_t num_alone = 0;
   const std::string_view text = chat.text();
   const auto common = [](std::string_view a, std::string_view b) {
     return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
@@ -74,7 +80,7 @@ std::vector<AnswerTokens> answer_spans(const LocatedChat& chat, const EncodedTex
     const Ending &ending = endings[i], &last = endings.back();
     size_t& end = spans[i].end;
     if (!ending.stops) {
-      const size_t same = common(rest_of(ending), chat.ending_alone(answers[i]));
+      const size_t same = common(rest_of(ending), alone[num_alone++]);
       end = std::max(end, tokens_up_to(tokens, end, ending.rest + same));
     } else if (last.stops) {
       const size_t most =

@@ -17,6 +17,12 @@ class RowError : public UserError {
   using UserError::UserError;
 };
 
+/// No token of the row is trained.
+class NothingTrained : public RowError {
+ public:
+  using RowError::RowError;
+};
+
 /// The bad (unusable) rows of a file or of a data set.
 class BadRows {
  public:

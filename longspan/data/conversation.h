@@ -87,6 +87,7 @@ struct Conversation {
   bool desirable = true;            // kto: true if the answer is desirable
   std::string tools = {};           // JSON list of the callable tools; empty: none
   std::string documents = {};       // JSON list of texts for the model's template; empty: none
+  int32_t dataset = 0;              // index among the data sets that were read together
 };
 
 bool has_pictures(const Message& message);

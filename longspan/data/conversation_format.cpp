@@ -51,6 +51,15 @@ std::string shown(const ordered_json& value) {
 
 }  // namespace
 
+bool unwraps_data(const DatasetEntry& entry) {
+  const DatasetColumns& columns = entry.columns;
+  const auto named = {columns.prompt,  columns.query,    columns.response,  columns.history,
+                      columns.system,  columns.messages, columns.chosen,    columns.rejected,
+                      columns.kto_tag, columns.tools,    columns.documents, columns.images,
+                      columns.videos};
+  return std::ranges::find(named, std::optional<std::string>("data")) == named.end();
+}
+
 Conversation RowReader::read(const ordered_json& row, const std::string& place) {
   for (const auto& item : row.items()) seen_.insert(item.key());
   Conversation conversation;

@@ -64,6 +64,9 @@ class RowReader {
   UnreadKeys unread_;
 };
 
+/// Whether a file's one object may hold the rows in its "data": unless the rows have such a column.
+bool unwraps_data(const DatasetEntry& entry);
+
 /// Suggests an entry of dataset_info.json for rows with the columns of `row`, guessed from the
 /// columns' names.
 std::string suggested_entry(const DatasetEntry& entry, const nlohmann::ordered_json& row);

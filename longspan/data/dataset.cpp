@@ -6,11 +6,13 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "longspan/base/user_error.h"
 #include "longspan/data/bad_rows.h"
 #include "longspan/data/conversation_format.h"
 #include "longspan/data/dataset_info.h"
+#include "longspan/data/handed_over.h"
 #include "longspan/data/known_columns.h"
 #include "longspan/data/mixed_order.h"
 #include "longspan/data/permutation.h"
@@ -29,14 +31,8 @@ namespace {
 // Streams of the seed, distinct from those of the epochs (0, 1, ...).
 constexpr int64_t kSplitStream = -1, kSampleStream = -2;
 
-/// Whether a file's one object may hold the rows in its "data": unless the rows have such a column.
-bool unwraps_data(const DatasetColumns& columns) {
-  const auto named = {columns.prompt,  columns.query,    columns.response,  columns.history,
-                      columns.system,  columns.messages, columns.chosen,    columns.rejected,
-                      columns.kto_tag, columns.tools,    columns.documents, columns.images,
-                      columns.videos};
-  return std::ranges::find(named, std::optional<std::string>("data")) == named.end();
-}
+/// Memory of the rows that are read and encoded together. Enough to make starting threads cheap.
+constexpr double kPartBytes = 4 << 20;
 
 double bytes_of(const Message& message) {
   size_t bytes = sizeof(Message) + message.content.size() + message.thoughts.size() +
@@ -72,25 +68,26 @@ void require_room(const std::vector<Conversation>& rows, int64_t size,
   throw UserError(refusal(fmt::format("more memory than there is, {}", machine.text())));
 }
 
-std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSettings& config,
-                                       int64_t seed, std::vector<std::string>& notes) {
-  std::vector<Conversation> rows;
+/// Reads the rows of a data set in the order of its files. Calls `take` for each row.
+ReadDataset read_rows(const DatasetEntry& entry, const DataSettings& config, int64_t most,
+                      std::vector<std::string>& notes,
+                      const std::function<void(Conversation)>& take_row) {
   RowReader reader(entry);
   BadRows bad;
-  // A sample is drawn from all rows. Without one, reading stops at the last wanted row.
-  const int64_t most = entry.num_samples ? INT64_MAX : config.max_samples.value_or(INT64_MAX);
+  int64_t num_good = 0;
   const OnBadRow on_bad_row = on_bad_row_of(config);
   const bool skips = on_bad_row == OnBadRow::kSkip;
-  const auto wants_more = [&] { return std::ssize(rows) + (skips ? 0 : bad.count()) < most; };
+  const auto wants_more = [&] { return num_good + (skips ? 0 : bad.count()) < most; };
   const auto refuse = [&](const std::string& reason) {
     bad.add(reason);
     return wants_more();
   };
   const auto take = [&](const nlohmann::ordered_json& row, const std::string& place) {
     try {
-      rows.push_back(entry.joined == Joined::kNothing
-                         ? reader.read(row, place)
-                         : reader.read(joined_row(row, entry.joined, place), place));
+      take_row(entry.joined == Joined::kNothing
+                   ? reader.read(row, place)
+                   : reader.read(joined_row(row, entry.joined, place), place));
+      ++num_good;
     } catch (const RowError& error) {
       return refuse(error.what());
     }
@@ -105,9 +102,9 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
   };
   for (const std::string& file : entry.files) {
     if (!wants_more()) break;
-    for_each_row(file, unwraps_data(entry.columns), {take, refuse, note, leave_out});
+    for_each_row(file, unwraps_data(entry), {take, refuse, note, leave_out});
   }
-  const int64_t num_rows = std::ssize(rows) + bad.count();
+  const int64_t num_rows = num_good + bad.count();
   if (num_rows == 0) {
     throw UserError(
         fmt::format("dataset {}: there are no rows in {}", entry.name, entry.files.front()));
@@ -119,6 +116,17 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
     notes.push_back(fmt::format("dataset {}: {}", entry.name, keys));
   }
   reader.finish();
+  return {.name = entry.name, .num_rows = num_rows, .num_bad = bad.count()};
+}
+
+std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSettings& config,
+                                       int64_t seed, std::vector<std::string>& notes,
+                                       ReadDataset& read) {
+  std::vector<Conversation> rows;
+  // A sample is drawn from all rows. Without one, reading stops at the last wanted row.
+  const int64_t most = entry.num_samples ? INT64_MAX : config.max_samples.value_or(INT64_MAX);
+  read = read_rows(entry, config, most, notes,
+                   [&](Conversation row) { rows.push_back(std::move(row)); });
   if (entry.num_samples && !rows.empty()) {
     // Takes all rows in random order, repeatedly if needed. max_samples takes the first of them.
     const int64_t size = std::min(*entry.num_samples, config.max_samples.value_or(INT64_MAX));
@@ -146,6 +154,19 @@ std::vector<Conversation> read_dataset(const DatasetEntry& entry, const DataSett
 /// Moves the rows of val_size from train to eval.
 void split_off_validation(const DataSettings& config, int64_t seed, RunRows& rows) {
   const int64_t size = std::ssize(rows.train);
+  const std::vector<bool> is_eval = validation_rows(config, size, seed);
+  RunRows parts;
+  parts.notes = std::move(rows.notes);
+  parts.datasets = std::move(rows.datasets);
+  for (int64_t i = 0; i < size; ++i) {
+    (is_eval[i] ? parts.eval : parts.train).push_back(std::move(rows.train[i]));
+  }
+  rows = std::move(parts);
+}
+
+}  // namespace
+
+std::vector<bool> validation_rows(const DataSettings& config, int64_t size, int64_t seed) {
   const int64_t eval_size =
       whole_number(config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(size))
                                        : config.val_size,
@@ -157,26 +178,62 @@ void split_off_validation(const DataSettings& config, int64_t seed, RunRows& row
   const auto order = seeded_permutation(size, seed, kSplitStream);
   std::vector<bool> is_eval(size, false);
   for (int64_t i = 0; i < eval_size; ++i) is_eval[order[i]] = true;
-  RunRows parts;
-  parts.notes = std::move(rows.notes);
-  for (int64_t i = 0; i < size; ++i) {
-    (is_eval[i] ? parts.eval : parts.train).push_back(std::move(rows.train[i]));
-  }
-  rows = std::move(parts);
+  return is_eval;
 }
 
-}  // namespace
+bool keep_file_order(const DataSettings& config, const Stage& stage,
+                     const std::string& dataset_names) {
+  const std::vector<DatasetEntry> entries =
+      read_dataset_info(config.dataset_dir, dataset_names, std::string(stage.name));
+  return (entries.size() < 2 || mix_strategy_of(config) == MixStrategy::kConcat) &&
+         std::ranges::none_of(
+             entries, [](const DatasetEntry& entry) { return entry.num_samples.has_value(); });
+}
+
+bool reads_in_parts(const DataSettings& config, const Stage& stage,
+                    const std::string& dataset_names) {
+  return config.val_size == 0 && keep_file_order(config, stage, dataset_names);
+}
+
+void read_in_parts(const DataSettings& config, const Stage& stage, const std::string& dataset_names,
+                   std::vector<std::string>& notes, const ConversationTaker& take) {
+  HandedOver<std::vector<Conversation>> parts;
+  const auto read = [&] {
+    std::vector<Conversation> part;
+    double num_bytes = 0;
+    const auto hand_over = [&] {
+      num_bytes = 0;
+      parts.put(std::exchange(part, {}));
+    };
+    for (DatasetEntry& entry :
+         read_dataset_info(config.dataset_dir, dataset_names, std::string(stage.name))) {
+      entry.media_dir = config.media_dir.empty() ? config.dataset_dir : config.media_dir;
+      read_rows(entry, config, config.max_samples.value_or(INT64_MAX), notes,
+                [&](Conversation row) {
+                  num_bytes += bytes_of(row);
+                  part.push_back(std::move(row));
+                  if (num_bytes >= kPartBytes) hand_over();
+                });
+    }
+    if (!part.empty()) hand_over();
+  };
+  parts.pass(read, take);
+}
 
 std::vector<Conversation> read_conversations(const DataSettings& config, const Stage& stage,
                                              int64_t seed, const std::string& dataset_names,
-                                             std::vector<std::string>& notes) {
+                                             std::vector<std::string>& notes,
+                                             std::vector<ReadDataset>* datasets) {
   std::vector<Conversation> all;
   std::vector<int64_t> sizes;
   const MixStrategy strategy = mix_strategy_of(config);
   for (DatasetEntry& entry :
        read_dataset_info(config.dataset_dir, dataset_names, std::string(stage.name))) {
     entry.media_dir = config.media_dir.empty() ? config.dataset_dir : config.media_dir;
-    std::vector<Conversation> rows = read_dataset(entry, config, seed, notes);
+    ReadDataset read;
+    std::vector<Conversation> rows = read_dataset(entry, config, seed, notes, read);
+    for (Conversation& row : rows) row.dataset = static_cast<int32_t>(sizes.size());
+    if (datasets != nullptr) datasets->push_back(std::move(read));
     if (rows.empty() && strategy != MixStrategy::kConcat) {
       throw UserError(fmt::format(
           "dataset {}: on_bad_row: skip leaves no row of it, and mix_strategy: {} wants one; "
@@ -209,10 +266,12 @@ std::vector<Conversation> read_conversations(const DataSettings& config, const S
 RunRows read_run_rows(const DataSettings& config, const Stage& stage, int64_t seed) {
   RunRows rows;
   if (!config.dataset.empty()) {
-    rows.train = read_conversations(config, stage, seed, config.dataset, rows.notes);
+    rows.train =
+        read_conversations(config, stage, seed, config.dataset, rows.notes, &rows.datasets);
   }
   if (!config.eval_dataset.empty()) {
-    rows.eval = read_conversations(config, stage, seed, config.eval_dataset, rows.notes);
+    rows.eval = read_conversations(config, stage, seed, config.eval_dataset, rows.notes,
+                                   &rows.eval_datasets);
   }
   if (config.val_size > 0) split_off_validation(config, seed, rows);
   return rows;

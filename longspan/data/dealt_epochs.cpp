@@ -36,9 +36,8 @@ std::vector<DrawnRow> DealtEpochs::rows(const StepPlace& step) {
     }
   }
   num_examples_ = std::ssize(examples);
-  const Dealing dealing = deal(lengths, options_.rules);
-  imbalances_.push_back(dealing.imbalance());
-  for (const DealtRow& row : dealing.rows) num_rows_[row.ranks.count] += 1;
+  last_ = deal(lengths, options_.rules);
+  const Dealing& dealing = last_;
   std::vector<DrawnRow> rows;
   for (const std::optional<size_t> turn :
        turns_of(dealing, options_.rank, options_.rules.together)) {
@@ -53,8 +52,12 @@ std::vector<DrawnRow> DealtEpochs::rows(const StepPlace& step) {
   return rows;
 }
 
-void DealtEpochs::check(int64_t num_examples) const {
-  if (num_examples == num_examples_) return;
+void DealtEpochs::check(int64_t num_examples) {
+  if (num_examples == num_examples_) {
+    imbalances_.push_back(last_.imbalance());
+    for (const DealtRow& row : last_.rows) num_rows_[row.ranks.count] += 1;
+    return;
+  }
   throw UserError(fmt::format(
       "The ranks have dealt the rows of a step in different ways: {} of {} examples have a row. "
       "Start as many processes on each machine, with the same program, or leave out "

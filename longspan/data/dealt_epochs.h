@@ -26,8 +26,11 @@ class DealtEpochs final : public ExampleSource {
   /// Throws std::logic_error: rows() gives all rows of a step.
   DrawnExamples next(int64_t epoch, int64_t batch) override;
   std::vector<DrawnRow> rows(const StepPlace& step) override;
-  void check(int64_t num_examples) const override;
-  /// Returns the numbers of rows by their numbers of ranks, and the imbalance of the steps.
+  /// Also counts the step's rows for the summary: the step begins here, while rows() may draw a
+  /// step ahead that never begins.
+  void check(int64_t num_examples) override;
+  /// Returns the numbers of rows by their numbers of ranks, and the imbalance, of the steps that
+  /// have begun.
   std::string summary() const override;
   std::string state() const override { return ""; }
   void resume(const std::string& state) override;
@@ -37,6 +40,7 @@ class DealtEpochs final : public ExampleSource {
   Loader loader_;
   Options options_;
   int64_t num_examples_ = 0;         // of the last step
+  Dealing last_;                     // of the last step
   std::map<int, int64_t> num_rows_;  // by number of ranks, since the start of this process
   std::vector<double> imbalances_;   // of the steps
 };

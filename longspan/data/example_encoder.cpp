@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
+#include <memory>
 #include <stdexcept>
 #include <string_view>
 
@@ -47,7 +47,8 @@ std::string templates_with_pictures() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// Throws unless the model and the template take the rows' pictures.
+}  // namespace
+
 void require_pictures_taken(const DataSettings& config, const PictureEncoding* pictures,
                             const std::vector<Conversation>& rows) {
   const auto fail = [&](const std::string& problem) {
@@ -81,7 +82,15 @@ void require_pictures_taken(const DataSettings& config, const PictureEncoding* p
       config.chat_template, described(form), described(wanted)));
 }
 
-}  // namespace
+std::unique_ptr<PictureRows> picture_rows_of(const DataSettings& config, const Stage& stage,
+                                             const PictureEncoding* pictures) {
+  if (pictures == nullptr) return nullptr;
+  const VideoForm videos = video_form(config.chat_template, *pictures);
+  if (videos == VideoForm::kNone) return nullptr;
+  return std::make_unique<PictureRows>(
+      *pictures, videos,
+      /*writes_tags=*/!config.chat_template.empty() || parts_of(stage.rows).text);
+}
 
 double PackingReport::empty_before() const {
   return empty_share(tokens_before, rows_before, row_length);
@@ -109,6 +118,14 @@ void CutReport::add_row(int64_t tokens, int64_t kept, int64_t longest_document) 
   longest = std::max(longest, longest_document);
 }
 
+void CutReport::add(const CutReport& part) {
+  num_rows += part.num_rows;
+  num_cut += part.num_cut;
+  num_tokens += part.num_tokens;
+  num_lost += part.num_lost;
+  longest = std::max(longest, part.longest);
+}
+
 std::string CutReport::text(int64_t cutoff_len) const {
   if (num_cut == 0) return "";
   const std::string counted = fmt::format(
@@ -119,29 +136,30 @@ std::string CutReport::text(int64_t cutoff_len) const {
   return fmt::format("warning: cutoff_len cuts nearly every row: {}. Raise cutoff_len.", counted);
 }
 
-EncodedExamples encode_examples(const DataSettings& config, const Stage& stage,
-                                const Tokenizer& tokenizer, const std::vector<Conversation>& rows,
-                                const LocalTime& template_time, int64_t vocab_size,
-                                const PictureEncoding* pictures) {
+EncodedExamples encode_examples(const RowEncoding& of, const std::vector<Conversation>& rows) {
   if (rows.empty()) return {};
+  const DataSettings& config = of.config;
+  const PictureEncoding* pictures = of.pictures;
   BadRows bad;
   ChatReport chats;
-  Encoding encoding{config, stage, tokenizer, template_time, vocab_size, bad, chats};
+  Encoding encoding{config, of.stage, of.tokenizer, of.template_time, of.vocab_size, bad, chats};
+  encoding.max_positions = of.max_positions;
   encoding.has_pictures = have_pictures(rows);
   if (encoding.has_pictures) require_pictures_taken(config, pictures, rows);
   if (pictures != nullptr && pictures->in_every_sample) encoding.has_pictures = true;
-  std::optional<PictureRows> picture_rows;
-  const VideoForm videos =
-      pictures == nullptr ? VideoForm::kNone : video_form(config.chat_template, *pictures);
-  if (videos != VideoForm::kNone) {
-    picture_rows.emplace(*pictures, videos, /*writes_tags=*/!config.chat_template.empty() ||
-                                                parts_of(stage.rows).text);
-    encoding.pictures = &*picture_rows;
-  }
-  EncodedExamples encoded = stage.encode(encoding, rows);
+  const std::unique_ptr<PictureRows> picture_rows = picture_rows_of(config, of.stage, pictures);
+  encoding.pictures = picture_rows.get();
+  std::vector<UnusableRow> unusable;
+  encoding.unusable = &unusable;
+  EncodedExamples encoded = of.stage.encode(encoding, rows);
+  encoded.unusable = std::move(unusable);
   encoded.chats = chats.notes();
-  encoded.left_out = bad.settle(on_bad_row_of(config), "the data", std::ssize(rows));
-  if (encoded.examples.empty()) {
+  const OnBadRow on_bad_row = on_bad_row_of(config);
+  const bool is_none = encoded.examples.empty() && of.may_be_empty;
+  if (!is_none || on_bad_row == OnBadRow::kStop) {
+    encoded.left_out = bad.settle(on_bad_row, "the data", std::ssize(rows));
+  }
+  if (encoded.examples.empty() && !of.may_be_empty) {
     throw UserError(fmt::format("{}: there is no text in this row and the {} after it",
                                 rows.front().source, rows.size() - 1));
   }

@@ -37,8 +37,8 @@ class Rows {
     row.source = "rows, row " + std::to_string(rows.size());
   }
   EncodedExamples encode(int64_t vocab_size = INT64_MAX) const {
-    return encode_examples(config.data, stage_of(config.method), tokenizer, rows, local_time_now(),
-                           vocab_size);
+    return encode_examples(
+        {config.data, stage_of(config.method), tokenizer, local_time_now(), vocab_size}, rows);
   }
   std::string complaint(int64_t vocab_size = INT64_MAX) const {
     try {
@@ -190,6 +190,29 @@ TEST_CASE("pt: the token that ends a text") {
   rows.config.data.chat_template = "llama3";
   CHECK_SAYS(rows.complaint(),
              "no token <|end_of_text|> to end a text with: leave template: llama3");
+}
+
+TEST_CASE("sft, questions to answer: one that leaves no room is a bad row") {
+  Rows rows("sft");
+  rows.config.data.asks_rows = true;
+  rows.config.data.packing = false;
+  rows.add("Question", "answer");
+  rows.add("Question 37 is answered. Question 74 is answered. Question 111 is answered.", "yes");
+  const auto encode = [&](int64_t max_positions) {
+    return encode_examples({rows.config.data, stage_of(rows.config.method), rows.tokenizer,
+                            local_time_now(), INT64_MAX, nullptr, max_positions},
+                           rows.rows);
+  };
+  const EncodedExamples all = encode(INT64_MAX);
+  REQUIRE(all.examples.size() == 2);
+  const int64_t asked = num_ignored(all.examples[1].documents[0]);
+  REQUIRE(asked > num_ignored(all.examples[0].documents[0]));
+  CHECK(encode(asked + 1).examples.size() == 2);
+  const std::string told =
+      "rows, row 2: the question has " + std::to_string(asked) + " tokens, and the model takes";
+  CHECK_THROWS_WITH_AS(encode(asked), doctest::Contains(told.c_str()), UserError);
+  rows.config.data.on_bad_row = "skip";
+  CHECK(encode(asked).examples.size() == 1);
 }
 
 TEST_CASE("sft: packing and neat_packing hold the rows' tokens; a token the model lacks") {

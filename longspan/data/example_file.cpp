@@ -1,10 +1,12 @@
 #include "longspan/data/example_file.h"
 
 #include <ATen/ATen.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -17,7 +19,9 @@
 #include "longspan/base/user_error.h"
 #include "longspan/files/atomic_file.h"
 #include "longspan/files/checksum.h"
+#include "longspan/files/left_temporary.h"
 #include "longspan/memory/nameless_file.h"
+#include "longspan/rows/ignore_label.h"
 #include "longspan/text/bytes.h"
 
 namespace longspan {
@@ -79,6 +83,8 @@ void pack(const Picture& picture, PackedBytes& to) {
   to.add_list(picture.frames);
   to.add(picture.version);
   to.add(static_cast<int8_t>(picture.is_two_way));
+  to.add_list(picture.file_checksums);
+  to.add_text(picture.record.text);
 }
 
 Picture unpack_picture(UnpackedBytes& from) {
@@ -94,6 +100,8 @@ Picture unpack_picture(UnpackedBytes& from) {
   picture.frames = from.next_list<int64_t>();
   picture.version = from.next<uint64_t>();
   picture.is_two_way = from.next<int8_t>() != 0;
+  picture.file_checksums = from.next_list<uint64_t>();
+  picture.record.text = from.next_text();
   return picture;
 }
 
@@ -111,10 +119,20 @@ void pack(const Sample& document, PackedBytes& to) {
   for (const Picture& picture : document.pictures) pack(picture, to);
 }
 
-Sample unpack_sample(UnpackedBytes& from) {
+Sample unpack_sample(UnpackedBytes& from, bool tokens_only) {
   Sample document;
   document.input_ids = from.next_list<int32_t>();
   document.labels = from.next_list<int32_t>();
+  if (tokens_only) {
+    // A number of columns, no positions, a number of pictures.
+    const auto num_columns = from.next<int64_t>();
+    const auto positions = from.next<int8_t>();
+    const auto num_pictures = from.next<int64_t>();
+    if (num_columns != 0 || positions != kUndefined || num_pictures != 0) {
+      throw std::out_of_range("it has pictures or columns");
+    }
+    return document;
+  }
   for (int64_t left = from.next<int64_t>(); left > 0; --left) {
     Column& column = document.columns[std::string(from.next_text())];
     column.padding = from.next<double>();
@@ -127,6 +145,35 @@ Sample unpack_sample(UnpackedBytes& from) {
   return document;
 }
 
+/// Throws std::out_of_range unless the model can be trained on the example.
+void require_usable(const Example& example, const ExampleRules& rules) {
+  const auto require = [](bool holds, const char* problem) {
+    if (!holds) throw std::out_of_range(problem);
+  };
+  const int64_t num_documents = std::ssize(example.documents);
+  require(num_documents == rules.num_documents.value_or(std::max<int64_t>(1, num_documents)),
+          "it has another number of documents than its stage");
+  for (const Sample& document : example.documents) {
+    require(!document.input_ids.empty(), "a document is empty");
+    require(document.input_ids.size() == document.labels.size(), "a token has no label");
+    for (const int32_t id : document.input_ids) {
+      require(id >= 0 && id < rules.vocab_size, "a token is not in the vocabulary");
+    }
+    for (const int32_t label : document.labels) {
+      require(label == kIgnoreLabel || (label >= 0 && label < rules.vocab_size),
+              "a label is not in the vocabulary");
+    }
+  }
+  int64_t before = 0;
+  for (const int64_t restart : example.position_restarts) {
+    require(restart > before && restart < std::ssize(example.documents.front().input_ids),
+            "its positions restart outside of it");
+    before = restart;
+  }
+}
+
+}  // namespace
+
 void pack(const Example& example, PackedBytes& to) {
   to.add(static_cast<int8_t>(example.desirable));
   to.add_list(example.position_restarts);
@@ -135,22 +182,34 @@ void pack(const Example& example, PackedBytes& to) {
   for (const Sample& document : example.documents) pack(document, to);
 }
 
-Example unpack_example(std::string_view bytes) {
+Example unpack_example(std::string_view bytes, bool tokens_only) {
   UnpackedBytes from(bytes);
   Example example;
   example.desirable = from.next<int8_t>() != 0;
   example.position_restarts = from.next_list<int64_t>();
   example.solution = std::string(from.next_text());
   for (int64_t left = from.next<int64_t>(); left > 0; --left) {
-    example.documents.push_back(unpack_sample(from));
+    example.documents.push_back(unpack_sample(from, tokens_only));
   }
   return example;
 }
 
-}  // namespace
+bool holds_tokens_only(const Example& example) {
+  return std::ranges::all_of(example.documents, [](const Sample& document) {
+    return document.columns.empty() && document.pictures.empty() &&
+           !document.positions_AT.defined();
+  });
+}
 
-ExampleFileWriter::ExampleFileWriter(std::string folder)
-    : folder_(std::move(folder)), num_written_(sizeof(Header)) {
+std::string temporary_rows_folder(const std::string& cache_dir) {
+  if (!cache_dir.empty()) return cache_dir;
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  return error ? "/tmp" : folder.string();  // clusters name folders that a machine lacks
+}
+
+ExampleFileWriter::ExampleFileWriter(std::string folder, std::string key)
+    : folder_(std::move(folder)), key_(std::move(key)), num_written_(sizeof(Header)) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (error) fail(fmt::format("needs the folder {}, which cannot be made", folder_), error.value());
@@ -223,13 +282,36 @@ void ExampleFileWriter::finish(std::string_view note) {
   fail(fmt::format("needs {} in {}", name_bytes(num_written_), folder_), failure_);
 }
 
-void ExampleFileWriter::fail(const std::string& what, int error) const {
-  throw_disk_error(
-      error, fmt::format("The encoded data set {} ({}). {} The key cache_dir names the folder.",
-                         what, std::strerror(error), remedy_for(error)));
+void ExampleFileWriter::publish(const std::string& path) const {
+  const std::filesystem::path target(path);
+  const std::string temporary =
+      (target.parent_path() / temporary_name(target.filename().string())).string();
+  const std::string own = fmt::format("/proc/self/fd/{}", descriptor_);
+  if (::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+    if (::fsync(descriptor_) == 0 && ::rename(temporary.c_str(), path.c_str()) == 0) {
+      return sync_folder(target.parent_path().string());
+    }
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    fail(fmt::format("needs {} in {}", name_bytes(num_written_), folder_), error);
+  }
+  // A file system without files that have no name.
+  AtomicFile file(path);
+  InputFile written = open();
+  written.rewind();
+  std::string part(kBufferBytes, '\0');
+  while (const size_t size = written.read(part.data(), part.size())) file.write(part.data(), size);
+  file.commit();
 }
 
-ExampleFile::ExampleFile(InputFile file) : file_(std::move(file)) {
+void ExampleFileWriter::fail(const std::string& what, int error) const {
+  throw_disk_error(
+      error, fmt::format("The encoded data set {} ({}). {} The key {} names the folder.", what,
+                         std::strerror(error), remedy_for(error), key_));
+}
+
+ExampleFile::ExampleFile(InputFile file, std::optional<ExampleRules> rules)
+    : file_(std::move(file)), rules_(rules) {
   struct stat status{};
   if (::fstat(file_.descriptor(), &status) != 0) fail(std::strerror(errno));
   Header header;
@@ -238,8 +320,9 @@ ExampleFile::ExampleFile(InputFile file) : file_(std::move(file)) {
   if (header.magic != Header().magic || header.checksum != header.own_checksum()) {
     fail("its header is not whole");
   }
-  // The checksum covers these numbers, so they are what was written.
-  if (header.index + (header.num_records + 1) * kPlaceBytes != status.st_size) {
+  const int64_t most_records = status.st_size / kPlaceBytes - 1;
+  if (header.num_records < 1 || header.num_records > most_records ||
+      header.index != status.st_size - (header.num_records + 1) * kPlaceBytes) {
     fail("it does not have the size that its header says");
   }
   num_records_ = header.num_records;
@@ -250,8 +333,8 @@ std::string ExampleFile::record(int64_t place) const {
   std::array<int64_t, 2> ends{};
   read(ends.data(), sizeof(ends), index_ + place * kPlaceBytes);
   const auto [begin, end] = ends;
-  if (begin < static_cast<int64_t>(sizeof(Header)) || end - begin < kChecksumBytes ||
-      end > index_) {
+  if (begin < static_cast<int64_t>(sizeof(Header)) || begin > index_ || end > index_ ||
+      end < begin + kChecksumBytes) {
     fail(fmt::format("record {} has no place in it", place));
   }
   std::string bytes(static_cast<size_t>(end - begin), '\0');
@@ -265,7 +348,18 @@ std::string ExampleFile::record(int64_t place) const {
 
 Example ExampleFile::example(int64_t place) const {
   if (place < 0 || place >= num_examples()) throw std::out_of_range("example of a file");
-  Example example = unpack_example(record(place));
+  const std::string bytes = record(place);
+  Example example;
+  if (rules_) {
+    try {
+      example = unpack_example(bytes, /*tokens_only=*/true);
+      require_usable(example, *rules_);
+    } catch (const std::out_of_range& problem) {
+      fail(fmt::format("row {}: {}", place, problem.what()));
+    }
+  } else {
+    example = unpack_example(bytes, /*tokens_only=*/false);
+  }
   example.number = place;
   return example;
 }
@@ -284,6 +378,11 @@ void ExampleFile::read(void* to, int64_t num_bytes, int64_t place) const {
 }
 
 void ExampleFile::fail(const std::string& reason) const {
+  if (rules_) {
+    throw UserError(fmt::format(
+        "{} has no rows to train on: {}. Set overwrite_cache: true to encode the data sets again.",
+        file_.path(), reason));
+  }
   throw UserError(fmt::format(
       "The temporary file of the encoded data set cannot be read as it was written: {}. Check the "
       "disk of its folder, or name another in cache_dir, and start again.",

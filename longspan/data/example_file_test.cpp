@@ -28,7 +28,11 @@ Example full_example() {
        .num_features = 6,
        .checksum = 0xFEDCBA9876543210,
        .is_two_way = true},
-      {.files = {"1.png", "2.png"}, .is_video = true, .grid = {1, 2, 2}, .num_features = 1},
+      {.files = {"1.png", "2.png"},
+       .is_video = true,
+       .grid = {1, 2, 2},
+       .num_features = 1,
+       .file_checksums = {8, 0xFEDCBA9876543210}},
       {.files = {"a.mp4"}, .is_video = true, .frames = {0, 7}, .version = 3, .grid = {1, 2, 2}}};
   Sample rejected{{7}, {7}};
   Example example;

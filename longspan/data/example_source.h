@@ -46,8 +46,13 @@ class ExampleSource {
   /// Called once for each step, instead of next(). Default: next() of each micro-batch.
   virtual std::vector<DrawnRow> rows(const StepPlace& step);
 
-  /// Throws UserError unless the ranks' rows of the last step have `num_examples` together.
-  virtual void check(int64_t num_examples) const { (void)num_examples; }
+  /// Whether rows() may be called for the next step during a step: no checkpoint in between has the
+  /// state of the source, and no rank waits for others.
+  virtual bool gives_rows_ahead() const { return state().empty(); }
+
+  /// Throws UserError unless the ranks' rows of the last step have `num_examples` together. Called
+  /// once for each step, when it begins, and before the source gives rows of the next step.
+  virtual void check(int64_t num_examples) { (void)num_examples; }
 
   /// Returns a line for the user about the rows so far; empty: nothing to say.
   virtual std::string summary() const { return ""; }
@@ -56,6 +61,9 @@ class ExampleSource {
   /// The state is equal on every rank. Empty: the numbers of epoch and batch determine the
   /// examples.
   virtual std::string state() const = 0;
+  /// Returns the fingerprint of all training rows, which a checkpoint saves, once it is known.
+  /// Empty: it is known since the start of the run. Throws UserError. Collective.
+  virtual std::string fingerprint() { return ""; }
   /// Continues from a checkpoint's state. Throws UserError if `state` is not a state of this
   /// source.
   virtual void resume(const std::string& state) = 0;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/dealt_epochs.h"
 
 namespace longspan {
 namespace {
@@ -39,6 +40,31 @@ TEST_CASE("example source: epochs of a set give each example once an epoch, in a
   source.resume(source.state());
   CHECK_THROWS_WITH_AS(source.resume("line 70 of a stream"),
                        doctest::Contains("stream of examples"), UserError);
+}
+
+TEST_CASE("example source: the summary of dealt rows has the steps that have begun") {
+  std::vector<Example> examples(4);
+  for (Example& example : examples) example.documents = {{{3, 2}, {-100, 2}}};
+  const ExamplesInMemory set(std::move(examples));
+  DealtEpochs source(
+      set,
+      Loader(set.size(), /*rows_per_batch=*/2, /*data_rank=*/0, /*data_size=*/1, /*shuffle=*/false,
+             /*seed=*/5),
+      {.rules = {.ranks = {.num_ranks = 1},
+                 .degrees = {1},
+                 .examples_per_row = 1,
+                 .seconds = [](int64_t length, int) { return static_cast<double>(length); }}});
+  const auto draw = [&](int64_t step) {
+    source.rows({.epoch = 0, .begin_batch = step, .end_batch = step + 1, .epochs_done = 0});
+  };
+  draw(0);
+  CHECK(source.summary().empty());
+  source.check(2);
+  draw(1);  // ahead, in a run that ends after its first step
+  CHECK(source.summary().starts_with("Dealt rows: 2 on 1 process."));
+  CHECK_THROWS_WITH_AS(source.check(1), doctest::Contains("1 of 2 examples"), UserError);
+  source.check(2);
+  CHECK(source.summary().starts_with("Dealt rows: 4 on 1 process."));
 }
 
 }  // namespace

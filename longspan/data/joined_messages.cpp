@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/marked_chat.h"
 #include "longspan/data/turns.h"
 #include "longspan/registers/stage.h"
 #include "longspan/settings/data_settings.h"
@@ -13,18 +14,6 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMostChats = 100;
-constexpr size_t kEnd = 500;  // bytes of a message's beginning and of its end
-
-bool is_inside_of_letter(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
-
-/// Returns both ends of a long text, cut at UTF-8 characters.
-std::string ends_of(const std::string& text) {
-  if (text.size() <= 2 * kEnd) return text;
-  size_t left = kEnd, right = text.size() - kEnd;
-  while (left > 0 && is_inside_of_letter(text[left])) --left;
-  while (right < text.size() && is_inside_of_letter(text[right])) ++right;
-  return text.substr(0, left) + text.substr(right);
-}
 
 /// Returns the conversation before the last answer.
 Conversation question_of(const Conversation& row) {

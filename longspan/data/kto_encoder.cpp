@@ -28,25 +28,38 @@ EncodedExamples encode_unpaired(const Encoding& encoding, const std::vector<Conv
     examples[i].desirable = rows[i].desirable;
   });
   const bool skips = on_bad_row_of(encoding.config) == OnBadRow::kSkip;
-  if (good.size() == 1 && (rows.size() == 1 || skips)) {
+  const std::vector<Message>* const before = encoding.answers_before;
+  const Message* const other = good.size() == 1 ? encoding.other_answer : nullptr;
+  if (before == nullptr && other == nullptr && good.size() == 1 && (rows.size() == 1 || skips) &&
+      !encoding.own_answer_serves) {
     throw UserError(fmt::format(
         "{}: stage kto needs at least two rows: it estimates KL by giving each question the answer "
         "of another row",
         rows[good[0]].source));
   }
   // A mismatched answer is the answer of the row before; the first row gets the last row's. TRL and
-  // LLaMA-Factory do this within batches of rows. Here all rows are one batch.
-  const std::vector<int64_t> whole = encoding.good_rows(std::ssize(good), [&](int64_t i) {
-    Conversation mismatched = rows[good[i]];
-    mismatched.messages.back() = rows[good[i == 0 ? good.size() - 1 : i - 1]].messages.back();
-    examples[good[i]].documents.push_back(
-        encode(mismatched, "the answer of the row before, which KL sets to this question,",
-               /*length=*/nullptr));
-  });
+  // LLaMA-Factory do this within batches of rows. Here all rows are one batch, and those of a
+  // window of a stream.
+  const std::vector<int64_t> whole = encoding.good_rows(
+      std::ssize(good),
+      [&](int64_t i) {
+        Conversation mismatched = rows[good[i]];
+        mismatched.messages.back() =
+            before != nullptr  ? (*before)[good[i]]
+            : other != nullptr ? *other
+                               : rows[good[i == 0 ? good.size() - 1 : i - 1]].messages.back();
+        examples[good[i]].documents.push_back(
+            encode(mismatched, "the answer of the row before, which KL sets to this question,",
+                   /*length=*/nullptr));
+      },
+      &good);
   EncodedExamples encoded;
   for (const int64_t k : whole) {
     const int64_t i = good[k];
-    encoded.cut.add_row(lengths[i], std::ssize(examples[i].documents[0].input_ids), lengths[i]);
+    const Sample& answer = examples[i].documents[0];
+    const int64_t kept = std::ssize(answer.input_ids);
+    encoded.cut.add_row(lengths[i], kept, lengths[i]);
+    encoded.rows.push_back({i, {lengths[i]}, kept, num_trained(answer)});
     encoded.examples.push_back(std::move(examples[i]));
   }
   return encoded;

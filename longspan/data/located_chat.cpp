@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "longspan/data/bad_rows.h"
@@ -39,6 +40,11 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
 
+/// Messages at the end of a prefix that leaves out messages in the middle.
+constexpr size_t kLastMessages = 8;
+/// Results by short prefixes that are compared because the text before the answer is new.
+constexpr size_t kMostNewTexts = 32;
+
 }  // namespace
 
 LocatedChat::LocatedChat(RenderMessages render, const ordered_json& messages,
@@ -48,12 +54,14 @@ LocatedChat::LocatedChat(RenderMessages render, const ordered_json& messages,
       generation_prompt_(generation_prompt),
       source_(place),
       plain_(render_(messages_, generation_prompt)),
+      marks_of_(messages.size()),
       places_(messages.size()),
       lost_thoughts_(messages.size()) {
   mark_most();
   find_marked_texts();
   search_for_texts();
   require_order();
+  find_neighbours();
 }
 
 bool LocatedChat::mark(const std::vector<bool>& marked) {
@@ -98,7 +106,9 @@ void LocatedChat::mark_most() {
 void LocatedChat::find_marked_texts() {
   const std::vector<ChatText>& texts = marked_->texts();
   std::vector<std::vector<size_t>> begins(texts.size()), ends(texts.size());
-  for (const MarkPlace& mark : marks_) {
+  for (size_t i = 0; i < marks_.size(); ++i) {
+    const MarkPlace& mark = marks_[i];
+    marks_of_[texts[mark.text].message].push_back(i);
     std::vector<size_t>& bytes = (mark.is_end ? ends : begins)[mark.text];
     bytes.push_back(mark.byte);
     // A tool's result may repeat the call's name.
@@ -188,7 +198,25 @@ void LocatedChat::require_order() const {
   }
 }
 
+void LocatedChat::find_neighbours() {
+  std::vector<Place> found(messages_.size(), Place{0, plain_.text.size()});
+  size_t end = 0;
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    found[i].begin = end;
+    if (!places_[i]) continue;
+    if (places_[i]->begin < end) return;  // out of order
+    end = places_[i]->end;
+  }
+  size_t begin = plain_.text.size();
+  for (size_t i = messages_.size(); i-- > 0;) {
+    found[i].end = begin;
+    if (places_[i]) begin = places_[i]->begin;
+  }
+  surroundings_ = std::move(found);
+}
+
 LocatedChat::Place LocatedChat::surroundings_of(size_t message) const {
+  if (!surroundings_.empty()) return surroundings_[message];
   Place around{0, plain_.text.size()};
   for (size_t i = 0; i < message; ++i) {
     const bool before =
@@ -207,20 +235,22 @@ LocatedChat::Place LocatedChat::surroundings_of(size_t message) const {
 bool LocatedChat::prints_calls(size_t message) const {
   if (!is_marked_[message]) return false;
   const std::vector<ChatText>& texts = marked_->texts();
-  std::vector<int> seen(texts.size());
+  const auto [first, last] = std::ranges::equal_range(texts, message, {}, &ChatText::message);
+  const auto begin = static_cast<size_t>(first - texts.begin());
+  std::vector<int> seen(last - first);
   bool has_repr = false;
-  for (const MarkPlace& mark : marks_) {
-    if (texts[mark.text].message != message) continue;
-    seen[mark.text] |= mark.is_end ? 2 : 1;
+  for (const size_t number : marks_of_[message]) {
+    const MarkPlace& mark = marks_[number];
+    seen[mark.text - begin] |= mark.is_end ? 2 : 1;
     const bool begins_key = texts[mark.text].kind == ChatText::kKey && !mark.is_end;
     has_repr = has_repr ||
                (begins_key && std::string_view(plain_.text).substr(0, mark.byte).ends_with("{'"));
   }
-  for (size_t k = 0; k < texts.size(); ++k) {
-    const ChatText& text = texts[k];
+  for (size_t k = 0; k < seen.size(); ++k) {
+    const ChatText& text = texts[begin + k];
     const bool of_call = text.kind == ChatText::kName || text.kind == ChatText::kKey ||
                          text.kind == ChatText::kArgument;
-    if (text.message == message && of_call && seen[k] != 3) return false;
+    if (of_call && seen[k] != 3) return false;
   }
   return !has_repr;
 }
@@ -234,21 +264,95 @@ std::string LocatedChat::text_around(size_t message) const {
   return text;
 }
 
-size_t LocatedChat::begin_of_answer(size_t message) const {
+/// A short prefix has the messages up to the first one of a user, and the last messages.
+ordered_json LocatedChat::messages_before(size_t end, Prefix prefix) const {
+  const ordered_json& all = marked_->messages();
+  size_t head = 0;  // the first message after the head
+  while (head < end && all[head].at("role") != "user") ++head;
+  ++head;
+  size_t tail = end < kLastMessages ? 0 : end - kLastMessages;
+  // The roles follow each other as in the chat.
+  while (tail > head && all[tail].at("role") != all[head].at("role")) --tail;
+  const bool is_whole = prefix == Prefix::kWhole || tail <= head;
+  ordered_json before = ordered_json::array();
+  for (size_t i = 0; i < end; ++i) {
+    if (!is_whole && i >= head && i < tail) i = tail;
+    before.push_back(all[i]);
+    if (prefix == Prefix::kWhole) continue;
+    // The marks at both ends of a text stay.
+    const auto content = before.back().find("content");
+    if (content == before.back().end() || !content->is_string()) continue;
+    *content = ends_of(content->get_ref<const std::string&>());
+  }
+  return before;
+}
+
+template <typename Result>
+std::vector<Result> LocatedChat::by_short_prefixes(
+    const std::vector<size_t>& answers,
+    const std::function<Result(size_t message, Prefix prefix)>& find) const {
+  std::vector<Result> results;
+  std::set<std::pair<std::string, std::string_view>> seen;
+  bool takes_short = answers.size() > kMostWholePrompts;
+  for (size_t k = 0; k < answers.size(); ++k) {
+    const size_t message = answers[k];
+    if (!takes_short) {
+      results.push_back(find(message, Prefix::kWhole));
+      continue;
+    }
+    std::optional<Result> by_short;
+    try {
+      by_short = find(message, Prefix::kShort);
+    } catch (const RowError&) {
+      // The template needs the other messages.
+    }
+    const Place around = surroundings_of(message);
+    const size_t begin = places_[message] ? places_[message]->begin : around.end;
+    const std::string role = message == 0 ? "" : messages_[message - 1].at("role");
+    const bool is_new =
+        seen.size() < kMostNewTexts &&
+        seen.emplace(role, std::string_view(plain_.text).substr(around.begin, begin - around.begin))
+            .second;
+    const bool is_checked = is_new || (k & (k - 1)) == 0 || k + 1 == answers.size();
+    if (by_short && !is_checked) {
+      results.push_back(*by_short);
+      continue;
+    }
+    results.push_back(find(message, Prefix::kWhole));
+    takes_short = by_short == results.back();
+    // Earlier results that were not compared are not known to be those of whole prefixes.
+    if (!takes_short) {
+      for (size_t i = 0; i < k; ++i) results[i] = find(answers[i], Prefix::kWhole);
+    }
+  }
+  return results;
+}
+
+std::vector<size_t> LocatedChat::begins_of_answers(const std::vector<size_t>& answers) const {
+  return by_short_prefixes<size_t>(
+      answers, [this](size_t message, Prefix prefix) { return begin_of_answer(message, prefix); });
+}
+
+std::vector<std::string> LocatedChat::endings_alone(const std::vector<size_t>& answers) const {
+  return by_short_prefixes<std::string>(
+      answers, [this](size_t message, Prefix prefix) { return ending_alone(message, prefix); });
+}
+
+size_t LocatedChat::begin_of_answer(size_t message, Prefix prefix) const {
   const Place around = surroundings_of(message);
   const size_t first = places_[message] ? places_[message]->begin : around.end;
-  ordered_json before = ordered_json::array();
-  for (size_t i = 0; i < message; ++i) before.push_back(marked_->messages()[i]);
   std::vector<MarkPlace> prompt_marks;
-  const std::string prompt =
-      marked_->without_marks(render_(before, /*generation_prompt=*/true).text, prompt_marks);
+  const std::string prompt = marked_->without_marks(
+      render_(messages_before(message, prefix), /*generation_prompt=*/true).text, prompt_marks);
   // Compares both texts from their last common mark before the answer.
   size_t at = 0, prompt_at = 0;
   std::map<std::pair<size_t, bool>, size_t> of_prompt;
   for (const MarkPlace& mark : prompt_marks) of_prompt[{mark.text, mark.is_end}] = mark.byte;
-  for (auto mark = marks_.rbegin(); mark != marks_.rend(); ++mark) {
+  auto mark = std::ranges::upper_bound(marks_, first, {}, &MarkPlace::byte);
+  while (mark != marks_.begin()) {
+    --mark;
     const ChatText& text = marked_->texts()[mark->text];
-    if (mark->byte > first || text.message >= message || text.kind == ChatText::kName) continue;
+    if (text.message >= message || text.kind == ChatText::kName) continue;
     const auto same = of_prompt.find({mark->text, mark->is_end});
     if (same == of_prompt.end()) continue;
     at = mark->byte;
@@ -266,12 +370,10 @@ size_t LocatedChat::begin_of_answer(size_t message) const {
   return begin;
 }
 
-std::string LocatedChat::ending_alone(size_t message) const {
-  ordered_json chat = ordered_json::array();
-  for (size_t i = 0; i <= message; ++i) chat.push_back(marked_->messages()[i]);
+std::string LocatedChat::ending_alone(size_t message, Prefix prefix) const {
   std::vector<MarkPlace> marks;
-  const std::string text =
-      marked_->without_marks(render_(chat, /*generation_prompt=*/false).text, marks);
+  const std::string text = marked_->without_marks(
+      render_(messages_before(message + 1, prefix), /*generation_prompt=*/false).text, marks);
   const auto last = std::find_if(marks.rbegin(), marks.rend(), [&](const MarkPlace& mark) {
     return marked_->texts()[mark.text].message == message;
   });

@@ -52,19 +52,32 @@ class LocatedChat {
   /// True if the message has thoughts that the rendering does not have.
   bool lost_thoughts(size_t message) const { return lost_thoughts_[message]; }
 
-  /// Returns the first byte of an answer: the length of the common prefix of the rendering and the
-  /// prompt (the earlier messages with a generation prompt). Throws RowError if the prompt and the
-  /// rendering already differ within the earlier messages.
-  size_t begin_of_answer(size_t message) const;
-  /// Returns the text that the template prints after the answer in a chat that ends with this
-  /// answer.
-  std::string ending_alone(size_t message) const;
+  /// Returns the first byte of each answer: the length of the common prefix of the rendering and
+  /// the prompt (the earlier messages with a generation prompt). Throws RowError if a prompt and
+  /// the rendering already differ within the earlier messages. `answers`: ascending. The work is
+  /// linear in the chat. For a chat of more than kMostWholePrompts answers, prompts leave out
+  /// messages in the middle and of long texts, if some whole prompts give the same results.
+  std::vector<size_t> begins_of_answers(const std::vector<size_t>& answers) const;
+  /// Returns the text that the template prints after each answer in a chat that ends with this
+  /// answer. `answers`: as above.
+  std::vector<std::string> endings_alone(const std::vector<size_t>& answers) const;
+
+  static constexpr size_t kMostWholePrompts = 32;
 
  private:
+  enum class Prefix { kWhole, kShort };
+  size_t begin_of_answer(size_t message, Prefix prefix) const;
+  std::string ending_alone(size_t message, Prefix prefix) const;
+  template <typename Result>
+  std::vector<Result> by_short_prefixes(
+      const std::vector<size_t>& answers,
+      const std::function<Result(size_t message, Prefix prefix)>& find) const;
+  nlohmann::ordered_json messages_before(size_t end, Prefix prefix) const;
   bool mark(const std::vector<bool>& marked);
   void mark_most();
   void find_marked_texts();
   void search_for_texts();
+  void find_neighbours();
   void search_for_parts(size_t message, size_t& from);  // for an unmarked list of parts
   void require_order() const;
   [[noreturn]] void fail(const std::string& problem) const;
@@ -78,7 +91,11 @@ class LocatedChat {
   std::optional<MarkedChat> marked_;
   std::vector<bool> is_marked_;
   std::vector<MarkPlace> marks_;
+  std::vector<std::vector<size_t>> marks_of_;  // by message: indices in marks_
   std::vector<std::optional<Place>> places_;
+  /// By message: the places of the texts before and after, where all messages are printed in order;
+  /// otherwise empty.
+  std::vector<Place> surroundings_;
   std::vector<bool> lost_thoughts_;
 };
 

@@ -22,12 +22,15 @@ ordered_json chat_of(const std::vector<std::string>& contents) {
   return messages;
 }
 
+/// `num_bytes`, if not null, gets the bytes of all renderings.
 LocatedChat locate(const std::string& chat_template, const ordered_json& messages,
-                   bool generation_prompt = false) {
-  const auto render = [chat_template](const ordered_json& rendered, bool prompt) {
+                   bool generation_prompt = false, size_t* num_bytes = nullptr) {
+  const auto render = [chat_template, num_bytes](const ordered_json& rendered, bool prompt) {
     const ordered_json variables = {{"messages", rendered}, {"add_generation_prompt", prompt}};
     try {
-      return render_chat_template(chat_template, variables.dump());
+      RenderedChat chat = render_chat_template(chat_template, variables.dump());
+      if (num_bytes != nullptr) *num_bytes += chat.text.size();
+      return chat;
     } catch (const UserError& error) {
       throw RowError(error.what());
     }
@@ -46,7 +49,7 @@ std::string complaint(const std::string& chat_template, const ordered_json& mess
 
 /// The text from an answer's begin to the end of its texts.
 std::string answer(const LocatedChat& chat, size_t message) {
-  const size_t begin = chat.begin_of_answer(message);
+  const size_t begin = chat.begins_of_answers({message}).front();
   return chat.text().substr(begin, chat.place_of(message)->end - begin);
 }
 
@@ -78,7 +81,7 @@ TEST_CASE("a chat's texts are found in one rendering") {
         "x");
   const LocatedChat empty = locate(kPlain, chat_of({"a", "", "b", "c"}));
   CHECK(!empty.place_of(1));
-  CHECK(empty.text().substr(empty.begin_of_answer(1)) == ";[user]b;[assistant]c;");
+  CHECK(empty.text().substr(empty.begins_of_answers({1}).front()) == ";[user]b;[assistant]c;");
 }
 
 TEST_CASE("private-use characters of a chat are no marks") {
@@ -130,6 +133,47 @@ TEST_CASE("the generation prompt says where an answer begins, as far as the chat
   // A whole chat ends differently from a prompt.
   const std::string phi = kPlain + "{% if not add_generation_prompt %}[end]{% endif %}";
   CHECK(answer(locate(phi, chat_of({"a", "b", "c", "d"})), 1) == "b");
+}
+
+TEST_CASE("a long chat: its answers begin where whole prompts say, and the work is linear") {
+  const std::string counts =
+      frames("{{ m.content }};", "{{ '[bot]' if messages | length > 100 else '[assistant]' }}");
+  const std::string looks = frames("{{ '!' if m.role == 'assistant' }}{{ m.content }};",
+                                   "[assistant]{{ '!' if '9' in messages[-1].content }}");
+  const std::string needs =
+      "{% if messages | length > 2 and 'answer 0' not in messages[1].content %}"
+      "{{ raise_exception('the first answer is missing') }}{% endif %}" +
+      kPlain;
+  for (const std::string& chat_template : {kPlain, kThinks, counts, looks, needs}) {
+    CAPTURE(chat_template);
+    const auto bytes_of = [&](size_t num_answers) {
+      size_t num_bytes = 0;
+      std::vector<std::string> contents;
+      std::vector<size_t> answers;
+      for (size_t i = 0; i < num_answers; ++i) {
+        contents.push_back("question " + std::to_string(i) + std::string(i == 0 ? 1500 : 10, '.'));
+        contents.push_back("answer " + std::to_string(i));
+        answers.push_back(2 * i + 1);
+      }
+      const LocatedChat chat = locate(chat_template, chat_of(contents), false, &num_bytes);
+      const std::vector<size_t> begins = chat.begins_of_answers(answers);
+      const std::vector<std::string> endings = chat.endings_alone(answers);
+      const size_t sum = num_bytes;
+      REQUIRE(begins.size() == num_answers);
+      for (size_t k = 0; k < num_answers; k += 11) {
+        CHECK(begins[k] == chat.begins_of_answers({answers[k]}).front());
+        CHECK(endings[k] == chat.endings_alone({answers[k]}).front());
+      }
+      return static_cast<double>(sum);
+    };
+    const double few = bytes_of(60), many = bytes_of(240);
+    // Prompts that depend on all messages are rendered as a whole.
+    if (chat_template == counts || chat_template == needs) {
+      CHECK(many > 6 * few);
+    } else {
+      CHECK(many < 5 * few);
+    }
+  }
 }
 
 TEST_CASE("a text that the template compares is searched for") {

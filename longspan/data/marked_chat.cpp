@@ -69,6 +69,18 @@ std::string_view stripped(std::string_view text) {
   return text;
 }
 
+std::string ends_of(const std::string& text) {
+  constexpr size_t kEnd = 500;
+  const auto continues = [&](size_t i) {
+    return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
+  };
+  if (text.size() <= 2 * kEnd) return text;
+  size_t left = kEnd, right = text.size() - kEnd;
+  while (left > 0 && continues(left)) --left;
+  while (right < text.size() && continues(right)) ++right;
+  return text.substr(0, left) + text.substr(right);
+}
+
 std::vector<std::string> free_characters(size_t number, std::string_view others) {
   const std::set<uint32_t> taken = marks_in(others);
   std::vector<std::string> characters;

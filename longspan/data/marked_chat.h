@@ -69,4 +69,7 @@ std::vector<std::string> free_characters(size_t number, std::string_view others)
 /// Returns the text without white space at both ends, as Python's str.strip() does.
 std::string_view stripped(std::string_view text);
 
+/// Returns both ends of a long text, about 500 bytes each, cut at UTF-8 characters.
+std::string ends_of(const std::string& text);
+
 }  // namespace longspan

@@ -129,6 +129,19 @@ std::vector<double> interleave_probs_of(const DataSettings& config, int64_t num_
   return probabilities;
 }
 
+std::function<size_t()> order_of_sets(size_t num_sets, const std::vector<double>& probabilities,
+                                      int64_t seed) {
+  return [sources = Sources(num_sets, probabilities, seed)]() mutable { return sources.next(); };
+}
+
+void require_few_draws(int64_t draws) {
+  if (draws < kMostDraws) return;
+  throw UserError(
+      fmt::format("interleave_probs: a data set with a small probability is not exhausted after "
+                  "{} draws; give it a larger one, or set mix_strategy: interleave_under",
+                  kMostDraws));
+}
+
 std::vector<int64_t> mixed_order(MixStrategy strategy, const std::vector<int64_t>& sizes,
                                  const std::vector<double>& probabilities, int64_t seed) {
   std::vector<int64_t> begins(sizes.size()), taken(sizes.size());
@@ -145,12 +158,7 @@ std::vector<int64_t> mixed_order(MixStrategy strategy, const std::vector<int64_t
   Sources sources(sizes.size(), probabilities, seed);
   size_t num_exhausted = 0;
   for (int64_t draws = 0;; ++draws) {
-    if (draws == kMostDraws) {
-      throw UserError(
-          fmt::format("interleave_probs: a data set with a small probability is not exhausted "
-                      "after {} draws; give it a larger one, or set mix_strategy: interleave_under",
-                      kMostDraws));
-    }
+    require_few_draws(draws);
     const size_t source = sources.next();
     const int64_t size = sizes[source];
     if (!is_once || taken[source] < size) {

@@ -339,7 +339,7 @@ std::unique_ptr<TurnEncoder> make_named_template(const std::string& name,
 }
 
 Thinking thinking_of(const DataSettings& config, const Stage& stage) {
-  const bool one_question = !stage.trains_all_answers || config.v1_rows;
+  const bool one_question = !stage.trains_all_answers || config.v1_rows || config.asks_rows;
   const bool strips = (one_question || config.mask_history) && !config.preserve_thinking;
   return {config.enable_thinking.value_or(true), strips, one_question && !strips};
 }

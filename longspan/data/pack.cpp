@@ -1,6 +1,7 @@
 // sft: packs several samples into a row.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "longspan/data/stage_encoders.h"
 
@@ -26,32 +27,44 @@ std::vector<std::vector<int64_t>> best_fit(const std::vector<int64_t>& lengths,
   return rows;
 }
 
+Example packed_example(const std::vector<int64_t>& row,
+                       const std::function<Sample(int64_t)>& sample, bool neat) {
+  Example example;
+  std::vector<Sample> parts;
+  for (const int64_t i : row) parts.push_back(sample(i));
+  if (neat || row.size() == 1) {
+    example.documents = std::move(parts);
+    return example;
+  }
+  std::vector<const Sample*> all;
+  int64_t length = 0;
+  for (const Sample& part : parts) {
+    if (length > 0) example.position_restarts.push_back(length);
+    length += std::ssize(part.input_ids);
+    all.push_back(&part);
+  }
+  example.documents.push_back(joined(all));
+  return example;
+}
+
+PackingReport report_of_packing(const std::vector<int64_t>& lengths, int64_t row_length,
+                                int64_t num_rows) {
+  PackingReport report{
+      .rows_before = std::ssize(lengths), .rows_after = num_rows, .row_length = row_length};
+  for (const int64_t length : lengths) report.tokens_before += length;
+  report.tokens_after = report.tokens_before;
+  return report;
+}
+
 EncodedExamples pack_samples(std::vector<Sample> samples, int64_t row_length, bool neat) {
   std::vector<int64_t> lengths;
   for (const Sample& sample : samples) lengths.push_back(std::ssize(sample.input_ids));
   EncodedExamples packed;
-  PackingReport& report = packed.packing.emplace();
-  report.row_length = row_length;
-  report.rows_before = std::ssize(samples);
-  for (const int64_t length : lengths) report.tokens_before += length;
+  const auto take = [&](int64_t i) { return std::exchange(samples[i], {}); };
   for (const std::vector<int64_t>& row : best_fit(lengths, row_length)) {
-    Example& example = packed.examples.emplace_back();
-    if (neat || row.size() == 1) {
-      for (const int64_t i : row) example.documents.push_back(std::move(samples[i]));
-      continue;
-    }
-    std::vector<const Sample*> parts;
-    int64_t length = 0;
-    for (const int64_t i : row) {
-      if (length > 0) example.position_restarts.push_back(length);
-      length += lengths[i];
-      parts.push_back(&samples[i]);
-    }
-    example.documents.push_back(joined(parts));
-    for (const int64_t i : row) samples[i] = {};  // frees its memory
+    packed.examples.push_back(packed_example(row, take, neat));
   }
-  report.rows_after = std::ssize(packed.examples);
-  report.tokens_after = report.tokens_before;
+  packed.packing = report_of_packing(lengths, row_length, std::ssize(packed.examples));
   return packed;
 }
 

@@ -1,5 +1,6 @@
 // dpo, rm: two answers to the same question.
 #include <algorithm>
+#include <array>
 
 #include "longspan/data/stage_encoders.h"
 #include "longspan/settings/data_settings.h"
@@ -10,10 +11,7 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
   const auto turns = make_turn_encoder(encoding.config, encoding.stage, encoding.tokenizer,
                                        encoding.template_time);
   std::vector<Example> examples(rows.size());
-  struct Lengths {
-    int64_t all, longest;
-  };
-  std::vector<Lengths> lengths(rows.size());
+  std::vector<std::array<int64_t, 2>> lengths(rows.size());
   const auto encode = [&](int64_t i) {
     Conversation other = rows[i];
     other.messages.back() = *rows[i].rejected;
@@ -34,7 +32,7 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
                  encoding.config.cutoff_len);
     const int64_t first = std::ssize(chosen.source) + std::ssize(chosen.target),
                   second = std::ssize(rejected.source) + std::ssize(rejected.target);
-    lengths[i] = {first + second, std::max(first, second)};
+    lengths[i] = {first, second};
     std::vector<Sample>& documents = examples[i].documents;
     documents = {answered(std::move(chosen), most), answered(std::move(rejected), most)};
     encoding.attach_pictures(documents[0], of_chosen, rows[i].source);
@@ -45,9 +43,11 @@ EncodedExamples encode_pairs(const Encoding& encoding, const std::vector<Convers
   EncodedExamples encoded;
   for (const int64_t i : encoding.good_rows(std::ssize(rows), encode)) {
     const std::vector<Sample>& documents = examples[i].documents;
-    encoded.cut.add_row(lengths[i].all,
-                        std::ssize(documents[0].input_ids) + std::ssize(documents[1].input_ids),
-                        lengths[i].longest);
+    const auto [first, second] = lengths[i];
+    const int64_t kept = std::ssize(documents[0].input_ids) + std::ssize(documents[1].input_ids);
+    encoded.cut.add_row(first + second, kept, std::max(first, second));
+    encoded.rows.push_back(
+        {i, lengths[i], kept, num_trained(documents[0]) + num_trained(documents[1])});
     encoded.examples.push_back(std::move(examples[i]));
   }
   return encoded;

@@ -44,14 +44,14 @@ void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
   if (error) std::rethrow_exception(error);
 }
 
-std::vector<std::string> problems_of_rows(const DataSettings& config, int64_t num_rows,
-                                          const std::function<void(int64_t)>& work) {
-  std::vector<std::string> problems(num_rows);
+std::vector<RowProblem> problems_of_rows(const DataSettings& config, int64_t num_rows,
+                                         const std::function<void(int64_t)>& work) {
+  std::vector<RowProblem> problems(num_rows);
   for_each_row_in_parallel(config, num_rows, [&](int64_t i) {
     try {
       work(i);
     } catch (const RowError& error) {
-      problems[i] = error.what();
+      problems[i] = {error.what(), dynamic_cast<const NothingTrained*>(&error) != nullptr};
     }
   });
   return problems;

@@ -16,9 +16,13 @@ namespace longspan {
 void for_each_row_in_parallel(const DataSettings& config, int64_t num_rows,
                               const std::function<void(int64_t)>& work);
 
-/// Does the same as for_each_row_in_parallel(), but returns the messages of RowErrors by row; ""
-/// for a row without an error.
-std::vector<std::string> problems_of_rows(const DataSettings& config, int64_t num_rows,
-                                          const std::function<void(int64_t)>& work);
+/// The message of a RowError; "": no error.
+struct RowProblem {
+  std::string text;
+  bool nothing_trained = false;
+};
+/// Does the same as for_each_row_in_parallel(), but returns the RowErrors by row.
+std::vector<RowProblem> problems_of_rows(const DataSettings& config, int64_t num_rows,
+                                         const std::function<void(int64_t)>& work);
 
 }  // namespace longspan

@@ -10,6 +10,7 @@
 #include "longspan/input/json_text.h"
 #include "longspan/input/model_files.h"
 #include "longspan/input/numbers.h"
+#include "longspan/settings/choices.h"
 #include "longspan/settings/data_settings.h"
 
 namespace longspan {
@@ -91,6 +92,7 @@ std::optional<PictureEncoding> picture_encoding_of(const std::string& folder,
     encoding.video_processor = load_video_processor(folder, encoding.stamps_frames());
     encoding.video_limits = {config.video_max_pixels, config.video_min_pixels};
     encoding.video_sampling = {config.video_fps, config.video_maxlen};
+    encoding.decodes_videos = on_bad_row_of(config) == OnBadRow::kSkip;
   }
   if (family->positions == PicturePositions::kSeconds) {
     encoding.tokens_per_second =

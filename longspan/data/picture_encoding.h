@@ -61,6 +61,8 @@ struct PictureEncoding {
   VideoProcessor video_processor;
   PictureLimits limits, video_limits;  // video_limits: of a frame
   VideoSampling video_sampling;
+  /// Decode the chosen frames of each video file before training, to find broken frames.
+  bool decodes_videos = false;
   PictureToken image, begin, end;     // begin, end: around the tokens of a picture
   std::optional<PictureToken> video;  // none: the model takes no videos
   std::string around;                 // text before `begin` and behind `end`

@@ -13,6 +13,7 @@
 #include "longspan/files/checksum.h"
 #include "longspan/files/file_state.h"
 #include "longspan/input/input_file.h"
+#include "longspan/pictures/frame_reader.h"
 #include "longspan/pictures/raster.h"
 #include "longspan/text/counted.h"
 #include "longspan/text/shown.h"
@@ -50,11 +51,6 @@ std::string name_of(const Picture& picture, size_t number) {
 }
 
 }  // namespace
-
-VideoForm video_form(const std::string& template_name, const PictureEncoding& pictures) {
-  if (!template_name.empty()) return template_format(template_name).videos;
-  return pictures.videos();
-}
 
 PictureRows::ReadFile PictureRows::read(const std::string& path, const std::string& source) const {
   const std::string key = file_state(path);
@@ -96,6 +92,7 @@ Picture PictureRows::look_at_frames(MessagePicture& video, const std::string& so
   for (const std::string& path : picture.files) {
     const ReadFile file = read(path, source);
     hash.add(&file.checksum, sizeof(file.checksum));
+    picture.file_checksums.push_back(file.checksum);
     const PictureSize own = limited_size(file.size, encoding_.video_limits);
     if (size && own != *size) {
       throw RowError(fmt::format(
@@ -126,6 +123,7 @@ PictureRows::ReadVideo PictureRows::read_video(const std::string& path,
   try {
     ReadVideo video{.sample = {}, .checksum = 0, .version = VideoFile(path).version()};
     video.sample = sample_video(path, encoding_.video_sampling);
+    if (encoding_.decodes_videos) require_frames(path, video.version, video.sample.frames);
     video.checksum = checksum_of_file(path).xxh64;
     const std::scoped_lock lock(mutex_);
     return read_videos_.emplace(key, std::move(video)).first->second;
@@ -228,7 +226,8 @@ Conversation PictureRows::prepared(const Conversation& conversation, PlacedPictu
         throw RowError(fmt::format("{}: {}: {}", source, given.files.front(), error.what()));
       }
       row.fps.push_back(fps);
-      const Picture& picture = row.pictures.back();
+      Picture& picture = row.pictures.back();
+      picture.record.text = source;
       const bool by_frame = given.is_video && videos_ == VideoForm::kFrames;
       const int64_t num_runs = by_frame ? picture.grid.t : 1;
       for (int64_t i = 0; i < num_runs; ++i) {

@@ -32,7 +32,9 @@ struct PlacedPictures {
 
 /// Returns how a named template writes videos. `template_name`: empty for the model's own
 /// chat_template, which writes videos in the form that the model's family takes.
-VideoForm video_form(const std::string& template_name, const PictureEncoding& pictures);
+inline VideoForm video_form(const std::string& template_name, const PictureEncoding& pictures) {
+  return template_name.empty() ? pictures.videos() : template_format(template_name).videos;
+}
 
 /// Reads and places the pictures of rows. Thread-safe.
 class PictureRows {

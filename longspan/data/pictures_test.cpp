@@ -8,30 +8,18 @@
 #include "longspan/data/media_columns.h"
 #include "longspan/data/picture_rows.h"
 #include "longspan/data/template_messages.h"
+#include "longspan/testing/bitmap.h"
 #include "longspan/testing/dataset_folder.h"
 
 namespace longspan {
 namespace {
 
+using testing::bitmap;
 using Ids = std::vector<int32_t>;
 using Values = std::vector<int64_t>;
 using Texts = std::vector<std::string>;
 
 constexpr int32_t kImage = 7, kVideo = 8, kBegin = 5, kEnd = 6;
-
-/// Returns a black picture as a BMP file of 24 bits.
-std::string bitmap(int width, int height) {
-  std::string bytes = "BM";
-  const auto number = [&](int value, int num_bytes) {
-    for (int i = 0; i < num_bytes; ++i) bytes += static_cast<char>((value >> (8 * i)) & 0xFF);
-  };
-  const int header = 54, size = (3 * width + 3) / 4 * 4 * height;
-  for (const int value : {header + size, 0, header, 40, width, height}) number(value, 4);
-  number(1, 2);   // planes
-  number(24, 2);  // bits of a pixel
-  for (const int value : {0, size, 0, 0, 0, 0}) number(value, 4);
-  return bytes + std::string(static_cast<size_t>(size), '\0');
-}
 
 PictureEncoding encoding_of(PicturePositions positions) {
   PictureEncoding encoding;
@@ -200,6 +188,7 @@ TEST_CASE("picture rows: texts, grids, times and checksums") {
   CHECK((whole.pictures[0].grid == PictureGrid{1, 6, 4}));
   CHECK((whole.pictures[1].grid == PictureGrid{2, 2, 4}));  // the last frame is repeated
   CHECK(whole.pictures[1].files.size() == 4);
+  CHECK(whole.pictures[1].file_checksums.size() == 4);
   CHECK(whole.pictures[1].num_features == 4);
   CHECK(whole.pictures[0].checksum != whole.pictures[1].checksum);
   const Conversation asked =
@@ -316,6 +305,8 @@ TEST_CASE("video grid: limits of a frame, or of all frames") {
       .patch_size = 16, .min_pixels = 4096, .max_pixels = 200000, .limits_all_frames = true};
   CHECK((video_grid_of(2, {320, 160}, all) == PictureGrid{1, 10, 20}));
   CHECK((video_grid_of(8, {320, 160}, all) == PictureGrid{4, 6, 12}));
+  // Three frames count as four for the comparison with the limit, and as three for the scale.
+  CHECK((video_grid_of(3, {320, 160}, all) == PictureGrid{2, 10, 22}));
   CHECK_SAYS(said_by([&] { video_grid_of(2, {10000, 28}, all); }), "cut the frames");
 }
 

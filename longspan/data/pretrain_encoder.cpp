@@ -19,27 +19,42 @@ Example text_example(std::vector<int32_t> ids) {
 }
 
 /// Concatenates all texts and cuts them into blocks of equal length. Drops an incomplete last block
-/// unless it is the only one. LLaMA-Factory drops one after every 1000 rows.
+/// unless it is the only one, or keeps it in `rest` for the next part of the texts. LLaMA-Factory
+/// drops one after every 1000 rows. `keeps_short_block`: drops none.
 EncodedExamples cut_into_blocks(const std::vector<std::vector<int32_t>>& texts,
-                                std::optional<int32_t> bos, int64_t row_length) {
+                                std::optional<int32_t> bos, int64_t row_length, BlockRest* rest,
+                                bool keeps_short_block) {
   EncodedExamples encoded;
   PackingReport& report = encoded.packing.emplace();
   report.row_length = row_length;
   report.rows_before = std::ssize(texts);
   std::vector<int32_t> all;
-  for (const std::vector<int32_t>& ids : texts) {
+  if (rest != nullptr) std::swap(all, rest->tokens);
+  for (int64_t i = 0; i < std::ssize(texts); ++i) {
+    const std::vector<int32_t>& ids = texts[i];
+    const int64_t length = std::ssize(ids);
     all.insert(all.end(), ids.begin(), ids.end());
-    report.tokens_before += std::min(std::ssize(ids), row_length);
+    report.tokens_before += std::min(length, row_length);
+    encoded.rows.push_back({i, {length}, length, length});
   }
-  const int64_t size = std::ssize(all), length = std::min(row_length, size);
-  for (int64_t begin = 0; begin < size && begin + length <= size; begin += length) {
-    std::vector<int32_t> block(all.begin() + begin, all.begin() + begin + length);
+  const int64_t size = std::ssize(all);
+  const bool may_be_only = rest == nullptr || (rest->is_last && rest->num_blocks == 0);
+  const int64_t length = may_be_only ? std::min(row_length, size) : row_length;
+  for (int64_t begin = 0, end = 0; begin < size; begin = end) {
+    end = std::min(begin + length, size);
+    if (end - begin < length && (!keeps_short_block || end - begin < 2)) break;
+    std::vector<int32_t> block(all.begin() + begin, all.begin() + end);
+    report.tokens_after = end;
     if (bos) block[0] = *bos;  // replaces a token of text, as in LLaMA-Factory
     encoded.examples.push_back(text_example(std::move(block)));
   }
   report.rows_after = std::ssize(encoded.examples);
-  report.tokens_after = report.rows_after * length;
-  report.num_dropped = size - report.tokens_after;
+  if (rest != nullptr) rest->num_blocks += report.rows_after;
+  if (rest != nullptr && !rest->is_last) {
+    rest->tokens.assign(all.begin() + report.tokens_after, all.end());
+  } else {
+    report.num_dropped = size - report.tokens_after;
+  }
   return encoded;
 }
 
@@ -74,7 +89,9 @@ EncodedExamples encode_texts_with_pictures(const Encoding& encoding,
   for (const int64_t i : encoding.good_rows(std::ssize(rows), encode)) {
     const int64_t kept = std::ssize(samples[i].input_ids);
     encoded.cut.add_row(lengths[i], kept, lengths[i]);
-    if (kept > 1) encoded.examples.push_back(single(std::move(samples[i])));
+    if (kept <= 1) continue;
+    encoded.rows.push_back({i, {lengths[i]}, kept, num_trained(samples[i])});
+    encoded.examples.push_back(single(std::move(samples[i])));
   }
   return encoded;
 }
@@ -98,15 +115,19 @@ EncodedExamples encode_texts(const Encoding& encoding, const std::vector<Convers
   });
   if (packs) {
     const auto bos_id = bos.empty() ? std::nullopt : encoding.tokenizer.id_of(bos);
-    return cut_into_blocks(texts, bos_id, config.cutoff_len);
+    return cut_into_blocks(texts, bos_id, config.cutoff_len, encoding.rest,
+                           encoding.keeps_short_block);
   }
   EncodedExamples encoded;
-  for (std::vector<int32_t>& ids : texts) {
+  for (int64_t i = 0; i < std::ssize(texts); ++i) {
+    std::vector<int32_t>& ids = texts[i];
     const int64_t length = std::ssize(ids), kept = std::min(length, config.cutoff_len);
     ids.resize(kept);
     encoded.cut.add_row(length, kept, length);
     // An empty text (a blank line of a text file) is only its end token, which no token predicts.
-    if (ids.size() > 1) encoded.examples.push_back(text_example(std::move(ids)));
+    if (kept <= 1) continue;
+    encoded.rows.push_back({i, {length}, kept, kept - 1});
+    encoded.examples.push_back(text_example(std::move(ids)));
   }
   return encoded;
 }

@@ -36,6 +36,7 @@ EncodedExamples encode_prompts(const Encoding& encoding, const std::vector<Conve
   for (const int64_t i : good) {
     const int64_t length = std::ssize(examples[i].documents[0].input_ids);
     encoded.cut.add_row(length, length, length);
+    encoded.rows.push_back({i, {length}, length, 0});
     encoded.examples.push_back(std::move(examples[i]));
   }
   return encoded;

@@ -13,6 +13,7 @@
 #include "longspan/data/file_kinds.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/json_text.h"
+#include "longspan/text/bytes.h"
 #include "longspan/text/compressed_file.h"
 
 namespace longspan {
@@ -30,17 +31,6 @@ bool hand_over(const ordered_json& row, const std::string& place, const RowTaker
   if (row.is_object()) return taker.take(row, place);
   return taker.refuse(
       fmt::format("{}: wanted is an object with columns, found {}", place, row.type_name()));
-}
-
-bool parse_and_hand_over(std::string_view text, const std::string& path, int64_t line,
-                         const RowTaker& taker) {
-  ordered_json row;
-  try {
-    row = parse_ordered_json(text, path, line);
-  } catch (const UserError& error) {
-    return taker.refuse(error.what());
-  }
-  return hand_over(row, fmt::format("{}, line {}", path, line), taker);
 }
 
 bool is_blank(std::string_view text) {
@@ -153,7 +143,7 @@ bool for_each_object(std::string_view text, const std::string& path, bool unwrap
       const ordered_json* const rows = whole ? list_in(*whole) : nullptr;
       if (rows != nullptr) return for_each_element(*rows, path, taker);
     }
-    if (!parse_and_hand_over(object, path, line, taker)) return false;
+    if (!take_line(object, path, line, taker)) return false;
     at = end;
   }
 }
@@ -167,6 +157,17 @@ bool has_an_object_a_line(LineReader& lines) {
 }
 
 }  // namespace
+
+bool take_line(std::string_view text, const std::string& path, int64_t line,
+               const RowTaker& taker) {
+  ordered_json row;
+  try {
+    row = parse_ordered_json(text, path, line);
+  } catch (const UserError& error) {
+    return taker.refuse(error.what());
+  }
+  return hand_over(row, fmt::format("{}, line {}", path, line), taker);
+}
 
 namespace {
 
@@ -201,8 +202,26 @@ int64_t most_bytes(const std::string& path) {
 }
 
 /// Reads the file whole, from its beginning.
-std::string whole_text(const std::string& path) {
-  return without_mark(open_decompressed(path, "dataset").read_all(most_bytes(path)));
+std::string whole_text(const std::string& path, const RowTaker& taker) {
+  InputFile file = open_decompressed(path, "dataset");
+  const int64_t most = taker.most_whole_bytes;
+  if (most >= most_bytes(path)) return without_mark(file.read_all(most_bytes(path)));
+  std::string text;
+  if (file.size() <= most) {
+    text = first_part(file, static_cast<size_t>(most) + 1);
+    text.shrink_to_fit();
+    if (std::ssize(text) <= most) return without_mark(std::move(text));
+  }
+  const std::string_view ending = compression_ending(path);
+  throw UserError(fmt::format(
+      "{}: the file has more than {} in a JSON list or in objects of several lines, which are read "
+      "whole; streaming reads at most that. Write one object a line: {} {} | jq -c '.[]' > "
+      "rows.jsonl",
+      path, name_bytes(most),
+      ending.empty()    ? "cat"
+      : ending == ".gz" ? "gzip -dc"
+                        : "zstd -dc",
+      path));
 }
 
 }  // namespace
@@ -223,15 +242,17 @@ bool for_each_row(const std::string& path, bool unwraps_data, const RowTaker& ta
   LineReader lines(std::move(file), most_bytes(path));
   if (kind == FileKind::kText) return for_each_line_of_text(lines, path, taker);
   if (first == '[') {
-    return for_each_element(parse_ordered_json(whole_text(path), path), path, taker);
+    return for_each_element(parse_ordered_json(whole_text(path, taker), path), path, taker);
   }
   if (first == '{' && !has_an_object_a_line(lines)) {
-    return for_each_object(whole_text(path), path, unwraps_data, taker);
+    return for_each_object(whole_text(path, taker), path, unwraps_data, taker);
   }
   lines.rewind();
   std::string line;
   while (next_line(lines, line)) {
-    if (!parse_and_hand_over(line, path, lines.number(), taker)) return false;
+    const bool goes_on = taker.take_whole_line ? taker.take_whole_line(line, lines.number())
+                                               : take_line(line, path, lines.number(), taker);
+    if (!goes_on) return false;
   }
   return true;
 }

@@ -1,10 +1,12 @@
 // Reads files of rows: JSON in its usual layouts, csv, plain text, parquet, Arrow. No torch.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "longspan/text/columns_reader.h"
 
@@ -23,7 +25,15 @@ struct RowTaker {
   /// Receives, before the rows, each column or field that is not read, and the path of its file. A
   /// note after the rows names all of them. May be empty.
   std::function<void(const LeftOutColumn&, const std::string&)> leave_out = {};
+  /// Receives, instead of `take` and `refuse`, a line of a file with an object in each line, and
+  /// its number: take_line() reads it later. May be empty.
+  std::function<bool(std::string&, int64_t)> take_whole_line = {};
+  /// Lists and multi-line objects of files with more bytes, decompressed, are refused.
+  int64_t most_whole_bytes = INT64_MAX;
 };
+
+/// Passes on a line of a file with an object in each line.
+bool take_line(std::string_view text, const std::string& path, int64_t line, const RowTaker& taker);
 
 /// Passes the rows of a file to `taker`, in order, with columns in the file's order. Returns false
 /// if `taker` stopped the reading. The file has one of these layouts:

@@ -143,6 +143,14 @@ TEST_CASE("files of rows: compressed by gzip and zstd") {
       "\x22\x3a\x20\x22\x61\x22\x2c\x20\x22\x6f\x75\x74\x70\x75\x74\x22\x3a\x20\x22\x78\x22\x7d"
       "\x0a",
       45);
+  // A list of 40 such objects.
+  constexpr int64_t kListBytes = 1441;
+  constexpr std::string_view kGzipList(
+      "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x8b\xae\x56\xca\xcc\x2b\x2e\x29\x2a\x4d\x2e\xc9"
+      "\xcc\xcf\x53\xb2\x52\x50\x4a\x54\xd2\x51\x50\xca\x2f\x2d\x29\x28\x2d\x01\x71\x2b\x94\x6a"
+      "\x75\x46\xd5\x8c\xaa\x19\x55\x33\xaa\x66\x54\x0d\xdd\xd5\xc4\x02\x00\x63\xc4\x41\xcb\xa1"
+      "\x05\x00\x00",
+      69);
   for (const auto& [name, bytes] : {std::pair("d.jsonl.gz", kGzip), {"d.json.zst", kZstd}}) {
     folder.info(fmt::format(R"({{"file_name": "{}"}})", name));
     folder.write(name, std::string(bytes));
@@ -156,6 +164,16 @@ TEST_CASE("files of rows: compressed by gzip and zstd") {
     folder.write(name, R"({"instruction": "a", "output": "x"})");
     CHECK_SAYS(folder.complaint(), "the compressed data is broken, or ends early");
   }
+  // A limit of files that are read whole counts decompressed bytes.
+  const std::string path = folder.write("w.json.gz", std::string(kGzipList));
+  RowTaker taker{.take = [](const nlohmann::ordered_json&, const std::string&) { return true; },
+                 .refuse = [](const std::string&) { return true; },
+                 .note = [](const std::string&) {},
+                 .most_whole_bytes = kListBytes};
+  CHECK(for_each_row(path, /*unwraps_data=*/false, taker));
+  --taker.most_whole_bytes;
+  CHECK_THROWS_WITH_AS(for_each_row(path, /*unwraps_data=*/false, taker),
+                       doctest::Contains("gzip -dc"), UserError);
   folder.info(R"({"file_name": "d.parquet.gz"})");
   folder.write("d.parquet.gz", std::string(kGzip));
   CHECK_SAYS(folder.complaint(), "d.parquet.gz: such files are not read");

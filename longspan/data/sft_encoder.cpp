@@ -143,9 +143,10 @@ int64_t num_tokens(const std::vector<Turn>& turns) {
   return tokens;
 }
 
-/// Returns samples of the good rows, in order.
+/// Returns samples of the good rows, in order, and adds their numbers to `encoded`.
 std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& turns,
-                                   const std::vector<Conversation>& rows, CutReport& cut) {
+                                   const std::vector<Conversation>& rows,
+                                   EncodedExamples& encoded) {
   std::vector<Sample> samples(rows.size());
   std::vector<int64_t> lengths(rows.size());
   const std::optional<int32_t> last_end = turns.last_end();
@@ -174,7 +175,9 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
   };
   std::vector<Sample> good;
   for (const int64_t i : encoding.good_rows(std::ssize(rows), encode)) {
-    cut.add_row(lengths[i], std::ssize(samples[i].input_ids), lengths[i]);
+    const int64_t kept = std::ssize(samples[i].input_ids);
+    encoded.cut.add_row(lengths[i], kept, lengths[i]);
+    encoded.rows.push_back({i, {lengths[i]}, kept, num_trained(samples[i])});
     good.push_back(std::move(samples[i]));
   }
   return good;
@@ -184,17 +187,19 @@ std::vector<Sample> encode_samples(const Encoding& encoding, const TurnEncoder& 
 
 EncodedExamples encode_answers(const Encoding& encoding, const std::vector<Conversation>& rows) {
   const DataSettings& config = encoding.config;
+  if (config.asks_rows) return encode_asked_rows(encoding, rows);
   const auto turns =
       make_turn_encoder(config, encoding.stage, encoding.tokenizer, encoding.template_time);
-  CutReport cut;
-  std::vector<Sample> samples = encode_samples(encoding, *turns, rows, cut);
   EncodedExamples encoded;
+  std::vector<Sample> samples = encode_samples(encoding, *turns, rows, encoded);
   if (config.neat_packing || packs(config, encoding.stage)) {
-    encoded = pack_samples(std::move(samples), config.cutoff_len, config.neat_packing);
+    EncodedExamples packed =
+        pack_samples(std::move(samples), config.cutoff_len, config.neat_packing);
+    encoded.examples = std::move(packed.examples);
+    encoded.packing = packed.packing;
   } else {
     for (Sample& sample : samples) encoded.examples.push_back(single(std::move(sample)));
   }
-  encoded.cut = cut;
   return encoded;
 }
 

@@ -13,15 +13,19 @@
 
 namespace longspan {
 
-std::vector<int64_t> Encoding::good_rows(int64_t num_rows,
-                                         const std::function<void(int64_t)>& work) const {
-  const std::vector<std::string> problems = problems_of_rows(config, num_rows, work);
+std::vector<int64_t> Encoding::good_rows(int64_t num_rows, const std::function<void(int64_t)>& work,
+                                         const std::vector<int64_t>* places) const {
+  const std::vector<RowProblem> problems = problems_of_rows(config, num_rows, work);
   std::vector<int64_t> good;
   for (int64_t i = 0; i < num_rows; ++i) {
-    if (problems[i].empty()) {
+    const auto& [text, nothing_trained] = problems[i];
+    if (text.empty()) {
       good.push_back(i);
-    } else {
-      bad.add(problems[i]);
+      continue;
+    }
+    bad.add(text);
+    if (unusable != nullptr) {
+      unusable->push_back({places == nullptr ? i : (*places)[i], nothing_trained});
     }
   }
   return good;
@@ -40,16 +44,19 @@ void Encoding::require_known(const std::vector<int32_t>& ids, const std::string&
 void Encoding::require_trained(const Sample& sample, const std::string& source,
                                std::string_view what) const {
   require_known(sample.input_ids, source);
-  const bool trained =
-      std::any_of(sample.labels.begin() + std::min<size_t>(1, sample.labels.size()),
-                  sample.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
-  if (trained) return;
-  throw RowError(
+  if (num_trained(sample) > 0) return;
+  throw NothingTrained(
       fmt::format("{}: no token of {} is trained{}", source, what,
                   std::ssize(sample.input_ids) >= config.cutoff_len
                       ? fmt::format(": cutoff_len {} leaves nothing of its answers; raise it",
                                     config.cutoff_len)
                       : ": its answers are empty, or weight: 0 or train: false takes them out"));
+}
+
+int64_t num_trained(const Sample& sample) {
+  if (sample.labels.empty()) return 0;
+  return std::count_if(sample.labels.begin() + 1, sample.labels.end(),
+                       [](int32_t label) { return label != kIgnoreLabel; });
 }
 
 std::vector<Turn> Encoding::turns_of(const TurnEncoder& turns, const Conversation& conversation,

@@ -98,18 +98,27 @@ std::vector<MessagePicture> printed_otherwise(const Conversation& conversation) 
 }
 
 RenderedChat with_picture_texts(RenderedChat chat, const std::vector<MessagePicture>& pictures) {
-  size_t at = 0;
+  if (pictures.empty()) return chat;
+  struct Moved {
+    size_t from, by;  // bytes from `from` on; modulo 2^64
+  };
+  std::vector<Moved> moves = {{0, 0}};
+  std::string text;
+  size_t from = 0;
   for (const MessagePicture& picture : pictures) {
-    const std::string &text = picture.text, &printed = picture.printed;
-    at = chat.text.find(printed, at);
+    const size_t at = chat.text.find(picture.printed, from);
     if (at == std::string::npos) break;  // the expansion of the row's pictures refuses the row
-    chat.text.replace(at, printed.size(), text);
-    const size_t end = at + printed.size(), longer = text.size() - printed.size();
-    for (GenerationSpan& span : chat.generation) {
-      if (span.begin >= end) span.begin += longer;
-      if (span.end >= end) span.end += longer;
-    }
-    at += text.size();
+    text.append(chat.text, from, at - from).append(picture.text);
+    from = at + picture.printed.size();
+    moves.push_back({from, text.size() - from});
+  }
+  chat.text = text.append(chat.text, from);
+  const auto move = [&](size_t& place) {
+    place += (std::ranges::upper_bound(moves, place, {}, &Moved::from) - 1)->by;
+  };
+  for (GenerationSpan& span : chat.generation) {
+    move(span.begin);
+    move(span.end);
   }
   return chat;
 }

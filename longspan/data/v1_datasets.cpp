@@ -40,7 +40,7 @@ json entry_of_v1(const ordered_json& given, const Fail& fail) {
                     shortened(source.dump(), 60), path.get<std::string>()));
   }
   if (given.value("streaming", ordered_json(false)) != false) {
-    fail("streaming: true is not supported; remove it");
+    fail("streaming: true is not supported here; set it in the configuration, for all data sets");
   }
   if (const auto weight = given.value("weight", ordered_json()); !weight.is_null() && weight != 1) {
     fail("weight is not supported; give size, the number of rows");

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/kernels/arrived_rows.h"
 #include "longspan/memory/transfer.h"
 
 namespace longspan {
@@ -31,40 +32,36 @@ struct Plan {
     const int64_t* const all = numbers.data();
     const int64_t* const arrived = all + E;
     leaving.assign(all, arrived);
-    std::vector<int64_t> begins(E);  // among arriving rows, sorted by rank, then by expert
-    std::exclusive_scan(arrived, arrived + P * N, begins.begin(), int64_t{0});
+    arriving.assign(arrived, arrived + E);
     for (int64_t rank = 0; rank < P; ++rank) {
       send_rows.push_back(std::accumulate(all + rank * N, all + (rank + 1) * N, int64_t{0}));
       recv_rows.push_back(
           std::accumulate(arrived + rank * N, arrived + (rank + 1) * N, int64_t{0}));
     }
-    std::vector<int64_t> order;
     for (int64_t expert = 0; expert < N; ++expert) {
       counts.push_back(0);
-      for (int64_t rank = 0; rank < P; ++rank) {
-        const int64_t place = rank * N + expert;
-        counts.back() += arrived[place];
-        for (int64_t row = 0; row < arrived[place]; ++row) order.push_back(begins[place] + row);
-      }
+      for (int64_t rank = 0; rank < P; ++rank) counts.back() += arrived[rank * N + expert];
     }
-    order_S = at::tensor(order, at::kLong);
-    std::vector<int64_t> places(order.size());
-    for (size_t i = 0; i < order.size(); ++i) places[order[i]] = static_cast<int64_t>(i);
-    places_S = at::tensor(places, at::kLong);
+  }
+
+  int64_t num_arriving() const {
+    return std::accumulate(recv_rows.begin(), recv_rows.end(), int64_t{0});
   }
 
   std::vector<int64_t> leaving;               // rows for each expert
+  std::vector<int64_t> arriving;              // rows from each rank for each expert here
   std::vector<int64_t> send_rows, recv_rows;  // rows to and from each rank
   std::vector<int64_t> counts;                // rows for each expert here
-  at::Tensor order_S;                         // arriving rows, sorted by expert
-  at::Tensor places_S;                        // the inverse of order_S
 };
 
 class Routes : public ExpertRoutes {
  public:
   /// `counts_2E`: the numbers of a Plan, on their way to the host.
   Routes(const Group& group, const at::Tensor& counts_2E, ExpertParallel::Use& used)
-      : group_(group), counts_2E_(counts_2E), used_(used) {}
+      : group_(group),
+        counts_2E_(counts_2E),
+        arrived_E_(counts_2E.narrow(0, counts_2E.size(0) / 2, counts_2E.size(0) / 2)),
+        used_(used) {}
   Routes(const Group& group, std::vector<int64_t> numbers, ExpertParallel::Use& used)
       : group_(group), numbers_(std::move(numbers)), used_(used) {}
 
@@ -84,13 +81,12 @@ class Routes : public ExpertRoutes {
   std::vector<at::Tensor> to_experts(const std::vector<at::Tensor>& x_R) const override {
     const at::Tensor arrived =
         group_.all_to_all(packed(x_R), plan().send_rows, plan().recv_rows).wait();
-    return unpacked(arrived, sent_to(plan().order_S, arrived.device()), x_R);
+    return unpacked(arrived, order(arrived.device()).order_S, x_R);
   }
 
   std::vector<at::Tensor> back(const std::vector<at::Tensor>& y_S) const override {
     const at::Tensor by_expert = packed(y_S);
-    const at::Tensor by_rank =
-        by_expert.index_select(0, sent_to(plan().places_S, by_expert.device()));
+    const at::Tensor by_rank = by_expert.index_select(0, order(by_expert.device()).places_S);
     return unpacked(group_.all_to_all(by_rank, plan().recv_rows, plan().send_rows).wait(), {}, y_S);
   }
 
@@ -124,11 +120,29 @@ class Routes : public ExpertRoutes {
     return *plan_;
   }
 
+  /// On a GPU the kernel reads the counts that arrived there. The host knows only sums of rows.
+  const ArrivedRows& order(at::Device device) const {
+    if (order_) return *order_;
+    const int64_t num_experts = std::ssize(plan().counts);
+    if (!arrived_E_.defined() && !device.is_cpu()) {
+      arrived_E_ = sent_to(at::tensor(plan().arriving, at::kLong), device);
+    }
+    if (arrived_E_.defined()) {
+      order_ = order_arrived_on_gpu(arrived_E_, num_experts, plan().num_arriving());
+    }
+    if (order_) return *order_;
+    const auto [order_S, places_S] = order_arrived(plan().arriving, num_experts);
+    order_ = ArrivedRows{sent_to(order_S, device), sent_to(places_S, device)};
+    return *order_;
+  }
+
   Group group_;
   std::optional<ToHost> counts_2E_;  // not set where the numbers are known
+  mutable at::Tensor arrived_E_;     // the rows that arrive, on their device; may be undefined
   mutable std::vector<int64_t> numbers_;
   ExpertParallel::Use& used_;
   mutable std::optional<Plan> plan_;
+  mutable std::optional<ArrivedRows> order_;
 };
 
 }  // namespace

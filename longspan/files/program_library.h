@@ -9,4 +9,8 @@ namespace longspan {
 /// package. "": there is none.
 std::string program_library(const std::string& file_name);
 
+/// Returns the path of the file that holds this code: the program, or the shared object of the
+/// Python package. "": unknown.
+std::string program_file();
+
 }  // namespace longspan

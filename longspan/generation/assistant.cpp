@@ -12,6 +12,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/adapter_positions.h"
+#include "longspan/checkpoint/grown_vocabulary.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/generation/assistant_pictures.h"
 #include "longspan/input/input_file.h"
@@ -89,7 +90,7 @@ at::ScalarType own_dtype(const json& model) {
 std::vector<NamedTensor> load_merged(const Folders& folders, const ModelConfig& config,
                                      at::ScalarType dtype) {
   std::vector<NamedTensor> parameters =
-      load_parameters(folders.model, config, folders.adapters.empty() ? dtype : at::kFloat);
+      load_grown(folders.model, config, folders.adapters.empty() ? dtype : at::kFloat);
   for (const std::string& folder : folders.adapters) {
     const Adapter adapter = load_adapter(folder, config);
     parameters.insert(parameters.end(), adapter.parameters.begin(), adapter.parameters.end());
@@ -313,11 +314,17 @@ Sample Assistant::prompt(const Conversation& conversation) const {
   return sample;
 }
 
+std::string warning_of_generation_config(const std::string& folder) {
+  const fs::path path = model_file(folder, kGenerationConfig);
+  return is_there(path) ? warning_of(read_object(path)) : "";
+}
+
 Assistant load_assistant(const AssistantRequest& request) {
   const Folders folders = folders_of(request);
   Assistant assistant;
   assistant.model_folder = folders.model;
-  assistant.config = with_positions_of(folders.adapters, load_folder_config(folders.model));
+  assistant.config = with_adapted_vocabulary(
+      folders.adapters, with_positions_of(folders.adapters, load_folder_config(folders.model)));
   assistant.tokenizer = Tokenizer::load(folders.tokenizer);
   const Tokenizer& tokenizer = assistant.tokenizer;
   assistant.chat = chat_of(request, tokenizer);

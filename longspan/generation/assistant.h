@@ -71,6 +71,10 @@ struct Assistant {
   Sample prompt(const Conversation& conversation) const;
 };
 
+/// Returns a warning on the keys of a folder's generation_config.json that change answers in
+/// transformers and not here; empty: there are none. Throws UserError for a broken file.
+std::string warning_of_generation_config(const std::string& folder);
+
 /// Throws UserError: no model in the folder, a missing base model, settings that contradict each
 /// other.
 Assistant load_assistant(const AssistantRequest& request);

@@ -69,7 +69,8 @@ class Generation {
         extensions.push_back({sequence, {places_[i]->answer.tokens.back()}});
       } else if (next_prompt_ < std::ssize(prompts_)) {
         const int64_t number = next_prompt_++;
-        places_[i].emplace(number, Sampler(options_.sampling, mix_seed(options_.seed, number)));
+        const int64_t among_all = options_.first_number + number * options_.number_step;
+        places_[i].emplace(number, Sampler(options_.sampling, mix_seed(options_.seed, among_all)));
         extensions.push_back({sequence, decoder_.begin(sequence, prompts_[number])});
       }
     }

@@ -18,6 +18,9 @@ struct GenerationOptions {
   std::set<int32_t> end_tokens;
   uint64_t seed = 42;
   bool logprobs = false;  // computes Answer::logprobs
+  /// Prompt i has the random numbers of the prompt first_number + i * number_step: the prompts are
+  /// a part of all prompts.
+  int64_t first_number = 0, number_step = 1;
 };
 
 enum class FinishReason {

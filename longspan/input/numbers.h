@@ -74,6 +74,16 @@ int64_t whole_number(const Json& value, std::string_view what, int64_t least = I
   return *whole;
 }
 
+/// As whole_number(), for all 64 bits of a number without a sign.
+template <typename Json>
+  requires requires(const Json& json) { json.is_number_unsigned(); }
+uint64_t unsigned_number(const Json& value, std::string_view what) {
+  if (value.is_number_unsigned()) return value.template get<uint64_t>();
+  throw UserError(fmt::format("{}: {} was given; wanted is a whole number from 0 to {}", what,
+                              value.is_number() ? value.dump() : std::string(value.type_name()),
+                              UINT64_MAX));
+}
+
 /// Returns the product (sum_of: the sum); nullopt where the result exceeds int64_t.
 inline std::optional<int64_t> product_of(std::initializer_list<int64_t> factors) {
   int64_t product = 1;

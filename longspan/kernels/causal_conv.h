@@ -18,7 +18,8 @@ namespace longspan {
 at::Tensor causal_conv_silu(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
                             const Packing& packing, const at::Tensor& before_PC);
 
-/// As causal_conv_silu(), by ATen's operators, for devices other than CPUs.
+/// As causal_conv_silu(), for devices other than CPUs: by kernels where the device has them, else
+/// by ATen's operators.
 at::Tensor causal_conv_silu_composed(const at::Tensor& x_TC, const ParameterRows& weight_C1W,
                                      const Packing& packing, const at::Tensor& before_PC);
 

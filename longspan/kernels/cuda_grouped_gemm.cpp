@@ -7,6 +7,7 @@
 #include "longspan/cuda/rows/arguments.h"
 #include "longspan/kernels/cuda_launch.h"
 #include "longspan/kernels/grouped_gemm.h"
+#include "longspan/kernels/grouped_library.h"
 #include "longspan/memory/transfer.h"
 
 namespace longspan {
@@ -68,6 +69,52 @@ bool is_bf16_too(const std::optional<GroupMatrices>& matrices) {
   return matrices && matrices->dtype == at::kBFloat16;
 }
 
+/// Returns the most stages with which two blocks run on a multiprocessor at once, else one block.
+int stages_of(const Kernels& kernels, int stage_bytes) {
+  constexpr int kBytesOfDriver = 1024;  // of each block
+  for (const int blocks : {2, 1}) {
+    for (const int stages : {cuda::kMostStages, cuda::kMostStages - 1}) {
+      if (blocks * (stages * stage_bytes + kBytesOfDriver) <= kernels.shared_bytes()) return stages;
+    }
+  }
+  return cuda::kMostStages - 1;
+}
+
+/// Starts a gemm over `blocks_x` x `blocks_y` tiles.
+template <typename Argument>
+void start_gemm(Kernels& kernels, const std::string& name, unsigned blocks_x, unsigned blocks_y,
+                int stage_bytes, Argument argument) {
+  argument.num_stages = stages_of(kernels, stage_bytes);
+  kernels.launch(name,
+                 Launch{.blocks_x = blocks_x,
+                        .blocks_y = blocks_y,
+                        .threads_x = cuda::kGemmThreads,
+                        .shared_bytes = static_cast<unsigned>(argument.num_stages * stage_bytes)},
+                 argument);
+}
+
+/// Whether at::_grouped_mm computes the sum.
+bool is_for_library(bool transposed, const SortedRows& sorted, int64_t columns,
+                    const std::vector<GroupedOperands>& operands,
+                    const std::optional<GroupMatrices>& biases, double scale) {
+  return operands.size() == 1 && !biases && scale == 1.0 &&
+         operands[0].matrices.side_by_side.defined() &&
+         grouped::library_multiplies(
+             {sorted.num_groups, operands[0].rows.x.size(1), columns, transposed});
+}
+
+/// Returns bf16 matrices that follow each other in one tensor as this tensor; else undefined.
+at::Tensor side_by_side(const std::vector<at::Tensor>& matrices) {
+  const at::Tensor& first = matrices[0];
+  if (!is_bf16(first) || first.dim() != 2) return {};
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const int64_t at = first.storage_offset() + static_cast<int64_t>(i) * first.numel();
+    if (!matrices[i].is_alias_of(first) || matrices[i].storage_offset() != at) return {};
+  }
+  return first.as_strided({std::ssize(matrices), first.size(0), first.size(1)},
+                          {first.numel(), first.size(1), 1});
+}
+
 void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tensor& to_S,
               const SortedRows& sorted, const std::vector<GroupedOperands>& operands,
               const std::optional<GroupMatrices>& biases, double scale) {
@@ -76,6 +123,10 @@ void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tens
                   y.size(1) % cuda::kBf16Vector == 0,
               "rows in experts are bf16, contiguous, of 8n numbers");
   if (sorted.num_rows == 0) return;
+  if (is_for_library(transposed, sorted, y.size(1), operands, biases, scale)) {
+    check_rows(operands[0].rows, sorted);
+    return grouped::multiply_by_library(y, to_S, sorted, operands[0], transposed);
+  }
   cuda::GroupedRows argument{.sorted = groups_of(sorted),
                              .factors = {},
                              .biases = addresses_of(biases),
@@ -84,6 +135,7 @@ void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tens
                              .num_factors = static_cast<int>(operands.size()),
                              .num_columns = static_cast<int>(y.size(1)),
                              .biases_are_bf16 = is_bf16_too(biases),
+                             .num_stages = 0,
                              .scale = static_cast<float>(scale)};
   bool has_fp32 = false;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -99,12 +151,9 @@ void multiply(const char* kernel, bool transposed, at::Tensor& y, const at::Tens
                            .depth = static_cast<int>(depth),
                            .matrices_are_bf16 = matrices.dtype == at::kBFloat16};
   }
-  kernels_for(y, Part::kGroupedGemm)
-      .launch(fmt::format("{}_{}", kernel, has_fp32 ? 'f' : 'b'),
-              Launch{.blocks_x = tiles_of(sorted) * blocks_of(y.size(1), cuda::kTileColumns),
-                     .threads_x = cuda::kGemmThreads,
-                     .shared_bytes = cuda::kGemmSharedBytes},
-              argument);
+  start_gemm(kernels_for(y, Part::kGroupedGemm), fmt::format("{}_{}", kernel, has_fp32 ? 'f' : 'b'),
+             tiles_of(sorted) * blocks_of(y.size(1), cuda::kTileColumns), 1,
+             has_fp32 ? cuda::kFp32StageBytes : cuda::kBf16StageBytes, argument);
 }
 
 cuda::GroupedDots dots_of(at::Tensor& dots, const at::Tensor& to_S, const SortedRows& sorted,
@@ -124,8 +173,8 @@ cuda::GroupedDots dots_of(at::Tensor& dots, const at::Tensor& to_S, const Sorted
 
 void start(const at::Tensor& x, const SortedRows& sorted, const cuda::GroupedDots& argument) {
   kernels_for(x, Part::kGroupedRows)
-      .launch("grouped_dots", Launch{.blocks_x = tiles_of(sorted), .threads_x = cuda::kGemmThreads},
-              argument);
+      .launch("grouped_dots",
+              Launch{.blocks_x = tiles_of(sorted), .threads_x = cuda::kBlockThreads}, argument);
 }
 
 }  // namespace
@@ -146,7 +195,8 @@ size_t GroupTable::add(const std::vector<at::Tensor>& matrices) {
   groups_.push_back({.addresses_E = {},
                      .num_rows = is_vector ? 1 : first.size(0),
                      .num_columns = first.size(is_vector ? 0 : 1),
-                     .dtype = first.scalar_type()});
+                     .dtype = first.scalar_type(),
+                     .side_by_side = side_by_side(matrices)});
   return groups_.size() - 1;
 }
 
@@ -174,6 +224,32 @@ bool can_read(const at::Tensor& matrix_OI) {
          cuda_rows::fits_int(matrix_OI.size(0)) && cuda_rows::fits_int(matrix_OI.size(-1));
 }
 
+std::vector<std::vector<at::Tensor>> cast_to_bf16(
+    const std::vector<std::vector<at::Tensor>>& matrices) {
+  if (matrices.empty()) return {};
+  GroupTable table(matrices[0].at(0).device());
+  for (const std::vector<at::Tensor>& alike : matrices) table.add(alike);
+  table.send();
+  std::vector<std::vector<at::Tensor>> copies;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const at::Tensor& first = matrices[i][0];
+    TORCH_CHECK(cuda_rows::is_fp32(first) && can_read(first), "matrices that are cast are fp32");
+    const int64_t E = std::ssize(matrices[i]), size = first.numel();
+    const at::Tensor cast =
+        at::empty({E, first.size(0), first.size(1)}, first.options().dtype(at::kBFloat16));
+    kernels_for(cast, Part::kGroupedRows)
+        .launch("cast_matrices",
+                Launch{.blocks_x = blocks_of(size / cuda::kBf16Vector, cuda::kBlockThreads),
+                       .blocks_y = static_cast<unsigned>(E),
+                       .threads_x = cuda::kBlockThreads},
+                cuda::CastMatrices{.matrices = numbers_of(table.at(i).addresses_E),
+                                   .cast = cast.mutable_data_ptr(),
+                                   .size = size});
+    copies.push_back(cast.unbind(0));
+  }
+  return copies;
+}
+
 SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows) {
   TORCH_CHECK(cuda_rows::fits_int(num_rows), "too many rows in experts");
   const int64_t E = counts_E.size(0),
@@ -184,7 +260,7 @@ SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows) {
                     .num_rows = num_rows,
                     .num_groups = E};
   kernels_for(counts_E, Part::kGroupedRows)
-      .launch("group_tiles", Launch{.threads_x = cuda::kGemmThreads},
+      .launch("group_tiles", Launch{.threads_x = cuda::kBlockThreads},
               cuda::GroupTiles{.counts = numbers_of(counts_E),
                                .begins = numbers_to(sorted.begins),
                                .first_tiles = numbers_to(sorted.first_tiles),
@@ -211,19 +287,16 @@ void add_matrix_gradients(const GroupMatrices& gradients, const SortedRows& sort
                                        .a = rows_of_gradient(dy_SO, sorted),
                                        .b = rows_of_gradient(x_SI, sorted),
                                        .gradients = numbers_of(gradients.addresses_E),
-                                       .gradients_are_bf16 = gradients.dtype == at::kBFloat16};
+                                       .gradients_are_bf16 = gradients.dtype == at::kBFloat16,
+                                       .num_stages = 0};
   TORCH_CHECK(gradients.num_rows == argument.a.num_columns &&
                   gradients.num_columns == argument.b.num_columns,
               "gradients of other matrices");
   if (sorted.num_rows == 0) return;
-  kernels_for(x_SI.x, Part::kGroupedGemm)
-      .launch("grouped_matrices",
-              Launch{.blocks_x = blocks_of(gradients.num_rows, cuda::kTileRows) *
-                                 blocks_of(gradients.num_columns, cuda::kTileColumns),
-                     .blocks_y = static_cast<unsigned>(sorted.num_groups),
-                     .threads_x = cuda::kGemmThreads,
-                     .shared_bytes = cuda::kGemmSharedBytes},
-              argument);
+  start_gemm(kernels_for(x_SI.x, Part::kGroupedGemm), "grouped_matrices",
+             blocks_of(gradients.num_rows, cuda::kTileRows) *
+                 blocks_of(gradients.num_columns, cuda::kTileColumns),
+             static_cast<unsigned>(sorted.num_groups), cuda::kBf16StageBytes, argument);
 }
 
 void add_bias_gradients(const GroupMatrices& gradients, const SortedRows& sorted,

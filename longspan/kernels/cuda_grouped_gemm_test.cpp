@@ -7,7 +7,10 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <map>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -114,7 +117,7 @@ TEST_CASE("cuda rows: each row times the matrix of its group, and its input grad
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     for (const bool transposed : {false, true}) {
       for (const auto& [depth, columns] :
-           {std::pair<int64_t, int64_t>{72, 136}, {8, 8}, {40, 264}}) {
+           {std::pair<int64_t, int64_t>{232, 136}, {8, 8}, {40, 264}}) {
         CAPTURE(transposed);
         CAPTURE(depth);
         CAPTURE(columns);
@@ -236,6 +239,125 @@ TEST_CASE("cuda rows: products of rows in groups, and sums over the groups of a 
       at::Tensor parts = wide(y_CKD);
       if (weighed) parts = parts * wide(weights).unsqueeze(2);
       check(sum, {wide(before) + parts.sum(1), wide(before).abs() + parts.abs().sum(1)}, 6);
+    }
+  }
+}
+
+/// Starts nothing, and keeps the last launch.
+class Launches : public cuda::Kernels {
+ public:
+  explicit Launches(int shared_bytes) : shared_bytes_(shared_bytes) {}
+  int num_multiprocessors() const override { return 1; }
+  int shared_bytes() const override { return shared_bytes_; }
+  cuda::Launch last;
+
+ protected:
+  void start(const std::string&, const cuda::Launch& launch, const void*) override {
+    last = launch;
+  }
+
+ private:
+  int shared_bytes_;
+};
+
+struct SmallCase {
+  int64_t S = 300, D = 200, I = 136;
+  at::Tensor counts = at::tensor({int64_t{170}, int64_t{0}, int64_t{130}}),
+             x = at::randn({S, D}).to(at::kBFloat16), dy = at::randn({S, I}).to(at::kBFloat16);
+
+  /// Returns y, dx and the gradients, by these kernels.
+  std::vector<at::Tensor> results(cuda::Kernels& kernels, at::ScalarType dtype) const {
+    const cuda::WithKernels lent(kernels);
+    at::manual_seed(3);
+    const at::Tensor matrices = at::randn({3, I, D}).to(dtype), gradients = at::zeros({3, I, D});
+    GroupTable table(at::kCPU);
+    table.add(matrices.unbind(0));
+    table.add(gradients.unbind(0));
+    table.send();
+    const SortedRows sorted = grouped::sort_out(counts, S);
+    at::Tensor y = at::zeros({S, I}, x.options()), dx = at::zeros({S, D}, x.options());
+    grouped::forward_out(y, {}, sorted, {{{x}, table.at(0)}}, {});
+    grouped::input_gradient_out(dx, {}, sorted, {{{dy}, table.at(0)}});
+    grouped::add_matrix_gradients(table.at(1), sorted, {dy}, {x});
+    return {y, dx, gradients};
+  }
+};
+
+TEST_CASE("cuda emulation: as many steps of a gemm as fit wait in shared memory") {
+  const SmallCase c;
+  struct Gpu {
+    int kib, of_bf16, of_fp32, blocks_of_bf16, blocks_of_fp32;
+  };
+  // 8.6, 8.9 and 12.0; 8.0; 9.0 and 10.0.
+  for (const Gpu& gpu : {Gpu{100, 3, 4, 2, 1}, Gpu{164, 4, 3, 2, 2}, Gpu{228, 4, 4, 2, 2}}) {
+    CAPTURE(gpu.kib);
+    Launches launches(gpu.kib << 10);
+    for (const bool is_bf16 : {true, false}) {
+      const cuda::WithKernels lent(launches);
+      GroupTable table(at::kCPU);
+      table.add(at::zeros({3, c.I, c.D}, is_bf16 ? at::kBFloat16 : at::kFloat).unbind(0));
+      table.send();
+      at::Tensor y = at::zeros({c.S, c.I}, at::kBFloat16);
+      grouped::forward_out(y, {}, grouped::sort_out(c.counts, c.S), {{{c.x}, table.at(0)}}, {});
+      const int stages = is_bf16 ? gpu.of_bf16 : gpu.of_fp32,
+                blocks = is_bf16 ? gpu.blocks_of_bf16 : gpu.blocks_of_fp32;
+      const int bytes = stages * (is_bf16 ? cuda::kBf16StageBytes : cuda::kFp32StageBytes);
+      CHECK(launches.last.shared_bytes == static_cast<unsigned>(bytes));
+      CHECK(bytes <= (gpu.kib - 1) << 10);  // of a block
+      CHECK(blocks * (bytes + 1024) <= gpu.kib << 10);
+    }
+  }
+}
+
+TEST_CASE("cuda emulation: the number of steps in shared memory changes no bit of a gemm") {
+  const SmallCase c;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+    testing::EmulatedKernels fewer(100 << 10), more(164 << 10);
+    const std::vector<at::Tensor> some = c.results(fewer, dtype), others = c.results(more, dtype);
+    for (size_t i = 0; i < some.size(); ++i) CHECK(at::equal(some[i], others[i]));
+  }
+}
+
+TEST_CASE("cuda emulation: tiles of rows of one group take turns with one tile of its matrix") {
+  constexpr int64_t kTilesOfRows = 10, kDepth = 32, kColumns = 3 * cuda::kTileColumns;
+  testing::EmulatedKernels emulated;
+  std::vector<testing::CopiedVector> copied;
+  const cuda::WithKernels lent(emulated);
+  const int64_t S = kTilesOfRows * cuda::kTileRows;
+  const SortedRows sorted = grouped::sort_out(at::tensor({S}, at::kLong), S);
+  const at::Tensor matrix = at::zeros({kColumns, kDepth}, at::kBFloat16),
+                   x = at::zeros({S, kDepth}, at::kBFloat16);
+  GroupTable table(at::kCPU);
+  table.add({matrix});
+  table.send();
+  at::Tensor y = at::empty({S, kColumns}, at::kBFloat16);
+  emulated.collect_copies_in(copied);
+  grouped::forward_out(y, {}, sorted, {{{x}, table.at(0)}}, {});
+  // Each block's tile of rows, and its tile of columns.
+  std::map<unsigned, std::pair<std::set<int64_t>, std::set<int64_t>>> places;
+  const auto tile_in = [](const at::Tensor& all, const char* at, int64_t rows) -> int64_t {
+    const int64_t offset = at - static_cast<const char*>(all.const_data_ptr());
+    return offset >= 0 && offset < static_cast<int64_t>(all.nbytes()) ? offset / (rows * kDepth * 2)
+                                                                      : -1;
+  };
+  for (const testing::CopiedVector& vector : copied) {
+    auto& [of_rows, of_columns] = places[vector.block_x];
+    const int64_t row = tile_in(x, vector.from, cuda::kTileRows),
+                  column = tile_in(matrix, vector.from, cuda::kTileColumns);
+    if (row >= 0) of_rows.insert(row);
+    if (column >= 0) of_columns.insert(column);
+  }
+  // There is room for one more tile, since the host does not know the number.
+  using Tiles = std::set<int64_t>;
+  unsigned block = 0;
+  for (const auto& [first, size] : {std::pair<int64_t, int64_t>{0, 8}, {8, 3}}) {
+    for (int64_t column = 0; column < 3; ++column) {
+      for (int64_t row = first; row < first + size; ++row, ++block) {
+        CAPTURE(block);
+        const bool is_there = row < kTilesOfRows;
+        CHECK((places[block].first == (is_there ? Tiles{row} : Tiles{})));
+        CHECK((places[block].second == (is_there ? Tiles{column} : Tiles{})));
+      }
     }
   }
 }

@@ -107,5 +107,24 @@ TEST_CASE("dropout: a CPU chooses 256 rows at a time, a GPU as many as 256 MiB o
   CHECK(kCudaSizes.dropout.rows(1'000'000) == 256);
 }
 
+TEST_CASE("dropout: a share p is 0, the rest is scaled, and a row's choice is its key's") {
+  const Dropout dropout{0.3, 77, at::arange(500, at::kLong)};
+  const at::Tensor x = at::ones({500, 400}, at::kDouble);
+  const at::Tensor y = dropout.apply(x);
+  const double zeros = y.eq(0).to(at::kDouble).mean().item<double>();
+  // 200,000 draws have a standard deviation of 0.001.
+  CHECK(zeros == doctest::Approx(0.3).epsilon(0.02));
+  CHECK(at::allclose(y.masked_select(y.ne(0)), at::full({1}, 1 / 0.7, at::kDouble)));
+  // Rows differ, and columns too.
+  CHECK(y.eq(0).to(at::kDouble).mean(0).max().item<double>() < 0.45);
+  CHECK(y.eq(0).to(at::kDouble).mean(1).min().item<double>() > 0.15);
+  const at::Tensor some = at::tensor({7, 300, 4}, at::kLong);
+  const Dropout part{0.3, 77, dropout.keys_T.index_select(0, some)};
+  CHECK(at::equal(part.apply(x.narrow(0, 0, 3)), y.index_select(0, some)));
+  const Dropout other{0.3, 78, dropout.keys_T};
+  const double same = other.apply(x).eq(y).to(at::kDouble).mean().item<double>();
+  CHECK(same == doctest::Approx(0.3 * 0.3 + 0.7 * 0.7).epsilon(0.02));
+}
+
 }  // namespace
 }  // namespace longspan

@@ -26,17 +26,21 @@ struct DeltaRuleResult {
 /// queries by sqrt(K), as transformers does. The first document begins with `initial_NKV` where
 /// initial_NKV is defined; other documents begin with a zero state. Documents have no forks.
 ///
-/// Differentiable in all inputs and the initial state. Computes in fp32 (fp64 for fp64 inputs), in
-/// chunks of 64 tokens by gemms (the WY form of arXiv 2406.06484, with decays), so time is linear
-/// in T. Saves its inputs and a state for each 512 tokens. On devices other than CPUs this function
-/// calls gated_delta_rule_composed().
+/// Differentiable in all inputs and the initial state. Computes in chunks of 64 tokens by gemms
+/// (the WY form of arXiv 2406.06484, with decays), so time is linear in T. On a CPU it computes in
+/// fp32 (fp64 for fp64 inputs), and saves its inputs and a state for each 512 tokens. On other
+/// devices it calls gated_delta_rule_composed().
 DeltaRuleResult gated_delta_rule(const DeltaRuleInputs& inputs, const Packing& packing,
                                  const at::Tensor& initial_NKV);
 
-/// As gated_delta_rule(), by ATen's operators, on any device: all chunks of a segment and all heads
-/// at once. The backward recomputes one segment at a time.
+/// As gated_delta_rule(), on any device: all heads and all chunks of a part of the row at once, by
+/// batched gemms, and by kernels where the device has them (kernels/delta_part.h), else by ATen's
+/// operators. Kernels round operands of gemms to the dtype of v; states pass from chunk to chunk in
+/// fp32. Saves the inputs and the state before each part. The backward recomputes one part at a
+/// time. `part_tokens`: tokens of a part, whole chunks; 0: as many as spec/composed_rule.h gives
+/// the heads.
 DeltaRuleResult gated_delta_rule_composed(const DeltaRuleInputs& inputs, const Packing& packing,
-                                          const at::Tensor& initial_NKV);
+                                          const at::Tensor& initial_NKV, int64_t part_tokens = 0);
 
 /// As gated_delta_rule(), one token at a time, by ATen operations with autograd's gradients: the
 /// definition, for tests and for token-by-token generation.

@@ -6,13 +6,15 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "longspan/cuda/kernels.h"
 #include "longspan/kernels/causal_conv.h"
 #include "longspan/kernels/delta_rule_gates.h"
 #include "longspan/memory/counting_allocator.h"
-#include "longspan/spec/recurrence_spec.h"
+#include "longspan/spec/composed_rule.h"
 #include "longspan/testing/tolerance.h"
 
 namespace longspan {
@@ -29,6 +31,15 @@ struct Case {
   DeltaRuleInputs inputs;
   at::Tensor initial_NKV, dout_TNV, dstate_NKV;
 };
+
+using Rule = std::function<DeltaRuleResult(const DeltaRuleInputs&, const Packing&,
+                                           const at::Tensor& initial_NKV)>;
+
+/// The composed rule in parts of 128 tokens.
+DeltaRuleResult composed(const DeltaRuleInputs& inputs, const Packing& packing,
+                         const at::Tensor& initial_NKV) {
+  return gated_delta_rule_composed(inputs, packing, initial_NKV, 2 * kRuleChunk);
+}
 
 at::Tensor leaf(const at::Tensor& x) { return x.detach().clone().requires_grad_(true); }
 
@@ -96,19 +107,29 @@ TEST_CASE("gated delta rule: chunks are the recurrence, in output, state and all
         // The inverse of a chunk sums in another order than the recurrence.
         check_near(results_of(c, gated_delta_rule(c.inputs, c.packing, c.initial_NKV)), expected,
                    1e-10);
-        check_near(results_of(c, gated_delta_rule_composed(c.inputs, c.packing, c.initial_NKV)),
-                   expected, 1e-10);
+        check_near(results_of(c, composed(c.inputs, c.packing, c.initial_NKV)), expected, 1e-10);
       }
     }
   }
 }
 
-TEST_CASE("gated delta rule: the account knows what operators work with in the backward") {
+/// Kernels that compute nothing, to count memory.
+class IdleKernels : public cuda::Kernels {
+ public:
+  int num_multiprocessors() const override { return 1; }
+
+ protected:
+  void start(const std::string&, const cuda::Launch&, const void*) override {}
+};
+
+TEST_CASE("gated delta rule: the account knows what a part's backward works with") {
+  IdleKernels idle;
+  const cuda::WithKernels lent(idle);
   for (const RecurrenceSpec& spec : {RecurrenceSpec{4, 4, 128, 64, 4},
                                      {4, 8, 128, 128, 4},
                                      {2, 8, 64, 64, 4},
                                      {4, 8, 32, 32, 4}}) {
-    for (const int64_t T : {kRuleSegment, 4 * kRuleSegment}) {
+    for (const int64_t T : {512, 2048}) {
       CAPTURE(spec.num_value_heads);
       CAPTURE(spec.key_dim);
       CAPTURE(T);
@@ -117,18 +138,48 @@ TEST_CASE("gated delta rule: the account knows what operators work with in the b
                                leaf(at::randn({T, N, spec.value_dim})),
                                leaf(-at::exp(at::randn({T, N}))),
                                leaf(at::sigmoid(at::randn({T, N})))};
-      const auto result = gated_delta_rule_composed(in, Packing::from_lengths({T}), {});
-      const at::Tensor loss = result.out_TNV.sum();
+      const auto run = [&] {
+        return gated_delta_rule_composed(in, Packing::from_lengths({T}), {});
+      };
+      const double forward = [&] {
+        const AllocationCounter counter(AllocationCounter::Of::kThisThread);
+        run();
+        // Less the output and two states.
+        return static_cast<double>(counter.peak_bytes() -
+                                   4 * (T * spec.num_values() + 2 * N * K * spec.value_dim));
+      }();
+      const auto result = run();
+      const at::Tensor dout = at::randn(result.out_TNV.sizes());
       const AllocationCounter counter(AllocationCounter::Of::kThisThread);
-      torch::autograd::backward({loss}, {});
+      torch::autograd::backward({result.out_TNV}, {dout});
       // Gradients of the inputs, which grow with the row, are counted elsewhere.
       const int64_t gradients = 4 * T * (2 * spec.num_queries() + spec.num_values() + 2 * N);
       const double working = static_cast<double>(counter.peak_bytes() - gradients);
-      const double known = static_cast<double>(composed_rule_bytes(spec));
-      CHECK(known / working > 0.9);
-      CHECK(known / working < 1.1);
+      const RuleMemory memory = rule_memory(spec, 4);
+      const auto known = [&](int64_t bytes) { return static_cast<double>(T / kRuleChunk * bytes); };
+      CHECK(known(memory.chunk_bytes) / working > 0.95);
+      CHECK(known(memory.chunk_bytes) / working < 1.05);
+      CHECK(known(memory.forward_bytes) / forward > 0.95);
+      CHECK(known(memory.forward_bytes) / forward < 1.05);
     }
   }
+}
+
+TEST_CASE("gated delta rule: parts of a row are equal, and grow with it") {
+  const RecurrenceSpec qwen{16, 32, 128, 128, 4};
+  const RuleMemory memory = rule_memory(qwen, 2);
+  CHECK(memory.token_bytes == 2 * 32 * 128);
+  const int64_t most = kComposedRuleBytes / memory.chunk_bytes;
+  CHECK(chunks_of_part(0, memory) == 0);
+  CHECK(chunks_of_part(most * kRuleChunk, memory) == most);
+  CHECK(chunks_of_part(most * kRuleChunk + 1, memory) == (most + 2) / 2);
+  for (const int64_t tokens : {int64_t{1} << 17, int64_t{1} << 20}) {
+    const int64_t part = chunks_of_part(tokens, memory),
+                  parts = (tokens / kRuleChunk + part - 1) / part;
+    CHECK(parts == 5);
+    CHECK(part * memory.chunk_bytes <= kComposedRuleTensors * tokens * memory.token_bytes);
+  }
+  CHECK(chunks_of_part(1 << 20, {int64_t{3} << 30, 0, 1}) == kLeastChunksOfPart);
 }
 
 TEST_CASE("gated delta rule: keys that are all alike, which add up without decay") {
@@ -138,7 +189,7 @@ TEST_CASE("gated delta rule: keys that are all alike, which add up without decay
   c.inputs.beta_TN = leaf(at::full_like(c.inputs.beta_TN, 0.999));
   const auto expected =
       results_of(c, gated_delta_rule_by_token(c.inputs, c.packing, c.initial_NKV));
-  for (const auto& rule : {gated_delta_rule, gated_delta_rule_composed}) {
+  for (const Rule& rule : {Rule{gated_delta_rule}, Rule{composed}}) {
     check_near(results_of(c, rule(c.inputs, c.packing, c.initial_NKV)), expected, 1e-10);
   }
 }
@@ -155,8 +206,7 @@ TEST_CASE("gated delta rule: operators alone, of no heads and of no tokens") {
     c.initial_NKV = leaf(c.initial_NKV.detach().narrow(0, 0, num_heads));
     c.dout_TNV = c.dout_TNV.narrow(0, 0, num_tokens).narrow(1, 0, num_heads);
     c.dstate_NKV = c.dstate_NKV.narrow(0, 0, num_heads);
-    const auto results =
-        results_of(c, gated_delta_rule_composed(c.inputs, c.packing, c.initial_NKV));
+    const auto results = results_of(c, composed(c.inputs, c.packing, c.initial_NKV));
     CHECK(at::equal(results[1], c.initial_NKV));
     CHECK(at::equal(results.back(), c.dstate_NKV));
     CHECK((results[0].sizes() == c.inputs.v_TNV.sizes()));
@@ -165,8 +215,7 @@ TEST_CASE("gated delta rule: operators alone, of no heads and of no tokens") {
 
 TEST_CASE("gated delta rule: nothing of a document reaches another") {
   const Case c = make_case({2, 4, 8, 8}, {70, 3, 90}, /*goes_on=*/false);
-  using Rule = DeltaRuleResult (*)(const DeltaRuleInputs&, const Packing&, const at::Tensor&);
-  const auto alone = [&](Rule rule, int64_t d) {
+  const auto alone = [&](const Rule& rule, int64_t d) {
     const auto part = [&](const at::Tensor& x) {
       return leaf(x.detach().narrow(0, c.packing.begin(d), c.packing.length(d)));
     };
@@ -178,7 +227,7 @@ TEST_CASE("gated delta rule: nothing of a document reaches another") {
              d == 2 ? c.dstate_NKV : at::zeros_like(c.dstate_NKV)};
     return results_of(one, rule(one.inputs, one.packing, {}));
   };
-  for (const Rule rule : {Rule{gated_delta_rule}, Rule{gated_delta_rule_composed}}) {
+  for (const Rule& rule : {Rule{gated_delta_rule}, Rule{composed}}) {
     const auto packed = results_of(c, rule(c.inputs, c.packing, {}));
     std::vector<std::vector<at::Tensor>> parts;
     for (int64_t d = 0; d < 3; ++d) parts.push_back(alone(rule, d));
@@ -200,7 +249,7 @@ TEST_CASE("gated delta rule: fp32 and bf16 are as near to fp64 as their digits")
     Case some = c;
     some.inputs = {cast(c.inputs.q_TMK), cast(c.inputs.k_TMK), cast(c.inputs.v_TNV),
                    gate(c.inputs.g_TN), gate(c.inputs.beta_TN)};
-    for (const auto& rule : {gated_delta_rule, gated_delta_rule_composed}) {
+    for (const Rule& rule : {Rule{gated_delta_rule}, Rule{composed}}) {
       const DeltaRuleResult result = rule(some.inputs, c.packing, {});
       const bool same_dtype = result.out_TNV.scalar_type() == dtype;
       CHECK(same_dtype);

@@ -1,7 +1,8 @@
 // Gemms of rows sorted by expert. Each expert has its own matrix. The number of rows of each expert
 // is known on the device only, and the host does not wait for this number. Kernels exist for bf16
-// (cuda/rows/grouped_gemm.cu). Without kernels, the caller computes one expert after the other. S:
-// rows of all experts, E: experts, I, O: a row's numbers before and after a matrix.
+// (cuda/rows/grouped_gemm.cu). Without kernels, the caller computes one expert after the other.
+// at::_grouped_mm computes some gemms where it is faster (grouped_library.h). S: rows of all
+// experts, E: experts, I, O: a row's numbers before and after a matrix.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +25,7 @@ struct GroupMatrices {
   at::Tensor addresses_E;                 // int64
   int64_t num_rows = 0, num_columns = 0;  // a vector has one row
   at::ScalarType dtype = at::kFloat;
+  at::Tensor side_by_side = {};  // [E, num_rows, num_columns], for bf16 matrices of one tensor
 };
 
 /// Collects addresses of matrices, and sends them to the device in one copy, without a wait of the
@@ -64,6 +66,11 @@ bool have_kernels(const at::TensorOptions& rows);
 /// Whether the kernels can read this matrix or vector: bf16 or fp32, contiguous, rows of 8n
 /// numbers, aligned.
 bool can_read(const at::Tensor& matrix_OI);
+
+/// Returns bf16 copies of fp32 matrices that can_read() allows. matrices[i]: one for each expert,
+/// of one shape. One launch for each i.
+std::vector<std::vector<at::Tensor>> cast_to_bf16(
+    const std::vector<std::vector<at::Tensor>>& matrices);
 
 /// Computes SortedRows. counts_E: int64, rows of each expert; their sum is num_rows.
 SortedRows sort_out(const at::Tensor& counts_E, int64_t num_rows);

@@ -35,7 +35,9 @@ TEST_CASE("linear layer: some outputs after others are all outputs, with all gra
     CAPTURE(cast);
     std::vector<at::Tensor> outputs;
     at::Tensor dx_of_parts = at::zeros_like(dx);
-    for (const at::Tensor& parameter : parts.parameters()) parameter.mutable_grad() = at::Tensor();
+    for (const at::Tensor& parameter : parts.parameters()) {
+      if (parameter.defined()) parameter.mutable_grad() = at::Tensor();
+    }
     for (const auto& [begin, count] : {std::pair{0, 4}, std::pair{4, 2}}) {
       const Linear used = cast ? parts.cast_for_uses(at::kDouble) : parts;
       // Some outputs of some outputs.
@@ -51,6 +53,7 @@ TEST_CASE("linear layer: some outputs after others are all outputs, with all gra
     CHECK(testing::relative_error(dx_of_parts, dx) < 1e-14);
     for (size_t i = 0; i < whole.parameters().size(); ++i) {
       CAPTURE(i);
+      if (!whole.parameters()[i].defined()) continue;
       CHECK(testing::relative_error(parts.parameters()[i].grad(), whole.parameters()[i].grad()) <
             1e-14);
     }

@@ -1,5 +1,6 @@
 #include "longspan/layers/adapters.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -33,12 +34,22 @@ struct OpenLayer {
 
 Layer without_adapters(const Layer& layer) {
   OpenLayer open(layer);
-  for (Linear* linear : open.linears()) linear->lora_a = linear->lora_b = at::Tensor();
-  return std::move(open).in_place_of(layer);
+  for (Linear* linear : open.linears()) {
+    linear->lora_a = linear->lora_b = linear->magnitude = at::Tensor();
+  }
+  Layer without = std::move(open).in_place_of(layer);
+  without.has_magnitudes = false;
+  return without;
 }
 
-Layer with_dropout(const Layer& layer, const Dropout& dropout, const at::Tensor& rows_L) {
-  OpenLayer open(layer);
+bool has_magnitudes(const Layer& layer) {
+  return std::ranges::any_of(OpenLayer(layer).linears(),
+                             [](const Linear* linear) { return linear->magnitude.defined(); });
+}
+
+namespace {
+
+void set_dropout(const OpenLayer& open, const Dropout& dropout, const at::Tensor& rows_L) {
   uint64_t number = 0;
   std::map<const c10::TensorImpl*, uint64_t> number_of;  // of each adapter, by its A
   for (Linear* linear : open.linears()) {
@@ -51,6 +62,18 @@ Layer with_dropout(const Layer& layer, const Dropout& dropout, const at::Tensor&
   }
   if (rows_L.defined()) {  // the feed-forward gets only these rows
     for (Linear* linear : open.feed_forward->linears()) *linear = linear->for_rows(rows_L);
+  }
+}
+
+}  // namespace
+
+Layer for_pass(const Layer& layer, const std::optional<Dropout>& dropout,
+               const at::Tensor& rows_L) {
+  if (!dropout && !layer.has_magnitudes) return layer;
+  OpenLayer open(layer);
+  if (dropout) set_dropout(open, *dropout, rows_L);
+  if (layer.has_magnitudes) {
+    for (Linear* linear : open.linears()) *linear = linear->with_lengths();
   }
   return std::move(open).in_place_of(layer);
 }

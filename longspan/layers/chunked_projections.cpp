@@ -22,7 +22,13 @@ Linear columns_of(const Linear& whole, const at::Tensor& heads, int64_t head_dim
     return x_OI.defined() ? x_OI.unflatten(1, {-1, head_dim}).index_select(1, heads).flatten(1)
                           : x_OI;
   };
-  return Linear{columns(whole.weight), {}, columns(whole.lora_a), whole.lora_b, whole.lora_scale}
+  return Linear{.weight = columns(whole.weight),
+                .bias = {},
+                .lora_a = columns(whole.lora_a),
+                .lora_b = whole.lora_b,
+                .lora_scale = whole.lora_scale,
+                .magnitude = whole.magnitude,
+                .lengths_O = whole.with_lengths().lengths_O}
       .cast(dtype);
 }
 
@@ -34,7 +40,7 @@ struct ChunkedProjections::Shared {
   at::Tensor rstd_T, x_TD, dx_TD;
   int num_projections = 0;
   std::vector<std::function<void()>> weight_gradients;  // of the output, deferred
-  std::optional<PreciseSums> lora_b_sum;                // of the output's adapter, over the parts
+  std::optional<PreciseSums> output_sums;               // of the output's adapter, over the parts
 
   void run_weight_gradients() {
     for (const auto& run : std::exchange(weight_gradients, {})) run();
@@ -122,7 +128,7 @@ at::Tensor ChunkedProjections::begin_output() {
   if (!needs_backward({h_LD}, parameters)) return y_LD;
   const auto backward = [bias_D, shared = shared_](std::vector<at::Tensor> gradients) {
     shared->run_weight_gradients();
-    if (shared->lora_b_sum) shared->lora_b_sum->finish();
+    if (shared->output_sums) shared->output_sums->finish();
     if (bias_D.defined() && bias_D.requires_grad()) {
       add_gradient(bias_D, at::sum(gradients[0], {0}, /*keepdim=*/false, gradient_dtype(bias_D)));
     }
@@ -162,6 +168,7 @@ at::Tensor ChunkedProjections::add_output(const at::Tensor& y_LD, const at::Tens
       train(leaves.weight, whole.weight);
       train(leaves.lora_a, whole.lora_a);
       train(leaves.lora_b, whole.lora_b);
+      train(leaves.magnitude, whole.magnitude);
       leaves.add_gradients(dsum_LD, out_LnH.flatten(1));
       const auto into_columns = [&](const at::Tensor& x_OI, const at::Tensor& part_x) {
         if (!x_OI.defined() || !x_OI.requires_grad()) return;
@@ -172,11 +179,12 @@ at::Tensor ChunkedProjections::add_output(const at::Tensor& y_LD, const at::Tens
       into_columns(whole.weight, leaves.weight);
       into_columns(whole.lora_a, leaves.lora_a);
       if (whole.has_adapter() && whole.lora_b.requires_grad()) {
-        if (!shared->lora_b_sum) {
+        if (!shared->output_sums) {
           const bool is_all = part.weight.sizes() == whole.weight.sizes();
-          shared->lora_b_sum.emplace(std::vector{whole.lora_b}, is_all ? 1 : 2);
+          shared->output_sums.emplace(std::vector{whole.lora_b, whole.magnitude}, is_all ? 1 : 2);
         }
         add_gradient(whole.lora_b, leaves.lora_b.grad());
+        if (whole.magnitude.defined()) add_gradient(whole.magnitude, leaves.magnitude.grad());
       }
     });
     return std::vector<at::Tensor>{gradients[0], dout};

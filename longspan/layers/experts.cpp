@@ -3,12 +3,14 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "longspan/kernels/expert_rows.h"
 #include "longspan/kernels/gated_activation.h"
 #include "longspan/layers/grouped_experts.h"
 #include "longspan/memory/transfer.h"
+#include "longspan/spec/expert_casts.h"
 
 namespace longspan {
 namespace {
@@ -167,6 +169,37 @@ bool Experts::can_be_grouped() const {
 bool Experts::are_grouped(const at::Tensor& x) const {
   return x.size(0) > 0 && grouped::have_kernels(x.options()) && grouped::can_read(x) &&
          GroupedExperts::can_group(weights_);
+}
+
+void Experts::cast_for_pass(int64_t num_rows, const at::TensorOptions& options) {
+  if (num_rows < expert_casts(spec_, /*hidden_size=*/0).num_tokens ||
+      !grouped::have_kernels(options) || !GroupedExperts::can_group(weights_)) {
+    return;
+  }
+  using Member = at::Tensor Linear::*;
+  std::vector<std::pair<size_t, Member>> places;
+  std::vector<std::vector<at::Tensor>> matrices;
+  for (size_t number = 0; number < weights_[0].linears().size(); ++number) {
+    for (const Member member : {&Linear::weight, &Linear::lora_a, &Linear::lora_b}) {
+      const at::Tensor& first = weights_[0].linears()[number]->*member;
+      if (!first.defined() || first.scalar_type() != at::kFloat) continue;
+      places.emplace_back(number, member);
+      std::vector<at::Tensor>& all = matrices.emplace_back();
+      for (ExpertMlp& expert : weights_) {
+        const Linear& linear = *expert.linears()[number];
+        all.push_back(member == &Linear::lora_b ? linear.own_lora_b() : linear.*member);
+      }
+    }
+  }
+  const std::vector<std::vector<at::Tensor>> copies = grouped::cast_to_bf16(matrices);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto [number, member] = places[i];
+    for (size_t e = 0; e < weights_.size(); ++e) {
+      Linear& linear = *weights_[e].linears()[number];
+      if (!linear.cast_of) linear.cast_of = std::make_shared<const Linear>(linear);
+      linear.*member = copies[i][e];
+    }
+  }
 }
 
 ExpertDispatch Experts::dispatch(const at::Tensor& x_CD, const Routing& routing,

@@ -38,6 +38,11 @@ class Experts {
   bool are_exchanged() const { return exchange_ != nullptr; }
   const std::vector<ExpertMlp>& weights() const { return weights_; }
 
+  /// For a pass over `num_rows` rows of these options: where kernels compute all experts at once,
+  /// and the rows are enough (spec/expert_casts.h), casts matrices and adapters in fp32 to bf16,
+  /// once for all gemms of the pass. Gradients go to the parameters that are held.
+  void cast_for_pass(int64_t num_rows, const at::TensorOptions& options);
+
   /// Returns working memory for up to `num_rows` rows; undefined where a GPU has kernels for all
   /// experts at once.
   at::Tensor forward_room(int64_t num_rows, const at::TensorOptions& options) const;

@@ -22,9 +22,13 @@ int64_t chunk_rows(const FeedForward& feed_forward, const RowContext& row) {
                   device_sizes(row.on_gpu).feed_forward_bytes / row_bytes);
 }
 
-std::unique_ptr<FeedForward> cast_for_uses(const FeedForward& feed_forward, at::ScalarType dtype) {
+/// Returns the feed-forward for a pass over `num_rows` rows of these options.
+std::unique_ptr<FeedForward> cast_for_uses(const FeedForward& feed_forward, int64_t num_rows,
+                                           const at::TensorOptions& options) {
   std::unique_ptr<FeedForward> cast = feed_forward.clone();
+  const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
   for (Linear* linear : cast->linears_of_all_rows()) *linear = linear->cast_for_uses(dtype);
+  cast->cast_for_pass(num_rows, options);
   return cast;
 }
 
@@ -48,7 +52,8 @@ SavedStep saved_rows(const SavedStep& saved, const RowRange& rows) {
 at::Tensor forward(const at::Tensor& h_TD, SavedFeedForward& saved, const Layer& layer,
                    const RowContext& row) {
   const auto dtype = row.compute_dtype;
-  const std::unique_ptr<FeedForward> cast = cast_for_uses(*layer.feed_forward, dtype);
+  const std::unique_ptr<FeedForward> cast =
+      cast_for_uses(*layer.feed_forward, h_TD.size(0), h_TD.options().dtype(dtype));
   const int64_t T = h_TD.size(0), chunk = feed_forward_chunk_rows(T, layer, row);
   const at::Tensor room =
       cast->forward_room(std::min(chunk, T), !saved.rows.empty(), h_TD.options().dtype(dtype));
@@ -121,7 +126,7 @@ FeedForwardBackward::FeedForwardBackward(const at::TensorOptions& residual, int6
       row_(row),
       saved_(std::move(saved)),
       chunk_rows_(feed_forward_chunk_rows(num_rows, layer, row)),
-      cast_(cast_for_uses(*layer.feed_forward, row.compute_dtype)),
+      cast_(cast_for_uses(*layer.feed_forward, num_rows, residual.dtype(row.compute_dtype))),
       dnorm_D_(zeros_for_norm(layer.feed_forward_norm_D, residual)),
       sums_(layer.feed_forward_parameters(), feed_forward_num_chunks(num_rows, layer, row)) {
   const int64_t most = std::min(chunk_rows_, num_rows);

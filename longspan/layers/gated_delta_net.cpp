@@ -238,8 +238,8 @@ GatedDeltaNet::Parts GatedDeltaNet::parts_of(const std::vector<at::Tensor>& inpu
   TORCH_CHECK(false, "no such projections");
 }
 
-at::Tensor GatedDeltaNet::over_row(const Parts& parts, const RowContext& row) const {
-  const auto& [x_tJ, z_tNV, b_tN, a_tN] = parts;
+at::Tensor GatedDeltaNet::over_row(const at::Tensor& x_tJ, const at::Tensor& a_tN,
+                                   const at::Tensor& b_tN, const RowContext& row) const {
   const Recurrence recurrence{spec_, weights_};
   const HeadRange all_keys{0, spec_.num_key_heads}, all_values{0, spec_.num_value_heads};
   if (row.whole_row == nullptr) {
@@ -277,7 +277,8 @@ at::Tensor GatedDeltaNet::over_row(const Parts& parts, const RowContext& row) co
 
 at::Tensor GatedDeltaNet::mix(const std::vector<at::Tensor>& inputs, const RowContext& row) const {
   const Parts parts = parts_of(inputs);
-  return gated_rms_norm(over_row(parts, row), parts.z_TNV, weights_.norm_V, norm_eps_).flatten(1);
+  const at::Tensor out_TNV = over_row(parts.x_TJ, parts.a_TN, parts.b_TN, row);
+  return gated_rms_norm(out_TNV, parts.z_TNV, weights_.norm_V, norm_eps_).flatten(1);
 }
 
 at::Tensor GatedDeltaNet::plain(const at::Tensor& x_TD, const RowContext& row) const {

@@ -38,14 +38,18 @@ class GatedDeltaNet : public ProjectedMixer {
   }
   at::Tensor plain(const at::Tensor& x_TD, const RowContext& row) const override;
 
+  /// The mixing without the norm after it: the convolution and the recurrence, for all tokens of
+  /// this process and all heads. `x_TJ`, `a_TN`, `b_TN`: outputs of the projections. Returns [T, N,
+  /// V]. Needs no projections in Weights. Differentiable as mix().
+  at::Tensor over_row(const at::Tensor& x_TJ, const at::Tensor& a_TN, const at::Tensor& b_TN,
+                      const RowContext& row) const;
+
  private:
   /// Outputs of the projections, whatever the layout in files.
   struct Parts {
     at::Tensor x_TJ, z_TNV, b_TN, a_TN;
   };
   Parts parts_of(const std::vector<at::Tensor>& inputs) const;
-  /// Returns the recurrence's output for all tokens of this process and all heads, [T, N, V].
-  at::Tensor over_row(const Parts& parts, const RowContext& row) const;
 
   GatedDeltaNetSpec spec_;
   Weights weights_;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "longspan/layers/experts.h"
+#include "longspan/spec/expert_casts.h"
 #include "longspan/testing/gpu_check.h"
 
 namespace longspan {
@@ -156,9 +157,11 @@ struct Rows {
 
 /// All results of the experts.
 std::vector<at::Tensor> results(const Kind& kind, std::vector<ExpertMlp> weights, const Rows& rows,
-                                at::ScalarType dtype, ExpertExchange* exchange = nullptr) {
+                                at::ScalarType dtype, ExpertExchange* exchange = nullptr,
+                                int64_t rows_of_pass = 0) {
   const at::ScalarType sums = dtype == at::kDouble ? dtype : at::kFloat;
-  const Experts experts(kind.spec, std::move(weights), exchange);
+  Experts experts(kind.spec, std::move(weights), exchange);
+  experts.cast_for_pass(rows_of_pass, rows.x.options());
   const at::Tensor x = rows.x.to(dtype), dout = rows.dout.to(dtype);
   Routing routing = rows.routing;
   routing.weights_CK = routing.weights_CK.to(sums);
@@ -210,17 +213,49 @@ TEST_CASE("cuda rows: all experts at once give what they give one after the othe
       CHECK(off <= 2 * other + 0x1p-8 * testing::norm_of(exact[i]));
       CHECK(at_once[i].dtype() == one_by_one[i].dtype());
     }
-    // The same bits each time, and for rows from other processes.
+    // The same bits each time, for rows from other processes, and by matrices that are cast before.
     ToItself itself;
-    for (ExpertExchange* exchange :
-         {static_cast<ExpertExchange*>(nullptr), static_cast<ExpertExchange*>(&itself)}) {
-      const std::vector<at::Tensor> again =
-          results(kind, weights_of(weights, kind.held), rows, at::kBFloat16, exchange);
+    const std::pair<ExpertExchange*, int64_t> ways[] = {
+        {nullptr, 0}, {&itself, 0}, {nullptr, expert_casts(kind.spec, kHidden).num_tokens}};
+    for (const auto& [exchange, rows_of_pass] : ways) {
+      CAPTURE(rows_of_pass);
+      const std::vector<at::Tensor> again = results(kind, weights_of(weights, kind.held), rows,
+                                                    at::kBFloat16, exchange, rows_of_pass);
       for (size_t i = 0; i < exact.size(); ++i) {
         CAPTURE(i);
         CHECK(at::equal(again[i], at_once[i]));
       }
     }
+  }
+}
+
+TEST_CASE("cuda rows: a pass with enough rows casts matrices of experts, and no other does") {
+  at::manual_seed(23);
+  for (const Kind& kind : kinds()) {
+    CAPTURE(kind.adapters);
+    const std::vector<ExpertMlp> weights = random_experts(kind);
+    const auto all_bf16 = [&](int64_t num_rows, at::ScalarType dtype) {
+      Experts experts(kind.spec, weights, /*exchange=*/nullptr);
+      experts.cast_for_pass(num_rows, on_gpu(dtype));
+      for (const ExpertMlp& expert : experts.weights()) {
+        for (const Linear* linear : expert.linears()) {
+          for (const at::Tensor& x : {linear->weight, linear->lora_a, linear->lora_b}) {
+            if (x.defined() && x.scalar_type() != at::kBFloat16) return false;
+          }
+          // Biases are added in fp32, and parameters keep their dtype.
+          if (linear->bias.defined()) CHECK((linear->bias.scalar_type() == kind.held));
+          CHECK((linear->parameters()[0].scalar_type() == kind.held));
+        }
+      }
+      return true;
+    };
+    const bool before = kind.held == at::kBFloat16 && !kind.adapters;
+    const int64_t enough = expert_casts(kind.spec, kHidden).num_tokens;
+    CHECK(all_bf16(enough, at::kBFloat16) == before);  // no kernels
+    const AnyKernels kernels;
+    CHECK(all_bf16(enough, at::kBFloat16));
+    CHECK(all_bf16(enough - 1, at::kBFloat16) == before);
+    CHECK(all_bf16(enough, at::kFloat) == before);
   }
 }
 

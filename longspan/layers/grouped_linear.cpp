@@ -23,6 +23,9 @@ bool are_alike(const at::Tensor& a, const at::Tensor& b) {
                            a.requires_grad() == b.requires_grad()));
 }
 
+/// Returns the layer whose parameters get the gradients.
+const Linear& held_of(const Linear& layer) { return layer.cast_of ? *layer.cast_of : layer; }
+
 bool can_read(const at::Tensor& matrix) { return !matrix.defined() || grouped::can_read(matrix); }
 
 }  // namespace
@@ -30,12 +33,11 @@ bool can_read(const at::Tensor& matrix) { return !matrix.defined() || grouped::c
 bool GroupedLinear::can_group(const std::vector<const Linear*>& experts) {
   const Linear& first = *experts.at(0);
   return std::ranges::all_of(experts, [&](const Linear* expert) {
-    return !expert->cast_of && expert->first_output == 0 &&
-           (!expert->has_adapter() || !expert->dropout.active()) &&
-           are_alike(expert->weight, first.weight) && are_alike(expert->bias, first.bias) &&
-           are_alike(expert->lora_a, first.lora_a) && are_alike(expert->lora_b, first.lora_b) &&
-           expert->lora_scale == first.lora_scale && can_read(expert->weight) &&
-           can_read(expert->bias) && can_read(expert->lora_a) &&
+    return expert->first_output == 0 && (!expert->has_adapter() || !expert->dropout.active()) &&
+           !expert->magnitude.defined() && are_alike(expert->weight, first.weight) &&
+           are_alike(expert->bias, first.bias) && are_alike(expert->lora_a, first.lora_a) &&
+           are_alike(expert->lora_b, first.lora_b) && expert->lora_scale == first.lora_scale &&
+           can_read(expert->weight) && can_read(expert->bias) && can_read(expert->lora_a) &&
            (!expert->has_adapter() || can_read(expert->own_lora_b()));
   });
 }
@@ -53,16 +55,18 @@ GroupedLinear::GroupedLinear(const std::vector<const Linear*>& experts, GroupTab
     lora_b_ = parameter([](const Linear& layer) { return layer.own_lora_b(); });
   }
   if (!trains) return;
-  if (first.weight.requires_grad()) {
-    dweight_ = parameter([](const Linear& layer) { return gradient_of(layer.weight); });
+  const Linear& held = held_of(first);
+  if (held.weight.requires_grad()) {
+    dweight_ = parameter([](const Linear& layer) { return gradient_of(held_of(layer).weight); });
   }
-  if (first.bias.defined() && first.bias.requires_grad()) {
-    dbias_ = parameter([](const Linear& layer) { return gradient_of(layer.bias); });
+  if (held.bias.defined() && held.bias.requires_grad()) {
+    dbias_ = parameter([](const Linear& layer) { return gradient_of(held_of(layer).bias); });
   }
-  if (first.has_adapter() && first.lora_a.requires_grad()) {
-    dlora_a_ = parameter([](const Linear& layer) { return gradient_of(layer.lora_a); });
-    dlora_b_ =
-        parameter([](const Linear& layer) { return layer.own_rows_of(gradient_of(layer.lora_b)); });
+  if (held.has_adapter() && held.lora_a.requires_grad()) {
+    dlora_a_ = parameter([](const Linear& layer) { return gradient_of(held_of(layer).lora_a); });
+    dlora_b_ = parameter([](const Linear& layer) {
+      return held_of(layer).own_rows_of(gradient_of(held_of(layer).lora_b));
+    });
   }
 }
 

@@ -13,7 +13,8 @@
 namespace longspan {
 
 /// Computes Linear for each row by the layer of its expert. Reads parameters in their dtype, and
-/// rounds fp32 parameters to bf16 when it reads them.
+/// rounds fp32 parameters to bf16 when it reads them. Gradients are those of Linear::cast_of where
+/// it is set.
 class GroupedLinear {
  public:
   /// True if the kernels can read all these layers: they have one shape and dtype, and no adapter

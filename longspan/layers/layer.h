@@ -140,6 +140,9 @@ class FeedForward {
   virtual std::vector<Linear*> linears() = 0;
   /// The linear layers that are cast to the dtype of computation once for all chunks.
   virtual std::vector<Linear*> linears_of_all_rows() = 0;
+  /// Casts other matrices once for all chunks of `num_rows` rows, where the cast saves time.
+  /// `options`: the rows', with the dtype of computation. Called on a clone, for one pass.
+  virtual void cast_for_pass(int64_t /*num_rows*/, const at::TensorOptions& /*options*/) {}
   virtual std::vector<at::Tensor> parameters() const = 0;
 
   /// Elements per row of the widest activation.
@@ -188,6 +191,7 @@ struct Layer {
   /// True: checkpointing keeps the tensors that the feed-forward saves, in place of recomputing
   /// these tensors.
   bool keeps_feed_forward = false;
+  bool has_magnitudes = false;  // layers/adapters.h
 
   /// The factors of the norms.
   at::Tensor mixer_norm_factors() const { return norm_factors(mixer_norm_D, norm_kind); }

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "longspan/spec/layer_parameters.h"
+#include "longspan/spec/packed_format.h"
 
 namespace longspan {
 
@@ -23,12 +24,17 @@ at::Tensor LayerWeights::required(const std::string& name) const {
 
 Linear LayerWeights::linear(const std::string& name) const {
   const ParameterSpec& weight = specs_.of(layer_parameter_name(layer_, name + ".weight"));
+  const auto part = [&](std::string_view ending) {
+    return find_whole(weight.name + std::string(ending));
+  };
   return {.weight = required(name + ".weight"),
           .bias = find(name + ".bias"),
           .lora_a = find_whole(lora_a_name(weight)),
           .lora_b = find_whole(lora_b_name(weight)),
           .lora_scale = lora_scale_,
-          .lora_b_begin = lora_b_begin(weight)};
+          .lora_b_begin = lora_b_begin(weight),
+          .magnitude = find_whole(lora_magnitude_name(weight)),
+          .eight_bits = {part(kCodesEnding), part(kScalesEnding)}};
 }
 
 at::Tensor LayerWeights::norm(const std::string& name) const { return required(name + ".weight"); }

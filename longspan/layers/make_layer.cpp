@@ -5,6 +5,8 @@
 #include <string_view>
 #include <variant>
 
+#include "longspan/layers/adapters.h"
+
 // The register of layers. A kind in the variants of spec/model_spec.h that is missing here does not
 // compile.
 #include "longspan/layers/gated_delta_net.h"
@@ -22,16 +24,18 @@ Layer make_layer(const ModelSpec& model, int64_t layer, const TensorsByName& par
                              exchange);
   const auto norm = [&](std::string_view name) { return weights.norm(std::string(name)); };
   const std::optional<LayerNorms::Behind>& behind = spec.norms.behind;
-  return {norm(spec.norms.before_mixer),
-          norm(spec.norms.before_feed_forward),
-          model.norm_kind,
-          model.norm_eps,
-          std::visit([&](const auto& mixer) { return make_token_mixer(mixer, model, weights); },
-                     spec.mixer),
-          std::visit([&](const auto& part) { return make_feed_forward(part, model, weights); },
-                     spec.feed_forward),
-          behind ? norm(behind->mixer) : at::Tensor(),
-          behind ? norm(behind->feed_forward) : at::Tensor()};
+  Layer made{norm(spec.norms.before_mixer),
+             norm(spec.norms.before_feed_forward),
+             model.norm_kind,
+             model.norm_eps,
+             std::visit([&](const auto& mixer) { return make_token_mixer(mixer, model, weights); },
+                        spec.mixer),
+             std::visit([&](const auto& part) { return make_feed_forward(part, model, weights); },
+                        spec.feed_forward),
+             behind ? norm(behind->mixer) : at::Tensor(),
+             behind ? norm(behind->feed_forward) : at::Tensor()};
+  made.has_magnitudes = has_magnitudes(made);
+  return made;
 }
 
 }  // namespace longspan

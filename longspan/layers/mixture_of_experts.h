@@ -33,6 +33,9 @@ class MixtureOfExperts : public FeedForward {
   std::unique_ptr<FeedForward> clone() const override;
   std::vector<Linear*> linears() override;
   std::vector<Linear*> linears_of_all_rows() override;
+  void cast_for_pass(int64_t num_rows, const at::TensorOptions& options) override {
+    weights_.experts.cast_for_pass(num_rows, options);
+  }
   std::vector<at::Tensor> parameters() const override;
   int64_t width() const override { return cost_.width; }
   int64_t chunk_width(const RowContext& row) const override;

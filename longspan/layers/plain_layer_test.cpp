@@ -355,7 +355,8 @@ TEST_CASE("plain steps: an adapter's dropout is refused for rows that it is not 
                 .bias = {},
                 .lora_a = at::randn({1, 2}),
                 .lora_b = at::randn({3, 1}),
-                .lora_scale = 1.0};
+                .lora_scale = 1.0,
+                .magnitude = {}};
   linear.dropout = {0.5, 1, at::arange(4, at::kLong)};
   CHECK(plain_linear(linear, at::randn({4, 2})).sizes() == at::IntArrayRef({4, 3}));
   CHECK_THROWS_WITH_AS(plain_linear(linear, at::randn({5, 2})),

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "longspan/base/user_error.h"
+#include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/storage_type.h"
 
 namespace longspan {
@@ -38,6 +39,20 @@ at::Tensor turned(const at::Tensor& x_TNJ, const RotaryTable& table) {
   throw std::logic_error("no such pairs of a rotation");
 }
 
+/// Returns x W^T + b, for parameters in the dtype of x.
+at::Tensor base_product(const Linear& linear, const at::Tensor& weight_OI, const at::Tensor& bias_O,
+                        const at::Tensor& x_TI) {
+  if (!linear.eight_bits.defined()) return at::linear(x_TI, weight_OI, bias_O);
+  const at::Tensor y_TO = at::empty({x_TI.size(0), weight_OI.size(0)}, x_TI.options());
+  eight_bit_product_out(y_TO, x_TI.detach(), linear.eight_bits);
+  if (bias_O.defined()) y_TO.add_(bias_O.detach());
+  if (!needs_backward({x_TI}, {})) return y_TO;
+  const auto backward = [weight_OI = weight_OI.detach()](std::vector<at::Tensor> gradients) {
+    return std::vector<at::Tensor>{at::mm(gradients[0], weight_OI)};
+  };
+  return attach_backward({y_TO}, {x_TI}, {}, backward)[0];
+}
+
 }  // namespace
 
 at::Tensor plain_linear(const Linear& linear, const at::Tensor& x_TI) {
@@ -45,7 +60,8 @@ at::Tensor plain_linear(const Linear& linear, const at::Tensor& x_TI) {
   const auto read = [&](const at::Tensor& parameter) {
     return parameter.defined() ? as_input(parameter).to(x_TI.scalar_type()) : parameter;
   };
-  const at::Tensor y_TO = at::linear(x_TI, read(linear.weight), read(linear.bias));
+  const at::Tensor weight_OI = read(linear.weight);
+  const at::Tensor y_TO = base_product(linear, weight_OI, read(linear.bias), x_TI);
   if (!linear.has_adapter()) return y_TO;
   at::Tensor kept_TI = x_TI;
   if (linear.dropout.active()) {
@@ -59,7 +75,13 @@ at::Tensor plain_linear(const Linear& linear, const at::Tensor& x_TI) {
   }
   const at::Tensor inner_TR = at::linear(kept_TI, read(linear.lora_a)) * linear.lora_scale;
   const at::Tensor b_OR = read(linear.lora_b).narrow(0, linear.lora_b_begin, linear.weight.size(0));
-  return y_TO + at::linear(inner_TR, b_OR);
+  const at::Tensor adapted_TO = at::linear(inner_TR, b_OR);
+  if (!linear.magnitude.defined()) return y_TO + adapted_TO;
+  const at::Tensor lengths_O = linear.with_lengths().lengths_O;
+  const at::Tensor magnitudes_O = linear.own_rows_of(as_input(linear.magnitude));
+  const at::Tensor factors_O = (magnitudes_O / lengths_O).to(x_TI.scalar_type());
+  const at::Tensor base_TO = at::linear(kept_TI, weight_OI);
+  return y_TO - base_TO + factors_O * (base_TO + adapted_TO);
 }
 
 at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, NormKind kind, double eps) {

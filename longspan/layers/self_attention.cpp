@@ -175,7 +175,8 @@ at::Tensor SelfAttention::mix(const std::vector<at::Tensor>& inputs, const RowCo
 }
 
 std::optional<TokenMixer::Overlap> SelfAttention::overlap() const {
-  if (spec_.output_gate) return std::nullopt;
+  // The output's product in 8 bits needs a token's whole input.
+  if (spec_.output_gate || output_.eight_bits.defined()) return std::nullopt;
   return Overlap{spec_.attention, &output_, weights_.sinks_N};
 }
 

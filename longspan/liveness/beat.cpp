@@ -59,9 +59,10 @@ std::string text_of(const Beat& beat) {
   for (const auto& [group, count] : beat.collectives) {
     collectives += fmt::format("{} {} ", group, count);
   }
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", beat.count, one_line(beat.host),
-                     one_line(beat.machine), beat.process, beat.step, one_line(beat.doing),
-                     static_cast<int>(beat.ending), one_line(beat.reason), collectives);
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{} {} {}\n{}", beat.count,
+                     one_line(beat.host), one_line(beat.machine), beat.process, beat.step,
+                     one_line(beat.doing), static_cast<int>(beat.ending), one_line(beat.reason),
+                     beat.times.steps, beat.times.seconds, beat.times.waited, collectives);
 }
 
 std::optional<Beat> beat_from(const std::string& text) {
@@ -75,7 +76,8 @@ std::optional<Beat> beat_from(const std::string& text) {
     return std::nullopt;
   }
   next(beat.reason);
-  std::string collectives, group;
+  std::string times, collectives, group;
+  next(times);
   next(collectives);
   std::istringstream words(collectives);
   while (words >> group) {
@@ -84,8 +86,11 @@ std::optional<Beat> beat_from(const std::string& text) {
       return std::nullopt;
     }
   }
-  std::istringstream numbers(count + " " + process + " " + step + " " + last);
+  std::istringstream numbers(count + " " + process + " " + step + " " + last + " " + times);
   if (!(numbers >> beat.count >> beat.process >> beat.step >> ending)) return std::nullopt;
+  if (!(numbers >> beat.times.steps >> beat.times.seconds >> beat.times.waited)) {
+    return std::nullopt;
+  }
   if (ending < 0 || ending > static_cast<int>(Beat::Ending::kFailed)) return std::nullopt;
   beat.ending = static_cast<Beat::Ending>(ending);
   return beat;

@@ -10,6 +10,15 @@
 
 namespace longspan {
 
+/// Times of the steps that a process has done. Evaluations and checkpoints lie between steps.
+struct StepTimes {
+  int64_t steps = 0;
+  double seconds = 0.0;  // of all these steps
+  double waited = 0.0;   // seconds of them in waits for other ranks
+
+  bool operator==(const StepTimes&) const = default;
+};
+
 struct Beat {
   int64_t count = 0;  // number of beats so far
   std::string host;
@@ -20,8 +29,9 @@ struct Beat {
   /// kAsks: a collective has failed on this rank, which is about to read the reason. kLost: this
   /// rank has read the reason.
   enum class Ending { kNone, kFinished, kAsks, kLost, kFailed } ending = Ending::kNone;
-  std::string reason;  // of kFailed
+  std::string reason;  // of kFailed; of kAsks: a cause that only this rank knows, or ""
   StartedCollectives collectives;
+  StepTimes times;
 
   bool operator==(const Beat&) const = default;
 };

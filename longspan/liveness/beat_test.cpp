@@ -22,13 +22,15 @@ Beat beat_of(int64_t count, int64_t step, const char* machine = "elsewhere") {
           .step = step,
           .doing = "step " + std::to_string(step),
           .reason = "",
-          .collectives = {}};
+          .collectives = {},
+          .times = {}};
 }
 
 }  // namespace
 
 TEST_CASE("beats: text and back") {
   Beat beat = beat_of(3, 7);
+  beat.times = {.steps = 7, .seconds = 12.1 / 3, .waited = 1e-9};
   beat.ending = Beat::Ending::kFailed;
   beat.reason = "out of\nmemory";
   Beat wanted = beat;

@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "longspan/comm/collective_counts.h"
+#include "longspan/liveness/beat.h"
 #include "longspan/rendezvous/rendezvous.h"
 
 namespace longspan {
@@ -55,6 +58,12 @@ class Heartbeat {
   /// Sets the text by which beats describe this rank's work, e.g. "step 7". `step` shows which rank
   /// is behind.
   void stands_at(int64_t step, const std::string& doing);
+
+  /// Sets the times that beats contain.
+  void has_stepped(const StepTimes& times);
+  /// Returns the beats of all ranks at the last check, on rank 0; elsewhere, and where there is one
+  /// rank, none.
+  std::vector<std::optional<Beat>> beats() const;
 
   /// Call after a failed collective. Returns sentences on the ranks that are gone, silent or
   /// behind, with rank, host, process and step; "" where nothing is known, or where there is one

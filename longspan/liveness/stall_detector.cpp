@@ -88,8 +88,16 @@ void LastProgress::begin(size_t num_ranks, Clock::time_point now,
   checked_ = now;
 }
 
+bool StoreSilence::check(Clock::time_point now, std::chrono::duration<double> limit) {
+  limit = std::min<std::chrono::duration<double>>(limit, kMostSilence);
+  if (now - checked_ > kMostSilence / 2) last_answer_ = now;
+  checked_ = now;
+  return now - last_answer_ > limit;
+}
+
 std::string SilenceDetector::check(const Beats& beats, int own_rank, const std::string& own_machine,
                                    Clock::time_point now, std::chrono::duration<double> limit) {
+  limit = std::min<std::chrono::duration<double>>(limit, kMostSilence);
   last_.resize(beats.size());
   since_.begin(beats.size(), now, limit);
   std::string lost;

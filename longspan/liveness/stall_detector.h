@@ -28,13 +28,34 @@ class LastProgress {
   Clock::time_point checked_;  // time of the last check
 };
 
+/// The longest silence of a rank, whatever ddp_timeout is: beats come every second or more often,
+/// and LLaMA-Factory's examples set ddp_timeout to years.
+inline constexpr std::chrono::minutes kMostSilence{10};
+
+/// Watches the store's answers, by this rank's clock.
+class StoreSilence {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void answered(Clock::time_point now) { last_answer_ = now; }
+  Clock::time_point last_answer() const { return last_answer_; }
+  /// Call after a request without an answer. Returns whether the last answer is older than `limit`
+  /// or kMostSilence. If the call before is half of kMostSilence ago or longer, the silence begins
+  /// now, since this process may have been suspended.
+  bool check(Clock::time_point now, std::chrono::duration<double> limit);
+
+ private:
+  Clock::time_point last_answer_ = Clock::now(), checked_ = Clock::now();
+};
+
 /// Watches for silent ranks, by this rank's clock.
 class SilenceDetector {
  public:
   using Clock = std::chrono::steady_clock;
 
   /// Takes the current beats of rank 0 and the ranks after it. Returns sentences on another rank
-  /// that is to blame (blame()) and has ended, or has not beaten for longer than `limit`; else "".
+  /// that is to blame (blame()) and has ended, or has not beaten for longer than `limit` or
+  /// kMostSilence; else "".
   std::string check(const std::vector<std::optional<Beat>>& beats, int own_rank,
                     const std::string& own_machine, Clock::time_point now,
                     std::chrono::duration<double> limit);

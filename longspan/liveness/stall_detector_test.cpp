@@ -15,6 +15,7 @@ namespace longspan {
 namespace {
 
 using Beats = std::vector<std::optional<Beat>>;
+using std::chrono::minutes;
 using std::chrono::seconds;
 
 Beat beat_of(StartedCollectives collectives) {
@@ -24,7 +25,8 @@ Beat beat_of(StartedCollectives collectives) {
           .step = 7,
           .doing = "step 7",
           .reason = "",
-          .collectives = std::move(collectives)};
+          .collectives = std::move(collectives),
+          .times = {}};
 }
 
 bool names(const std::string& found, int rank) {
@@ -80,6 +82,34 @@ TEST_CASE("stall detector: it finds one when nobody of these has moved for longe
     for (int second = 0; second < 60; second += 5) {
       CHECK(other.check(beats, start + seconds(second), seconds(10)).empty());
     }
+  }
+}
+
+TEST_CASE("stall detector: silence is found in minutes, whatever ddp_timeout is") {
+  const SilenceDetector::Clock::time_point start{};
+  const Beats silent{beat_of({{"world0", 5}}), beat_of({{"world0", 4}})};
+  SilenceDetector watched;
+  const auto years = seconds(180000000);
+  for (int minute = 0; minute <= 10; ++minute) {
+    CHECK(watched.check(silent, 0, "here", start + minutes(minute), years).empty());
+  }
+  CHECK(names(watched.check(silent, 0, "here", start + minutes(11), years), 1));
+}
+
+TEST_CASE("stall detector: the store's silence, without the time of one's own pause") {
+  const StoreSilence::Clock::time_point start = StoreSilence::Clock::now();
+  StoreSilence watched;
+  watched.answered(start);
+  for (int second = 0; second <= 40; second += 4) {
+    CHECK(watched.check(start + seconds(second), seconds(30)) == (second > 30));
+  }
+  // Requests to a silent store take longer than half of a short limit.
+  CHECK(watched.check(start + seconds(58), seconds(30)));
+  StoreSilence paused;
+  paused.answered(start);
+  const auto years = seconds(180000000);
+  for (int minute = 6; minute <= 17; ++minute) {
+    CHECK(paused.check(start + minutes(minute), years) == (minute > 16));
   }
 }
 

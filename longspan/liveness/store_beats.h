@@ -17,6 +17,8 @@ namespace longspan {
 
 /// The key of the diagnosis that all ranks print.
 inline constexpr const char* kDiagnosis = "diagnosis";
+/// The number of ranks that have looked for a rank to diagnose in the place of rank 0.
+inline constexpr const char* kDiagnosing = "diagnosing";
 
 /// Time for which the rank that serves the store waits before its end, so that the other ranks can
 /// read from the store.

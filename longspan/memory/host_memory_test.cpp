@@ -53,6 +53,10 @@ TEST_CASE("host memory: only what says so is lack of memory") {
   CHECK(is_out_of_memory(std::bad_alloc()));
   CHECK(is_out_of_memory(c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "tried 4 GiB")));
   CHECK(is_out_of_memory(c10::Error({__func__, __FILE__, __LINE__}, "CUDA error: out of memory")));
+  for (const char* status : {"CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+                             "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"}) {
+    CHECK(is_out_of_memory(c10::Error({__func__, __FILE__, __LINE__}, status)));
+  }
   CHECK_FALSE(
       is_out_of_memory(c10::Error({__func__, __FILE__, __LINE__}, "CUDA error: no device")));
   CHECK_FALSE(is_out_of_memory(std::runtime_error("not enough memory of the last talk")));

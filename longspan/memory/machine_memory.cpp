@@ -3,26 +3,17 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include <charconv>
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <vector>
 
+#include "longspan/memory/control_group.h"
 #include "longspan/text/bytes.h"
 
 namespace longspan {
 namespace {
-
-/// Returns the number at the start of a file; nullopt for "max" and for missing files.
-std::optional<int64_t> number_in(const std::string& path) {
-  std::ifstream file(path);
-  std::string word;
-  if (!(file >> word)) return std::nullopt;
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return number;
-}
 
 /// MemTotal plus SwapTotal (proc(5)) in bytes; 0 if unknown.
 int64_t physical_bytes(const std::string& root) {
@@ -38,34 +29,14 @@ int64_t physical_bytes(const std::string& root) {
   return total;
 }
 
-/// Returns the least limit of `group` and its ancestors up to `top`, read from their files `name`.
-std::optional<int64_t> least_limit(const std::string& top, std::string group, const char* name) {
-  std::optional<int64_t> least;
-  for (;;) {
-    const std::optional<int64_t> limit = number_in(fmt::format("{}{}/{}", top, group, name));
-    if (limit && *limit > 0 && (!least || *limit < *least)) least = limit;
-    const size_t slash = group.rfind('/');
-    if (group.empty() || slash == std::string::npos) return least;
-    group.erase(slash);
-  }
-}
-
-/// "0::/a/b" is version 2, "5:cpu,memory:/a/b" is version 1 (cgroups(7)).
 std::optional<int64_t> group_limit(const std::string& root) {
-  std::ifstream file(root + "/proc/self/cgroup");
   std::optional<int64_t> least;
-  for (std::string line; std::getline(file, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    const std::string group = line.substr(second + 1);
-    std::optional<int64_t> limit;
-    if (controllers == ",,") {
-      limit = least_limit(root + "/sys/fs/cgroup", group, "memory.max");
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      limit = least_limit(root + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes");
-    }
-    if (limit && (!least || *limit < *least)) least = limit;
+  for (const GroupFolder& group : group_folders(root, "memory")) {
+    const std::vector<double> limit =
+        numbers_in(group, group.version_1 ? "memory.limit_in_bytes" : "memory.max");
+    // Version 1 has nearly 2^63 for no limit.
+    if (limit.empty() || limit[0] <= 0 || limit[0] >= 0x1p62) continue;
+    least = std::min(least.value_or(INT64_MAX), static_cast<int64_t>(limit[0]));
   }
   return least;
 }

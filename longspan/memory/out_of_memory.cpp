@@ -33,10 +33,11 @@ bool is_out_of_memory(const std::exception& error) {
   const std::string what = error.what();
   // oneDNN has no better message for an allocation failure, and rarely fails so for another reason.
   if (what.starts_with("could not create a ")) return true;
-  // torch's host allocators, plain and pinned, throw no exception type of their own.
+  // torch's host allocators, plain and pinned, throw no exception type of their own, nor do cuBLAS
+  // and cuDNN.
   if (dynamic_cast<const c10::Error*>(&error) == nullptr) return false;
-  for (const char* phrase :
-       {"can't allocate memory", "not enough memory", "CUDA error: out of memory"}) {
+  for (const char* phrase : {"can't allocate memory", "not enough memory",
+                             "CUDA error: out of memory", "_ALLOC_FAILED", "_ALLOCATION_FAILED"}) {
     if (what.find(phrase) != std::string::npos) return true;
   }
   return false;

@@ -29,15 +29,19 @@ class Pool {
   Header* take(size_t num_bytes) {
     const size_t wanted = (num_bytes + kPage - 1) / kPage * kPage;
     const std::lock_guard lock(mutex_);
-    // A block up to an eighth larger will do.
-    const auto found = by_size_.lower_bound(wanted);
-    if (found != by_size_.end() && found->first <= wanted + wanted / 8) {
+    if (const auto found = by_size_.lower_bound(wanted); found != by_size_.end()) {
       const auto entry = found->second;
       Header* block = entry->block;
+      const size_t rest = entry->bytes - wanted;
       free_bytes_ -= entry->bytes;
-      add_used(entry->bytes);
       oldest_first_.erase(entry);
       by_size_.erase(found);
+      // A block up to an eighth larger is given whole. The rest of a larger one stays free.
+      if (rest > wanted / 8 && rest >= kLarge) {
+        keep(new (reinterpret_cast<std::byte*>(block) + wanted) Header{rest});
+        block->block_bytes = wanted;
+      }
+      add_used(block->block_bytes);
       return block;
     }
     const size_t limit = std::max(most_used_, used_ + wanted);
@@ -56,11 +60,8 @@ class Pool {
 
   void give_back(Header* block) {
     const std::lock_guard lock(mutex_);
-    const size_t bytes = block->block_bytes;
-    used_ -= bytes;
-    free_bytes_ += bytes;
-    const auto entry = oldest_first_.insert(oldest_first_.end(), FreeBlock{block, bytes, {}});
-    entry->place = by_size_.emplace(bytes, entry);
+    used_ -= block->block_bytes;
+    keep(block);
   }
 
   PoolBytes bytes() {
@@ -75,6 +76,13 @@ class Pool {
     size_t bytes;
     std::multimap<size_t, std::list<FreeBlock>::iterator>::iterator place;
   };
+
+  void keep(Header* block) {
+    const size_t bytes = block->block_bytes;
+    free_bytes_ += bytes;
+    const auto entry = oldest_first_.insert(oldest_first_.end(), FreeBlock{block, bytes, {}});
+    entry->place = by_size_.emplace(bytes, entry);
+  }
 
   void add_used(size_t bytes) {
     used_ += bytes;

@@ -4,7 +4,6 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -18,7 +17,7 @@
 #include "longspan/layers/adapters.h"
 #include "longspan/layers/layer.h"
 #include "longspan/layers/make_layer.h"
-#include "longspan/memory/transfer.h"
+#include "longspan/models/embedding_noise.h"
 
 namespace longspan {
 namespace {
@@ -119,20 +118,6 @@ RowFeatures features_of(const Batch& batch, PictureFeatures* pictures, const Mod
               two_way ? "one for each picture" : "none");
   const at::Tensor features_FE = pictures->of(batch);
   return {features_FE, features_FE.defined() ? feature_rows(batch) : at::Tensor(), hidden_size};
-}
-
-/// Key of the embedding's noise; LoRA's layers count from 0, and a value head has ~0.
-constexpr uint64_t kNoiseUse = ~uint64_t{1};
-
-void add_noise(const at::Tensor& h_TD, const Batch& batch, double alpha, uint64_t seed) {
-  if (batch.example_lengths.empty()) return;  // an idle row
-  std::vector<double> bounds;
-  for (const int64_t length : batch.example_lengths) {
-    bounds.push_back(alpha / std::sqrt(static_cast<double>(length * h_TD.size(1))));
-  }
-  const at::Tensor by_example = sent_to(at::tensor(bounds, at::kDouble), h_TD.device());
-  const at::Tensor bounds_T = by_example.index_select(0, batch.documents_T.clamp_min(0));
-  add_uniform_noise_(h_TD, token_keys(batch), bounds_T, mix_seed(seed, kNoiseUse));
 }
 
 }  // namespace
@@ -238,7 +223,7 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
   after(kEmbeddingUnit);
   // In place: the embedding's backward does not read its result.
   if (dropout_seed && options.neftune_alpha > 0) {
-    add_noise(h_TD.detach(), batch, options.neftune_alpha, *dropout_seed);
+    add_embedding_noise(h_TD.detach(), batch, options.neftune_alpha, *dropout_seed);
   }
   h_TD = features.merged(h_TD);
   h_TD = between_units(h_TD, hooks, /*above=*/1, {kEmbeddingUnit, Use::kGradients, /*next=*/-1});
@@ -260,10 +245,9 @@ at::Tensor Decoder::Impl::run_layers(const Batch& batch, const at::Tensor& rows_
                            experts_of(spec.layer(layer_number)) != nullptr);
     const at::Tensor rows = last && !all_rows ? rows_L : at::Tensor();
     if (rows.defined()) row.is_real_T = at::Tensor();  // requested rows are never padding
-    const Layer layer =
-        drops ? with_dropout(layers[i], {options.lora_dropout, mix_seed(*dropout_seed, i), keys_T},
-                             rows)
-              : layers[i];
+    std::optional<Dropout> dropout;
+    if (drops) dropout = {options.lora_dropout, mix_seed(*dropout_seed, i), keys_T};
+    const Layer layer = for_pass(layers[i], dropout, rows);
     h_TD = features.after_layer(layer_number, run_one(h_TD, layer, row, rows));
     if (last && all_rows && rows_L.defined()) h_TD = h_TD.index_select(0, rows_L);
     after(unit);
@@ -368,7 +352,11 @@ TokenScores Decoder::token_scores(const Batch& batch, const TokenScoreOptions& o
 
 TeacherHead Decoder::teacher_head(const Batch& batch) {
   const c10::NoGradGuard no_grad;
+  const auto seed = std::exchange(impl_->dropout_seed, std::nullopt);
+  ExpertLoad* const load = std::exchange(impl_->expert_load, nullptr);
   TeacherHead head{hidden_states(batch, label_rows(batch)), impl_->weights.head};
+  impl_->dropout_seed = seed;
+  impl_->expert_load = load;
   if (ParameterHooks* const hooks = impl_->options.parameter_hooks) {
     const int unit = impl_->spec.head_unit();
     head.before_use = [=] { hooks->before(unit, Use::kForward, /*next=*/-1); };
@@ -379,12 +367,23 @@ TeacherHead Decoder::teacher_head(const Batch& batch) {
 
 at::Tensor Decoder::divergence_from(const TeacherHead& teacher, const Batch& batch,
                                     const DivergenceOptions& options) {
-  TORCH_CHECK(!teacher.weight_VE.is_same(impl_->weights.head),
-              "the divergence of a decoder from itself");
   const auto [hidden_LD, labels_L] = impl_->label_states(batch);
   return impl_->with_head(hidden_LD, Use::kBackward, [&](const at::Tensor& hidden) {
     return linear_divergence(hidden, impl_->weights.head, teacher, options);
   });
+}
+
+at::Tensor Decoder::logprobs_and_divergences(const TeacherHead& teacher, const Batch& batch,
+                                             const DivergenceOptions& options,
+                                             const LossFactors& visit) {
+  const auto [hidden_LD, labels_L] = impl_->label_states(batch);
+  return impl_->with_head(
+      hidden_LD, Use::kBackward, [&, labels_L = labels_L](const at::Tensor& hidden) {
+        const at::Tensor& head = impl_->weights.head;
+        if (visit) linear_nll_sum(hidden, head, labels_L, /*chunk_bytes=*/{}, /*known=*/{}, visit);
+        return at::stack({linear_token_logprobs(hidden, head, labels_L),
+                          linear_divergence(hidden, head, teacher, options)});
+      });
 }
 
 at::Tensor Decoder::negative_log_likelihood_sum(const Batch& batch, std::optional<double> upstream,

@@ -92,15 +92,22 @@ class Decoder {
   /// model has a bias or a softcap on its logits.
   TokenScores token_scores(const Batch& batch, const TokenScoreOptions& options);
   /// Returns the final hidden states of the positions with a label, and the head, without
-  /// gradients: this model as the teacher of another decoder. The decoder must outlive the result,
-  /// and the autograd graphs of divergence_from() with this result.
+  /// gradients: this model as a teacher. The pass has neither dropout nor noise, and counts no
+  /// experts. The decoder must outlive the result, and the autograd graphs of divergence_from()
+  /// with this result.
   TeacherHead teacher_head(const Batch& batch);
   /// Returns the divergence of this model (the student) and a teacher at each position with a
   /// label, [L] fp64, in order (kernels/linear_divergence.h). Differentiable in this model's
-  /// parameters. `teacher`: teacher_head() of another decoder with an equal vocabulary, for the
-  /// same batch.
+  /// parameters. `teacher`: teacher_head() for the same batch, of another decoder with an equal
+  /// vocabulary, or of this decoder's base model, then without hooks.
   at::Tensor divergence_from(const TeacherHead& teacher, const Batch& batch,
                              const DivergenceOptions& options);
+  /// Returns token_logprobs() and divergence_from() of one pass, as two rows, [2, L]. `visit`, if
+  /// set, is called with the chunks of logits, and the factors are not used; without gradients
+  /// only.
+  at::Tensor logprobs_and_divergences(const TeacherHead& teacher, const Batch& batch,
+                                      const DivergenceOptions& options,
+                                      const LossFactors& visit = {});
   /// Returns the sum of -log p over the labels, a scalar in fp64. Equals -token_logprobs().sum(),
   /// but computes the gradient in the forward pass, so the logits are computed once. `upstream`: d
   /// loss / d sum, if known in advance; the backward must then pass this value. The head's gradient

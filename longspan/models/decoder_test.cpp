@@ -315,8 +315,10 @@ TEST_CASE("decoder: the divergence from a teacher is that of their logits") {
     // The head is used in the forward and in the backward.
     if (hooks) CHECK(removed.num_uses[other.head_unit()] == 2);
   }
-  CHECK_THROWS_WITH(student.divergence_from(student.teacher_head(batch), batch, {}),
-                    doctest::Contains("a decoder from itself"));
+  const auto both =
+      student.logprobs_and_divergences({student.teacher_head(batch)}, batch, {.beta = 0});
+  CHECK(at::equal(both.select(0, 0), student.token_logprobs(batch)));
+  CHECK(both.select(0, 1).abs().max().item<double>() < 1e-14);
 }
 
 TEST_CASE("head: many chunks give what one gives") {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "longspan/models/grouped_format.h"
+
 namespace longspan {
 
 extern const Family kQwen2, kQwen2Vl, kQwen2_5Vl, kQwen3Vl, kQwen3VlMoe, kQwen3, kQwen3Moe,
@@ -76,11 +78,15 @@ std::optional<StoredNumbers> read_stored(const Family& family, const nlohmann::j
   using Format = StoredNumbers::Format;
   const auto found = config.find("quantization_config");
   if (found == config.end() || found->is_null()) return StoredNumbers{};
-  if (!found->is_object() || family.reads_quantized == Format::kPlain) return std::nullopt;
-  const JsonObject keys(*found, path + ": quantization_config");
+  if (!found->is_object()) return std::nullopt;
+  const std::string place = path + ": quantization_config";
+  if (auto grouped = read_grouped(*found, place)) return grouped;
+  if (family.reads_quantized == Format::kPlain) return std::nullopt;
+  const JsonObject keys(*found, place);
   StoredNumbers stored{.format = family.reads_quantized};
   switch (stored.format) {
     case Format::kPlain:
+    case Format::kGrouped:
       return std::nullopt;
     case Format::kMxfp4:
       if (!method_is(*found, "mxfp4")) return std::nullopt;

@@ -147,7 +147,7 @@ TEST_CASE("gpt_oss: refusals") {
   CHECK(kPublished.says(R"({"num_attention_heads": 60, "num_key_value_heads": 8})",
                         "not a multiple of num_key_value_heads 8"));
   // Another quantization is refused later, with the folder's weights.
-  CHECK(kPublished.load(R"({"quantization_config": {"quant_method": "gptq"}})").stored ==
+  CHECK(kPublished.load(R"({"quantization_config": {"quant_method": "hqq"}})").stored ==
         StoredNumbers{});
 }
 

@@ -7,8 +7,10 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "longspan/base/user_error.h"
@@ -79,8 +81,10 @@ struct Adapted {
   LoraShape shape;
   std::vector<NamedTensor> base, adapter, all;
 
-  explicit Adapted(const std::string& target, ModelSpec model = small_model())
+  explicit Adapted(const std::string& target, ModelSpec model = small_model(),
+                   bool decomposed = false)
       : spec(std::move(model)) {
+    shape.decomposed = decomposed;
     at::manual_seed(5);
     shape.r = 3;
     shape.alpha = 5;
@@ -101,7 +105,17 @@ struct Adapted {
             .lora_dropout = dropout};
   }
 
-  /// Returns new leaves W + scale B A.
+  /// Returns the factors of the rows of W + scale B A: magnitudes by lengths, or ones.
+  at::Tensor factors_of(const ParameterSpec& own, const at::Tensor& sum_OI) const {
+    if (!shape.decomposed) return at::ones({sum_OI.size(0)}, at::kDouble);
+    for (const auto& [name, tensor] : adapter) {
+      if (name != lora_magnitude_name(own)) continue;
+      return own_rows(own, tensor.detach()) / sum_OI.square().sum(1).sqrt();
+    }
+    throw std::logic_error("no magnitudes");
+  }
+
+  /// Returns new leaves W + scale B A, with the lengths of rows that magnitudes give.
   std::vector<NamedTensor> merged() const {
     std::map<std::string, at::Tensor> matrices;
     for (const auto& [name, tensor] : adapter) matrices[name] = tensor.detach();
@@ -113,6 +127,7 @@ struct Adapted {
       if (shape.modules.contains(own.lora_target)) {
         const at::Tensor delta_OI = matrices.at(lora_b_name(own)).mm(matrices.at(lora_a_name(own)));
         weight += shape.scale() * delta_OI.narrow(0, lora_b_begin(own), weight.size(0));
+        weight.mul_(factors_of(own, weight).unsqueeze(1));
       }
       weights.push_back({name, weight.requires_grad_(true)});
     }
@@ -120,19 +135,33 @@ struct Adapted {
   }
 };
 
-/// Checks the gradients of A and B against the chain rule on the merged weights' gradients, stacked
-/// for a shared adapter.
+/// Checks the gradients of A, B and magnitudes against the chain rule on the merged weights'
+/// gradients, stacked for a shared adapter. The lengths of rows have no gradient.
 void check_gradients(const Adapted& model, const std::vector<NamedTensor>& merged) {
   std::map<std::string, at::Tensor> by_name;
   for (const auto& [name, tensor] : model.adapter) by_name[name] = tensor;
   const ParameterTable specs(parameters_of(model.spec));
-  std::map<std::string, std::vector<at::Tensor>> gradients;
+  std::map<std::string, std::vector<at::Tensor>> gradients, of_magnitudes;
   for (const auto& [name, weight] : merged) {
     const ParameterSpec& own = specs.of(name);
     if (!model.shape.modules.contains(own.lora_target)) continue;
-    gradients[own.adapted_linear].push_back(weight.grad());
+    at::Tensor factors_O = at::ones({1}, at::kDouble);
+    if (model.shape.decomposed) {
+      const at::Tensor m_O = own_rows(own, by_name.at(lora_magnitude_name(own))).detach();
+      of_magnitudes[own.adapted_linear].push_back((weight.grad() * weight.detach()).sum(1) / m_O);
+      const at::Tensor base = std::ranges::find(model.base, name, &NamedTensor::name)->tensor;
+      const at::Tensor delta =
+          by_name.at(lora_b_name(own)).detach().mm(by_name.at(lora_a_name(own)).detach());
+      factors_O = model.factors_of(own, base + model.shape.scale() * own_rows(own, delta));
+    }
+    gradients[own.adapted_linear].push_back(factors_O.unsqueeze(1) * weight.grad());
   }
-  CHECK(2 * gradients.size() == model.adapter.size());
+  CHECK((model.shape.decomposed ? 3 : 2) * gradients.size() == model.adapter.size());
+  for (const auto& [layer, parts] : of_magnitudes) {
+    CAPTURE(layer);
+    const at::Tensor m_O = by_name.at(lora_magnitude_name(layer));
+    CHECK(at::allclose(m_O.grad(), at::cat(parts), 1e-10, 1e-12));
+  }
   for (const auto& [layer, parts] : gradients) {
     CAPTURE(layer);
     const at::Tensor a = by_name.at(layer + ".lora_A.weight"),
@@ -145,15 +174,21 @@ void check_gradients(const Adapted& model, const std::vector<NamedTensor>& merge
 
 TEST_CASE("lora: an adapter is B A added to its weight, in the result and in all gradients") {
   const auto attention = make_local(cpu_block_kernel());
-  const std::vector<std::pair<const char*, ModelSpec>> cases = {
-      {"all", small_model()},      {"q_proj,v_proj", small_model()},
-      {"all", fused_model()},      {"o_proj,down_proj", small_model()},
-      {"qkv_proj", fused_model()}, {"gate_up_proj,o_proj", fused_model()}};
-  for (const auto& [target, spec] : cases) {
+  struct Case {
+    const char* target;
+    ModelSpec spec;
+    bool decomposed;
+  };
+  const std::vector<Case> cases = {
+      {"all", small_model(), false},      {"q_proj,v_proj", small_model(), false},
+      {"all", fused_model(), false},      {"o_proj,down_proj", small_model(), false},
+      {"qkv_proj", fused_model(), false}, {"gate_up_proj,o_proj", fused_model(), false},
+      {"all", small_model(), true},       {"qkv_proj,down_proj", fused_model(), true}};
+  for (const auto& [target, spec, decomposed] : cases) {
     for (const bool checkpointing : {false, true}) {
       CAPTURE(target);
       CAPTURE(checkpointing);
-      const Adapted adapted(target, spec);
+      const Adapted adapted(target, spec, decomposed);
       const Batch batch = random_batch(adapted.spec);
       Decoder model(adapted.spec, adapted.all, *attention, adapted.options(checkpointing));
       const auto merged = adapted.merged();
@@ -207,6 +242,7 @@ void check_chunked(const Adapted& adapted) {
 TEST_CASE("lora: chunked projections have the same adapters") {
   check_chunked(Adapted("all"));
   check_chunked(Adapted("all", fused_model()));
+  check_chunked(Adapted("all", small_model(), /*decomposed=*/true));
 }
 
 TEST_CASE("lora: projections that share an adapter drop the same of its input") {
@@ -214,8 +250,8 @@ TEST_CASE("lora: projections that share an adapter drop the same of its input") 
     const Adapted adapted("all", spec);
     TensorsByName by_name;
     for (const auto& [name, tensor] : adapted.all) by_name[name] = tensor;
-    const Layer layer = with_dropout(make_layer(spec, 1, by_name, adapted.shape.scale()),
-                                     {0.4, 9, at::arange(3, at::kLong)}, {});
+    const Layer layer = for_pass(make_layer(spec, 1, by_name, adapted.shape.scale()),
+                                 Dropout{0.4, 9, at::arange(3, at::kLong)}, {});
     const auto mixer = layer.mixer->clone();
     const auto feed_forward = layer.feed_forward->clone();
     std::vector<uint64_t> all;
@@ -229,25 +265,6 @@ TEST_CASE("lora: projections that share an adapter drop the same of its input") 
   REQUIRE(own.size() == 7);
   CHECK(std::set<uint64_t>(own.begin(), own.end()).size() == 7);
   CHECK(shared == std::vector<uint64_t>{own[0], own[0], own[0], own[3], own[4], own[4], own[6]});
-}
-
-TEST_CASE("dropout: a share p is 0, the rest is scaled, and a row's choice is its key's") {
-  const Dropout dropout{0.3, 77, at::arange(500, at::kLong)};
-  const at::Tensor x = at::ones({500, 400}, at::kDouble);
-  const at::Tensor y = dropout.apply(x);
-  const double zeros = y.eq(0).to(at::kDouble).mean().item<double>();
-  // 200,000 draws have a standard deviation of 0.001.
-  CHECK(zeros == doctest::Approx(0.3).epsilon(0.02));
-  CHECK(at::allclose(y.masked_select(y.ne(0)), at::full({1}, 1 / 0.7, at::kDouble)));
-  // Rows differ, and columns too.
-  CHECK(y.eq(0).to(at::kDouble).mean(0).max().item<double>() < 0.45);
-  CHECK(y.eq(0).to(at::kDouble).mean(1).min().item<double>() > 0.15);
-  const at::Tensor some = at::tensor({7, 300, 4}, at::kLong);
-  const Dropout part{0.3, 77, dropout.keys_T.index_select(0, some)};
-  CHECK(at::equal(part.apply(x.narrow(0, 0, 3)), y.index_select(0, some)));
-  const Dropout other{0.3, 78, dropout.keys_T};
-  const double same = other.apply(x).eq(y).to(at::kDouble).mean().item<double>();
-  CHECK(same == doctest::Approx(0.3 * 0.3 + 0.7 * 0.7).epsilon(0.02));
 }
 
 void check_dropout(const Adapted& adapted) {
@@ -305,7 +322,7 @@ TEST_CASE("lora: layers by their plain version have the same adapters, and drop 
   for (const ModelSpec& spec : {small_model(), fused_model()}) {
     for (const char* target : {"all", "v_proj,down_proj"}) {
       if (target != std::string("all") && spec == fused_model()) continue;
-      const Adapted adapted(target, spec);
+      const Adapted adapted(target, spec, /*decomposed=*/target == std::string("all"));
       const Batch batch = random_batch(adapted.spec);
       // The layers' own steps; plain parts in the decoder, with and without checkpointing; and the
       // plain version by autograd.
@@ -346,7 +363,7 @@ TEST_CASE("lora: layers by their plain version have the same adapters, and drop 
 
 TEST_CASE("lora: what is merged is B A of each projection's rows, and no matrix is left") {
   for (const ModelSpec& spec : {small_model(), fused_model()}) {
-    const Adapted adapted("all", spec);
+    const Adapted adapted("all", spec, /*decomposed=*/spec == fused_model());
     std::vector<NamedTensor> parameters;
     for (const auto& [name, tensor] : adapted.all) {
       parameters.push_back({name, tensor.detach().to(at::kFloat)});

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "longspan/base/user_error.h"
 #include "longspan/input/input_file.h"
@@ -12,6 +13,7 @@
 #include "longspan/input/model_files.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/family.h"
+#include "longspan/models/grouped_format.h"
 #include "longspan/models/layer_keys.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/nearest_family.h"
@@ -110,6 +112,11 @@ void read_keys(const Family& family, const JsonObject& whole, const JsonObject& 
   model.tied_head = is_tied(family, whole, keys);
   model.padding_token = padding_token(family, keys, model.vocab_size);
   family.read_layers(keys, config);
+  if (config.stored.four_bits() != nullptr && experts_of(model) != nullptr) {
+    whole.fail(fmt::format(
+        "quantization_config: {} is not read for mixtures of experts. Give the original model",
+        config.stored.grouped->name));
+  }
   try {
     parameter_count(model);
   } catch (const UserError& error) {
@@ -125,7 +132,9 @@ ModelConfig load_model_config(const std::string& folder_or_file) {
   const std::string source = std::filesystem::is_directory(folder_or_file, error)
                                  ? model_file(folder_or_file, "config.json")
                                  : folder_or_file;
-  return parse_model_config(read_text_file(source, "model configuration"), source);
+  std::string text = read_text_file(source, "model configuration");
+  if (source != folder_or_file) text = with_own_quantization(folder_or_file, std::move(text));
+  return parse_model_config(text, source);
 }
 
 ModelConfig parse_model_config(const std::string& text, const std::string& source) {

@@ -6,21 +6,32 @@
 #include <string>
 
 #include "longspan/spec/model_spec.h"
+#include "longspan/spec/packed_format.h"
 
 namespace longspan {
 
+struct GroupedFormat;
+
 /// Storage format of a model's matrices, by quantization_config of config.json. Reading dequantizes
-/// quantized matrices. Saving writes unquantized weights and removes quantization_config.
+/// quantized matrices, except those that a run holds in 4 bits. Saving writes unquantized weights
+/// and removes quantization_config.
 struct StoredNumbers {
   enum class Format {
     kPlain,
-    kMxfp4,  ///< some matrices are in MXFP4, checkpoint/mxfp4.h
-    kFp8,    ///< some matrices are in fp8, checkpoint/fp8_blocks.h
+    kMxfp4,    ///< some matrices are in MXFP4, checkpoint/mxfp4.h
+    kFp8,      ///< some matrices are in fp8, checkpoint/fp8_blocks.h
+    kGrouped,  ///< some matrices are in 4 bits, in `grouped`
   };
   Format format = Format::kPlain;
   /// For kFp8: rows and columns that share a scale.
   int64_t block_rows = 128, block_columns = 128;
+  /// For kGrouped: the format, the quantized matrices, and the number that files' zeros lack.
+  const GroupedFormat* grouped = nullptr;
+  FolderBits packed = {};
+  int zero_offset = 0;
 
+  /// Returns the matrices that the folder holds in 4 bits; null: none.
+  const FolderBits* four_bits() const { return format == Format::kGrouped ? &packed : nullptr; }
   bool operator==(const StoredNumbers&) const = default;
 };
 

@@ -188,8 +188,8 @@ void require_plain_weights(const std::string& folder) {
           : "dequantize: load it in transformers, model.dequantize(), save_pretrained()";
   throw UserError(fmt::format(
       "{}/config.json has quantization_config{}: the folder holds a quantized copy of a model, and "
-      "training wants plain weights (float32, bfloat16 or float16). Give the folder of the "
-      "original model; or, where there is none, {}.",
+      "training reads plain weights (float32, bfloat16 or float16), and GPTQ and AWQ under LoRA. "
+      "Give the folder of the original model; or, where there is none, {}.",
       folder, method.empty() ? "" : fmt::format(" (quant_method {})", method), remedy));
 }
 

@@ -15,7 +15,7 @@ void require_model_place(const std::string& path);
 /// or a link out of the folder (input/model_files.h). Accepts a folder that cannot be read.
 void require_real_files(const std::string& folder);
 
-/// Throws UserError if config.json names a quantization that the model's family does not read.
+/// Throws UserError if config.json names a quantization that is not read for the model's family.
 void require_plain_weights(const std::string& folder);
 
 /// Returns the name of a pickled weight file in the folder, e.g. "pytorch_model.bin"; empty if

@@ -23,4 +23,13 @@ at::Tensor eaft_factors(const LossChunk& chunk, double alpha) {
   return (logprobs.exp() * logprobs).sum(1).neg_().div_(3.0).pow_(alpha);
 }
 
+at::Tensor asft_loss(Decoder& model, const Batch& local, const TeacherHead& teacher, double alpha,
+                     int64_t global_label_count, const LossFactors& visit) {
+  TORCH_CHECK(global_label_count > 0, "a step needs at least one label");
+  const at::Tensor both = model.logprobs_and_divergences(teacher, local, {.beta = 0}, visit);
+  const at::Tensor logprobs_L = both.select(0, 0), divergences_L = both.select(0, 1);
+  const at::Tensor terms_L = alpha * divergences_L - logprobs_L.detach().exp() * logprobs_L;
+  return terms_L.sum() / static_cast<double>(global_label_count);
+}
+
 }  // namespace longspan

@@ -24,4 +24,10 @@ at::Tensor dft_factors(const LossChunk& chunk);
 /// 3)^alpha for the entropy H in nats of the softmax over the 20 largest logits.
 at::Tensor eaft_factors(const LossChunk& chunk, double alpha);
 
+/// As sft_loss(), of anchored supervised fine-tuning (ASFT, arXiv 2509.23753), as in LLaMA-Factory:
+/// the loss of DFT plus `alpha` KL(teacher || model) at each label. `visit`: of
+/// Decoder::logprobs_and_divergences().
+at::Tensor asft_loss(Decoder& model, const Batch& local, const TeacherHead& teacher, double alpha,
+                     int64_t global_label_count, const LossFactors& visit = {});
+
 }  // namespace longspan

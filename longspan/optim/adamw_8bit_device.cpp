@@ -6,6 +6,7 @@
 
 #include "longspan/memory/transfer.h"
 #include "longspan/optim/block_quantization.h"
+#include "longspan/optim/cuda_adamw_8bit.h"
 
 namespace longspan {
 namespace {
@@ -42,9 +43,15 @@ void quantize_on_device(const at::Tensor& x, at::Tensor codes, at::Tensor scales
 
 }  // namespace
 
-void update_on_device(const Moments8bit& moments, const at::Tensor& gradient_n,
-                      const at::Tensor& values_n, const Factors8bit& factors,
-                      int64_t numbers_at_once) {
+void update_8bit_on_gpu(const Moments8bit& moments, const at::Tensor& gradient_n,
+                        const at::Tensor& values_n, const Factors8bit& factors) {
+  if (cuda_rows::update_8bit(moments, gradient_n, values_n, factors)) return;
+  update_8bit_composed(moments, gradient_n, values_n, factors);
+}
+
+void update_8bit_composed(const Moments8bit& moments, const at::Tensor& gradient_n,
+                          const at::Tensor& values_n, const Factors8bit& factors,
+                          int64_t numbers_at_once) {
   TORCH_CHECK(numbers_at_once % kOfBlock == 0, "8-bit states: parts are of whole blocks");
   const Values of_first(/*is_signed=*/true, values_n.device()),
       of_second(/*is_signed=*/false, values_n.device());

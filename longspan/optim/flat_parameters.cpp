@@ -7,37 +7,13 @@
 #include <utility>
 
 #include "longspan/memory/host_memory.h"
+#include "longspan/optim/loose_memory.h"
+#include "longspan/spec/device_sizes.h"
 
 namespace longspan {
 namespace {
 
-/// Parameters begin at multiples of this many elements, since kernels and libraries are faster with
-/// an alignment of 64 bytes or more.
-constexpr int64_t kAlignment = 64;
 constexpr size_t kReductionsAtOnce = 2;
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-/// Moves the memory of `from` to `to`, and thus to the views of `to`. No other tensor may use the
-/// memory of `from`.
-void move_memory(const at::Tensor& to, const at::Tensor& from) {
-  c10::StorageImpl* source = from.storage().unsafeGetStorageImpl();
-  at::DataPtr memory = source->set_data_ptr(at::DataPtr(nullptr, from.device()));
-  to.storage().unsafeGetStorageImpl()->set_data_ptr(std::move(memory));
-}
-
-void drop_memory(const at::Tensor& tensor) {
-  tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor.device()));
-}
-
-/// Returns a leaf over part of a buffer's storage; autograd does not see it as a view.
-at::Tensor leaf_over(const at::Tensor& buffer, int64_t begin, at::IntArrayRef shape) {
-  at::Tensor leaf = at::empty({0}, buffer.options());
-  leaf.set_(buffer.storage(), begin, shape, c10::TensorType::contiguousStridesOf(shape));
-  return leaf;
-}
 
 }  // namespace
 
@@ -49,9 +25,9 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
   int64_t size = 0;
   for (const ParameterSource* source : sources) {
     begins_.push_back(size);
-    size += round_up(source->spec.num_elements(), kAlignment);
+    size += round_up(source->spec.num_elements(), kBufferAlignment);
   }
-  share_size_ = round_up((size + num_ranks - 1) / num_ranks, kAlignment);
+  share_size_ = round_up((size + num_ranks - 1) / num_ranks, kBufferAlignment);
   const int64_t my_begin = options.shard.rank() * share_size_;
 
   masters_are_whole_ =
@@ -61,11 +37,7 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
     whole_ = at::zeros({num_ranks * share_size_}, whole_options);
     whole_is_there_ = true;
   } else {
-    whole_ = at::empty({0}, whole_options);
-    // The storage keeps this size with and without memory.
-    whole_.storage().unsafeGetStorageImpl()->set_nbytes(num_ranks * share_size_ *
-                                                        whole_.element_size());
-    whole_.unsafeGetTensorImpl()->set_sizes_contiguous({num_ranks * share_size_});
+    whole_ = buffer_without_memory(num_ranks * share_size_, whole_options);
   }
   masters_ = masters_are_whole_ ? whole_.narrow(0, my_begin, share_size_)
                                 : new_share(options.dtype).zero_();
@@ -76,12 +48,13 @@ FlatParameters::FlatParameters(const std::vector<const ParameterSource*>& source
     const int64_t begin = begins_[i], end = begin + source.spec.num_elements();
     const int64_t first = std::max(begin, my_begin), last = std::min(end, my_begin + share_size_);
     if (whole_stays() || first < last) {
-      const at::Tensor values = source.make();
-      if (whole_stays()) parameter.copy_(values);
+      const at::Tensor whole = whole_stays() ? source.make() : at::Tensor();
+      if (whole_stays()) parameter.copy_(whole);
       if (first < last) {
         const at::Tensor shard = masters_.narrow(0, first - my_begin, last - first);
         if (!masters_are_whole_) {
-          shard.copy_(values.flatten().narrow(0, first - begin, last - first));
+          shard.copy_(whole.defined() ? whole.flatten().slice(0, first - begin, last - begin)
+                                      : source.make.run(first - begin, last - begin));
         }
         shards_.push_back({source.spec.name, first - begin, last - begin, shard, source.spec});
         source_of_shard_.push_back(i);
@@ -188,9 +161,7 @@ void FlatParameters::release() {
 }
 
 void FlatParameters::open_gradients() {
-  // If values and masters differ in dtype, gradients accumulate in the masters' dtype.
-  const bool by_themselves = !options_.scattered_at_once && options_.dtype == options_.whole_dtype;
-  if (!options_.trained || flat_gradient_.defined() || by_themselves) return;
+  if (!options_.trained || flat_gradient_.defined()) return;
   const c10::NoGradGuard no_grad;
   flat_gradient_ = at::zeros({options_.shard.size() * share_size_},
                              at::TensorOptions(options_.device).dtype(options_.dtype));
@@ -199,18 +170,35 @@ void FlatParameters::open_gradients() {
   }
 }
 
-void FlatParameters::start_reduction(int64_t chunk_bytes, const SideStream& side) {
+/// Copies the gradients of parameters whose uses are not announced into one buffer.
+void FlatParameters::collect_gradients() {
+  if (flat_gradient_.defined()) return;
+  flat_gradient_ = at::zeros({options_.shard.size() * share_size_},
+                             at::TensorOptions(options_.device).dtype(options_.dtype));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor gradient = std::exchange(parameters_[i].mutable_grad(), at::Tensor());
+    if (!gradient.defined()) continue;
+    flat_gradient_.narrow(0, begins_[i], gradient.numel()).copy_(gradient.flatten());
+  }
+}
+
+void FlatParameters::start_reduction(const SideStream& side, bool is_last) {
   const c10::NoGradGuard no_grad;
+  collect_gradients();
+  reduces_last_ = is_last;
   for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   at::Tensor flat = std::exchange(flat_gradient_, {});
   // CPU collectives hold their input themselves, and nothing runs concurrently.
   if (!options_.device.is_cpu()) reducing_from_ = flat;
   const int64_t num_ranks = options_.shard.size();
+  const int64_t chunk_bytes = options_.chunk_bytes.value_or(reduction_chunk_bytes(num_ranks));
   const int64_t chunk =
       std::max<int64_t>(1, chunk_bytes / (num_ranks * static_cast<int64_t>(flat.element_size())));
+  const bool at_once = num_ranks == 1 || share_size_ <= chunk ||
+                       options_.shard.scatters_in_place(flat.scalar_type());
   // Runs on the side stream, which waits for its own collectives; the computation does not wait.
   side.run([&] {
-    if (num_ranks == 1 || share_size_ <= chunk) {
+    if (at_once) {
       reductions_.push_back({0, options_.shard.reduce_scatter(flat)});
       return;
     }
@@ -234,11 +222,20 @@ void FlatParameters::finish_reduction(const SideStream& side) {
   if (reductions_.empty()) return;
   side.run([&] {
     while (!reductions_.empty()) receive_first(side);
+    if (reduces_last_) start_replica_sum();
   });
   // The computation reuses the reduced buffer, so it must wait until the reduction has read it. The
   // backward of a unit has hidden the latency.
   side.join();
   reducing_from_.reset();
+}
+
+/// A GPU's sum that is on its way to the host is summed over the replicas at the end of the step.
+void FlatParameters::start_replica_sum() {
+  const bool is_landing = options_.masters_on_host && !options_.device.is_cpu();
+  if (options_.replicas.size() == 1 || is_landing) return;
+  sums_replicas_ = true;
+  replica_sum_ = options_.replicas.sum_async_(share_gradient_);
 }
 
 void FlatParameters::receive(at::Tensor sum, int64_t begin, const SideStream& side) {
@@ -249,11 +246,12 @@ void FlatParameters::receive(at::Tensor sum, int64_t begin, const SideStream& si
   landing_.push_back({std::move(sum), on_host, begin, std::move(wait)});
 }
 
-void FlatParameters::land() {
+void FlatParameters::land(const SideStream& side) {
   for (const Landing& landing : std::exchange(landing_, {})) {
     landing.wait();
     add_to_share(landing.host_sum, landing.begin);
   }
+  if (replica_sum_) side.run([&] { std::exchange(replica_sum_, std::nullopt)->wait_all(); });
 }
 
 void FlatParameters::add_to_share(const at::Tensor& sum, int64_t begin) {
@@ -266,25 +264,10 @@ void FlatParameters::add_to_share(const at::Tensor& sum, int64_t begin) {
   share_gradient_.narrow(0, begin, sum.numel()).add_(sum);
 }
 
-void FlatParameters::finish_gradients(int64_t chunk_bytes, const SideStream& side) {
-  if (!options_.trained) return;
+void FlatParameters::finish_gradients() {
+  if (!options_.trained || !share_gradient_.defined()) return;
   const c10::NoGradGuard no_grad;
-  if (!options_.scattered_at_once) {
-    if (!flat_gradient_.defined()) {
-      flat_gradient_ = at::zeros({options_.shard.size() * share_size_},
-                                 at::TensorOptions(options_.device).dtype(options_.dtype));
-      for (size_t i = 0; i < parameters_.size(); ++i) {
-        const at::Tensor gradient = std::exchange(parameters_[i].mutable_grad(), at::Tensor());
-        if (!gradient.defined()) continue;
-        flat_gradient_.narrow(0, begins_[i], gradient.numel()).copy_(gradient.flatten());
-      }
-    }
-    start_reduction(chunk_bytes, side);
-  }
-  finish_reduction(side);
-  land();
-  if (!share_gradient_.defined()) return;
-  if (options_.replicas.size() > 1) {
+  if (!sums_replicas_ && options_.replicas.size() > 1) {
     const at::Tensor sum = share_gradient_.to(options_.device);
     options_.replicas.sum_(sum);
     if (!sum.is_same(share_gradient_)) share_gradient_.copy_(sum);
@@ -300,6 +283,7 @@ void FlatParameters::drop_gradients() {
   for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   share_gradient_.reset();
   flat_gradient_.reset();
+  sums_replicas_ = false;
 }
 
 void FlatParameters::publish(const SideStream& side) {

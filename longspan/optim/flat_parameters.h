@@ -33,6 +33,8 @@ struct FlatOptions {
   /// ZeRO-3 with offloaded masters for the optimizer only: the device keeps a share of the values,
   /// and the whole buffer is gathered from these shares.
   bool share_on_device = false;
+  /// Gradients are reduced in chunks of this size; nullopt: reduction_chunk_bytes().
+  std::optional<int64_t> chunk_bytes = {};
 };
 
 /// The values of some parameters, concatenated in a buffer that is padded to P equal shares. Rank r
@@ -68,23 +70,26 @@ class FlatParameters {
   /// Frees the storage of the whole buffer if it is gathered for use.
   void release();
 
-  /// Makes the parameters' gradients zeroed views of one buffer. No-op if the gradients already are
-  /// such views, or if the parameters keep separate gradients until the end of the step.
+  /// Makes the parameters' gradients zeroed views of one buffer, in the dtype of the masters. No-op
+  /// if the gradients already are such views.
   void open_gradients();
   bool gradients_are_open() const { return flat_gradient_.defined(); }
   /// Takes the gradients from the parameters and starts their reduce-scatter over the shard group.
-  /// Buffers above `chunk_bytes` are reduced in chunks, at most two at a time; the side stream
-  /// waits for the earlier chunks. Collective.
-  void start_reduction(int64_t chunk_bytes, const SideStream& side);
+  /// `is_last`: of the step's last gradients; their sum over the replicas then starts once the
+  /// reduce-scatter is complete. Buffers above FlatOptions::chunk_bytes are reduced in chunks, at
+  /// most two at a time, unless the group needs no memory for the whole; the side stream waits for
+  /// the earlier chunks. Collective.
+  void start_reduction(const SideStream& side, bool is_last);
   /// Completes the reduction on the side stream: adds the sum to this rank's share, or starts the
-  /// sum's copy to the host. Collective.
+  /// sum's copy to the host. Starts the sum over the replicas of the last gradients. Collective.
   void finish_reduction(const SideStream& side);
-  /// Adds the sums that were copied to the host to the host's share.
-  void land();
+  /// Adds the sums that were copied to the host to the host's share; completes the sum over the
+  /// replicas. Collective.
+  void land(const SideStream& side);
 
-  /// At the end of a step: reduces the gradients that are still with the parameters, then sums over
-  /// the replicas. The shards then have their gradients. Collective.
-  void finish_gradients(int64_t chunk_bytes, const SideStream& side);
+  /// At the end of a step, after land(): sums over the replicas, unless that is done. The shards
+  /// then have their gradients. Collective.
+  void finish_gradients();
   void drop_gradients();
   /// Propagates changed masters to the whole buffer, if the buffer stays, and to the copies from
   /// which the buffer is gathered. Collective.
@@ -103,6 +108,8 @@ class FlatParameters {
   /// Returns this rank's share in the whole's dtype, on the device.
   at::Tensor share_to_send();
   void fill_whole_from(at::Tensor gathered);
+  void collect_gradients();
+  void start_replica_sum();
   void receive_first(const SideStream& side);
   /// sum: [<= S], at offset `begin` in the share.
   void receive(at::Tensor sum, int64_t begin, const SideStream& side);
@@ -131,6 +138,9 @@ class FlatParameters {
     Pending sum;
   };
   std::deque<Reduction> reductions_;
+  bool reduces_last_ = false;   // the step's last gradients
+  bool sums_replicas_ = false;  // the sum over the replicas has begun
+  std::optional<Pending> replica_sum_;
   struct Landing {
     at::Tensor device_sum, host_sum;
     int64_t begin;

@@ -105,5 +105,30 @@ TEST_CASE("gradient norm: ranks that divide the gradients agree with one that ha
   }
 }
 
+TEST_CASE("gradient norm: all copies of hybrid shards take the norm of the first copy") {
+  // As if the second copy had summed its gradients in another order.
+  const at::Tensor gradient = at::full({64}, 0.1, at::kFloat);
+  const std::vector<ParameterSource> sources = {
+      {parameter_spec("embedding", {8, 8}, ParameterRole::kEmbedding, kEmbeddingUnit), at::kFloat,
+       true, [] { return at::zeros({8, 8}); }}};
+  ParallelPlan plan;
+  plan.world_size = plan.data_size = 4;
+  plan.shard_size = 2;
+  std::vector<double> norms(4);
+  testing::run_ranks(plan, [&](const Mesh& mesh) {
+    ShardedParameters sharded(sources,
+                              {.stage = 1, .shard = mesh.shard, .replicas = mesh.replicas});
+    for (const ParameterShard& shard : sharded.shards()) {
+      at::Tensor values = shard.values;
+      values.mutable_grad() = gradient.narrow(0, shard.begin, shard.end - shard.begin)
+                                  .view(values.sizes())
+                                  .mul(1 + 1e-6 * static_cast<double>(mesh.replicas.rank()));
+    }
+    norms[mesh.world.rank()] = sharded.gradient_norm();
+  });
+  for (const double norm : norms) CHECK(norm == norms[0]);
+  CHECK(norms[0] == doctest::Approx(std::sqrt(64 * 0.01)).epsilon(1e-7));
+}
+
 }  // namespace
 }  // namespace longspan

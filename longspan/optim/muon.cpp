@@ -35,7 +35,8 @@ double factor_of_rate(std::string_view name, const at::Tensor& matrix) {
 
 /// True for projections and LoRA's matrices, each by itself; false for embeddings and heads.
 bool is_matrix_of_layer(const ParameterSpec& parameter) {
-  return parameter.role == ParameterRole::kProjection || is_lora(parameter.role);
+  return parameter.role == ParameterRole::kProjection ||
+         (is_lora(parameter.role) && parameter.shape.size() == 2);
 }
 
 /// Returns approximately the nearest matrix with orthonormal rows (or columns, if there are fewer),

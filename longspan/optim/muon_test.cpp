@@ -65,7 +65,7 @@ Weights trained_whole() {
     for (size_t i = 0; i < specs().size(); ++i) {
       parameters.push_back({specs()[i].name, numbers(i, -1).set_requires_grad(true)});
     }
-    ModelUpdate update(parameters, ParameterTable(specs()), /*sharded=*/nullptr, Group(),
+    ModelUpdate update(parameters, ParameterTable(specs()), /*sharded=*/nullptr, /*sums=*/nullptr,
                        config_of(), /*offload=*/false);
     for (int step = 0; step < kNumSteps; ++step) {
       for (size_t i = 0; i < parameters.size(); ++i) {
@@ -109,7 +109,7 @@ Weights trained_sharded(const Layout& layout, int from, int until, const Weights
                                         .replicas = Group(),
                                         .offload_optimizer = layout.offload_optimizer,
                                         .offload_params = layout.offload_params});
-    ModelUpdate update(sharded.parameters(), ParameterTable(specs()), &sharded, mesh.world,
+    ModelUpdate update(sharded.parameters(), ParameterTable(specs()), &sharded, /*sums=*/nullptr,
                        config_of(), layout.offload_optimizer);
     const std::vector<StateSource> sources_of_state = update.optimizer().state();
     for (size_t i = 0; i < sources_of_state.size() && from > 0; ++i) {
@@ -195,8 +195,8 @@ TEST_CASE("muon: sharded and offloaded states are the same run to the bit, and g
 TEST_CASE("muon: what moves a matrix has nearly equal singular values") {
   const at::Tensor start = at::zeros({40, 24});
   const std::vector<NamedTensor> parameters = {{"up", start.clone().set_requires_grad(true)}};
-  ModelUpdate update(parameters, testing::projections(parameters), /*sharded=*/nullptr, Group(),
-                     config_of(), /*offload=*/false);
+  ModelUpdate update(parameters, testing::projections(parameters), /*sharded=*/nullptr,
+                     /*sums=*/nullptr, config_of(), /*offload=*/false);
   at::manual_seed(4);
   parameters[0].tensor.mutable_grad() = at::randn({40, 24}) * 1e-3;
   update.step(1.0);

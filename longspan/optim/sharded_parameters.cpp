@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -12,6 +14,17 @@
 #include "longspan/optim/gradient_norm.h"
 
 namespace longspan {
+namespace {
+
+int top_unit_of(const std::vector<ParameterSource>& sources) {
+  int top = kEmbeddingUnit;
+  for (const ParameterSource& source : sources) {
+    if (source.spec.part == ModelPart::kLanguage) top = std::max(top, source.spec.unit);
+  }
+  return top;
+}
+
+}  // namespace
 
 struct ShardedParameters::Unit {
   std::vector<FlatParameters*> flats;
@@ -19,7 +32,10 @@ struct ShardedParameters::Unit {
 
 ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources,
                                      const ShardingOptions& options)
-    : options_(options), side_(options.device), reducing_side_(options.device) {
+    : options_(options),
+      side_(options.device),
+      reducing_side_(options.device),
+      last_(top_unit_of(sources)) {
   const auto shard_of = [&](const ParameterSpec& parameter) -> const Group& {
     return options.shares_out(parameter) ? options.expert_shard : options.shard;
   };
@@ -43,7 +59,9 @@ ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources
     const int unit = source.spec.unit;
     num_units = std::max(num_units, unit + 1);
     const bool gathered = is_gathered(source.spec);
-    const bool apart = gathered || (source.trained && options.offload_optimizer);
+    const bool used_alone =
+        options.stage >= 1 && shard_of(source.spec).size() > 1 && !options.saves_masters;
+    const bool apart = gathered || (source.trained && (options.offload_optimizer || used_alone));
     const bool sharded = source.trained || gathered;
     all_specs_.push_back(source.spec);
     used_dtypes_.push_back(sharded ? whole_dtype(source, apart) : source.dtype);
@@ -67,7 +85,8 @@ ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources
                      .device = options.device,
                      .dtype = dtype,
                      .whole_dtype = whole,
-                     .trained = trained};
+                     .trained = trained,
+                     .chunk_bytes = options.chunk_bytes};
     flat.gathered_for_use = is_gathered(own[indices[0]]->spec);
     flat.scattered_at_once = trained && options.stage >= 2 && unit != kAlwaysThere;
     const bool host_values = flat.gathered_for_use && options.offload_params;
@@ -81,7 +100,12 @@ ShardedParameters::ShardedParameters(const std::vector<ParameterSource>& sources
       flat_of_parameter_[indices[m]] = static_cast<int>(flats_.size()) - 1;
     }
     if (unit != kAlwaysThere) units_[unit].flats.push_back(flats_.back().get());
+    if (trained && !flat.scattered_at_once) {
+      const bool language = own[indices[0]]->spec.part == ModelPart::kLanguage;
+      summed_once_.push_back({flats_.back().get(), language ? unit : kAlwaysThere});
+    }
   }
+  std::ranges::stable_sort(summed_once_, std::greater(), &SummedOnce::unit);
 }
 
 ShardedParameters::~ShardedParameters() = default;
@@ -139,6 +163,8 @@ void ShardedParameters::before(int number, Use use, int next) {
   if (Unit* following = unit(next)) {
     for (FlatParameters* flat : following->flats) flat->start_gather(side_);
   }
+  begin_reductions();
+  last_.before(number, use);
   if (use == Use::kForward) return;
   for (FlatParameters* flat : current.flats) flat->open_gradients();
   if (std::find(in_backward_.begin(), in_backward_.end(), number) == in_backward_.end()) {
@@ -151,21 +177,34 @@ void ShardedParameters::after(int number, Use use) {
   for (FlatParameters* flat : current.flats) flat->release();
   if (use == Use::kForward) return;
   std::erase(in_backward_, number);
+  last_.after(number, use);
   advance_reductions();
-  close(current);
+  close(number);
 }
 
-void ShardedParameters::close(Unit& unit) {
-  for (FlatParameters* flat : unit.flats) {
-    if (!flat->options().scattered_at_once || !flat->gradients_are_open()) continue;
-    flat->start_reduction(options_.chunk_bytes, reducing_side_);
+void ShardedParameters::close(int number) {
+  const bool is_last = last_.is_complete(number);
+  for (FlatParameters* flat : units_[number].flats) {
+    if (flat->options().scattered_at_once && flat->gradients_are_open()) {
+      closed_.push_back({flat, is_last});
+    }
+  }
+  if (!is_last) return;
+  for (; next_sum_ < summed_once_.size() && summed_once_[next_sum_].unit >= number; ++next_sum_) {
+    closed_.push_back({summed_once_[next_sum_].flat, is_last});
+  }
+}
+
+void ShardedParameters::begin_reductions() {
+  for (const auto& [flat, is_last] : std::exchange(closed_, {})) {
+    flat->start_reduction(reducing_side_, is_last);
     reducing_.push_back(flat);
   }
 }
 
 /// Completes the previous unit's reduction when the next one starts.
 void ShardedParameters::advance_reductions() {
-  for (FlatParameters* flat : std::exchange(landing_, {})) flat->land();
+  for (FlatParameters* flat : std::exchange(landing_, {})) flat->land(reducing_side_);
   for (FlatParameters* flat : std::exchange(reducing_, {})) {
     flat->finish_reduction(reducing_side_);
     landing_.push_back(flat);
@@ -173,18 +212,59 @@ void ShardedParameters::advance_reductions() {
 }
 
 void ShardedParameters::end_backward() {
+  begin_reductions();
   for (const int number : std::exchange(in_backward_, {})) {
     for (FlatParameters* flat : units_[number].flats) flat->release();
     advance_reductions();
-    close(units_[number]);
+    last_.after(number, Use::kBackward);
+    close(number);
+    begin_reductions();
   }
 }
 
-void ShardedParameters::finish_gradients() {
-  advance_reductions();
-  advance_reductions();
-  for (const auto& flat : flats_) flat->finish_gradients(options_.chunk_bytes, reducing_side_);
+void ShardedParameters::begin_last_row() { last_.begin(); }
+
+void ShardedParameters::start_sums() {
+  last_.end();
+  while (next_sum_ < summed_once_.size()) {
+    advance_reductions();
+    // All buffers of a unit together, as in a backward, so that the collectives of all groups have
+    // one order on ranks with and without rows.
+    const int unit = summed_once_[next_sum_].unit;
+    for (; next_sum_ < summed_once_.size() && summed_once_[next_sum_].unit == unit; ++next_sum_) {
+      closed_.push_back({summed_once_[next_sum_].flat, /*is_last=*/true});
+    }
+    begin_reductions();
+  }
 }
+
+void ShardedParameters::complete_reductions() {
+  advance_reductions();
+  advance_reductions();
+  reducing_side_.join();  // with the sums over the replicas
+  next_sum_ = 0;
+}
+
+void ShardedParameters::finish_gradients() {
+  begin_reductions();
+  start_sums();
+  complete_reductions();
+  for (const auto& flat : flats_) flat->finish_gradients();
+}
+
+namespace {
+
+/// Sums `sum` over the ranks of each copy, and gives all copies the sum of the first one: a sum on
+/// other machines may have another order, and copies that clip by other norms would drift apart.
+void sum_as_first_copy(const at::Tensor& sum, std::initializer_list<const Group*> of_copy,
+                       const Group& copies) {
+  for (const Group* group : of_copy) group->sum_(sum);
+  if (copies.size() == 1) return;
+  if (copies.rank() != 0) sum.zero_();
+  copies.sum_(sum);
+}
+
+}  // namespace
 
 double ShardedParameters::gradient_norm() const {
   const c10::NoGradGuard no_grad;
@@ -193,11 +273,11 @@ double ShardedParameters::gradient_norm() const {
     (options_.shares_out(shard.spec) ? of_experts : gradients).push_back(shard.values.grad());
   }
   const at::Tensor sum = sum_of_squares(gradients, options_.device);
-  options_.shard.sum_(sum);
+  sum_as_first_copy(sum, {&options_.shard}, options_.replicas);
   if (options_.experts.size() == 1) return std::sqrt(sum.item<double>());
   const at::Tensor expert_sum = sum_of_squares(of_experts, options_.device);
-  options_.expert_shard.sum_(expert_sum);
-  options_.experts.sum_(expert_sum);
+  sum_as_first_copy(expert_sum, {&options_.expert_shard, &options_.experts},
+                    options_.expert_replicas);
   return std::sqrt((sum + expert_sum).item<double>());
 }
 
@@ -210,8 +290,9 @@ void ShardedParameters::scale_gradients(double factor) {
 
 void ShardedParameters::drop_gradients() {
   // If a step is abandoned, reductions may be in progress.
-  advance_reductions();
-  advance_reductions();
+  closed_.clear();
+  last_.end();
+  complete_reductions();
   for (const auto& flat : flats_) flat->drop_gradients();
 }
 

@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "longspan/comm/group.h"
 #include "longspan/memory/side_stream.h"
 #include "longspan/optim/flat_parameters.h"
+#include "longspan/optim/last_backward.h"
 #include "longspan/optim/optimizer.h"
 #include "longspan/optim/state_shard.h"
 #include "longspan/parameters/parameter_hooks.h"
@@ -36,8 +38,11 @@ struct ShardingOptions {
   /// dtype in which layers' matrices are gathered. Layers cast matrices to this dtype, so the
   /// gather adds no further rounding.
   at::ScalarType compute_dtype = at::kFloat;
-  /// Larger gradient buffers are reduced in chunks of this size.
-  int64_t chunk_bytes = int64_t{64} << 20;
+  /// Stages 1 and 2: the model's files have the masters' numbers, so that matrices are gathered in
+  /// the dtype of their masters.
+  bool saves_masters = false;
+  /// Larger gradient buffers are reduced in chunks of this size; nullopt: reduction_chunk_bytes().
+  std::optional<int64_t> chunk_bytes = {};
 
   /// True if every rank holds all values of the model between uses.
   bool all_are_here() const { return stage < 3 && experts.size() == 1; }
@@ -83,6 +88,13 @@ class ShardedParameters : public ParameterHooks {
   /// Must be called after each backward pass. Collective.
   void end_backward();
 
+  /// May be called before the forward of this rank's last row of a step. The sum of a unit then
+  /// starts in the row's backward, once the unit's gradients are complete. start_sums() must follow
+  /// the backward. Not collective.
+  void begin_last_row();
+  /// After the step's last row: starts the sums that have not started. All ranks start them in one
+  /// order, also ranks without rows. Collective.
+  void start_sums();
   /// At the end of a step: sums the gradients over all ranks, into the shards. Collective.
   void finish_gradients();
   /// Returns the square root of the sum of squares of all gradients, each counted once. Collective.
@@ -107,7 +119,9 @@ class ShardedParameters : public ParameterHooks {
   struct Unit;
   Unit* unit(int number);
   void advance_reductions();
-  void close(Unit& unit);
+  void close(int number);
+  void begin_reductions();
+  void complete_reductions();
 
   ShardingOptions options_;
   /// One stream for gathers and one for reductions, so that neither waits for the other.
@@ -120,7 +134,23 @@ class ShardedParameters : public ParameterHooks {
   std::vector<int> flat_of_parameter_;
   std::vector<Unit> units_;
   std::vector<int> in_backward_;  // units whose backward has begun and not ended
+  /// Closed: its reduction begins with the next use of a unit. NCCL runs the collectives of a group
+  /// one after the other, so that the gather of the unit after this next one goes first.
+  struct Closed {
+    FlatParameters* flat;
+    bool is_last;  // no more gradients of the step follow
+  };
+  std::vector<Closed> closed_;
   std::vector<FlatParameters*> reducing_, landing_;
+  LastBackward last_;
+  /// Trained parameters whose gradients are summed once a step, in the order of their sums. `unit`:
+  /// with which they are complete; kAlwaysThere: at the end of the backward.
+  struct SummedOnce {
+    FlatParameters* flat;
+    int unit;
+  };
+  std::vector<SummedOnce> summed_once_;
+  size_t next_sum_ = 0;  // index in summed_once_
 };
 
 }  // namespace longspan

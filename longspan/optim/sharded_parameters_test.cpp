@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -218,6 +219,25 @@ ParallelPlan plan_of(int world, int sequence, int shard_size) {
   request.num_kv_heads = 2;
   request.head_dim = 6;
   return make_parallel_plan(request);
+}
+
+TEST_CASE("sharded parameters: with stage 3 a rank reads its own numbers alone") {
+  std::atomic<int64_t> num_read{0}, num_needed{0};
+  testing::run_ranks(4, [&](const Mesh& mesh) {
+    std::vector<ParameterSource> sources = sources_of({});
+    for (ParameterSource& source : sources) {
+      const at::Tensor values = source.make();
+      const int64_t holders = source.spec.unit == kAlwaysThere ? 4 : 1;
+      if (mesh.world.rank() == 0) num_needed += holders * values.numel();
+      const auto run = [&num_read, values](int64_t begin, int64_t end) {
+        num_read += end - begin;
+        return values.flatten().slice(0, begin, end);
+      };
+      source.make = {[run, values] { return run(0, values.numel()).view(values.sizes()); }, run};
+    }
+    const ShardedParameters sharded(sources, {.stage = 3, .shard = mesh.world, .replicas = {}});
+  });
+  CHECK(num_read == num_needed);
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ TEST_CASE("optimizers: every one moves what has a gradient, and says what it kee
         {"model.norm.weight", at::ones({80}).set_requires_grad(true)}};
     ParameterTable specs = testing::projections(parameters);
     specs.add(parameter_spec("model.norm.weight", {80}, ParameterRole::kNorm, kAlwaysThere));
-    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config, /*offload=*/false);
+    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, /*sums=*/nullptr, config,
+                       /*offload=*/false);
     parameters[0].tensor.mutable_grad() = at::randn({64, 80});
     parameters[2].tensor.mutable_grad() = at::randn({80});
     update.step(0.1);
@@ -97,7 +98,7 @@ TEST_CASE("optimizers: LoRA+ multiplies the learning rate of second matrices and
         values.mutable_grad() = at::sin(at::arange(1, values.numel() + 1).view(spec.shape));
         parameters.push_back({spec.name, values});
       }
-      ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config,
+      ModelUpdate update(parameters, specs, /*sharded=*/nullptr, /*sums=*/nullptr, config,
                          /*offload=*/false);
       update.step(learning_rate);
       return parameters;

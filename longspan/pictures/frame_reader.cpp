@@ -60,4 +60,9 @@ std::vector<Raster> FrameReader::read(const std::string& path, uint64_t version,
   return rasters;
 }
 
+void require_frames(const std::string& path, uint64_t version, const std::vector<int64_t>& frames) {
+  FrameReader reader;
+  for (const int64_t frame : frames) reader.read(path, version, {frame});
+}
+
 }  // namespace longspan

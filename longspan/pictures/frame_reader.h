@@ -30,4 +30,7 @@ class FrameReader {
   std::vector<std::unique_ptr<VideoFile>> idle_;  // open files, the most recently used file last
 };
 
+/// Decodes frames of a file and drops them. Throws as FrameReader::read() does.
+void require_frames(const std::string& path, uint64_t version, const std::vector<int64_t>& frames);
+
 }  // namespace longspan

@@ -45,24 +45,33 @@ Hop hop_of(const AttentionStep& step) {
   return hop;
 }
 
-/// Returns the memory of one pass around the rings: keys that have arrived and keys in transit; in
-/// the backward also the step's gradients, and the gradients of the previous step, outgoing and
-/// incoming.
+/// Returns the memory of one pass around the rings: keys that have arrived and keys in transit. The
+/// backward visits the own keys (hop 0) last. Its memory is also the step's gradients, and the
+/// gradients of the previous step, outgoing and incoming. The account has the gradients of the own
+/// keys, which do not exist before the last step. In the forward, parts of the own keys are copied
+/// before they leave (ring_parts.h). Otherwise the account is for keys that travel in one part.
 AttentionMemory memory_of_hops(const std::vector<Hop>& hops, const RowBytes& bytes) {
-  AttentionMemory most;
   const auto at = [&](size_t s) { return s < hops.size() ? hops[s] : Hop{}; };
+  const auto keys = [&](double kv, double latents) {
+    return kv * bytes.kv + latents * bytes.latents;
+  };
+  AttentionMemory most;
   for (size_t s = 0; s < hops.size(); ++s) {
     const Hop now = at(s), next = at(s + 1), before = s > 1 ? at(s - 1) : Hop{};
+    const double arrived = keys(now.kv + next.kv, now.latents + next.latents);
     AttentionMemory memory;
-    const double arrived =
-        (now.kv + next.kv) * bytes.kv + (now.latents + next.latents) * bytes.latents;
-    memory.forward = arrived + (s > 0 ? now.queries * bytes.output * bytes.widening : 0.0);
-    const double gradients =
-        (now.kv + 2 * before.kv) * bytes.kv + (now.latents + 2 * before.latents) * bytes.latents;
-    memory.backward =
-        arrived + bytes.widening * (gradients + (s > 0 ? now.queries * bytes.query : 0.0));
+    memory.forward =
+        arrived + (s > 0 ? now.queries * bytes.output * bytes.widening : next.kv * bytes.kv);
+    if (s > 0) {
+      const bool is_whole = s == 1 && now.queries == hops[0].queries;
+      memory.backward = arrived + bytes.widening * ((is_whole ? 0.0 : now.queries * bytes.query) +
+                                                    2 * keys(before.kv, before.latents));
+    }
     most = fullest(most, memory);
   }
+  const Hop last = at(hops.size() - 1);
+  most.backward = std::max(most.backward, bytes.widening * (hops[0].queries * bytes.query +
+                                                            2 * keys(last.kv, last.latents)));
   return most;
 }
 

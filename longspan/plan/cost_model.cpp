@@ -51,7 +51,8 @@ double pass_seconds(const PassCost& cost, const RankWork& busiest,
 
 }  // namespace
 
-ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes) {
+ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes,
+                           const NetworkRates& network) {
   ClusterModel cluster;
   cluster.ranks_per_machine = ranks_per_machine;
   if (cuda) {
@@ -88,6 +89,15 @@ ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_byt
     cluster.copies_cost_work = true;
     cluster.shares_port = true;
   }
+  const auto measured = [](double rate, double& constant) {
+    if (rate > 0) constant = rate;
+  };
+  measured(network.inside_bytes, cluster.inside_bytes);
+  // The ranks of the measurement shared the port.
+  measured(network.between_bytes * (cluster.shares_port ? network.ranks_per_machine : 1),
+           cluster.between_bytes);
+  measured(network.inside_delay, cluster.inside_delay);
+  measured(network.between_delay, cluster.between_delay);
   return cluster;
 }
 

@@ -4,21 +4,22 @@
 // Work: the busiest rank's FLOP by the method's geometry. The layer's spec gives the FLOP of each
 // pair of a query and a visible key (spec/attention_spec.h); kernels compute whole tiles. Rings
 // also merge outputs in every hop. Communication: each rank's share of the bytes in
-// plan/attention_volume.h, over the link between sender and receiver. Ring hops, and gathers after
-// the first, overlap fully with the compute of the previous step. Head exchanges overlap only with
-// head waves.
+// plan/attention_volume.h, over the link between sender and receiver. Gathers after the first
+// overlap fully with the compute of the previous step. Ring hops also overlap with the compute of
+// the next step on earlier parts (plan/ring_parts.h). Head exchanges overlap only with head waves.
 #pragma once
 
 #include <cstdint>
 
 #include "longspan/plan/attention_volume.h"
+#include "longspan/plan/network_rates.h"
 #include "longspan/plan/parallel_plan.h"
 #include "longspan/rows/packing.h"
 
 namespace longspan {
 
-/// Hardware of the ranks; rates are per rank. The values are assumptions, not measurements of the
-/// user's machine. Only comparisons of estimates are meaningful.
+/// Hardware of the ranks; rates are per rank. The values are assumptions, but for measured links
+/// (NetworkRates). Only comparisons of estimates are meaningful.
 struct ClusterModel {
   int ranks_per_machine = 1;
   double forward_flops = 0, backward_flops = 0;  // FLOP/s of attention on long rows
@@ -32,8 +33,10 @@ struct ClusterModel {
 };
 
 /// Returns assumed constants for an A100 cluster, or for CPUs under Gloo. The .cpp states for each
-/// constant the source, or that the constant is a guess.
-ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes);
+/// constant the source, or that the constant is a guess. The measured rates of `network` take the
+/// place of the constants of links.
+ClusterModel cluster_model(bool cuda, int ranks_per_machine, int64_t element_bytes,
+                           const NetworkRates& network = {});
 
 /// Returns the seconds of one layer's attention, forward and backward, on the slowest rank of the
 /// slowest sequence group. `row`: the row before padding.

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "longspan/plan/plan_checks.h"
+#include "longspan/plan/ring_parts.h"
 #include "longspan/rows/padding.h"
 #include "longspan/rows/share_of.h"
 #include "longspan/text/counted.h"
@@ -115,6 +116,33 @@ double keys_from_owners(const PassCost& cost, double bytes, const std::vector<do
   return seconds + (cost.backward ? 0.5 * (fetch.seconds - fetch.copying) : 0.0);
 }
 
+/// One ring. `parts`: of a hop (ring_parts.h). A hop overlaps with the work before it, and with the
+/// next step's work on all parts but the last. In the backward the first hop has keys only and no
+/// work before it; the last hop has gradients only, and overlaps with the work on the own keys.
+double keys_round_ring(const PassCost& cost, double hop_bytes, const std::vector<double>& work,
+                       int64_t parts) {
+  const int crossings = cost.crossings(cost.plan.ring_size, 1);
+  const auto n = static_cast<double>(parts);
+  const auto exposed = [&](double share, double before, double after) {
+    const PassCost::Sending hop = cost.to_next(hop_bytes * share, crossings);
+    const double sending = hop.seconds - hop.copying;
+    return hop.copying +
+           std::max({0.0, sending / n - before, sending - before - after * (n - 1) / n});
+  };
+  const size_t last = work.size() - 1;
+  double seconds = std::accumulate(work.begin(), work.end(), 0.0);
+  if (cost.backward) {
+    const double gradients =
+        static_cast<double>(cost.shape.gradient_bytes) /
+        static_cast<double>(cost.shape.gradient_bytes + cost.shape.element_bytes);
+    seconds += exposed(1.0 - gradients, 0.0, work[1]) + exposed(gradients, work[0], work[last]);
+  } else {
+    seconds += exposed(1.0, work[0], work[1]);
+  }
+  for (size_t step = 1; step < last; ++step) seconds += exposed(1.0, work[step], work[step + 1]);
+  return seconds;
+}
+
 }  // namespace
 
 double keys_round_rings(const PassCost& cost, double bytes, const std::vector<double>& work) {
@@ -122,27 +150,27 @@ double keys_round_rings(const PassCost& cost, double bytes, const std::vector<do
   if (R == 1) return work[0];
   if (cost.shape.spec.window) return keys_from_owners(cost, bytes, work);
   const double hop_bytes = bytes / (R - 1);
-  const int inner = W > 1 ? cost.crossings(W, 1) : cost.crossings(R, 1);
-  const PassCost::Sending hop = cost.to_next(hop_bytes, inner);
-  double seconds = 0;
-  for (const double step : work) seconds += step;
   if (W == 1) {
-    for (int step = 0; step + 1 < R; ++step) seconds += PassCost::exposed(hop, work[step]);
-  } else {
-    const PassCost::Sending outer_hop =
-        cost.to_next(hop_bytes, W < R ? cost.crossings(R / W, W) : 0);
-    for (int step = 0; step < R; ++step) {
-      if (step % W + 1 < W) seconds += PassCost::exposed(hop, work[step]);
-    }
-    for (int pass = 0; pass + 1 < R / W; ++pass) {
-      seconds += PassCost::exposed(outer_hop, W * work.back());
-    }
+    const bool latents =
+        passes_latents(cost.shape.spec, cost.plan.ulysses_size, cost.plan.head_waves);
+    const int64_t kv_heads = cost.shape.spec.num_kv_heads / cost.plan.ulysses_size;
+    const bool cuda = !cost.cluster.copies_cost_work;
+    return keys_round_ring(cost, hop_bytes, work, latents ? 1 : num_ring_parts(kv_heads, cuda));
+  }
+  const PassCost::Sending hop = cost.to_next(hop_bytes, cost.crossings(W, 1));
+  const PassCost::Sending outer_hop = cost.to_next(hop_bytes, W < R ? cost.crossings(R / W, W) : 0);
+  double seconds = std::accumulate(work.begin(), work.end(), 0.0);
+  for (int step = 0; step < R; ++step) {
+    if (step % W + 1 < W) seconds += PassCost::exposed(hop, work[step]);
+  }
+  for (int pass = 0; pass + 1 < R / W; ++pass) {
+    seconds += PassCost::exposed(outer_hop, W * work.back());
   }
   // The gradients of the last step return to their ranks after all work; their copies are included.
   if (cost.backward) {
     const double share = static_cast<double>(cost.shape.gradient_bytes) /
                          static_cast<double>(cost.shape.gradient_bytes + cost.shape.element_bytes);
-    const PassCost::Sending last = cost.to_next(hop_bytes * share, inner);
+    const PassCost::Sending last = cost.to_next(hop_bytes * share, cost.crossings(W, 1));
     seconds += last.seconds - last.copying;
   }
   return seconds;

@@ -13,13 +13,18 @@
 namespace longspan {
 namespace {
 
+ClusterModel cluster_of(const PlanRequest& request) {
+  return cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes,
+                       request.network);
+}
+
 class Chooser {
  public:
   Chooser(const PlanRequest& request, ParallelPlan base)
       : request_(request),
         base_(std::move(base)),
         kinds_(kinds_of(request)),
-        cluster_(cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes)) {}
+        cluster_(cluster_of(request)) {}
 
   ParallelPlan asked_for(const Method& method) const {
     check_keys_fit(request_, method);
@@ -77,7 +82,8 @@ class Chooser {
       }
     }
     best.plan.reason =
-        fmt::format("sequence parallelism: {} (auto): {}", describe_method(best.plan), why);
+        fmt::format("sequence parallelism: {} (auto): {}{}", describe_method(best.plan), why,
+                    request_.network == NetworkRates{} ? "" : "; by measured rates of the network");
     return best.plan;
   }
 
@@ -308,8 +314,7 @@ namespace {
 
 /// Chooses the estimated faster way for the expected row.
 void choose_recurrent_way(const PlanRequest& request, ParallelPlan& plan) {
-  const ClusterModel cluster =
-      cluster_model(request.cuda, request.ranks_per_machine, request.element_bytes);
+  const ClusterModel cluster = cluster_of(request);
   const auto seconds = [&](RecurrentWay way) {
     plan.recurrent_way = way;
     return recurrent_seconds(plan, request.row, *request.recurrence, request.element_bytes,

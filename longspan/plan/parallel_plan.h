@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "longspan/plan/network_rates.h"
 #include "longspan/registers/method.h"
 #include "longspan/rows/packing.h"
 #include "longspan/spec/attention_spec.h"
@@ -78,6 +79,7 @@ struct PlanRequest {
   int64_t element_bytes = 4;            // of queries and keys
   bool cuda = false;
   bool checkpointing = true;
+  NetworkRates network = {};  // measured, in the place of assumed rates of links
 };
 
 /// Describes the plan, e.g. "usp, ulysses 4 x ring 2", with windows if the plan has any, and with

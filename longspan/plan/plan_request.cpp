@@ -45,6 +45,10 @@ PlanRequest plan_request(const RequestSettings& settings, const ModelSpec& model
                            settings.data.cutoff_len));
   request.element_bytes = computes_in_bf16(settings.model, settings.optimization) ? 2 : 4;
   request.cuda = cuda;
+  if (!settings.parallel.network_rates.empty()) {
+    request.network =
+        read_network_rates(settings.parallel.network_rates, cuda, ranks_per_machine < world_size);
+  }
   request.checkpointing = !settings.model.disable_gradient_checkpointing;
   return request;
 }

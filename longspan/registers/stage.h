@@ -63,8 +63,8 @@ struct Stage {
   /// The reference, if there is one, is a teacher: it computes a row within the row's loss, and the
   /// logits of both models exist together.
   bool compares_distributions;
-  /// The loss of a row depends neither on other rows of the step nor on a reference model, so that
-  /// any ranks may compute the row (balance_batches, sequence_parallel_size: auto).
+  /// Any ranks may compute a row (balance_batches, sequence_parallel_size: auto): the objective
+  /// takes the ranks of a row from the row, not from the mesh.
   bool deals_rows;
   std::span<const DrawnMean> drawn;  // besides the loss
 

@@ -13,6 +13,10 @@ struct LinkTraits;
 struct Rendezvous {
   int rank = 0, world_size = 1, local_rank = 0;
   int local_world_size = 1;  // processes on this machine
+  /// The launcher shows each process GPUs of its own (srun --gpus-per-task), not the machine's.
+  bool has_own_gpus = false;
+  int threads =
+      0;  // of each process, if the launcher gives a number (srun --cpus-per-task); else 0
   std::string master_address = "127.0.0.1";
   int master_port = 29500;
   /// Network interfaces on which Gloo listens, as a comma list; empty: the interface towards the
@@ -27,6 +31,8 @@ struct Rendezvous {
   /// The transport between ranks; null: the usual transport of the ranks' device.
   const LinkTraits* link = nullptr;
 
+  /// The processes among which the GPUs that this process sees are divided.
+  int processes_on_gpus() const { return has_own_gpus ? 1 : local_world_size; }
   /// Whether this process meets others in a store: other ranks, or its launcher.
   bool has_peers() const { return world_size > 1 || launcher_hosts_store; }
   /// Whether other ranks use a store that ends with this process.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "longspan/text/bytes.h"
 #include "longspan/text/print.h"
 
 namespace longspan {
@@ -19,6 +20,16 @@ std::string message_of(const Progress& progress, double loss) {
                                                    : std::numeric_limits<double>::quiet_NaN());
 }
 
+std::string line_of(const CheckpointSaved& saved) {
+  std::string line = fmt::format("Saved {}", saved.folder);
+  if (saved.num_bytes == 0) return line;
+  line += fmt::format(": {} in {:.2f} s", name_bytes(saved.num_bytes), saved.seconds);
+  if (saved.in_background) {
+    line += fmt::format(", of which the steps waited {:.2f} s", saved.waited_seconds);
+  }
+  return line;
+}
+
 template <typename... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
@@ -30,17 +41,16 @@ Console::Console(bool shows_progress)
     : shows_progress_(shows_progress), stdout_is_terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 void Console::take(const Event& event) {
-  std::visit(
-      Overloaded{[&](const Said& said) {
-                   if (said.of_any_rank) return print_err("{}\n", said.text);
-                   say(said.text);
-                 },
-                 [&](const Stepped& stepped) { show(stepped.progress, stepped.loss); },
-                 [&](const StepsEnded&) { bar_.reset(); },
-                 [&](const Logged& logged) { say(console_line(logged.entry)); },
-                 [&](const CheckpointSaved& saved) { say(fmt::format("Saved {}", saved.folder)); },
-                 [](const ModelSaved&) {}, [](const MemoryMeasured&) {}},
-      event);
+  std::visit(Overloaded{[&](const Said& said) {
+                          if (said.of_any_rank) return print_err("{}\n", said.text);
+                          say(said.text);
+                        },
+                        [&](const Stepped& stepped) { show(stepped.progress, stepped.loss); },
+                        [&](const StepsEnded&) { bar_.reset(); },
+                        [&](const Logged& logged) { say(console_line(logged.entry)); },
+                        [&](const CheckpointSaved& saved) { say(line_of(saved)); },
+                        [](const ModelSaved&) {}, [](const MemoryMeasured&) {}},
+             event);
 }
 
 void Console::say(const std::string& line) {

@@ -26,20 +26,21 @@ int64_t num_positions(const Example& example) {
 
 }  // namespace
 
-std::string hint_at_positions(const EncodedExamples& encoded, const ModelConfig& model) {
-  int64_t num_beyond = 0, longest = 0;
-  for (const Example& example : encoded.examples) {
-    const int64_t positions = num_positions(example);
-    num_beyond += positions > model.max_position_embeddings;
-    longest = std::max(longest, positions);
-  }
-  if (num_beyond == 0) return "";
+void RowsBeyondPositions::add(const Example& example) {
+  const int64_t positions = num_positions(example);
+  ++num_rows_;
+  num_beyond_ += positions > model_.max_position_embeddings;
+  longest_ = std::max(longest_, positions);
+}
+
+std::string RowsBeyondPositions::hint() const {
+  if (num_beyond_ == 0) return "";
   return fmt::format(
       "{} of {} {} longer than the model's positions: the longest has {} tokens, "
       "max_position_embeddings in config.json is {}. What the model was not made for it learns "
       "slowly or not at all: stretch its positions with rope_scaling: yarn, or set cutoff_len: {}.",
-      num_beyond, counted(std::ssize(encoded.examples), "row"), num_beyond == 1 ? "is" : "are",
-      longest, model.max_position_embeddings, model.max_position_embeddings);
+      num_beyond_, counted(num_rows_, "row"), num_beyond_ == 1 ? "is" : "are", longest_,
+      model_.max_position_embeddings, model_.max_position_embeddings);
 }
 
 std::string hint_at_template(const DataSettings& config, const ModelConfig& model,

@@ -10,9 +10,18 @@
 
 namespace longspan {
 
-/// Returns a warning if rows have more positions than the model: how many rows, how long, and the
-/// remedy. Otherwise empty.
-std::string hint_at_positions(const EncodedExamples& encoded, const ModelConfig& model);
+/// Counts the rows that have more positions than the model.
+class RowsBeyondPositions {
+ public:
+  explicit RowsBeyondPositions(const ModelConfig& model) : model_(model) {}
+  void add(const Example& example);
+  /// Returns a warning if there are such rows: how many, how long, and the remedy. Otherwise empty.
+  std::string hint() const;
+
+ private:
+  const ModelConfig& model_;
+  int64_t num_rows_ = 0, num_beyond_ = 0, longest_ = 0;
+};
 
 /// Returns a warning if the template is made for another model; otherwise empty.
 std::string hint_at_template(const DataSettings& config, const ModelConfig& model,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "longspan/memory/measured_peak.h"
+#include "longspan/report/rank_times.h"
 #include "longspan/report/training_log.h"
 
 namespace longspan {
@@ -31,10 +32,17 @@ struct Logged {
   Progress progress;
   Measured measured;
   LogEntry entry;  // log_entry(progress, measured)
+  /// The ranks' times since the last entry, on rank 0; empty for an evaluation and for the whole
+  /// training. A rank is missing if none of its steps is known since then.
+  std::vector<RankTime> ranks = {};
 };
 struct CheckpointSaved {
   std::string folder;
   int64_t step;
+  bool in_background = false;   // save_async
+  double seconds = 0.0;         // from the first copy to the final name
+  double waited_seconds = 0.0;  // of these, the time in which no step was computed
+  int64_t num_bytes = 0;        // of all files; 0: unknown
 };
 /// The trained model is complete in a folder, and so are the logs and results of a run.
 /// `record_folder`: the folder of logs and results; empty for a session.

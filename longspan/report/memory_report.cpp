@@ -123,7 +123,7 @@ std::string warning_of_memory(int64_t bytes_of_rank, int ranks_here, const Machi
   return fmt::format(
       "warning: {} of this run need some {}, and {}: the system may end the run. A smaller "
       "cutoff_len or per_device_train_batch_size, zero_stage with more machines, or "
-      "offload_activations: disk take less.",
+      "offload_activations: disk, or checkpoints without save_async, take less.",
       counted(ranks_here, "rank"), name_bytes(bytes), machine.text());
 }
 

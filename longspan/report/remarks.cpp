@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -38,6 +40,8 @@ std::string reason(LeftOut why) {
              "computes them";
     case LeftOut::kTiedHead:
       return fmt::format("{} has the embedding's numbers, and is the embedding", kHeadName);
+    case LeftOut::kZeroBias:
+      return "biases of zeros, of linear layers that have no bias in config.json";
     case LeftOut::kValueHead:
       return "a value head (v_head.*) in adapter_model.safetensors; one is read from "
              "value_head.safetensors";
@@ -47,9 +51,42 @@ std::string reason(LeftOut why) {
 
 }  // namespace
 
+std::vector<std::string> remarks_on_left_out(const std::map<LeftOut, int64_t>& left_out) {
+  std::vector<std::string> lines;
+  for (const auto& [why, count] : left_out) {
+    lines.push_back(fmt::format("{} of the files {} not read: {}.", counted(count, "tensor"),
+                                count == 1 ? "is" : "are", reason(why)));
+  }
+  return lines;
+}
+
+std::string remark_on_grace(double seconds_of_checkpoint, double seconds_of_step) {
+  constexpr double kDefault = 30;      // Kubernetes' terminationGracePeriodSeconds
+  constexpr double kRest = 10;         // for the end of the processes
+  constexpr double kSlowerDisk = 1.5;  // the disk may be busier at the time
+  const double needed = seconds_of_step + kSlowerDisk * seconds_of_checkpoint + kRest;
+  if (needed <= kDefault) return "";
+  return fmt::format(
+      "note: give this pod a terminationGracePeriodSeconds of at least {2:.0f}: told to end, it "
+      "completes its step ({0:.0f} s) and saves a checkpoint ({1:.0f} s).",
+      seconds_of_step, seconds_of_checkpoint, std::ceil(needed / 10) * 10);
+}
+
+std::string warning_of_timeout(int64_t ddp_timeout) {
+  constexpr int64_t kDay = 86400;
+  if (ddp_timeout <= kDay) return "";
+  return fmt::format(
+      "warning: ddp_timeout: {} waits {} for a process that hangs. A process that ends, or is "
+      "silent for minutes, is found sooner.",
+      ddp_timeout, counted(ddp_timeout / kDay, "day"));
+}
+
 std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
   std::vector<std::string> lines;
   for (const std::string& note : facts.notes) lines.push_back("note: " + note);
+  if (std::string text = warning_of_timeout(facts.ddp_timeout); !text.empty()) {
+    lines.push_back(std::move(text));
+  }
   if (!facts.plan_warning.empty()) lines.push_back("warning: " + facts.plan_warning);
   if (!facts.cuda && facts.num_cores > 0 && facts.local_world_size > facts.num_cores) {
     lines.push_back(fmt::format(
@@ -71,10 +108,7 @@ std::vector<std::string> remarks_at_start(const RemarkFacts& facts) {
         "stays as it is.",
         facts.model.architecture));
   }
-  for (const auto& [why, count] : facts.left_out) {
-    lines.push_back(fmt::format("{} of the files {} not read: {}.", counted(count, "tensor"),
-                                count == 1 ? "is" : "are", reason(why)));
-  }
+  std::ranges::move(remarks_on_left_out(facts.left_out), std::back_inserter(lines));
   if (trains_adapter(facts.method) && facts.adapters.empty()) {
     const ModelSpec& model = facts.model.spec;
     const auto names = passed_over(model, lora_shape_of(facts.method, model).modules);

@@ -14,6 +14,19 @@ std::string all(const RemarkFacts& facts) {
 
 }  // namespace
 
+TEST_CASE("remarks: the period of grace that a pod needs") {
+  CHECK(remark_on_grace(/*seconds_of_checkpoint=*/8, /*seconds_of_step=*/8) == "");
+  CHECK(remark_on_grace(60, 25).starts_with(
+      "note: give this pod a terminationGracePeriodSeconds of at least 130:"));
+}
+
+TEST_CASE("remarks: a patience of years, as LLaMA-Factory's examples set it") {
+  CHECK(warning_of_timeout(180000000) ==
+        "warning: ddp_timeout: 180000000 waits 2,083 days for a process that hangs. A process that "
+        "ends, or is silent for minutes, is found sooner.");
+  CHECK(warning_of_timeout(86400) == "");
+}
+
 TEST_CASE("remarks: none where nothing is odd") {
   const MethodSettings method;
   const ModelConfig model;
@@ -38,12 +51,14 @@ TEST_CASE("remarks: more workers than cores, more rows a step than there are, wi
                     .adapters = adapters,
                     .model = model,
                     .plan_warning = "shards cross machines",
+                    .ddp_timeout = 180000000,
                     .num_rows = 1,
                     .rows_per_step = 64,
                     .local_world_size = 8,
                     .num_cores = 2};
   const std::string text = all(facts);
   CHECK_MESSAGE(text.starts_with("note: a word about a key.\n"), text);
+  CHECK(text.find("\nwarning: ddp_timeout: ") != std::string::npos);
   CHECK(text.find("warning: shards cross machines\n") != std::string::npos);
   CHECK(text.find("8 processes run on this machine, which has 2 cores") != std::string::npos);
   CHECK(text.find("a step would take 64 rows, and the training set has 1 row:") !=

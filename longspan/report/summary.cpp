@@ -24,7 +24,10 @@ std::string number_of_parameters(int64_t number) {
   return with_commas(number);
 }
 
-std::string data_of(const ExampleSet& examples) {
+std::string data_of(const ExampleSet& examples, bool is_early) {
+  if (is_early) {
+    return fmt::format("{}, encoded during the training", counted(examples.size(), "row"));
+  }
   int64_t num_tokens = 0, num_labels = 0, longest = 0;
   for (int64_t i = 0; i < examples.size(); ++i) {
     const ExamplePointer example = examples.example(i);
@@ -78,11 +81,12 @@ std::string summary_of(const SummaryFacts& facts) {
   }
   const std::string stage = stage_of(settings.method).summary(settings.preferences);
   if (!stage.empty()) text += fmt::format("Stage     {}\n", stage);
-  text += fmt::format("Data      {}\n", facts.train_examples.empty()
-                                            ? "rows of the program that started the run"
-                                            : data_of(facts.train_examples));
+  text += fmt::format("Data      {}\n",
+                      !facts.train_examples.empty() ? data_of(facts.train_examples, facts.is_early)
+                      : facts.streams               ? "rows that are read during the training"
+                                                    : "rows of the program that started the run");
   if (!facts.eval_examples.empty())
-    text += fmt::format("Eval      {}\n", data_of(facts.eval_examples));
+    text += fmt::format("Eval      {}\n", data_of(facts.eval_examples, facts.is_early));
   text += fmt::format("Plan      {}, {}\n", plan_of(facts.plan), facts.device);
   if (!facts.plan.reason.empty()) text += fmt::format("          {}\n", facts.plan.reason);
   if (settings.method.do_train) {

@@ -31,11 +31,13 @@ struct SummaryFacts {
   const ModelConfig& model;
   const ParallelPlan& plan;
   const StepPlan& steps;
-  const ExampleSet& train_examples;  // empty: the caller makes the examples
+  const ExampleSet& train_examples;  // empty: the caller makes the examples, or they are streamed
   const ExampleSet& eval_examples;
   int64_t num_parameters, num_trained;
   int64_t num_warmup_steps;
-  std::string device;  // e.g. "CPU, 2 threads"
+  std::string device;     // e.g. "CPU, 2 threads"
+  bool streams = false;   // the training rows are read during training
+  bool is_early = false;  // the examples are encoded during training
 };
 
 /// Returns one line each for model, data, plan and training.

@@ -19,7 +19,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kLogFile = "trainer_log.jsonl";
+constexpr const char *kLogFile = "trainer_log.jsonl", *kStateFile = "trainer_state.json";
+constexpr const char* kAllResults = "all_results.json";
 
 double number_of(const LogEntry::value_type::second_type& value) {
   return std::visit([](auto number) { return static_cast<double>(number); }, value);
@@ -33,6 +34,19 @@ Json to_json(const LogEntry& entry) {
   return json;
 }
 
+/// Returns the numbers among the values of an object.
+LogEntry numbers_of(const Json& json) {
+  LogEntry entry;
+  for (const auto& [key, value] : json.items()) {
+    // The step is an integer; other programs may also write 0.0 as one.
+    const bool whole = value.is_number_integer() &&
+                       (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+    if (whole) entry.emplace_back(key, value.get<int64_t>());
+    if (value.is_number() && !whole) entry.emplace_back(key, value.get<double>());
+  }
+  return entry;
+}
+
 void append(LogEntry& entry, const LogEntry& more) {
   entry.insert(entry.end(), more.begin(), more.end());
 }
@@ -44,12 +58,17 @@ LogEntry speed(const std::string& split, double seconds, double num_samples, dou
           {split + "_steps_per_second", seconds > 0 ? num_steps / seconds : 0.0}};
 }
 
-LogEntry fields_of(const Progress& /*progress*/, const EvaluationResult& result) {
-  LogEntry entry = {{"eval_loss", result.loss}};
-  for (const auto& [name, mean] : result.means) entry.emplace_back("eval_" + name, mean);
-  append(entry, speed("eval", result.seconds, static_cast<double>(result.num_samples),
+LogEntry fields_of(const std::string& split, const EvaluationResult& result) {
+  LogEntry entry;
+  if (!result.generated) entry.emplace_back(split + "_loss", result.loss);
+  for (const auto& [name, mean] : result.means) entry.emplace_back(split + "_" + name, mean);
+  append(entry, speed(split, result.seconds, static_cast<double>(result.num_samples),
                       static_cast<double>(result.num_batches)));
   return entry;
+}
+
+LogEntry fields_of(const Progress& /*progress*/, const EvaluationResult& result) {
+  return fields_of("eval", result);
 }
 
 LogEntry fields_of(const Progress& progress, const TrainingResult& result) {
@@ -92,6 +111,7 @@ LogEntry line_fields_of(const LoggedStep& step, std::span<const DrawnMean> means
 }
 
 LogEntry line_fields_of(const EvaluationResult& result, std::span<const DrawnMean> /*means*/) {
+  if (result.generated) return {};
   return {{"eval_loss", result.loss}};
 }
 
@@ -174,7 +194,7 @@ void TrainingLog::append_line(const std::string& line) {
     lags_behind_ = true;
     if (const auto warning = std::exchange(warning_, {})) {
       warning(
-          fmt::format("{} Training goes on; the line is written with the next one.", error.what()));
+          fmt::format("{} The run goes on, and the next line writes this one too.", error.what()));
     }
   }
 }
@@ -186,7 +206,7 @@ void TrainingLog::move_to(const std::string& folder) {
   lags_behind_ = false;
 }
 
-void TrainingLog::write_state(const std::string& folder, const Progress& progress) const {
+std::string TrainingLog::state_text(const Progress& progress) const {
   Json state = {{"best_global_step", nullptr},         {"best_metric", nullptr},
                 {"best_model_checkpoint", nullptr},    {"epoch", progress.epoch},
                 {"eval_steps", constants_.eval_steps}, {"global_step", progress.step},
@@ -210,18 +230,21 @@ void TrainingLog::write_state(const std::string& folder, const Progress& progres
   state["train_batch_size"] = constants_.train_batch_size;
   state["trial_name"] = nullptr;
   state["trial_params"] = nullptr;
-  write_file_atomically(folder + "/trainer_state.json", state.dump(2) + "\n");
+  return state.dump(2) + "\n";
 }
 
-void TrainingLog::write_checkpoint(const std::string& folder, const Progress& progress) const {
-  write_state(folder, progress);
-  write_file_atomically(folder + "/" + kLogFile, lines_);
+void TrainingLog::write_state(const std::string& folder, const Progress& progress) const {
+  write_file_atomically(folder + "/" + kStateFile, state_text(progress));
+}
+
+std::map<std::string, std::string> TrainingLog::checkpoint_files(const Progress& progress) const {
+  return {{kStateFile, state_text(progress)}, {kLogFile, lines_}};
 }
 
 void TrainingLog::restore(const std::string& checkpoint) {
-  const std::string path = checkpoint + "/trainer_state.json";
-  const Json state = read_ordered_json_file(model_file(checkpoint, "trainer_state.json"),
-                                            "training log", kMaxTableBytes);
+  const std::string path = checkpoint + "/" + kStateFile;
+  const Json state =
+      read_ordered_json_file(model_file(checkpoint, kStateFile), "training log", kMaxTableBytes);
   if (!state.is_object() || !state.contains("log_history") || !state["log_history"].is_array()) {
     throw UserError(fmt::format("{} has no log_history.", path));
   }
@@ -231,24 +254,25 @@ void TrainingLog::restore(const std::string& checkpoint) {
       throw UserError(
           fmt::format("{}: log_history holds a {}; wanted are objects.", path, json.type_name()));
     }
-    LogEntry entry;
-    for (const auto& [key, value] : json.items()) {
-      // The step is an integer; other programs may also write 0.0 as one.
-      const bool whole = value.is_number_integer() &&
-                         (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
-      if (whole) entry.emplace_back(key, value.get<int64_t>());
-      if (value.is_number() && !whole) entry.emplace_back(key, value.get<double>());
-    }
-    history_.push_back(std::move(entry));
+    history_.push_back(numbers_of(json));
   }
   lines_ = read_text_file(model_file(checkpoint, kLogFile), "training log", kMaxTableBytes);
   write_file_atomically(folder_ + "/" + kLogFile, lines_);
 }
 
+void TrainingLog::restore_results() {
+  const std::string path = folder_ + "/" + kAllResults;
+  if (!is_there(path)) return;
+  const Json results =
+      read_ordered_json_file(model_file(folder_, kAllResults), "results", kMaxTableBytes);
+  if (!results.is_object()) throw UserError(fmt::format("{} is not a JSON object.", path));
+  all_results_ = numbers_of(results);
+}
+
 void TrainingLog::write_results(const std::string& name, const LogEntry& entry) {
   write_file_atomically(folder_ + "/" + name, to_json(entry).dump(4) + "\n");
   append(all_results_, entry);
-  write_file_atomically(folder_ + "/all_results.json", to_json(all_results_).dump(4) + "\n");
+  write_file_atomically(folder_ + "/" + kAllResults, to_json(all_results_).dump(4) + "\n");
 }
 
 void TrainingLog::write_train_results(const Progress& progress, const TrainingResult& result) {
@@ -264,6 +288,10 @@ void TrainingLog::write_eval_results(const Progress& progress, const EvaluationR
   LogEntry entry = {{"epoch", progress.epoch}};
   append(entry, fields_of(progress, result));
   write_results("eval_results.json", entry);
+}
+
+void TrainingLog::write_predict_results(const EvaluationResult& result) {
+  write_results("predict_results.json", fields_of("predict", result));
 }
 
 std::pair<std::vector<double>, std::vector<double>> TrainingLog::curve(

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -52,7 +53,8 @@ struct EvaluationResult {
   double loss = 0.0;
   double seconds = 0.0;
   int64_t num_samples = 0, num_batches = 0;
-  NamedMeans means = {};  // names without "eval_"
+  NamedMeans means = {};   // names without "eval_"
+  bool generated = false;  // means compare generated answers; there is no loss
 };
 
 struct TrainingResult {
@@ -88,16 +90,22 @@ class TrainingLog {
 
   /// Writes trainer_state.json into `folder` (output_dir or a checkpoint).
   void write_state(const std::string& folder, const Progress& progress) const;
-  /// Writes trainer_state.json and the lines so far of trainer_log.jsonl into a checkpoint.
-  void write_checkpoint(const std::string& folder, const Progress& progress) const;
+  /// Returns the content of trainer_state.json and trainer_log.jsonl so far, by file name, for a
+  /// checkpoint.
+  std::map<std::string, std::string> checkpoint_files(const Progress& progress) const;
   /// Moves all later writes into that folder, and writes all of trainer_log.jsonl there. Returns
   /// once all earlier entries are on disk.
   void move_to(const std::string& folder);
-  /// Restores trainer_log.jsonl and the history from write_checkpoint()'s files.
+  /// Restores trainer_log.jsonl and the history from checkpoint_files().
   void restore(const std::string& checkpoint);
+  /// Reads the numbers of the folder's all_results.json, if there is one, so that later results are
+  /// added to them.
+  void restore_results();
   /// Write train_results.json and eval_results.json, and both together in all_results.json.
   void write_train_results(const Progress& progress, const TrainingResult& result);
   void write_eval_results(const Progress& progress, const EvaluationResult& result);
+  /// Writes predict_results.json, and all_results.json with its numbers too.
+  void write_predict_results(const EvaluationResult& result);
 
   const std::string& folder() const { return folder_; }
   std::span<const DrawnMean> drawn() const { return constants_.drawn; }
@@ -108,6 +116,7 @@ class TrainingLog {
   std::pair<std::vector<double>, std::vector<double>> curve(const std::string& key) const;
 
  private:
+  std::string state_text(const Progress& progress) const;
   void append_line(const std::string& line);
   void write_results(const std::string& name, const LogEntry& entry);
 

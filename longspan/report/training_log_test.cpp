@@ -64,6 +64,13 @@ TEST_CASE("training log: what is written is read back whole") {
   const nlohmann::json all = read_json(place / "all_results.json");
   CHECK(all.contains("train_loss"));
   CHECK(all.contains("eval_loss"));
+  // A later run adds to the results.
+  TrainingLog answers(place.path, {});
+  answers.restore_results();
+  answers.write_predict_results({.num_samples = 2, .means = {{"bleu-4", 0.5}}, .generated = true});
+  const nlohmann::json both = read_json(place / "all_results.json");
+  CHECK(both.at("train_loss").get<double>() == loss);
+  CHECK(both.at("predict_bleu-4").get<double>() == 0.5);
 
   const auto [steps, losses] = log.curve("loss");
   CHECK(steps == std::vector<double>{2.0});

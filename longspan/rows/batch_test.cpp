@@ -127,6 +127,13 @@ TEST_CASE("idle row: one token of padding, with the columns and axes of the othe
   CHECK(on_axes.positions_T.sizes() == at::IntArrayRef{3, 1});
   CHECK(values(on_axes.places_T) == std::vector<int64_t>{0});
   CHECK(idle_row(kFirst).columns.empty());
+  CHECK(idle_row(kFirst).pictures == nullptr);
+  pattern.columns[kFeatureColumn] = {at::tensor(std::vector<int64_t>{-1, 0, 1, -1}), -1};
+  pattern.pictures = {{.files = {"a"}, .num_features = 2}};
+  const Batch of_pictures = idle_row(pattern);
+  CHECK(values(of_pictures.columns.at(kFeatureColumn).values) == std::vector<int64_t>{-1});
+  REQUIRE(of_pictures.pictures != nullptr);
+  CHECK(of_pictures.pictures->pictures.empty());
 }
 
 TEST_CASE("attached bytes: every part of a column and of positions is in them") {
@@ -166,6 +173,9 @@ TEST_CASE("collate: positions of several axes; text among them counts on each") 
   CHECK(values(local.positions_T) == std::vector<int64_t>{1, 0, 1, 1, 0, 5, 1, 0, 9});
   CHECK(values(token_keys(local)) == std::vector<int64_t>{(int64_t{1} << 32) + 1,  //
                                                           -(int64_t{1} << 32), 1});
+  // Tokens of a picture, whose positions on an axis are equal, differ in their keys.
+  image.positions_AT = at::zeros({3, 4}, at::kLong);
+  CHECK(values(token_keys(collate({&image}))) == std::vector<int64_t>{0, 1, 2, 3});
   Sample other = kSecond;
   other.positions_AT = at::zeros({2, 2}, at::kLong);
   CHECK_THROWS_AS(collate({&image, &other}), std::logic_error);
@@ -184,6 +194,23 @@ TEST_CASE("joined: pictures and their features follow those of the samples befor
   CHECK(all.pictures.size() == 2);
   CHECK(at::equal(all.columns.at(kFeatureColumn).values,
                   at::tensor(std::vector<int64_t>{-1, 0, 1, -1, -1, -1, 2, -1, -1}, at::kLong)));
+}
+
+TEST_CASE("collate: a row's pictures are listed once, and each document has its own features") {
+  const auto sample = [](const char* file, std::vector<int64_t> features, int64_t num_features) {
+    Sample made{.input_ids = {1, 2, 3, 4}, .labels = {1, 2, 3, 4}};
+    made.columns[kFeatureColumn] = {at::tensor(features, at::kLong), -1};
+    made.pictures = {{.files = {file}, .num_features = num_features, .is_two_way = true}};
+    return made;
+  };
+  const Sample a = sample("a", {-1, 0, 1, -1}, 2), b = sample("b", {-1, 0, 1, 2}, 3);
+  const Batch row = collate({&a, &b, &a});
+  CHECK(row.columns.at(kFeatureColumn)
+            .values.equal(at::tensor(std::vector<int64_t>{-1, 0, 1, -1, -1, 2, 3, 4, -1, 0, 1, -1},
+                                     at::kLong)));
+  CHECK(row.pictures->pictures.size() == 2);
+  const std::vector<TwoWaySpan> expected = {{1, 3}, {5, 8}, {9, 11}};
+  CHECK((row.packing.two_way() == expected));
 }
 
 TEST_CASE("attached bytes: contents and grids of pictures are in them, paths are not") {

@@ -9,6 +9,12 @@
 
 namespace longspan {
 
+/// The place of a picture's record ("file, row 17"), for messages. All places compare equal.
+struct RecordPlace {
+  std::string text;
+  bool operator==(const RecordPlace&) const { return true; }
+};
+
 /// A picture, or the frames of a video, named by files. The pixels are read during the computation
 /// of a row.
 struct Picture {
@@ -25,7 +31,9 @@ struct Picture {
   /// XXH64 of a picture's file, of the checksums of a video's frames, or of a video file's checksum
   /// and the frames' numbers.
   uint64_t checksum = 0;
+  std::vector<uint64_t> file_checksums = {};  // XXH64 of each file of a list of frames
   bool is_two_way = false;  // the picture's tokens in a row see each other (TwoWaySpan)
+  RecordPlace record = {};
   bool operator==(const Picture&) const = default;
 };
 

@@ -7,13 +7,9 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
-#include <map>
-#include <sstream>
-#include <thread>
 
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/state_parts.h"
-#include "longspan/files/atomic_file.h"
 #include "longspan/files/checksum_file.h"
 #include "longspan/files/file_claim.h"
 #include "longspan/files/left_temporary.h"
@@ -22,7 +18,6 @@
 #include "longspan/liveness/agreement.h"
 #include "longspan/liveness/unfinished.h"
 #include "longspan/saving/output_folders.h"
-#include "longspan/saving/sharded_saving.h"
 #include "longspan/settings/output_settings.h"
 
 namespace longspan {
@@ -31,8 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "checkpoint-";
-/// Shards with fewer elements per rank than this are not divided.
-constexpr int64_t kLeastShared = 1024;
 
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -71,60 +64,10 @@ double seconds_since_1970(const fs::path& path) {
       .count();
 }
 
-double now_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 void newest_first(std::vector<FoundCheckpoint>& found) {
   std::ranges::sort(found, [](const auto& a, const auto& b) {
     return std::pair(a.saved_at, a.step) > std::pair(b.saved_at, b.step);
   });
-}
-
-/// Returns a time later than that of every existing checkpoint, so that "newest" is right even if
-/// the clock went back.
-double saving_time(const OutputSettings& config) {
-  double time = now_since_1970();
-  for (const FoundCheckpoint& found : find_checkpoints(config)) {
-    time = std::max(time, found.saved_at + 1e-3);
-  }
-  return time;
-}
-
-/// Waits until the folder is visible: on a network disk, a folder that rank 0 has just made may
-/// appear late.
-bool appears(const std::string& folder) {
-  std::error_code error;
-  for (int i = 0; i < 10; ++i) {
-    if (fs::is_directory(folder, error)) return true;
-    for (const auto& entry : fs::directory_iterator(fs::path(folder).parent_path(), error)) {
-      static_cast<void>(entry);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  return false;
-}
-
-std::string run_name(const StateSource& state) {
-  return fmt::format("{} {} {}", state.parameter, state.begin, state.end);
-}
-
-/// As broken_part, computed by the ranks that see the folder.
-std::string read_back(const Group& world, Notices& notices, const std::string& folder) {
-  std::error_code error;
-  const bool sees_it = fs::is_directory(folder, error);
-  int number = 0, num_readers = 0;
-  const std::vector<bool> sees = gather_answers(world, sees_it);
-  for (int rank = 0; rank < world.size(); ++rank) {
-    if (rank == world.rank()) number = num_readers;
-    if (sees[rank]) ++num_readers;
-  }
-  const std::string mine = sees_it ? broken_file(folder, number, num_readers, ReadFrom::kDisk) : "";
-  notices.wait_for_all();
-  for (const std::string& problem : world.gather_text(mine)) {
-    if (!problem.empty()) return problem;
-  }
-  return "";
 }
 
 /// Removes a checkpoint, unless a run is about to resume from it or it holds foreign files. Such a
@@ -143,18 +86,6 @@ void remove_checkpoint(const std::string& folder, const std::string& name) {
   }
   // The claim is closed by now: a network disk keeps an open file, and with it the folder.
   remove_own_folder(hidden);
-}
-
-/// Removes the checkpoint that a new one has replaced. If it holds foreign files, it stays under a
-/// visible name.
-void remove_replaced(const std::string& folder, const std::string& shown) {
-  if (foreign_entry(folder).empty()) return remove_own_folder(folder);
-  std::error_code error;
-  std::string kept = shown + ".kept";
-  for (int number = 2; fs::exists(fs::symlink_status(kept, error)); ++number) {
-    kept = fmt::format("{}.kept-{}", shown, number);
-  }
-  fs::rename(folder, kept);
 }
 
 }  // namespace
@@ -266,127 +197,37 @@ std::string broken_part(const Group& world, Notices& notices, const std::string&
   return "";
 }
 
-std::string Checkpoints::write_part(const std::string& folder,
-                                    const std::vector<StateSource>& states) const {
-  const std::vector<bool> sees_it = gather_answers(world_, appears(folder));
-  std::string mine;
-  for (const StateSource& state : states) mine += run_name(state) + "\n";
-  int num_writers = 0, my_number = -1;              // among the ranks that see the folder
-  std::map<std::string, std::vector<int>> holders;  // of each shard, as indices of writers
-  const std::vector<std::string> texts = world_.gather_text(mine);
-  for (int rank = 0; rank < world_.size(); ++rank) {
-    std::istringstream lines(texts[rank]);
-    const bool writes = sees_it[rank];
-    for (std::string line; std::getline(lines, line);) {
-      auto& places = holders[line];
-      if (writes) places.push_back(num_writers);
-    }
-    if (!writes) continue;
-    if (rank == world_.rank()) my_number = num_writers;
-    ++num_writers;
-  }
-  std::string name;
-  all_or_none_patiently(world_, notices_, [&] {
-    for (const auto& [run, places] : holders) {
-      if (!places.empty()) continue;
-      throw UserError(fmt::format(
-          "{} cannot be written: no process that holds the optimizer's state of {} sees that "
-          "folder. With states that are divided among processes, output_dir must be on a disk that "
-          "all of them share.",
-          folder, run.substr(0, run.find(' '))));
-    }
-    if (my_number < 0) return;
-    std::vector<StateSource> share;
-    for (const StateSource& state : states) {
-      const auto run = holders.find(run_name(state));
-      const std::vector<int>& places = run->second;
-      const int64_t size = state.end - state.begin, parts = std::ssize(places);
-      const int64_t part = std::ranges::find(places, my_number) - places.begin();
-      if (size < kLeastShared * parts) {
-        // One of the holders, in turn, writes the whole shard.
-        if (std::distance(holders.begin(), run) % parts == part) share.push_back(state);
-      } else {
-        share.push_back(part_of(state, state.begin + size * part / parts,
-                                state.begin + size * (part + 1) / parts));
-      }
-    }
-    name = state_part_name(my_number + 1, num_writers);
-    write_state_part(folder + "/" + name, share);
-  });
-  return name;
-}
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{}", kPrefix, step); }
 
-std::string Checkpoints::save(const std::string& output_dir, int64_t step,
-                              const CheckpointContent& content) {
-  const bool is_main = world_.rank() == 0;
-  const std::string name = fmt::format("{}{}", kPrefix, step);
-  const std::string target = output_dir + "/" + name;
-  const std::string path = fmt::format("{}/.{}.partial", output_dir, name);
-  std::optional<TemporaryFolder> temporary;
-  all_or_none_patiently(world_, notices_, [&] {
-    if (!is_main) return;
-    temporary.emplace(path);
-    if (content.state) {
-      on_disk(path, [&] { fs::create_directory(path + "/" + kStateFolder); });
-    }
-    if (content.sharded == nullptr) saver_.write_model(path, content.parameters);
-    on_disk(path, [&] { content.add_files(path); });
-    if (!content.state) return;
-    TrainingState state = *content.state;
-    state.saved_at = saving_time(config_);
-    write_training_state(path, state);
-  });
-  std::string weights;
-  if (content.sharded) {
-    weights = write_sharded_model(path, saver_.model(), *content.sharded, world_, notices_);
-  }
-  const std::string part = content.state ? write_part(path, content.states) : "";
-  ChecksumTable mine;
-  all_or_none_patiently(world_, notices_, [&] {
-    for (const std::string& name : {weights, part}) {
-      if (!name.empty()) mine[name] = checksum_of_file(path + "/" + name);
-    }
-  });
-  const std::vector<std::string> tables = world_.gather_text(table_text(mine));
-  all_or_none_patiently(world_, notices_, [&] {
-    if (!is_main) return;
-    const UninterruptedScope uninterrupted;
-    on_disk(target, [&] {
-      ChecksumTable table;
-      for (const std::string& text : tables) table.merge(table_from(text));
-      table.merge(checksums_of(path, table));
-      if (content.state) sync_folder(path + "/" + kStateFolder);
-      write_checksum_file(path, table);
-      const std::string replaced = name_for_replaced(output_dir, name);
-      sync_folder(path);
-      put_in_place(path, target, replaced);
-      remove_replaced(replaced, target);
-    });
-  });
-  last_ = target;
-  if (config_.save_total_limit) {
-    // Older checkpoints stay until the new one has been read back.
-    const std::string problem = read_back(world_, notices_, target);
-    all_or_none_patiently(world_, notices_, [&] {
-      if (!problem.empty()) {
-        throw UserError(fmt::format("{} does not read back as it was written: {}. Check the disk.",
-                                    target, problem));
-      }
-      if (is_main) on_disk(output_dir, [&] { remove_old(output_dir, target); });
-    });
-  }
-  return target;
-}
-
-void Checkpoints::remove_old(const std::string& output_dir, const std::string& newest) const {
-  const int64_t limit = config_.save_total_limit.value_or(0);
+void remove_old_checkpoints(const std::string& output_dir, const std::string& newest,
+                            int64_t limit) {
   if (limit == 0) return;
   const UninterruptedScope uninterrupted;
   int64_t kept = 1;
   for (const FoundCheckpoint& found : find_checkpoints(output_dir)) {
-    if (fs::path(found.folder).filename() == fs::path(newest).filename()) continue;
-    if (kept++ >= limit) remove_checkpoint(found.folder, fs::path(found.folder).filename());
+    const std::string name = fs::path(found.folder).filename();
+    if (name != newest && kept++ >= limit) remove_checkpoint(found.folder, name);
   }
+}
+
+SavedCheckpoint Checkpoints::save(const std::string& output_dir, int64_t step,
+                                  const CheckpointContent& content) {
+  CheckpointWrite write({output_dir, step}, content, config_, saver_, world_, notices_,
+                        /*copies=*/nullptr);
+  bool goes_on = true;
+  while (goes_on) {
+    all_or_none_patiently(world_, notices_, write.work());
+    goes_on = write.go_on();
+    if (write.is_placed()) last_ = write.folder();
+  }
+  return {write.folder(), write.num_bytes()};
+}
+
+std::unique_ptr<CheckpointWrite> Checkpoints::begin(const std::string& output_dir, int64_t step,
+                                                    const CheckpointContent& content,
+                                                    HostCopies& copies) const {
+  return std::make_unique<CheckpointWrite>(CheckpointPlace{output_dir, step}, content, config_,
+                                           saver_, world_, notices_, &copies);
 }
 
 }  // namespace longspan

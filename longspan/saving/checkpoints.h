@@ -4,18 +4,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "longspan/comm/group.h"
 #include "longspan/liveness/notices.h"
-#include "longspan/optim/sharded_parameters.h"
-#include "longspan/optim/state_shard.h"
-#include "longspan/parameters/named_tensor.h"
+#include "longspan/memory/host_copies.h"
+#include "longspan/saving/checkpoint_write.h"
 #include "longspan/saving/saving.h"
-#include "longspan/saving/training_state.h"
 #include "longspan/settings/output_settings.h"
 
 namespace longspan {
@@ -53,16 +51,17 @@ void remove_leftovers(const std::string& output_dir);
 /// rank does not see the checkpoint.
 std::string broken_part(const Group& world, Notices& notices, const std::string& folder);
 
-struct CheckpointContent {
-  const std::vector<NamedTensor>& parameters;
-  /// This rank's part of the optimizer's state. Ranks that hold the same shards divide the writing.
-  std::vector<StateSource> states;
-  /// Source of the parameters if no rank holds all of them: every rank then writes its part.
-  ShardedParameters* sharded = nullptr;
-  /// Written by rank 0; other ranks' values are ignored. nullopt: only the model is saved.
-  std::optional<TrainingState> state;
-  /// Writes further files into the folder, on rank 0.
-  std::function<void(const std::string& folder)> add_files;
+/// Returns "checkpoint-<step>".
+std::string checkpoint_name(int64_t step);
+
+/// Removes the oldest checkpoints in output_dir beyond the limit, except `newest` (a name). 0: no
+/// limit.
+void remove_old_checkpoints(const std::string& output_dir, const std::string& newest,
+                            int64_t limit);
+
+struct SavedCheckpoint {
+  std::string folder;
+  int64_t num_bytes = 0;  // CheckpointWrite::num_bytes()
 };
 
 class Checkpoints {
@@ -73,11 +72,17 @@ class Checkpoints {
               const ModelSaver& saver, std::string last)
       : config_(config), world_(world), notices_(notices), saver_(saver), last_(std::move(last)) {}
 
-  /// Saves <output_dir>/checkpoint-<step> and returns the folder. The checkpoint is written under a
-  /// temporary name, synced, checksummed and renamed. With save_total_limit the checkpoint is then
-  /// read back, and the oldest checkpoints beyond the limit are removed. `output_dir`: the
-  /// configuration's, or its fallback_folder. Collective; throws as all_or_none.
-  std::string save(const std::string& output_dir, int64_t step, const CheckpointContent& content);
+  /// Saves <output_dir>/checkpoint-<step>, as CheckpointWrite describes, with `output_dir` the
+  /// configuration's or its fallback_folder. Collective; throws as all_or_none.
+  SavedCheckpoint save(const std::string& output_dir, int64_t step,
+                       const CheckpointContent& content);
+  /// Returns the writing of the same checkpoint from copies, before its first work. Collective;
+  /// throws as all_or_none.
+  std::unique_ptr<CheckpointWrite> begin(const std::string& output_dir, int64_t step,
+                                         const CheckpointContent& content,
+                                         HostCopies& copies) const;
+  /// Called once the checkpoint of begin() is complete.
+  void has_saved(const std::string& folder) { last_ = folder; }
 
   /// Returns the checkpoint that the run saved last, or resumed from; empty if there is no
   /// checkpoint.
@@ -88,11 +93,6 @@ class Checkpoints {
   }
 
  private:
-  /// Writes this rank's part of the state. Returns the part's name in the folder; empty if this
-  /// rank has no part. Collective.
-  std::string write_part(const std::string& folder, const std::vector<StateSource>& states) const;
-  void remove_old(const std::string& output_dir, const std::string& newest) const;
-
   const OutputSettings& config_;
   const Group& world_;
   Notices& notices_;

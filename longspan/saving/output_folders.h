@@ -11,6 +11,9 @@ namespace longspan {
 /// Folder in output_dir in which the final model is written before its files are moved.
 constexpr const char* kUnfinishedModel = ".model.partial";
 
+/// File of the generated answers (do_predict), as in LLaMA-Factory.
+constexpr const char* kAnswersFile = "generated_predictions.jsonl";
+
 /// Returns the first 8 hex digits of a hash of the absolute path without links. Runs that share a
 /// folder recognize their own files by this hash.
 std::string hash_of_path(const std::string& folder);

@@ -122,6 +122,9 @@ void try_folder(const std::string& key, const std::string& folder) {
 void try_output_dirs(const OutputSettings& config, const std::vector<SourceFolder>& sources) {
   try_folder("output_dir", config.output_dir);
   try_tensorboard_folder(config);
+  if (!config.metrics_file.empty()) {
+    try_folder("The folder of metrics_file", fs::absolute(config.metrics_file).parent_path());
+  }
   const std::string& fallback = config.fallback_output_dir;
   if (fallback.empty()) return;
   std::error_code error;
@@ -171,6 +174,10 @@ DiskFacts disk_facts(const OutputSettings& config, const UpdateRule& rule, const
       state_bytes += rule.saved_bytes({parameter.spec, saved_bytes, /*trained=*/true});
     }
     if (!model.lora || parameter.trained) facts.saved_elements += size;
+    // A tied head is saved twice with an adapter (save_adapter).
+    const ParameterRole role = parameter.spec.role;
+    const bool is_tied = role == ParameterRole::kEmbedding && model.config.spec.is_head(role);
+    if (model.lora && parameter.trained && is_tied) facts.saved_elements += size;
   }
   facts.state_bytes =
       static_cast<double>(state_bytes) / std::max(1.0, static_cast<double>(facts.num_trained));

@@ -14,6 +14,8 @@
 #include "longspan/config/config.h"
 #include "longspan/data/dataset_info.h"
 #include "longspan/files/written_names.h"
+#include "longspan/input/numbers.h"
+#include "longspan/models/grouped_format.h"
 #include "longspan/registers/stage.h"
 #include "longspan/settings/choices.h"
 #include "longspan/text/tokenizer.h"
@@ -102,6 +104,12 @@ class Listing {
     std::error_code error;
     if (fs::exists(path, error)) add(role, decides, path);
   }
+  /// Adds the files beside config.json that say how the weights are quantized.
+  void add_quantization(FileRole role, bool decides, const fs::path& folder) {
+    for (const GroupedFormat* format : grouped_formats()) {
+      add_where_there(role, decides, folder / format->own_file);
+    }
+  }
   void add_weights(FileRole role, bool decides, const std::string& folder) {
     const WeightFiles weights = weight_files(folder);
     if (!weights.single.empty()) return add(role, decides, weights.single);
@@ -168,16 +176,20 @@ uint64_t number_from_hex(const std::string& digits) {
 
 std::string_view name_of(FileRole role) { return facts_of(role).name; }
 
+bool base_weights_decide(const MethodSettings& method, const PreferenceSettings& preferences) {
+  return finetuning_type_of(method) != FinetuningType::kFull ||
+         (stage_of(method).has_reference(preferences) && preferences.ref_model.empty());
+}
+
 RunContents files_of_run(const ContentSettings& settings) {
   Listing files;
   const fs::path model = settings.model.model_name_or_path;
   const bool reference_of_its_own = !settings.preferences.ref_model.empty();
   files.add(FileRole::kModelConfig, false, model / "config.json");
-  files.add_weights(
-      FileRole::kModelWeights,
-      finetuning_type_of(settings.method) != FinetuningType::kFull ||
-          (stage_of(settings.method).has_reference(settings.preferences) && !reference_of_its_own),
-      settings.model.model_name_or_path);
+  files.add_quantization(FileRole::kModelConfig, false, model);
+  files.add_weights(FileRole::kModelWeights,
+                    base_weights_decide(settings.method, settings.preferences),
+                    settings.model.model_name_or_path);
   for (const char* name : Tokenizer::kFiles) {
     files.add_where_there(FileRole::kTokenizer, true, model / name);
   }
@@ -191,6 +203,7 @@ RunContents files_of_run(const ContentSettings& settings) {
   if (stage_of(settings.method).has_reference(settings.preferences) && reference_of_its_own) {
     files.add(FileRole::kReference, false,
               fs::path(settings.preferences.ref_model) / "config.json");
+    files.add_quantization(FileRole::kReference, true, settings.preferences.ref_model);
     files.add_weights(FileRole::kReference, true, settings.preferences.ref_model);
     for (const std::string& folder : split_names(settings.preferences.ref_model_adapters)) {
       files.add_adapter(FileRole::kReference, true, folder);
@@ -261,10 +274,10 @@ RunContents contents_from(const Json& json) {
                         .name = file.at("name"),
                         .path = file.at("path"),
                         .decides = file.at("decides"),
-                        .stamp = {.size = file.at("size"),
-                                  .mtime_ns = file.at("mtime_ns"),
-                                  .ctime_ns = file.at("ctime_ns"),
-                                  .inode = file.at("inode")},
+                        .stamp = {.size = whole_number(file.at("size"), "size"),
+                                  .mtime_ns = whole_number(file.at("mtime_ns"), "mtime_ns"),
+                                  .ctime_ns = whole_number(file.at("ctime_ns"), "ctime_ns"),
+                                  .inode = unsigned_number(file.at("inode"), "inode")},
                         .digest = file.contains("xxh64")
                                       ? std::optional(number_from_hex(file.at("xxh64")))
                                       : std::nullopt});

@@ -49,11 +49,15 @@ struct RunFile {
 };
 using RunContents = std::vector<RunFile>;
 
-/// Lists the files without stamps and digests: weights and config.json of the model, the
-/// tokenizer's files with the chat template, adapters, the reference model, data sets of training
-/// and evaluation. `decides` is false for config.json, most of which has no effect on a resumed
-/// run. `decides` is also false for the weights of a fully trained model, since a checkpoint
-/// contains the weights, unless the model is also the reference. Throws UserError.
+/// True if what the run computes depends on the weights of model_name_or_path, also after a resume.
+bool base_weights_decide(const MethodSettings& method, const PreferenceSettings& preferences);
+
+/// Lists the files without stamps and digests: weights, config.json and quantization of the model,
+/// the tokenizer's files with the chat template, adapters, the reference model, data sets of
+/// training and evaluation. `decides` is false for config.json, most of which has no effect on a
+/// resumed run (RunIdentity::stored_numbers has what it says of the weights). `decides` is also
+/// false for the weights of a fully trained model, since a checkpoint contains the weights, unless
+/// the model is also the reference. Throws UserError.
 RunContents files_of_run(const ContentSettings& settings);
 
 /// A file whose contents have changed.

@@ -118,6 +118,18 @@ TEST_CASE("run contents: a reference model decides, and so does a base that is o
             "reference model: config.json\nreference model: model.safetensors!\n"));
 }
 
+TEST_CASE("run contents: keys of quantization beside config.json") {
+  Place place;
+  place.config.data.eval_dataset.clear();
+  place.folder.write("base/quantize_config.json", "{}");
+  place.folder.write("reference/quant_config.json", "{}");
+  place.config.preferences.ref_model = place.folder / "reference";
+  place.config.preferences.use_asft_loss = true;
+  const std::string files = listed(files_of_run(content_settings(place.config)));
+  CHECK(has(files, "model configuration: quantize_config.json\n"));
+  CHECK(has(files, "reference model: quant_config.json!\n"));
+}
+
 TEST_CASE("run contents: the files that an index names") {
   Place place;
   place.config.model.model_name_or_path = place.folder / "sharded";

@@ -16,7 +16,8 @@ constexpr const char* kBeginAnew =
     "To begin anew, set overwrite_output_dir: true or choose another output_dir.";
 
 bool have_same_rows(const RunIdentity& then, const RunIdentity& now) {
-  return then.rows == now.rows && then.num_rows == now.num_rows;
+  return then.rows == now.rows && then.num_rows == now.num_rows &&
+         !then.rows.starts_with(kStreamedRows) && !then.rows.starts_with(kTextsOfRows);
 }
 
 std::string source_of(const RunIdentity& run) {
@@ -24,9 +25,12 @@ std::string source_of(const RunIdentity& run) {
 }
 
 /// Returns "template was qwen, and is chatml", ... for settings that may change; empty if none has.
-std::string other_changes(const RunIdentity& then, const RunIdentity& now) {
+/// Of streamed rows, the keys that make them are known.
+std::string other_changes(const RunIdentity& then, const RunIdentity& now, bool of_rows = false) {
+  const bool streams = then.rows.starts_with(kStreamedRows);
   std::vector<std::string> texts;
   for (const ChangedSetting& one : changed_settings(then.settings, now.settings)) {
+    if (of_rows && streams && !makes_streamed_rows(one.key)) continue;
     texts.push_back(fmt::format("{} was {}, and is {}", one.key, one.then, one.now));
   }
   return texts.empty() ? "" : fmt::format(" Of the keys {}.", fmt::join(texts, "; "));
@@ -58,7 +62,7 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
         fmt::format("{} cannot go on: {} ({}) is not what it was when the run began: it {}. {} Put "
                     "back what was there.{} {}",
                     checkpoint, file.path, name_of(file.role), file.how, file.consequence,
-                    file.makes_rows ? other_changes(then, now) : "", kBeginAnew));
+                    file.makes_rows ? other_changes(then, now, /*of_rows=*/true) : "", kBeginAnew));
   }
   require(
       "the fingerprint of the trained parameters", then.trained, now.trained,
@@ -66,6 +70,10 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
   if (!then.rope_scaling.empty()) {
     require("rope_scaling", then.rope_scaling, now.rope_scaling,
             "Set rope_scaling and cutoff_len, which decides the factor, back.");
+  }
+  if (!then.stored_numbers.empty() && !now.stored_numbers.empty()) {
+    require("the format of the weights in model_name_or_path", then.stored_numbers,
+            now.stored_numbers, "Put back what its quantization_config was.");
   }
   require("the number of training rows", then.num_rows, now.num_rows,
           "Set dataset, val_size, max_samples and cutoff_len back." + other_changes(then, now));
@@ -77,7 +85,7 @@ void require_same_run(const std::string& checkpoint, const RunIdentity& then,
           : "";
   require("the fingerprint of the training rows", then.rows, now.rows,
           std::string("Set dataset, template, cutoff_len and what else makes the rows back.") +
-              no_time + other_changes(then, now));
+              no_time + other_changes(then, now, /*of_rows=*/true));
   require("seed", then.seed, now.seed, "Set it back.");
   require("disable_shuffling", !then.shuffled, !now.shuffled, "Set it back.");
   require(

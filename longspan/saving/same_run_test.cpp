@@ -104,6 +104,18 @@ TEST_CASE("same run: data and tokenizers that make the same rows are named") {
   for (const std::string& line : lines) CHECK(line.ends_with(" The rows are the same."));
 }
 
+TEST_CASE("same run: with a fingerprint of texts, the files that encode them decide") {
+  RunIdentity then = some_run();
+  then.rows = std::string(kTextsOfRows) + "1";
+  then.contents.push_back(file_of(FileRole::kTokenizer, "tokenizer_config.json", 4));
+  RunIdentity now = then;
+  CHECK_NOTHROW(require_same_run("c", then, now, 8));
+  now.contents[3].digest = 1;
+  CHECK_THROWS_WITH_AS(require_same_run("c", then, now, 8),
+                       doctest::Contains("tokenizer_config.json (tokenizer) is not what it was"),
+                       UserError);
+}
+
 TEST_CASE("same run: what could not be read is named, not refused") {
   RunIdentity then = some_run(), now = some_run();
   then.contents[0].digest = std::nullopt;
@@ -138,6 +150,19 @@ TEST_CASE("same run: keys that must not change, and those that are named") {
                    now.settings[0].second = "1e-05";
                  }),
                  "Of the keys learning_rate was 5e-05, and is 1e-05."));
+}
+
+TEST_CASE("same run: other streamed rows, with the keys that make them") {
+  RunIdentity then = some_run();
+  then.rows = std::string(kStreamedRows) + "1";
+  then.settings = {{"learning_rate", "1"}, {"cutoff_len", "64"}, {"on_bad_row", "stop"}};
+  RunIdentity now = then;
+  for (auto& [key, value] : now.settings) value = key == "on_bad_row" ? "skip" : "32";
+  CHECK_NOTHROW(require_same_run("c", then, now, 8));
+  now.rows = std::string(kStreamedRows) + "2";
+  CHECK_THROWS_WITH_AS(require_same_run("c", then, now, 8),
+                       doctest::Contains("Of the keys cutoff_len was 64, and is 32. To begin"),
+                       UserError);
 }
 
 TEST_CASE("same run: a checkpoint of an earlier version goes on, and a line says what it lacks") {

@@ -20,6 +20,7 @@
 #include "longspan/report/curves.h"
 #include "longspan/saving/checkpoints.h"
 #include "longspan/saving/output_folders.h"
+#include "longspan/saving/pissa_folders.h"
 #include "longspan/saving/resume.h"
 #include "longspan/saving/sharded_saving.h"
 #include "longspan/settings/choices.h"
@@ -34,7 +35,7 @@ const std::set<std::string>& reports() {
   static const std::set<std::string> names = [] {
     std::set<std::string> all = pictures_of_runs();
     all.insert({"trainer_state.json", "trainer_log.jsonl", "train_results.json",
-                "eval_results.json", "all_results.json"});
+                "eval_results.json", "predict_results.json", "all_results.json", kAnswersFile});
     return all;
   }();
   return names;
@@ -176,37 +177,48 @@ void remove_reports(const std::string& output_dir, bool goes_on) {
   });
 }
 
-ModelSaver::ModelSaver(SavedModel model) : model_(std::move(model)) {}
+ModelSaver::ModelSaver(SavedModel model)
+    : model_(std::make_shared<const SavedModel>(std::move(model))) {}
 
 void ModelSaver::write_model(const std::string& folder,
                              const std::vector<NamedTensor>& parameters) const {
   on_disk(folder, [&] {
     std::vector<NamedTensor> own;
     for (const NamedTensor& parameter : parameters) {
-      const ParameterRole role = model_.specs.of(parameter.name).role;
-      if (model_.lora ? is_lora(role) : !is_value_head(role)) own.push_back(parameter);
+      const ParameterRole role = model_->specs.of(parameter.name).role;
+      if (model_->lora ? is_of_adapter(*model_, parameter.name) : !is_value_head(role)) {
+        own.push_back(parameter);
+      }
     }
-    if (model_.lora) {
-      save_adapter(folder, model_.config, *model_.lora, own, model_.dtype, model_.source_folder);
-      save_positions(folder, model_.config, model_.source_folder);
+    if (model_->lora) {
+      save_adapter(folder, model_->config, {*model_->lora, own}, model_->dtype,
+                   model_->source_folder, model_->pissa ? model_->pissa->name : "");
+      save_positions(folder, model_->config, model_->source_folder);
     } else {
-      save_model_folder(folder, model_.config, own, model_.dtype, model_.source_folder);
+      save_model_folder(folder, model_->config, own, model_->dtype, model_->source_folder);
     }
-    save_value_head(folder, value_head_among(parameters, model_.specs));
-    if (model_.chat) write_chat(folder, *model_.chat);
+    save_value_head(folder, value_head_among(parameters, model_->specs));
+    write_added_tokens(folder, model_->added);
+    if (model_->chat) write_chat(folder, *model_->chat);
   });
 }
 
 bool ModelSaver::saves_exactly(const NamedTensor& parameter) const {
   // A value head is always saved in fp32.
-  return parameter.tensor.scalar_type() == model_.dtype ||
-         is_value_head(model_.specs.of(parameter.name).role);
+  return parameter.tensor.scalar_type() == model_->dtype ||
+         is_value_head(model_->specs.of(parameter.name).role);
 }
 
 void ModelSaver::save_final(const std::string& output_dir,
                             const std::vector<NamedTensor>& parameters) const {
   const TemporaryFolder temporary(final_temporary(output_dir));
   write_model(temporary.path(), parameters);
+  std::vector<NamedTensor> adapter;
+  for (const NamedTensor& parameter : parameters) {
+    if (is_lora(model_->specs.of(parameter.name).role)) adapter.push_back(parameter);
+  }
+  // Before the model's files, which show that the run is complete.
+  save_converted(output_dir, *model_, adapter);
   on_disk(temporary.path(), [&] { write_file_list(temporary.path()); });
   move_final(output_dir);
 }
@@ -217,9 +229,12 @@ void ModelSaver::save_final_together(const std::string& output_dir, ShardedParam
   all_or_none_patiently(world, notices, [&] {
     if (world.rank() == 0) temporary.emplace(final_temporary(output_dir));
   });
-  write_sharded_model(final_temporary(output_dir), model_, parameters, world, notices);
+  write_sharded_model(final_temporary(output_dir), *model_, parameters, world, notices);
+  const std::vector<NamedTensor> adapter =
+      model_->pissa ? gathered_adapter(*model_, parameters, world) : std::vector<NamedTensor>();
   all_or_none_patiently(world, notices, [&] {
     if (world.rank() != 0) return;
+    save_converted(output_dir, *model_, adapter);
     on_disk(temporary->path(), [&] { write_file_list(temporary->path()); });
     move_final(output_dir);
   });

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "longspan/settings/preference_settings.h"
 #include "longspan/spec/held_parameter.h"
 #include "longspan/spec/lora_spec.h"
+#include "longspan/text/added_tokens.h"
 #include "longspan/text/saved_chat.h"
 
 namespace longspan {
@@ -50,6 +52,13 @@ void finish_saved_model(const std::string& output_dir);
 /// keeps the log if `goes_on` (the new run resumes the earlier one). Throws UserError.
 void remove_reports(const std::string& output_dir, bool goes_on);
 
+/// An adapter whose start is a part of the weights.
+struct Pissa {
+  std::string name;  // in adapter_config.json
+  /// The adapter before training, for plain LoRA beside the adapter; empty: no conversion.
+  std::vector<NamedTensor> first_adapter;
+};
+
 /// Description of a saved model.
 struct SavedModel {
   ModelConfig config;
@@ -59,9 +68,11 @@ struct SavedModel {
   std::optional<SavedChat> chat;   // nullopt: chat settings of source_folder
   ParameterTable specs;            // of all parameters
   std::vector<HeldParameter> all;  // all parameters in order, with their dtypes in memory
+  std::optional<Pissa> pissa = {};
+  AddedTokens added = {};  // of the tokenizer, beside those of source_folder
 };
 
-/// Saves a model, from one process unless said otherwise.
+/// Saves a model, from one process unless said otherwise. Copies share the description.
 class ModelSaver {
  public:
   explicit ModelSaver(SavedModel model);
@@ -74,12 +85,12 @@ class ModelSaver {
   /// As save_final(), for a model that no rank holds completely. Collective.
   void save_final_together(const std::string& output_dir, ShardedParameters& parameters,
                            const Group& world, Notices& notices) const;
-  const SavedModel& model() const { return model_; }
+  const SavedModel& model() const { return *model_; }
   /// True if the file holds this parameter's values exactly.
   bool saves_exactly(const NamedTensor& parameter) const;
 
  private:
-  SavedModel model_;
+  std::shared_ptr<const SavedModel> model_;
 };
 
 /// Runs a file-system action and converts system errors to UserError.

@@ -64,6 +64,7 @@ Json json_of(const RunIdentity& identity) {
           {"shuffled", identity.shuffled},
           {"moment", identity.template_time},
           {"rope_scaling", identity.rope_scaling},
+          {"stored_numbers", identity.stored_numbers},
           {"settings", json_of(identity.settings)},
           {"contents", json_of_contents(identity.contents)}};
 }
@@ -79,6 +80,7 @@ RunIdentity identity_from(const Json& json) {
           .shuffled = json.at("shuffled"),
           .template_time = time_in(json),
           .rope_scaling = json.value("rope_scaling", ""),
+          .stored_numbers = json.value("stored_numbers", ""),
           .settings = settings_from(json.value("settings", Json::object())),
           .contents = contents_from(json.value("contents", Json::array()))};
 }
@@ -105,18 +107,18 @@ Progress progress_from(const Json& json) {
 Json json_of(const EvaluationResult& result) {
   Json means = Json::array();
   for (const auto& [name, mean] : result.means) means.push_back({name, json_of(mean)});
-  return {{"loss", json_of(result.loss)},
-          {"seconds", result.seconds},
-          {"num_samples", result.num_samples},
-          {"num_batches", result.num_batches},
-          {"means", means}};
+  return {{"loss", json_of(result.loss)},      {"seconds", result.seconds},
+          {"num_samples", result.num_samples}, {"num_batches", result.num_batches},
+          {"generated", result.generated},     {"means", means}};
 }
 
 EvaluationResult evaluation_from(const Json& json) {
   EvaluationResult result{.loss = number_from(json.at("loss")),
                           .seconds = json.at("seconds"),
                           .num_samples = count_from(json, "num_samples"),
-                          .num_batches = count_from(json, "num_batches")};
+                          .num_batches = count_from(json, "num_batches"),
+                          .means = {},
+                          .generated = json.value("generated", false)};
   for (const Json& mean : json.at("means")) {
     result.means.emplace_back(mean.at(0), number_from(mean.at(1)));
   }

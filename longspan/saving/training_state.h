@@ -14,6 +14,13 @@
 
 namespace longspan {
 
+/// Begins the fingerprint of rows that are read during training: of their keys, not of their
+/// tokens.
+inline constexpr const char* kStreamedRows = "streamed ";
+/// Begins the fingerprint of rows that were not all encoded yet: of their texts, and of the keys
+/// that encode them.
+inline constexpr const char* kTextsOfRows = "texts ";
+
 /// The properties that determine the rows of each step, and the parameters that are trained on
 /// these rows. A run resumes only if these properties are unchanged, except for settings that may
 /// change and files whose changes do not make another run (RunFile::decides,
@@ -32,6 +39,8 @@ struct RunIdentity {
   std::string template_time;
   // "none", or how rotary positions are stretched; empty: unknown.
   std::string rope_scaling;
+  // How model_name_or_path stores its weights, if these decide; empty: they do not, or unknown.
+  std::string stored_numbers = {};
   // The run's keys and the files that it depends on. Empty: unknown.
   Settings settings;
   RunContents contents;

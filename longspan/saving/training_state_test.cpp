@@ -37,6 +37,7 @@ TrainingState some_state() {
                     .shuffled = true,
                     .template_time = "2026-11-26T00:05:09.000007",
                     .rope_scaling = "none",
+                    .stored_numbers = "GPTQ, zeros plus 1",
                     .settings = {{"learning_rate", "5e-05"}, {"lora_alpha", "16"}},
                     .contents = {state_file(FileRole::kModelWeights, "model.safetensors", 7),
                                  state_file(FileRole::kTrainingData, "rows.json", 8),
@@ -168,15 +169,23 @@ TEST_CASE("training state: a run that would see other rows is refused, with the 
       doctest::Contains("rope_scaling was none, and is yarn with factor 2 (512 positions) now. Set "
                         "rope_scaling and cutoff_len"),
       UserError);
+  now = then;
+  now.stored_numbers = "GPTQ, zeros plus 0";
+  CHECK_THROWS_WITH_AS(require_same_run("c", then, now, 8),
+                       doctest::Contains("was GPTQ, zeros plus 1, and is GPTQ, zeros plus 0 now. "
+                                         "Put back what its quantization_config was."),
+                       UserError);
 }
 
-TEST_CASE("training state: a checkpoint that does not say its rope_scaling is gone on from") {
+TEST_CASE(
+    "training state: a checkpoint that does not say its rope_scaling or format is gone on from") {
   const testing::TemporaryFolder place;
   const TrainingState state = some_state();
   write_training_state(place.path, state);
   std::ifstream file(place / "training_state.json");
   auto json = nlohmann::ordered_json::parse(file);
   CHECK(json.at("run").erase("rope_scaling") == 1);
+  CHECK(json.at("run").erase("stored_numbers") == 1);
   place.write("training_state.json", json.dump());
   const TrainingState read = read_training_state(place.path);
   CHECK_NOTHROW(require_same_run("c", read.identity, state.identity, 8));

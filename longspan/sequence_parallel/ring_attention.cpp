@@ -12,8 +12,10 @@
 #include "longspan/attention/leaf_attention.h"
 #include "longspan/attention/merge.h"
 #include "longspan/attention/sinks.h"
+#include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/linear.h"
 #include "longspan/plan/attention_volume.h"
+#include "longspan/plan/ring_parts.h"
 #include "longspan/sequence_parallel/fetched_attention.h"
 #include "longspan/sequence_parallel/seeing_queries.h"
 
@@ -31,6 +33,49 @@ struct RingParts {
   const BlockKernel& kernel;
 };
 
+/// The heads of a rank in the parts that travel. Each part has some kv heads, and their query
+/// heads. Latents are one part.
+class HeadParts {
+ public:
+  HeadParts(const Rings::Tensors& own, bool latents)
+      : num_kv_heads_(latents ? 1 : own[0].size(1)),
+        num_parts_(latents ? 1 : num_ring_parts(num_kv_heads_, own[0].is_cuda())) {}
+
+  size_t size() const { return static_cast<size_t>(num_parts_); }
+
+  /// Returns the part's heads of a tensor that has its heads in dimension `dim`.
+  at::Tensor of(const at::Tensor& x, size_t part, int64_t dim = 1) const {
+    if (num_parts_ == 1) return x;
+    const int64_t heads_of_kv = x.size(dim) / num_kv_heads_;
+    const int64_t begin = begin_of(part), end = begin_of(part + 1);
+    return x.narrow(dim, begin * heads_of_kv, (end - begin) * heads_of_kv);
+  }
+  Rings::Parts split(const Rings::Tensors& whole) const {
+    Rings::Parts parts(size());
+    for (size_t part = 0; part < size(); ++part) {
+      for (const at::Tensor& x : whole) parts[part].push_back(of(x, part));
+    }
+    return parts;
+  }
+  Rings::Tensors joined(Rings::Parts parts) const {
+    if (num_parts_ == 1) return std::move(parts[0]);
+    Rings::Tensors whole;
+    for (size_t i = 0; i < parts[0].size(); ++i) {
+      Rings::Tensors of_all;
+      for (Rings::Tensors& part : parts) of_all.push_back(std::move(part[i]));
+      whole.push_back(at::cat(of_all, 1));
+    }
+    return whole;
+  }
+
+ private:
+  int64_t begin_of(size_t part) const {
+    return num_kv_heads_ * static_cast<int64_t>(part) / num_parts_;
+  }
+
+  int64_t num_kv_heads_, num_parts_;
+};
+
 struct RingState : torch::CustomClassHolder, RingParts {
   /// `latents`: null if keys and values travel.
   RingState(const RingParts& parts, const AttentionSpec& spec, Packing packing,
@@ -44,10 +89,28 @@ struct RingState : torch::CustomClassHolder, RingParts {
   std::shared_ptr<const LatentKeys> latents;
   std::optional<FetchedAttention> fetched;  // only in a sliding window
   AttentionCheckpoint checkpoint;           // for the forward alone
+  std::vector<Pending> first_hop;           // of the backward, started by a recomputation
 
-  std::vector<Block> blocks(int owner) const {
-    return blocks_of(layout, packing, rings.rank(), owner, rings.size(), /*window=*/std::nullopt);
-  }
+  /// The blocks of one step, which all parts of the step share.
+  class StepBlocks {
+   public:
+    explicit StepBlocks(const RingState& state) : state_(state) {}
+    const std::vector<Block>& with(int owner) {
+      if (owner != owner_) {
+        blocks_ = blocks_of(state_.layout, state_.packing, state_.rings.rank(), owner,
+                            state_.rings.size(), /*window=*/std::nullopt);
+        owner_ = owner;
+      }
+      return blocks_;
+    }
+
+   private:
+    const RingState& state_;
+    int owner_ = -1;
+    std::vector<Block> blocks_;
+  };
+
+  HeadParts parts_of(const Rings::Tensors& own) const { return {own, latents != nullptr}; }
 
   /// Returns the keys and values of the travelling tensors, expanding latents.
   LatentKeys::Heads heads_of(const Rings::Tensors& travelling) const {
@@ -65,56 +128,83 @@ struct RingState : torch::CustomClassHolder, RingParts {
 
   AttentionResult forward(const at::Tensor& q_TNH, const Rings::Tensors& own) const {
     if (fetched) return fetched->forward(q_TNH, own[0], own[1]);
+    const HeadParts heads = parts_of(own);
+    StepBlocks blocks(*this);
     AttentionResult total;
-    rings.forward(own, [&](const Rings::Tensors& travelling, int owner) {
-      if (!total.out_TNH.defined()) {  // our own keys
-        const LatentKeys::Heads kv = heads_of(travelling);
-        total = kernel.forward(q_TNH, kv.k_SMH, kv.v_SMH, spec, blocks(owner));
-        total.out_TNH = total.out_TNH.to(total.lse_NT.scalar_type());
+    const auto keep = [&](const AttentionResult& result, size_t part) {
+      const at::ScalarType wide = result.lse_NT.scalar_type();
+      if (heads.size() == 1) {
+        total = {result.out_TNH.to(wide), result.lse_NT};
         return;
       }
-      const SeeingQueries seeing(blocks(owner));
+      if (!total.out_TNH.defined()) {
+        const int64_t T = q_TNH.size(0), N = q_TNH.size(1), V = result.out_TNH.size(2);
+        total = {at::empty({T, N, V}, result.lse_NT.options()),
+                 at::empty({N, T}, result.lse_NT.options())};
+      }
+      heads.of(total.out_TNH, part).copy_(result.out_TNH);
+      heads.of(total.lse_NT, part, 0).copy_(result.lse_NT);
+    };
+    rings.forward(heads.split(own), [&](const Rings::Tensors& travelling, int owner, size_t part) {
+      const at::Tensor q_part = heads.of(q_TNH, part);
+      if (owner == rings.rank()) {
+        const LatentKeys::Heads kv = heads_of(travelling);
+        keep(kernel.forward(q_part, kv.k_SMH, kv.v_SMH, spec, blocks.with(owner)), part);
+        return;
+      }
+      const SeeingQueries seeing(blocks.with(owner));
       if (seeing.blocks.empty()) return;
       const LatentKeys::Heads kv = heads_of(travelling);
-      AttentionResult seen{seeing.of(total.out_TNH), seeing.of_lse(total.lse_NT)};
-      merge_(seen, kernel.forward(seeing.of(q_TNH), kv.k_SMH, kv.v_SMH, spec, seeing.blocks));
+      AttentionResult seen{seeing.of(heads.of(total.out_TNH, part)),
+                           seeing.of_lse(heads.of(total.lse_NT, part, 0))};
+      merge_(seen, kernel.forward(seeing.of(q_part), kv.k_SMH, kv.v_SMH, spec, seeing.blocks));
     });
     return {total.out_TNH.to(q_TNH.scalar_type()), total.lse_NT};
+  }
+
+  /// Starts the first hop of backward().
+  void start_backward(const Rings::Tensors& own) {
+    for (Pending& part : first_hop) part.wait_all();  // a recomputation that no backward followed
+    first_hop = rings.start_backward(parts_of(own).split(own));
   }
 
   /// Returns dq, and the gradients of our own tensors.
   std::pair<at::Tensor, Rings::Tensors> backward(const at::Tensor& dout_TNH,
                                                  const at::Tensor& q_TNH, const Rings::Tensors& own,
                                                  const at::Tensor& out_TNH,
-                                                 const at::Tensor& lse_NT) const {
+                                                 const at::Tensor& lse_NT,
+                                                 std::vector<Pending> arriving) const {
     if (fetched) {
       const AttentionGradients all =
           fetched->backward({dout_TNH, q_TNH, own[0], own[1], out_TNH, lse_NT});
       return {all.dq_TNH, {all.dk_SMH, all.dv_SMH}};
     }
-    const auto inputs_with = [&](const LatentKeys::Heads& kv) -> AttentionGradientInputs {
-      return {dout_TNH, q_TNH, kv.k_SMH, kv.v_SMH, out_TNH, lse_NT};
-    };
+    const HeadParts heads = parts_of(own);
+    StepBlocks blocks(*this);
     at::Tensor dq_TNH;
     // Each step adds to the gradients of the parameters that expand latents.
     PreciseSums sums(latents ? latents->parameters() : std::vector<at::Tensor>{}, rings.size());
-    Rings::Tensors down =
-        rings.backward(own, [&](const Rings::Tensors& travelling, int owner) -> Rings::Tensors {
-          if (!dq_TNH.defined()) {  // our own keys
-            const LatentKeys::Heads kv = heads_of(travelling);
-            AttentionGradients part = kernel.backward(inputs_with(kv), spec, blocks(owner));
-            dq_TNH = part.dq_TNH;
-            return gradients_of(travelling, part.dk_SMH, part.dv_SMH);
-          }
-          const SeeingQueries seeing(blocks(owner));
-          if (seeing.blocks.empty()) return {};
-          const LatentKeys::Heads kv = heads_of(travelling);
-          AttentionGradients part =
-              kernel.backward(seeing.of(inputs_with(kv), kv.k_SMH, kv.v_SMH), spec, seeing.blocks);
-          seeing.of(dq_TNH).add_(part.dq_TNH);
-          return gradients_of(travelling, part.dk_SMH, part.dv_SMH);
-        });
+    const auto step = [&](const Rings::Tensors& travelling, int owner,
+                          size_t part) -> Rings::Tensors {
+      const SeeingQueries seeing(blocks.with(owner));
+      if (seeing.blocks.empty()) return {};
+      const LatentKeys::Heads kv = heads_of(travelling);
+      const AttentionGradientInputs inputs{
+          heads.of(dout_TNH, part), heads.of(q_TNH, part),    kv.k_SMH, kv.v_SMH,
+          heads.of(out_TNH, part),  heads.of(lse_NT, part, 0)};
+      const AttentionGradients gradients =
+          kernel.backward(seeing.of(inputs, kv.k_SMH, kv.v_SMH), spec, seeing.blocks);
+      if (!dq_TNH.defined() && heads.size() == 1 && seeing.length == q_TNH.size(0)) {
+        dq_TNH = gradients.dq_TNH;
+      } else {
+        if (!dq_TNH.defined()) dq_TNH = at::zeros(q_TNH.sizes(), gradients.dq_TNH.options());
+        seeing.of(heads.of(dq_TNH, part)).add_(gradients.dq_TNH);
+      }
+      return gradients_of(travelling, gradients.dk_SMH, gradients.dv_SMH);
+    };
+    Rings::Tensors down = heads.joined(rings.backward(heads.split(own), step, std::move(arriving)));
     sums.finish();
+    if (!dq_TNH.defined()) dq_TNH = at::zeros_like(q_TNH);  // padding alone
     return {dq_TNH, std::move(down)};
   }
 };
@@ -139,8 +229,9 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list dout) {
     auto ring = c10::static_intrusive_pointer_cast<RingState>(ctx->saved_data["ring"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
-    const auto [dq_TNH, down] = ring->backward(dout[0].contiguous(), saved[0],
-                                               travelling(saved[1], saved[2]), saved[3], saved[4]);
+    const auto [dq_TNH, down] =
+        ring->backward(dout[0].contiguous(), saved[0], travelling(saved[1], saved[2]), saved[3],
+                       saved[4], std::exchange(ring->first_hop, {}));
     const at::ScalarType dtype = saved[0].scalar_type();
     return {dq_TNH.to(dtype),
             down[0].to(dtype),
@@ -166,6 +257,11 @@ class RingAttention : public SequenceParallel {
     check(inputs.q_TNH, packing);
     auto state = c10::make_intrusive<RingState>(parts_, spec, packing, nullptr);
     state->checkpoint = checkpoint;
+    if (!state->fetched && needs_backward({inputs.q_TNH, inputs.k_SMH, inputs.v_SMH}, {})) {
+      checkpoint.prefetch(inputs.k_SMH, inputs.v_SMH, [state](const auto& k, const auto& v) {
+        state->start_backward({k.detach(), v.detach()});
+      });
+    }
     return RingFunction::apply(inputs.q_TNH, inputs.k_SMH, as_argument(inputs.v_SMH),
                                as_argument(inputs.sinks_N), state);
   }

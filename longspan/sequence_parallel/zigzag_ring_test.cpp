@@ -2,10 +2,16 @@
 
 #include <algorithm>
 
+#include <ATen/ATen.h>
+
+#include "longspan/attention/attention.h"
+#include "longspan/attention/saved_attention.h"
 #include "longspan/plan/geometry.h"
 #include "longspan/rows/padding.h"
+#include "longspan/sequence_parallel/sequence_parallel.h"
 #include "longspan/sequence_parallel/zigzag_order.h"
 #include "longspan/testing/method_checks.h"
+#include "longspan/testing/ranks.h"
 
 namespace longspan {
 namespace {
@@ -25,6 +31,36 @@ TEST_CASE("zigzag ring: undistributed attention in fp64, for many numbers of ran
 
 TEST_CASE("zigzag ring: replayed with the same bits") {
   testing::check_replays(testing::plan_of(kMethod, 3), formula_of(3));
+}
+
+TEST_CASE("zigzag ring: a recomputation starts the first hop of the backward") {
+  const ParallelPlan plan = testing::plan_of(kMethod, 2);
+  testing::run_ranks(plan, [&](const Mesh& mesh) {
+    const auto attention = make_attention(plan, mesh, cpu_block_kernel());
+    const Packing row = Packing::single(8);
+    const AttentionSpec spec = plain_attention(2, 2, 4);
+    const AttentionInputs inputs{at::randn({4, 2, 4}).requires_grad_(),
+                                 at::randn({4, 2, 4}).requires_grad_(),
+                                 at::randn({4, 2, 4}).requires_grad_(),
+                                 {}};
+    const int64_t hop = 2 * 4 * 2 * 4 * 4;  // k and v in fp32
+    SavedAttention saved{.results = {}, .prefetches = true, .started_by_replay = {}};
+    const at::Tensor out = attention->attend(inputs, spec, row, AttentionCheckpoint::saving(saved));
+    CHECK(mesh.ring.traffic().shift == hop);
+    for (int pass = 0; pass < 2; ++pass) {  // a second recomputation before any backward
+      SavedAttention replayed = saved;
+      attention->attend(inputs, spec, row, AttentionCheckpoint::replaying(replayed));
+    }
+    CHECK(mesh.ring.traffic().shift == 3 * hop);
+    out.sum().backward();
+    CHECK(mesh.ring.traffic().shift == 4 * hop);  // and the gradients' way home
+    const AttentionInputs frozen{
+        inputs.q_TNH.detach(), inputs.k_SMH.detach(), inputs.v_SMH.detach(), {}};
+    SavedAttention unused{.results = {}, .prefetches = true, .started_by_replay = {}};
+    attention->attend(frozen, spec, row, AttentionCheckpoint::saving(unused));
+    attention->attend(frozen, spec, row, AttentionCheckpoint::replaying(unused));
+    CHECK(mesh.ring.traffic().shift == 5 * hop);  // no backward will come
+  });
 }
 
 TEST_CASE("zigzag ring: in every step every rank has the same work, and all of it is done") {

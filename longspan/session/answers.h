@@ -19,13 +19,17 @@ struct AnsweringModel {
   Notices& notices;
 };
 
-/// Gathers the parameters on rank 0's CPU, merges adapters into the gathered copy, and generates
-/// the answers on this CPU. Returns the answers on every rank. Throws UserError on all ranks for a
-/// prompt that is empty or not below max_position_embeddings, or has ids outside the vocabulary.
-/// Collective.
+/// Gathers the parameters on the CPU of rank 0 (`on_all_ranks`: of each rank), merges adapters into
+/// the gathered copy, and generates the answers on this CPU. With `on_all_ranks`, the ranks divide
+/// the prompts, and go_on() of any rank ends the answers of all. Returns the answers on every rank.
+/// Throws as check_prompts() on all ranks. Collective.
 std::vector<Answer> answers_of(const AnsweringModel& model,
                                const std::vector<std::vector<int32_t>>& prompts,
                                const GenerationOptions& options, int64_t num_at_a_time,
-                               const std::function<bool()>& go_on);
+                               const std::function<bool()>& go_on, bool on_all_ranks);
+
+/// Throws UserError for a prompt that is empty or not below max_position_embeddings, or has ids
+/// outside the vocabulary.
+void check_prompts(const ModelConfig& model, const std::vector<std::vector<int32_t>>& prompts);
 
 }  // namespace longspan

@@ -1,5 +1,7 @@
 #include "longspan/session/attended_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -12,8 +14,11 @@
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/data/dataset_info.h"
+#include "longspan/data/run_tokenizer.h"
 #include "longspan/models/composite.h"
+#include "longspan/models/grouped_format.h"
 #include "longspan/models/rope_scaling.h"
+#include "longspan/models/vocabulary.h"
 #include "longspan/settings/choices.h"
 #include "longspan/spec/lora_spec.h"
 
@@ -48,11 +53,34 @@ bool has_pictures(const Config& config, const ModelConfig& model) {
   }
 }
 
+/// Returns the model with rows for all tokens of the run's tokenizer, if resize_vocab asks for
+/// them. Throws UserError where an added token has no row.
+ModelConfig with_tokens(const Config& config, const ModelConfig& own, const std::string& name) {
+  const AddedTokens added = added_tokens(config.data);
+  if (added.empty() && !config.method.resize_vocab) return own;
+  const Tokenizer tokenizer = run_tokenizer(config.model.model_name_or_path, config.data);
+  const int64_t num_known = own.spec.vocab_size;
+  const bool grows = config.method.resize_vocab && tokenizer.vocab_size() > num_known;
+  if (grows && own.stored.four_bits() != nullptr) {
+    throw UserError(fmt::format(
+        "resize_vocab: the tokenizer has {} tokens and {} has {}, but no rows are added "
+        "to weights in 4 bits ({}). Use the original model.",
+        tokenizer.vocab_size(), name, num_known, own.stored.grouped->name));
+  }
+  const int64_t num_rows = grows ? padded_vocabulary(tokenizer.vocab_size()) : num_known;
+  require_rows(tokenizer, added, num_rows, name,
+               config.method.resize_vocab
+                   ? "The tokenizer's ids have gaps: put the model's own tokenizer into its folder."
+                   : "Set resize_vocab: true, which adds rows.");
+  return with_vocabulary(own, num_rows);
+}
+
 /// `name`: of the model in messages. `adapters`: names with commas.
 ModelConfig as_trained_with(const Config& config, const ModelConfig& own, const std::string& name,
                             const std::string& adapters) {
   ModelConfig asked = stretched(own, config.model.rope_scaling, config.data.cutoff_len, name);
   if (same_positions(asked, own)) asked = with_positions_of(split_names(adapters), own);
+  asked = with_tokens(config, asked, name);
   return has_pictures(config, asked) ? with_pictures(asked) : asked;
 }
 

@@ -8,13 +8,12 @@
 #include "longspan/optim/gradient_norm.h"
 #include "longspan/optim/optimizer_job.h"
 #include "longspan/registers/update_rule.h"
-#include "longspan/session/gradient_reduction.h"
 
 namespace longspan {
 ModelUpdate::ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
-                         ShardedParameters* sharded, const Group& world,
+                         ShardedParameters* sharded, WholeGradientSums* sums,
                          const OptimizationSettings& config, bool offload)
-    : parameters_(std::move(parameters)), sharded_(sharded), world_(world) {
+    : parameters_(std::move(parameters)), sharded_(sharded), sums_(sums) {
   shards_ = sharded_ ? sharded_->shards() : unsharded_parameters(parameters_, specs);
   for (ParameterShard& shard : shards_) {
     shard.rate_factor = learning_rate_factor(shard.spec, config.loraplus_lr_ratio);
@@ -48,7 +47,18 @@ std::vector<NamedTensor> ModelUpdate::trained() const {
 }
 
 void ModelUpdate::end_backward() {
+  if (packed_) packed_->end_backward();
   if (sharded_) sharded_->end_backward();
+}
+
+void ModelUpdate::begin_last_row() {
+  if (sharded_) sharded_->begin_last_row();
+  if (sums_) sums_->begin_last_row();
+}
+
+void ModelUpdate::start_sums() {
+  if (sharded_) sharded_->start_sums();
+  if (sums_) sums_->start_sums();
 }
 
 double ModelUpdate::sum_gradients() {
@@ -56,7 +66,7 @@ double ModelUpdate::sum_gradients() {
     sharded_->finish_gradients();
     return sharded_->gradient_norm();
   }
-  longspan::sum_gradients(parameters_, world_);
+  if (sums_) sums_->finish();
   return global_gradient_norm(parameters_);
 }
 
@@ -74,6 +84,7 @@ void ModelUpdate::step(double learning_rate) {
 
 void ModelUpdate::drop_gradients() {
   if (sharded_) return sharded_->drop_gradients();
+  if (sums_) sums_->abandon();
   for (NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
 }
 

@@ -4,9 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "longspan/comm/group.h"
 #include "longspan/optim/optimizer.h"
+#include "longspan/optim/packed_parameters.h"
 #include "longspan/optim/sharded_parameters.h"
+#include "longspan/session/gradient_reduction.h"
 #include "longspan/settings/optimization_settings.h"
 
 namespace longspan {
@@ -15,14 +16,20 @@ namespace longspan {
 /// collective over the world.
 class ModelUpdate {
  public:
-  /// `sharded`: the owner of `parameters`, or null if every rank has whole parameters. `specs` has
-  /// all parameters. `offload`: the optimizer's states live in host memory.
+  /// `sharded`: the owner of `parameters`, or null if every rank has whole parameters. `sums`: of
+  /// whole parameters; null: there is one rank, or `sharded` is not null. `specs` has all
+  /// parameters. `offload`: the optimizer's states live in host memory.
   ModelUpdate(std::vector<NamedTensor> parameters, const ParameterTable& specs,
-              ShardedParameters* sharded, const Group& world, const OptimizationSettings& config,
-              bool offload);
+              ShardedParameters* sharded, WholeGradientSums* sums,
+              const OptimizationSettings& config, bool offload);
+  /// Sets the owner of frozen parameters that are held in 4 bits.
+  void set_packed(PackedParameters* packed) { packed_ = packed; }
 
   /// Must be called after each backward pass.
   void end_backward();
+  /// As the members of ShardedParameters.
+  void begin_last_row();
+  void start_sums();
   /// Sums the gradients over all ranks; each rank has the gradient of its own contribution to the
   /// loss. Returns the norm of the summed gradients.
   double sum_gradients();
@@ -45,7 +52,8 @@ class ModelUpdate {
  private:
   std::vector<NamedTensor> parameters_;
   ShardedParameters* sharded_;
-  Group world_;
+  WholeGradientSums* sums_;
+  PackedParameters* packed_ = nullptr;
   std::vector<ParameterShard> shards_;
   std::unique_ptr<Optimizer> optimizer_;
 };

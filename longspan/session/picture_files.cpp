@@ -28,29 +28,38 @@ class PictureFiles {
 
   at::Tensor patches(const Picture& picture, int64_t t) {
     const PictureProcessor& processor = this->processor();
-    if (picture.is_video) return patches_of_video(picture, t, processor);
-    const std::string& path = picture.files.front();
-    const std::string bytes = read(path);
-    Xxh64 hash;
-    hash.add(bytes.data(), bytes.size());
-    if (hash.value() != picture.checksum) {
-      throw UserError(
-          fmt::format("{}: the picture has changed since it was first read. Leave pictures as they "
-                      "are during a run.",
-                      path));
+    try {
+      return patches_of(picture, t, processor);
+    } catch (const UserError& error) {
+      if (picture.record.text.empty()) throw;
+      throw UserError(fmt::format("{}: {}", picture.record.text, error.what()));
     }
-    return pixel_values(bytes, path, processor, limits_for(processor, max_pixels_, min_pixels_))
-        .patches_PX;
   }
 
  private:
+  at::Tensor patches_of(const Picture& picture, int64_t t, const PictureProcessor& processor) {
+    if (picture.is_video) return patches_of_video(picture, t, processor);
+    const std::string& path = picture.files.front();
+    return pixel_values(read(path, picture.checksum), path, processor,
+                        limits_for(processor, max_pixels_, min_pixels_))
+        .patches_PX;
+  }
   const PictureProcessor& processor() {
     const std::lock_guard lock(mutex_);
     if (!processor_) processor_ = load_picture_processor(folder_);
     return *processor_;
   }
-  static std::string read(const std::string& path) {
-    return InputFile(path, "picture").read_all(kAnySize);
+  static std::string read(const std::string& path, uint64_t checksum) {
+    std::string bytes = InputFile(path, "picture").read_all(kAnySize);
+    Xxh64 hash;
+    hash.add(bytes.data(), bytes.size());
+    if (hash.value() != checksum) {
+      throw UserError(
+          fmt::format("{}: the picture has changed since it was first read. Leave pictures as they "
+                      "are during a run.",
+                      path));
+    }
+    return bytes;
   }
   at::Tensor patches_of_video(const Picture& video, int64_t t, const PictureProcessor& processor) {
     std::vector<Raster> frames;
@@ -65,8 +74,10 @@ class PictureFiles {
       return frame_patches(frames, processor, video.grid);
     }
     for (int64_t i = first; i < first + processor.temporal_patch_size; ++i) {
-      const std::string& path = video.files.at(static_cast<size_t>(i));
-      frames.push_back(limited_picture(read(path), path, video_limits_));
+      const auto number = static_cast<size_t>(i);
+      const std::string& path = video.files.at(number);
+      const std::string bytes = read(path, video.file_checksums.at(number));
+      frames.push_back(limited_picture(bytes, path, video_limits_));
     }
     return frame_patches(frames, processor, video.grid);
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "longspan/account/run_account.h"
+#include "longspan/config/training_settings.h"
 #include "longspan/cuda/device_choice.h"
 #include "longspan/models/model_config.h"
 #include "longspan/plan/parallel_plan.h"
@@ -30,24 +31,28 @@ struct RunPlan {
   std::optional<ModelSpec> reference;  // of ref_model; nullopt: no ref_model
   /// `parallel` for the heads of ref_model; nullopt: no ref_model, or equal heads.
   std::optional<ParallelPlan> reference_parallel;
+  NetworkRates network;  // measured rates of links, by the key network_rates
   DeviceChoice device;
-  int num_threads = 1;  // threads of this process
-  int num_cores = 0;    // cores of the machine; 0: unknown
-  std::string warning;  // may be empty
+  int num_threads = 1;       // threads of this process
+  int num_cores = 0;         // cores of the machine; 0: unknown
+  int ranks_per_domain = 1;  // neighbours on a fast link: fast_domain_size, or those of a machine
+  std::string warning;       // may be empty
+  Settings settings;         // settings_of_all_ranks()
 
   /// Returns the plan of the longest rows, for the memory estimate.
   ParallelPlan of_longest_rows() const;
   RanksOfRun ranks() const {
-    return {.num_ranks = parallel.world_size, .ranks_per_machine = where.local_world_size};
+    return {.num_ranks = parallel.world_size, .ranks_per_machine = ranks_per_domain};
   }
   /// Returns the plan of the reference's attention.
   const ParallelPlan& parallel_of_reference() const {
     return reference_parallel ? *reference_parallel : parallel;
   }
-  /// Returns the model of ref_model, for the memory estimate.
-  std::optional<ReferenceModel> reference_model() const {
+  /// Returns the model of ref_model, for the memory estimate. `longest`: of_longest_rows(), which
+  /// must outlive the result.
+  std::optional<PlannedModel> reference_model(const ParallelPlan& longest) const {
     if (!reference) return std::nullopt;
-    return ReferenceModel{*reference, parallel_of_reference()};
+    return PlannedModel{*reference, by_degree.empty() ? parallel_of_reference() : longest};
   }
   /// Returns the hardware of this rank.
   Hardware hardware() const { return {.cuda = device.cuda(), .num_threads = num_threads}; }

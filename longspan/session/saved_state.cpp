@@ -6,8 +6,11 @@
 #include "longspan/checkpoint/stacked_adapters.h"
 #include "longspan/checkpoint/state_parts.h"
 #include "longspan/checkpoint/stored_tensors.h"
+#include "longspan/config/config.h"
+#include "longspan/data/run_tokenizer.h"
 #include "longspan/models/composite.h"
 #include "longspan/models/model_config.h"
+#include "longspan/saving/pissa_folders.h"
 
 namespace longspan {
 namespace {
@@ -58,6 +61,21 @@ std::map<std::string, StoredWeights> stored_weights(const SavedModel& saved,
 }
 
 }  // namespace
+
+SavedModel saved_model(const Config& config, const ModelConfig& model, const TrainedModel& trained,
+                       const std::optional<SavedChat>& chat) {
+  // Adapters are saved in fp32, as they are held.
+  const at::ScalarType of_adapter = config.model.pure_bf16 ? at::kBFloat16 : at::kFloat;
+  return {.config = model,
+          .dtype = trained.lora ? of_adapter : trained.options.compute_dtype,
+          .source_folder = config.model.model_name_or_path,
+          .lora = trained.lora,
+          .chat = chat,
+          .specs = trained.specs,
+          .all = trained.all,
+          .pissa = pissa_of(config.method, trained.first_adapter),
+          .added = added_tokens(config.data)};
+}
 
 std::vector<StateSource> optimizer_state(const ModelUpdate& update, const ModelSaver& saver) {
   std::vector<StateSource> states = update.optimizer().state();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,15 @@
 #include "longspan/saving/saving.h"
 #include "longspan/saving/training_state.h"
 #include "longspan/session/model_update.h"
+#include "longspan/session/trained_model.h"
 
 namespace longspan {
+
+struct Config;
+
+/// Describes the saved model of a run.
+SavedModel saved_model(const Config& config, const ModelConfig& model, const TrainedModel& trained,
+                       const std::optional<SavedChat>& chat);
 
 /// Returns the optimizer's state on this rank, with the masters (values in higher precision) of the
 /// weights that `saver` rounds.

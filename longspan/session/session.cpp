@@ -15,7 +15,6 @@
 #include "longspan/registers/stage.h"
 #include "longspan/report/averages.h"
 #include "longspan/saving/checkpoints.h"
-#include "longspan/saving/saving.h"
 #include "longspan/sequence_parallel/row_groups.h"
 #include "longspan/session/answers.h"
 #include "longspan/session/backends.h"
@@ -23,7 +22,9 @@
 #include "longspan/session/evaluation.h"
 #include "longspan/session/expert_balance.h"
 #include "longspan/session/host_sums.h"
+#include "longspan/session/load_kernels.h"
 #include "longspan/session/model_update.h"
+#include "longspan/session/parameter_sources.h"
 #include "longspan/session/picture_files.h"
 #include "longspan/session/row_pass.h"
 #include "longspan/session/rows_ahead.h"
@@ -57,6 +58,7 @@ struct Session::Impl {
       experts = std::make_unique<ExpertParallel>(workers.mesh().experts);
     }
     row_groups.connect(plan.ranks());
+    load_kernels(plan, kernel_uses(config), workers, events);
     all_or_none_patiently(workers.world(), workers.notices(), [&] {
       activations = activation_offload(config.memory, device);
       trained = load_trained_model(config, {plan.model, sharding, device, given});
@@ -65,9 +67,11 @@ struct Session::Impl {
       pictures = make_picture_features(plan.model.spec, trained.parameters, trained.options,
                                        patches, *attention, block_kernel_of(plan.device));
       trained.options.pictures = pictures.get();
-      decoder = std::make_unique<Decoder>(plan.model.spec, trained.parameters, *attention,
-                                          trained.options);
+      trained.sum_over(workers.world());
+      decoder =
+          std::make_unique<Decoder>(plan.model.spec, trained.in_use(), *attention, trained.options);
     });
+    require_same_adapter(config.method, trained.first_adapter, workers.world());
   }
 
   /// With distributed experts, a rank also computes rows of other ranks.
@@ -75,8 +79,8 @@ struct Session::Impl {
 
   SequenceParallel& attention_of_reference() {
     if (!plan.reference_parallel) return *attention;
-    const BlockKernel& kernel = block_kernel_of(plan.device);
-    reference_attention = make_attention(*plan.reference_parallel, workers.mesh(), kernel);
+    reference_attention =
+        make_attention(*plan.reference_parallel, workers.mesh(), block_kernel_of(plan.device));
     return *reference_attention;
   }
   void read_ahead(std::span<const Row> rows) {
@@ -88,17 +92,20 @@ struct Session::Impl {
 
   /// Runs forward and backward of the rows, after the passes that an objective needs before.
   RowLosses pass(std::span<const Row> rows, Objective& of_rows, double total_weight,
-                 const std::function<bool()>& stops) {
+                 const std::function<bool()>& stops, bool ends_step) {
     RowPass row_pass(*context, of_rows, balance.get(), *updating, *traffic,
                      config.optimization.seed);
     read_ahead(rows);
     traffic->count_references(true);
     row_pass.look_at(rows, step);
     Averages others;
+    // With rows that have ranks of their own, waits for sums in a backward could be in a circle.
+    const bool sums_early = ends_step && plan.by_degree.empty();
     RowLosses losses{.contributions = {}, .replicated = of_rows.replicated(), .counted = {}};
     for (size_t i = 0; i < rows.size(); ++i) {
       // Values that all ranks of a row know are counted once.
       Averages& sums = rows[i].leads() ? averages : others;
+      if (sums_early && i + 1 == rows.size()) updating->begin_last_row();
       losses.contributions.push_back(row_pass.run(rows[i], i, step, total_weight, sums));
       losses.counted.push_back(rows[i].leads() || !losses.replicated);
       if (stops && context->mesh.world.size() == 1 && stops()) break;
@@ -106,6 +113,7 @@ struct Session::Impl {
     traffic->count_references(false);
     // A rank without rows takes part in the others' count.
     if (balance && rows.empty()) balance->count_step();
+    if (sums_early) updating->start_sums();
     return losses;
   }
 
@@ -168,7 +176,8 @@ std::unique_ptr<Reference> Session::make_reference() {
   return longspan::make_reference(impl_->config,
                                   {impl_->plan.model, impl_->sharding, impl_->device, impl_->given,
                                    &impl_->patches, &block_kernel_of(impl_->plan.device)},
-                                  impl_->trained, *impl_->decoder, impl_->attention_of_reference());
+                                  impl_->trained, *impl_->decoder, impl_->attention_of_reference(),
+                                  /*follows_rows=*/!impl_->plan.reference_parallel);
 }
 
 void Session::prepare(std::unique_ptr<Reference> table) {
@@ -198,8 +207,10 @@ void Session::prepare(std::unique_ptr<Reference> table) {
                                      .reference = s.reference.get(),
                                      .idle_rows = s.idle_rows()});
   s.objective = stage.make(*s.context);
-  s.updating.emplace(s.decoder->parameters(), s.trained.specs, s.trained.sharded.get(),
-                     s.workers.world(), s.config.optimization, s.config.memory.offload_optimizer);
+  s.updating.emplace(s.trained.parameters, s.trained.specs, s.trained.sharded.get(),
+                     s.trained.sums.get(), s.config.optimization,
+                     s.config.memory.offload_optimizer);
+  s.updating->set_packed(s.trained.packed.get());
   s.balance = ExpertBalance::make(s.config.optimization, *s.context, s.plan.model,
                                   /*rows_vary=*/deals_rows(s.config.parallel));
 }
@@ -224,8 +235,8 @@ Row Session::row(const DrawnRow& drawn) const {
   return row;
 }
 
-BatchCounts Session::count(std::span<const Row> rows) const {
-  return batch_counts(rows, *impl_->objective, mesh());
+std::function<BatchCounts()> Session::start_count(std::span<const Row> rows) const {
+  return start_counts(rows, *impl_->objective, mesh());
 }
 
 double Session::sum_over_groups(double value) const {
@@ -233,18 +244,17 @@ double Session::sum_over_groups(double value) const {
 }
 
 void Session::begin_step(int64_t step) { impl_->step = step; }
-
 void Session::read_ahead(std::span<const Row> rows) { impl_->read_ahead(rows); }
 
 RowLosses Session::forward_backward(std::span<const Row> rows, double total_weight,
-                                    const std::function<bool()>& stops) {
-  return impl_->pass(rows, *impl_->objective, total_weight, stops);
+                                    const std::function<bool()>& stops, bool ends_step) {
+  return impl_->pass(rows, *impl_->objective, total_weight, stops, ends_step);
 }
 
 RowLosses Session::forward_backward(std::span<const Row> rows, const LossOfCaller& loss,
                                     const std::function<bool()>& stops) {
   const std::unique_ptr<Objective> objective = objective_of_caller(*impl_->context, loss);
-  return impl_->pass(rows, *objective, /*total_weight=*/1.0, stops);
+  return impl_->pass(rows, *objective, /*total_weight=*/1.0, stops, /*ends_step=*/false);
 }
 
 SumsOfStep Session::sum_up(const RowLosses& losses, const std::vector<double>& flags) {
@@ -259,7 +269,6 @@ SumsOfStep Session::sum_up(const RowLosses& losses, const std::vector<double>& f
 }
 
 double Session::reduce() { return impl_->updating->sum_gradients(); }
-
 void Session::clip(double norm, double max_norm) { impl_->updating->clip(norm, max_norm); }
 
 void Session::update(double learning_rate) {
@@ -292,10 +301,10 @@ at::Tensor Session::label_logprobs(const Row& row) {
 
 std::vector<Answer> Session::generate(const std::vector<std::vector<int32_t>>& prompts,
                                       const GenerationOptions& options, int64_t num_at_a_time,
-                                      const std::function<bool()>& go_on) {
+                                      const std::function<bool()>& go_on, bool on_all_ranks) {
   Impl& s = *impl_;
   return answers_of({s.plan.model, s.trained, s.workers.world(), s.workers.notices()}, prompts,
-                    options, num_at_a_time, go_on);
+                    options, num_at_a_time, go_on, on_all_ranks);
 }
 
 void Session::save(const std::string& folder) {
@@ -320,14 +329,14 @@ std::string Session::save_checkpoint(const std::string& folder, const std::strin
     if (mesh().world.rank() == 0) prepare_output_dir(folder);
   });
   Checkpoints checkpoints(output, mesh().world, s.workers.notices(), saver, /*last=*/"");
-  const std::string saved = checkpoints.save(folder, s.step,
-                                             {.parameters = parameters(),
-                                              .states = optimizer_state(*s.updating, saver),
-                                              .sharded = sharded_parameters(),
-                                              .state = state_of_session(mesh(), s.step, source),
-                                              .add_files = [](const std::string&) {}});
-  events().tell(CheckpointSaved{saved, s.step});
-  return saved;
+  const auto saved = checkpoints.save(folder, s.step,
+                                      {.parameters = parameters(),
+                                       .states = optimizer_state(*s.updating, saver),
+                                       .sharded = sharded_parameters(),
+                                       .state = state_of_session(mesh(), s.step, source),
+                                       .texts = {}});
+  events().tell(CheckpointSaved{saved.folder, s.step});
+  return saved.folder;
 }
 
 std::string Session::load_checkpoint(const std::string& checkpoint) {
@@ -350,7 +359,7 @@ SequenceParallel& Session::attention() const { return *impl_->attention; }
 at::Device Session::device() const { return impl_->device; }
 bool Session::idle_rows() const { return impl_->idle_rows(); }
 const TrainedModel& Session::trained() const { return impl_->trained; }
-const std::vector<NamedTensor>& Session::parameters() const { return impl_->decoder->parameters(); }
+const std::vector<NamedTensor>& Session::parameters() const { return impl_->trained.parameters; }
 int64_t Session::step() const { return impl_->step; }
 Averages& Session::averages() { return impl_->averages; }
 
@@ -377,17 +386,13 @@ RunParameters Session::account() const {
   const TrainedModel& trained = impl_->trained;
   RunParameters parameters{.used = trained.held(), .sharded = std::nullopt, .reference = {}};
   if (trained.sharded) parameters.sharded = trained.sharded->held_bytes();
+  if (trained.sharded && trained.packed) parameters.sharded->device += trained.packed->held_bytes();
   if (impl_->reference) parameters.reference = impl_->reference->held_bytes();
   return parameters;
 }
 
 ModelSaver Session::saver(const std::optional<SavedChat>& chat) const {
-  const TrainedModel& trained = impl_->trained;  // adapters are saved in fp32, as they are held
-  const at::ScalarType dtype = trained.lora
-                                   ? (impl_->config.model.pure_bf16 ? at::kBFloat16 : at::kFloat)
-                                   : trained.options.compute_dtype;
-  return ModelSaver({impl_->plan.model, dtype, impl_->config.model.model_name_or_path, trained.lora,
-                     chat, trained.specs, trained.all});
+  return ModelSaver(saved_model(impl_->config, impl_->plan.model, impl_->trained, chat));
 }
 
 }  // namespace longspan

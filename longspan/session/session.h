@@ -113,7 +113,7 @@ class Session {
   /// the session. Throws UserError. Throws CommunicationError if the ranks cannot connect.
   explicit Session(const Config& config, const SessionParts& parts = {});
   /// Makes a session for ranks that are already connected. All arguments must outlive the session.
-  /// prepare() must be called before any other member. Throws as all_or_none() does.
+  /// prepare() must be called before any other member but generate(). Throws as all_or_none() does.
   Session(const Config& config, const RunPlan& plan, Workers& workers, Events& events,
           const ModelParts* model = nullptr);
   ~Session();
@@ -142,7 +142,10 @@ class Session {
   /// all ranks make their rows in one order.
   Row row(const DrawnRow& drawn) const;
   /// Returns the sums over the global batch. Does not wait for the GPU.
-  BatchCounts count(std::span<const Row> rows) const;
+  BatchCounts count(std::span<const Row> rows) const { return start_count(rows)(); }
+  /// Starts count(), for example of the rows of a later step. The returned function is called once,
+  /// and waits for the sums.
+  std::function<BatchCounts()> start_count(std::span<const Row> rows) const;
   /// Returns the sum of `value` over the data-parallel groups, for the denominators of a caller's
   /// loss.
   double sum_over_groups(double value) const;
@@ -158,9 +161,10 @@ class Session {
   void read_ahead(std::span<const Row> rows);
   /// Adds the gradient of the stage's loss, whose denominator is `total_weight`. `stops`: called
   /// after each row in a session of one process; if `stops` returns true, the remaining rows are
-  /// skipped.
+  /// skipped. `ends_step`: these are the step's last rows on every rank. The sums of reduce() then
+  /// start during the backward of the last row.
   RowLosses forward_backward(std::span<const Row> rows, double total_weight,
-                             const std::function<bool()>& stops = {});
+                             const std::function<bool()>& stops = {}, bool ends_step = false);
   /// Adds the gradient of a caller's loss.
   RowLosses forward_backward(std::span<const Row> rows, const LossOfCaller& loss,
                              const std::function<bool()>& stops = {});
@@ -188,14 +192,15 @@ class Session {
   /// Generates answers to prompts (token ids) with the current parameters, on the CPU of rank 0.
   /// Returns the answers on every rank. `num_at_a_time`: sequences in the key-value cache. Gathers
   /// sharded parameters; rank 0 then holds the whole model once more. `go_on`: called on rank 0 for
-  /// each token; false ends all answers with FinishReason::kInterrupted.
+  /// each token; false ends all answers with FinishReason::kInterrupted. `on_all_ranks`: the ranks
+  /// divide the prompts, so that each rank holds the whole model once more and calls `go_on`.
   std::vector<Answer> generate(const std::vector<std::vector<int32_t>>& prompts,
                                const GenerationOptions& options, int64_t num_at_a_time = 8,
-                               const std::function<bool()>& go_on = {});
+                               const std::function<bool()>& go_on = {}, bool on_all_ranks = false);
   /// Saves the model, or the adapter, as a Hugging Face folder.
   void save(const std::string& folder);
   /// Saves folder/checkpoint-N after N steps: the model, the optimizer's state and `source`, the
-  /// state of the caller's source of rows. Returns the checkpoint's folder.
+  /// state of the caller's source of rows. Returns the complete checkpoint.
   std::string save_checkpoint(const std::string& folder, const std::string& source = "");
   /// Loads a checkpoint of save_checkpoint() or of a run. The session continues after the
   /// checkpoint's step. Returns the saved `source`.
@@ -210,6 +215,10 @@ class Session {
   /// True if every rank takes part in every row (ObjectiveContext::idle_rows).
   bool idle_rows() const;
   const TrainedModel& trained() const;
+  /// Returns the parameters as the model uses them. With `bf16` and ZeRO on several ranks, matrices
+  /// of layers are bf16 here, rounded from the fp32 masters, which updating().trained() returns.
+  /// Under stage 3 a gathered parameter is empty between uses. With LoRA, stages 1 and 2 keep the
+  /// masters' dtype.
   const std::vector<NamedTensor>& parameters() const;
   /// Returns the number of the next step: the number of updates and drops so far, or the number
   /// from begin_step().

@@ -189,6 +189,82 @@ TEST_CASE("session: answers are those of the saved model, also where parameters 
   CHECK(num_equal == std::vector<int>{3, 3});
 }
 
+TEST_CASE("session: ranks that divide prompts answer in rounds, and a stop of one ends them all") {
+  std::vector<std::vector<int32_t>> prompts;
+  for (int32_t i = 0; i < 24; ++i) prompts.push_back({i, 3, 5});
+  GenerationOptions options;
+  options.sampling.do_sample = true;
+  options.max_new_tokens = 3;
+  std::vector<std::vector<int32_t>> expected;
+  on_ranks(1, config_for(1), [&](Session& session) {
+    for (const Answer& answer : session.generate(prompts, options)) {
+      expected.push_back(answer.tokens);
+    }
+  });
+  std::vector<int> num_equal(2), num_interrupted(2);
+  on_ranks(2, config_for(1), [&](Session& session) {
+    const int rank = session.mesh().world.rank();
+    const std::vector<Answer> all = session.generate(prompts, options, /*num_at_a_time=*/1,
+                                                     /*go_on=*/{}, /*on_all_ranks=*/true);
+    for (size_t i = 0; i < all.size(); ++i) num_equal[rank] += all[i].tokens == expected[i] ? 1 : 0;
+    const std::vector<Answer> some =
+        session.generate(prompts, options, /*num_at_a_time=*/1, [rank] { return rank == 0; }, true);
+    for (const Answer& answer : some) {
+      num_interrupted[rank] += answer.reason == FinishReason::kInterrupted ? 1 : 0;
+    }
+  });
+  CHECK(num_equal == std::vector<int>{24, 24});
+  // Rank 0 has answered its prompts of the first round.
+  CHECK(num_interrupted == std::vector<int>{20, 20});
+}
+
+TEST_CASE("session: sums that start in the last row's backward change no bit") {
+  // Without stage 2, ranks may have different numbers of rows, or none.
+  const auto weights = [](const Config& config, const std::vector<int>& num_rows, bool early) {
+    std::vector<at::Tensor> of_rank_0;
+    on_ranks(4, config, [&](Session& session) {
+      const int rank = session.mesh().world.rank();
+      for (int64_t step = 0; step < kSteps; ++step) {
+        std::vector<Row> rows;
+        for (int i = 0; i < num_rows[rank]; ++i) {
+          rows.push_back(session.row(samples_of(7 * step + 3 * rank + i)));
+        }
+        const double weight = session.start_count(rows)().weight;
+        session.sum_up(session.forward_backward(rows, weight, {}, early));
+        session.clip(session.reduce(), 0.1);
+        session.update(kRate);
+      }
+      GenerationOptions one_token;
+      one_token.max_new_tokens = 1;
+      session.generate({{1, 2, 3}}, one_token);  // all ranks are still in step
+      if (rank == 0) {
+        for (const auto& [name, tensor] : session.parameters()) {
+          of_rank_0.push_back(tensor.detach().clone());
+        }
+      }
+    });
+    return of_rank_0;
+  };
+  struct Case {
+    int64_t stage;
+    int shard_size;
+    bool bf16;
+  };
+  for (const auto& [stage, shard_size, bf16] :
+       {Case{0, 4, false}, Case{1, 4, false}, Case{1, 2, true}, Case{2, 2, true}}) {
+    CAPTURE(stage);
+    CAPTURE(shard_size);
+    Config config = config_for(1, stage);
+    if (stage > 0) config.memory.zero_shard_size = shard_size;
+    config.optimization.bf16 = bf16;
+    const std::vector<int> num_rows = stage < 2 ? std::vector{2, 1, 1, 0} : std::vector{2, 2, 2, 2};
+    const std::vector<at::Tensor> early = weights(config, num_rows, true),
+                                  late = weights(config, num_rows, false);
+    REQUIRE(early.size() == late.size());
+    for (size_t i = 0; i < early.size(); ++i) CHECK(early[i].equal(late[i]));
+  }
+}
+
 TEST_CASE("session: evaluation and log-probabilities agree with the loss") {
   on_ranks(1, config_for(1), [&](Session& session) {
     const std::vector<Row> rows{session.row(samples_of(0))};

@@ -3,13 +3,13 @@
 #include <ATen/ops/tensor.h>
 
 #include "longspan/memory/transfer.h"
-#include "longspan/session/host_sums.h"
 #include "longspan/session/session.h"
 #include "longspan/stages/objective.h"
 
 namespace longspan {
 
-BatchCounts batch_counts(std::span<const Row> rows, const Objective& objective, const Mesh& mesh) {
+std::function<BatchCounts()> start_counts(std::span<const Row> rows, const Objective& objective,
+                                          const Mesh& mesh) {
   std::vector<double> counts(4, 0.0);
   for (const Row& row : rows) {
     // The sum is over the ranks at one place of their sequence groups.
@@ -19,11 +19,15 @@ BatchCounts batch_counts(std::span<const Row> rows, const Objective& objective, 
     counts[2] += static_cast<double>(row.examples.size());
     counts[3] += static_cast<double>(row.num_computed_tokens());
   }
-  counts = sums_over(mesh.data_hosts, counts, at::kCPU);
-  return {.weight = counts[0],
-          .num_tokens = static_cast<int64_t>(counts[1]),
-          .num_samples = static_cast<int64_t>(counts[2]),
-          .num_computed_tokens = static_cast<int64_t>(counts[3])};
+  Pending summing = mesh.data_hosts.sum_async_(at::tensor(counts, at::kDouble));
+  return [summing]() mutable {
+    const at::Tensor sums = summing.wait();
+    const double* const data = sums.const_data_ptr<double>();
+    return BatchCounts{.weight = data[0],
+                       .num_tokens = static_cast<int64_t>(data[1]),
+                       .num_samples = static_cast<int64_t>(data[2]),
+                       .num_computed_tokens = static_cast<int64_t>(data[3])};
+  };
 }
 
 at::Tensor step_sums(const RowLosses& losses, const at::Tensor& of_experts,

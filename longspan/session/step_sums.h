@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -15,9 +16,10 @@ class Objective;
 struct BatchCounts;
 struct RowLosses;
 
-/// Returns the sums over the global batch. Each row counts once, however many ranks share the row.
-/// Does not wait for the GPU. Collective.
-BatchCounts batch_counts(std::span<const Row> rows, const Objective& objective, const Mesh& mesh);
+/// Starts the sums over the global batch. Each row counts once, however many ranks share the row.
+/// The returned function is called once, and waits for the sums, but not for the GPU. Collective.
+std::function<BatchCounts()> start_counts(std::span<const Row> rows, const Objective& objective,
+                                          const Mesh& mesh);
 
 /// Returns this rank's part of the loss and the flags, fp64 on `device`: the contributions that
 /// count, and `of_experts`, the auxiliary loss (undefined: none).

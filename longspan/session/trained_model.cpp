@@ -8,10 +8,12 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <variant>
 
 #include "longspan/base/names.h"
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/adapter_folder.h"
+#include "longspan/checkpoint/grown_vocabulary.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
 #include "longspan/input/numbers.h"
@@ -21,8 +23,10 @@
 #include "longspan/registers/stage.h"
 #include "longspan/session/attended_model.h"
 #include "longspan/session/expert_balance.h"
+#include "longspan/session/four_bit_checks.h"
 #include "longspan/session/parameter_sources.h"
 #include "longspan/session/shared_tower.h"
+#include "longspan/session/trained_adapter.h"
 #include "longspan/settings/choices.h"
 #include "longspan/text/bytes.h"
 #include "longspan/text/counted.h"
@@ -30,46 +34,12 @@
 namespace longspan {
 namespace {
 
-/// Throws UserError if a new adapter of this rank does not fit this machine's memory.
-void require_room_for_adapter(const Config& config, const ModelConfig& model) {
-  int64_t num_bytes = 0;
-  const ModelSpec& spec = model.spec;
-  for (const ParameterSpec& matrix : lora_parameters_of(spec, lora_shape_of(config.method, spec))) {
-    num_bytes = counted_sum(
-        {num_bytes, bounded_product({4, matrix.shape[0], matrix.shape[1]}, "lora_rank")},
-        "lora_rank");
-  }
-  const MachineMemory machine = machine_memory();
-  if (num_bytes <= machine.bytes) return;
-  throw UserError(fmt::format(
-      "lora_rank: {} makes an adapter of {}, and {}. Choose a rank "
-      "far below hidden_size, which is {}.",
-      config.method.lora_rank, name_bytes(num_bytes), machine.text(), model.spec.hidden_size));
-}
+uint64_t seed_of(const Config& config) { return static_cast<uint64_t>(config.optimization.seed); }
 
-/// Throws UserError unless the configuration's keys match the existing adapter.
-void require_same_shape(const Config& config, const ModelSpec& model, const LoraShape& adapter) {
-  const Config defaults;
-  const auto refuse = [&](const char* key, const std::string& given, const std::string& has) {
-    throw UserError(
-        fmt::format("{}: {} is given, but the adapter {} has {}. The shape of an existing "
-                    "adapter cannot change: remove the key.",
-                    key, given, split_names(config.model.adapter_name_or_path).back(), has));
-  };
-  if (config.method.lora_rank != defaults.method.lora_rank &&
-      config.method.lora_rank != adapter.r) {
-    refuse("lora_rank", std::to_string(config.method.lora_rank), std::to_string(adapter.r));
-  }
-  if (config.method.lora_alpha && static_cast<double>(*config.method.lora_alpha) != adapter.alpha) {
-    refuse("lora_alpha", std::to_string(*config.method.lora_alpha),
-           fmt::format("{}", adapter.alpha));
-  }
-  if (config.method.use_rslora && !adapter.rank_stabilized) refuse("use_rslora", "true", "none");
-  if (config.method.lora_target != defaults.method.lora_target &&
-      lora_shape_of(config.method, model).modules != adapter.modules) {
-    refuse("lora_target", config.method.lora_target,
-           fmt::format("{}", fmt::join(adapter.modules, ",")));
-  }
+std::vector<ParameterSource> sources_in(const std::string& folder, const Config& config,
+                                        const ModelConfig& model, at::ScalarType dtype) {
+  return config.method.resize_vocab ? grown_sources(folder, model, dtype, seed_of(config))
+                                    : parameter_sources(folder, model, dtype);
 }
 
 std::vector<NamedTensor> new_value_head(const ModelConfig& model, uint64_t seed) {
@@ -96,7 +66,7 @@ std::vector<NamedTensor> value_head_of(const Config& config, const ModelConfig& 
   const std::vector<std::string> adapters = split_names(config.model.adapter_name_or_path);
   if (!adapters.empty()) head = load_value_head(adapters.back(), model);
   if (head.empty() && !in_memory) head = load_value_head(config.model.model_name_or_path, model);
-  if (head.empty()) head = new_value_head(model, static_cast<uint64_t>(config.optimization.seed));
+  if (head.empty()) head = new_value_head(model, seed_of(config));
   return head;
 }
 
@@ -127,15 +97,78 @@ void require_same_vocabulary(const Config& config, const ModelSpec& model,
       counted(model.vocab_size, "token")));
 }
 
+/// Makes the parameters, and their owners if they are sharded, offloaded or packed.
+void make_parameters(TrainedModel& trained, const std::vector<ParameterSource>& sources,
+                     const ParameterPlace& place) {
+  std::vector<PackedSource> packed;
+  std::vector<ParameterSource> others;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (const std::optional<PackedFormat>& format = trained.all.at(i).packed) {
+      packed.push_back({sources[i], *format});
+    } else {
+      others.push_back(sources[i]);
+    }
+  }
+  if (place.sharding) {
+    trained.sharded = std::make_unique<ShardedParameters>(others, *place.sharding);
+    trained.parameters = trained.sharded->parameters();
+  } else {
+    trained.parameters = make_all(others, place.device);
+  }
+  if (packed.empty()) return;
+  const bool divides = place.sharding && place.sharding->stage >= 3;
+  trained.packed = std::make_unique<PackedParameters>(
+      packed,
+      PackingOptions{.device = place.device, .shard = divides ? place.sharding->shard : Group()},
+      trained.sharded.get());
+  std::map<std::string, NamedTensor> by_name;
+  for (const NamedTensor& parameter : trained.parameters) by_name[parameter.name] = parameter;
+  for (const NamedTensor& parameter : trained.packed->parameters()) {
+    by_name[parameter.name] = parameter;
+  }
+  trained.parameters.clear();  // in the order of the sources
+  for (const ParameterSource& source : sources) {
+    trained.parameters.push_back(by_name.at(source.spec.name));
+  }
+}
+
+/// Returns the format of the matrices that this run packs itself; nullopt: there are none. Matrices
+/// that the folder holds in 4 bits are made as they are unpacked.
+std::optional<FourBits> four_bits_among(const std::vector<HeldParameter>& held) {
+  for (const HeldParameter& parameter : held) {
+    if (!parameter.packed) continue;
+    if (const auto* format = std::get_if<FourBits>(&*parameter.packed)) return *format;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<HeldParameter> TrainedModel::held() const {
+  std::map<std::string, std::optional<PackedFormat>> formats;
+  for (const HeldParameter& parameter : all) formats[parameter.spec.name] = parameter.packed;
   std::vector<HeldParameter> held;
   for (const auto& [name, tensor] : parameters) {
-    held.push_back(
-        {specs.of(name), static_cast<int64_t>(tensor.element_size()), tensor.requires_grad()});
+    held.push_back({specs.of(name), static_cast<int64_t>(tensor.element_size()),
+                    tensor.requires_grad(), formats.at(name)});
   }
   return held;
+}
+
+std::vector<NamedTensor> TrainedModel::in_use() const {
+  std::vector<NamedTensor> tensors = parameters;
+  if (packed) tensors.insert(tensors.end(), packed->codes().begin(), packed->codes().end());
+  return tensors;
+}
+
+ParameterHooks* TrainedModel::hooks() const {
+  return packed != nullptr ? static_cast<ParameterHooks*>(packed.get()) : sharded.get();
+}
+
+void TrainedModel::sum_over(const Group& world) {
+  if (sharded || world.size() == 1) return;
+  sums = std::make_unique<WholeGradientSums>(parameters, specs, world, hooks());
+  options.parameter_hooks = sums.get();
 }
 
 int64_t TrainedModel::num_parameters() const {
@@ -157,20 +190,14 @@ int64_t TrainedModel::num_trained() const {
 void check_trained_model(const Config& config, const ModelConfig& model) {
   const ModelSpec& spec = model.spec;
   require_parts(config.method, spec);
+  require_four_bits(config, model);
   auxiliary_loss_coefficient(config.optimization, model);
-  if (trains_adapter(config.method)) lora_shape_of(config.method, spec);
   const std::vector<std::string> adapters = split_names(config.model.adapter_name_or_path);
-  if (trains_adapter(config.method) && adapters.empty()) {
-    require_in_peft(spec, lora_shape_of(config.method, spec));
-  }
   for (const std::string& folder : adapters) {
     const Adapter adapter = load_adapter(folder, model);
-    if (folder != adapters.back()) continue;
-    require_same_shape(config, spec, adapter.shape);
-    if (trains_adapter(config.method))
-      require_in_peft(spec, as_trained(adapter.shape, config.method));
+    if (folder == adapters.back()) require_adapter(config, model, adapter.shape);
   }
-  if (trains_adapter(config.method) && adapters.empty()) require_room_for_adapter(config, model);
+  if (trains_adapter(config.method) && adapters.empty()) require_new_adapter(config, model);
   if (finetuning_type_of(config.method) == FinetuningType::kFreeze)
     trained_by_freeze(config.method, spec);
   if (config.preferences.ref_model.empty()) return;
@@ -200,7 +227,8 @@ std::optional<ShardingOptions> sharding_of(const Config& config, const Mesh& mes
                          .device = device,
                          .compute_dtype = computes_in_bf16(config.model, config.optimization)
                                               ? at::kBFloat16
-                                              : at::kFloat};
+                                              : at::kFloat,
+                         .saves_masters = trains_adapter(config.method)};
 }
 
 TrainedModel load_trained_model(const Config& config, const ParameterPlace& place) {
@@ -220,14 +248,26 @@ TrainedModel load_trained_model(const Config& config, const ParameterPlace& plac
   }
   const ModelSpec& spec = model.spec;
   trained.specs = ParameterTable(parameters_of(spec));
-  const std::vector<HeldParameter> own = held_parameters(
-      {config.model, config.method, config.preferences, config.optimization, config.memory}, spec,
-      /*lora=*/{});
-  const bool small = own.front().element_bytes == 2;
+  std::optional<Adapter> adapter;
+  if (lora && !kept.empty()) {
+    adapter = load_adapter(kept[0], model);
+    require_same_shape(config, spec, adapter->shape);
+    trained.lora = as_trained(adapter->shape, config.method);
+  } else if (lora) {
+    trained.lora = lora_shape_of(config.method, spec);
+  }
+  const std::vector<HeldParameter> own =
+      held_parameters({config.model, config.method, config.preferences, config.optimization,
+                       config.memory, model.stored.four_bits()},
+                      spec, trained.lora.value_or(LoraShape{}));
+  const bool small = std::ranges::all_of(own, [](const HeldParameter& parameter) {
+    const ParameterRole role = parameter.spec.role;
+    return is_buffer(role) || is_lora(role) || is_value_head(role) || parameter.element_bytes == 2;
+  });
   const at::ScalarType dtype = small && merged.empty() ? at::kBFloat16 : at::kFloat;
   std::vector<ParameterSource> sources =
       given != nullptr ? sources_of(*given, model, dtype)
-                       : parameter_sources(config.model.model_name_or_path, model, dtype);
+                       : sources_in(config.model.model_name_or_path, config, model, dtype);
   merge_adapters(merged, model, sources);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (own[i].element_bytes == 2) convert(sources[i], at::kBFloat16);
@@ -236,15 +276,17 @@ TrainedModel load_trained_model(const Config& config, const ParameterPlace& plac
 
   std::vector<NamedTensor> added;
   if (lora) {
-    if (kept.empty()) {
-      trained.lora = lora_shape_of(config.method, spec);
-      added =
-          new_lora_parameters(spec, *trained.lora, static_cast<uint64_t>(config.optimization.seed));
+    if (!adapter) {
+      const uint64_t seed = seed_of(config);
+      if (config.method.pissa_init) {
+        added = take_principal_parts(*trained.lora, config.method.pissa_iter, seed, sources);
+        trained.first_adapter = added;
+      } else {
+        added = new_lora_parameters(spec, *trained.lora, seed);
+        trained.first_adapter = set_magnitudes(*trained.lora, sources, four_bits_among(own), added);
+      }
     } else {
-      Adapter adapter = load_adapter(kept[0], model);
-      require_same_shape(config, spec, adapter.shape);
-      trained.lora = as_trained(adapter.shape, config.method);
-      added = std::move(adapter.parameters);
+      added = take_whole(*adapter, sources);
     }
     require_in_peft(spec, *trained.lora);
     trained.options.lora_scale = trained.lora->scale();
@@ -265,23 +307,19 @@ TrainedModel load_trained_model(const Config& config, const ParameterPlace& plac
     if (config.model.pure_bf16) convert(source, at::kBFloat16);
     sources.push_back(std::move(source));
   }
-  for (const ParameterSource& source : sources) {
-    trained.all.push_back(
-        {source.spec, static_cast<int64_t>(c10::elementSize(source.dtype)), source.trained});
+  for (size_t i = 0; i < sources.size(); ++i) {
+    trained.all.push_back({sources[i].spec,
+                           static_cast<int64_t>(c10::elementSize(sources[i].dtype)),
+                           sources[i].trained, i < own.size() ? own[i].packed : std::nullopt});
   }
-  if (!sharding) {
-    trained.parameters = make_all(sources, device);
-    return trained;
-  }
-  trained.sharded = std::make_unique<ShardedParameters>(sources, *sharding);
-  trained.parameters = trained.sharded->parameters();
-  trained.options.parameter_hooks = trained.sharded.get();
+  make_parameters(trained, sources, place);
+  trained.options.parameter_hooks = trained.hooks();
   return trained;
 }
 
 std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
                                           const TrainedModel& trained, Decoder& policy,
-                                          SequenceParallel& attention) {
+                                          SequenceParallel& attention, bool follows_rows) {
   const auto& [model, sharding, device, given, patches, kernel] = place;
   // An adapter that began at zero leaves the base model as the initial model. LLaMA-Factory uses
   // the base model for any adapter.
@@ -298,7 +336,7 @@ std::unique_ptr<Reference> make_reference(const Config& config, const ParameterP
   const at::ScalarType dtype = all_bf16 && adapters.empty() ? at::kBFloat16 : at::kFloat;
   std::vector<ParameterSource> sources = own && given != nullptr
                                              ? sources_of(*given, model, dtype)
-                                             : parameter_sources(folder, reference_config, dtype);
+                                             : sources_in(folder, config, reference_config, dtype);
   merge_adapters(adapters, reference_config, sources);
   for (ParameterSource& source : sources) {
     if (is_buffer(source.spec.role)) continue;
@@ -326,7 +364,7 @@ std::unique_ptr<Reference> make_reference(const Config& config, const ParameterP
   }
   options.pictures = pictures.get();
   auto decoder = std::make_unique<Decoder>(reference_config.spec, parameters, attention, options);
-  return reference_model(std::move(decoder), std::move(pictures), std::move(sharded));
+  return reference_model(std::move(decoder), std::move(pictures), std::move(sharded), follows_rows);
 }
 
 }  // namespace longspan

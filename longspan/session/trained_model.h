@@ -10,8 +10,10 @@
 #include "longspan/models/decoder.h"
 #include "longspan/models/lora.h"
 #include "longspan/models/model_config.h"
+#include "longspan/optim/packed_parameters.h"
 #include "longspan/optim/sharded_parameters.h"
 #include "longspan/sequence_parallel/sequence_parallel.h"
+#include "longspan/session/gradient_reduction.h"
 #include "longspan/stages/reference.h"
 
 namespace longspan {
@@ -25,10 +27,21 @@ struct TrainedModel {
   std::vector<HeldParameter> all;
   ParameterTable specs;  // of all parameters
   std::optional<LoraShape> lora;
+  std::vector<NamedTensor> first_adapter;  // what a new adapter takes from the weights: PiSSA, DoRA
   DecoderOptions options;
-  /// The owner of `parameters` if anything is sharded or offloaded.
+  /// The owner of `parameters`, except those of `packed`, if anything is sharded or offloaded.
   std::unique_ptr<ShardedParameters> sharded;
+  /// The owner of the frozen matrices that are held in 4 or 8 bits; null: none are.
+  std::unique_ptr<PackedParameters> packed;
+  std::unique_ptr<WholeGradientSums> sums;  // by sum_over(); null: there are none
 
+  /// Returns the hooks of `packed` or `sharded`; null: all parameters are always there.
+  ParameterHooks* hooks() const;
+  /// Prepares the sums of gradients over `world`, unless `sharded` sums them. Changes the hooks of
+  /// `options`; a tower, whose gradients are complete last, needs no hooks for these sums.
+  void sum_over(const Group& world);
+  /// Returns `parameters`, and the codes of `packed` that products take, for the decoder.
+  std::vector<NamedTensor> in_use() const;
   /// Returns the parameters of this rank, for the memory estimate.
   std::vector<HeldParameter> held() const;
   int64_t num_parameters() const;
@@ -69,9 +82,10 @@ void check_trained_model(const Config& config, const ModelConfig& model);
 /// Makes the reference: ref_model with ref_model_adapters; otherwise, with LoRA, the trained model
 /// without its adapter (even if the adapter existed before training, as in LLaMA-Factory);
 /// otherwise a copy of the initial model. `attention`: made for the reference's heads. `policy` and
-/// `attention` must outlive the result.
+/// `attention` must outlive the result. `follows_rows`: the attention of each row serves the
+/// reference's heads, and is used (reference_model()).
 std::unique_ptr<Reference> make_reference(const Config& config, const ParameterPlace& place,
                                           const TrainedModel& trained, Decoder& policy,
-                                          SequenceParallel& attention);
+                                          SequenceParallel& attention, bool follows_rows = false);
 
 }  // namespace longspan

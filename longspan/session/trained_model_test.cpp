@@ -1,13 +1,17 @@
 #include "longspan/session/trained_model.h"
 
+#include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <map>
 #include <mutex>
+#include <optional>
 
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
+#include "longspan/session/parameter_sources.h"
 #include "longspan/testing/ranks.h"
 #include "longspan/testing/small_model.h"
 #include "longspan/testing/temporary_folder.h"
@@ -15,7 +19,7 @@
 namespace longspan {
 namespace {
 
-ModelConfig small_model() {
+ModelConfig saved_config() {
   testing::SmallModel model;
   model.model_type = "qwen2";
   model.architecture = "Qwen2ForCausalLM";
@@ -33,11 +37,11 @@ ModelConfig small_model() {
 }
 
 /// A saved model, and configurations that train it.
-struct Case {
+struct SavedModel {
   testing::TemporaryFolder folder;
-  ModelConfig model = small_model();
+  ModelConfig model = saved_config();
 
-  Case() {
+  SavedModel() {
     save_model_folder(folder.path, model, random_parameters(model, 1, at::kFloat), at::kFloat, "");
   }
 
@@ -60,7 +64,7 @@ struct Division {
 };
 
 TEST_CASE("trained model: what a run will hold is known before there is a tensor") {
-  const Case model;
+  const SavedModel model;
   const ModelSpec& spec = model.model.spec;
   std::mutex mutex;
   std::vector<std::string> wrong;
@@ -113,8 +117,52 @@ TEST_CASE("trained model: what a run will hold is known before there is a tensor
   CHECK(wrong == std::vector<std::string>{});
 }
 
+TEST_CASE("trained model: magnitudes begin as the lengths of rows, the same on every rank") {
+  const SavedModel model;
+  Config config = model.config("lora", "sft");
+  config.method.use_dora = true;
+  const std::optional<ShardingOptions> whole;
+  const TrainedModel trained = load_trained_model(config, {model.model, whole, at::kCPU});
+  std::map<std::string, at::Tensor> parameters;
+  for (const auto& [name, tensor] : trained.parameters) parameters[name] = tensor;
+  REQUIRE(trained.first_adapter.size() == 2 * 3);
+  for (const auto& [name, magnitude] : trained.first_adapter) {
+    const std::string linear = name.substr(0, name.rfind(".lora_"));
+    CHECK(parameters.at(name).equal(magnitude));
+    CHECK(at::allclose(magnitude, parameters.at(linear + ".weight").norm(2, {1}), 1e-6));
+  }
+
+  std::vector<std::string> errors(2);
+  testing::run_ranks(2, [&](const Mesh& mesh) {
+    const int rank = mesh.world.rank();
+    const std::vector<NamedTensor> own = {{"m", at::full({2}, rank)}};
+    require_same_adapter({}, own, mesh.world);
+    require_same_adapter(config.method, {{"m", at::ones({2})}}, mesh.world);
+    try {
+      require_same_adapter(config.method, own, mesh.world);
+    } catch (const UserError& error) {
+      errors.at(rank) = error.what();
+    }
+  });
+  CHECK(errors[0].starts_with("use_dora: rank 1 begins with other lengths of rows than rank 0."));
+  CHECK(errors[1] == errors[0]);
+}
+
+TEST_CASE("trained model: no module is trained whole that the stage does not use") {
+  ModelConfig model = saved_config();
+  Config config = SavedModel().config("lora", "sft");
+  config.method.additional_target = "lm_head,model.norm";
+  CHECK(lora_shape_of(config.method, model.spec).whole_modules.size() == 2);
+  config.method.stage = "rm";
+  CHECK_THROWS_WITH_AS(lora_shape_of(config.method, model.spec),
+                       doctest::Contains("stage: rm does not use lm_head, and would not train it"),
+                       UserError);
+  config.method.additional_target = "norm";
+  CHECK_NOTHROW(lora_shape_of(config.method, model.spec));
+}
+
 TEST_CASE("trained model: freezing goes by layers and the parts that users name") {
-  const Case model;
+  const SavedModel model;
   const ModelSpec& spec = model.model.spec;
   Config config = model.config("freeze", "sft");
   config.method.freeze_trainable_layers = 1;
@@ -134,6 +182,12 @@ TEST_CASE("trained model: freezing goes by layers and the parts that users name"
   config.method.freeze_trainable_modules = "mlp,experts";
   CHECK_THROWS_WITH_AS(trained_by_freeze(config.method, spec), doctest::Contains("experts"),
                        UserError);
+  config.method.freeze_trainable_modules = "mlp";
+  config.method.freeze_extra_modules = "norm,lm_head";
+  CHECK(trained_by_freeze(config.method, spec).contains("lm_head.weight"));
+  config.method.stage = "rm";
+  CHECK_THROWS_WITH_AS(trained_by_freeze(config.method, spec),
+                       doctest::Contains("stage: rm does not use lm_head.weight"), UserError);
 }
 
 }  // namespace

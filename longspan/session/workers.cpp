@@ -14,6 +14,8 @@
 #include "longspan/memory/out_of_memory.h"
 #include "longspan/rendezvous/communication_error.h"
 #include "longspan/rendezvous/within.h"
+#include "longspan/session/same_settings.h"
+#include "longspan/settings/choices.h"
 #include "longspan/text/print.h"
 
 namespace longspan {
@@ -23,9 +25,10 @@ int64_t timeout_of(const ParallelSettings& config) {
   return patience_of(config.ddp_timeout).count();
 }
 
-Link link_of(const DeviceChoice& device) {
-  if (!device.cuda()) return Link::kGloo;
-  return device.shared ? Link::kGlooThroughHost : Link::kNccl;
+Link link_of(const ModelSettings& model, bool cuda) {
+  if (!cuda) return Link::kGloo;
+  if (!uses_nccl(model, cuda)) return Link::kGlooThroughHost;
+  return sums_by_nccl(model, cuda) ? Link::kNccl : Link::kNcclByExchange;
 }
 
 constexpr const char* kLostSteps =
@@ -102,11 +105,12 @@ Workers::Workers(const ParallelSettings& config, const ModelSettings& model, con
                  RunControl& control)
     : control_(control),
       where_(joined(config, model, plan)),
+      settings_(plan.settings),
       notices_(where_, timeout_of(config)),
       // Set before this rank meets the other ranks, some of which may be ahead.
       told_(control, notices_, where_.rank),
-      mesh_(std::make_unique<Mesh>(
-          make_mesh(where_, plan.parallel, link_of(plan.device), timeout_of(config)))),
+      mesh_(std::make_unique<Mesh>(make_mesh(
+          where_, plan.parallel, link_of(model, plan.device.cuda()), timeout_of(config)))),
       heartbeat_(
           where_, timeout_of(config),
           [&control](const std::string& message) { control.lost_others(message); },
@@ -128,6 +132,7 @@ RunEnd Workers::run(const std::function<RunEnd()>& work) {
 void Workers::meet() {
   heartbeat_.tell_of(mesh_->collectives);
   heartbeat_.meet(world().gather_text(heartbeat_.card())[0]);
+  require_same_settings(world(), settings_);
 }
 
 void Workers::leave() {

@@ -61,7 +61,8 @@ class Workers {
 
   /// Calls meet(), guarded(work) and leave().
   RunEnd run(const std::function<RunEnd()>& work);
-  /// Called once, before the first collective of the work. Collective.
+  /// Called once, before the first collective of the work. Throws UserError on all ranks if their
+  /// configurations differ. Collective.
   void meet();
   /// Runs the work of a rank, or a part of the work. If `work` fails because other ranks have
   /// ended, guarded() finds the ended ranks and throws UserError with the cause. If `work` fails
@@ -81,6 +82,7 @@ class Workers {
  private:
   RunControl& control_;
   Rendezvous where_;
+  Settings settings_;
   Notices notices_;
   ToldOfEarlyStops told_;
   std::unique_ptr<Mesh> mesh_;

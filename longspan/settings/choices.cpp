@@ -53,10 +53,14 @@ SamplingStrategy sampling_strategy_of(const MethodSettings& config) {
 }
 
 std::vector<ReportTo> reports_of(const OutputSettings& config) {
-  constexpr std::array<std::pair<std::string_view, ReportTo>, 3> kWords{{
+  constexpr std::array<std::pair<std::string_view, ReportTo>, 7> kWords{{
       {"none", ReportTo::kNothing},
       {"tensorboard", ReportTo::kTensorBoard},
       {"all", ReportTo::kAll},
+      {"wandb", ReportTo::kWandb},
+      {"trackio", ReportTo::kTrackio},
+      {"swanlab", ReportTo::kSwanlab},
+      {"mlflow", ReportTo::kMlflow},
   }};
   std::vector<ReportTo> reports;
   for (const std::string& name : split_names(config.report_to)) {
@@ -67,7 +71,21 @@ std::vector<ReportTo> reports_of(const OutputSettings& config) {
 
 bool wants_tensorboard(const OutputSettings& config) {
   const std::vector<ReportTo> reports = reports_of(config);
-  return std::ranges::any_of(reports, [](ReportTo to) { return to != ReportTo::kNothing; });
+  return std::ranges::any_of(
+      reports, [](ReportTo to) { return to == ReportTo::kTensorBoard || to == ReportTo::kAll; });
+}
+
+std::vector<std::string> services_of(const OutputSettings& config) {
+  std::vector<std::string> services;
+  for (const std::string& name : split_names(config.report_to)) {
+    if (name == "wandb" || name == "trackio" || name == "swanlab" || name == "mlflow") {
+      services.push_back(name);
+    }
+  }
+  if (config.services.use_swanlab && std::ranges::find(services, "swanlab") == services.end()) {
+    services.emplace_back("swanlab");
+  }
+  return services;
 }
 
 WantedDevice wanted_device_of(const ModelSettings& config) {
@@ -77,6 +95,21 @@ WantedDevice wanted_device_of(const ModelSettings& config) {
       {"cpu", WantedDevice::kCpu},
   }};
   return chosen("device", config.device, kWords);
+}
+
+ReduceScatter reduce_scatter_of(const ModelSettings& config) {
+  constexpr std::array<std::pair<std::string_view, ReduceScatter>, 3> kWords{{
+      {"auto", ReduceScatter::kAuto},
+      {"nccl", ReduceScatter::kNccl},
+      {"exchange", ReduceScatter::kExchange},
+  }};
+  return chosen("reduce_scatter", config.reduce_scatter, kWords);
+}
+
+bool sums_by_nccl(const ModelSettings& config, bool cuda) {
+  if (!uses_nccl(config, cuda)) return false;
+  const ReduceScatter word = reduce_scatter_of(config);
+  return word == ReduceScatter::kNccl || (word == ReduceScatter::kAuto && !config.full_determinism);
 }
 
 MixStrategy mix_strategy_of(const DataSettings& config) {

@@ -36,6 +36,19 @@ inline bool computes_in_bf16(const ModelSettings& model, const OptimizationSetti
   return optimization.bf16 || model.pure_bf16;
 }
 
+/// reduce_scatter
+enum class ReduceScatter {
+  kAuto,      ///< NCCL's, if NCCL connects the processes, unless full_determinism
+  kNccl,      ///< NCCL's reduce-scatter
+  kExchange,  ///< all-to-all, and a sum in the order of ranks
+};
+/// Throws std::logic_error for an unknown word.
+ReduceScatter reduce_scatter_of(const ModelSettings& config);
+/// Whether NCCL connects the processes of a run on GPUs (`cuda`) or CPUs.
+inline bool uses_nccl(const ModelSettings& config, bool cuda) { return cuda && !config.share_gpus; }
+/// Whether NCCL's reduce-scatter sums over ranks that share the sum out.
+bool sums_by_nccl(const ModelSettings& config, bool cuda);
+
 /// zero_stage; 0: nothing is sharded.
 inline int zero_stage_of(const MemorySettings& config) {
   return static_cast<int>(config.zero_stage.value_or(0));
@@ -52,11 +65,17 @@ SamplingStrategy sampling_strategy_of(const MethodSettings& config);
 enum class ReportTo {
   kNothing,
   kTensorBoard,
-  kAll,  ///< all supported services: TensorBoard's files
+  kAll,  ///< TensorBoard's files
+  kWandb,
+  kTrackio,
+  kSwanlab,
+  kMlflow,
 };
 /// Throws std::logic_error for an unknown word.
 std::vector<ReportTo> reports_of(const OutputSettings& config);
 bool wants_tensorboard(const OutputSettings& config);
+/// Returns the services that get the numbers through a Python package of the same name.
+std::vector<std::string> services_of(const OutputSettings& config);
 
 /// device
 enum class WantedDevice {

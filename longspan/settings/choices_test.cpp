@@ -40,6 +40,8 @@ TEST_CASE("choices: each word that a key allows has a meaning") {
               [](const Config& config) { finetuning_type_of(config.method); });
   check_words("device", 3, &ModelSettings::device,
               [](const Config& config) { wanted_device_of(config.model); });
+  check_words("reduce_scatter", 3, &ModelSettings::reduce_scatter,
+              [](const Config& config) { reduce_scatter_of(config.model); });
   check_words("on_bad_row", 2, &DataSettings::on_bad_row,
               [](const Config& config) { on_bad_row_of(config.data); });
   check_words("on_nonfinite", 2, &OptimizationSettings::on_nonfinite,
@@ -52,6 +54,24 @@ TEST_CASE("choices: each word that a key allows has a meaning") {
               [](const Config& config) { interval_of(config.output.save_strategy); });
   check_words("logging_strategy", 3, &OutputSettings::logging_strategy,
               [](const Config& config) { interval_of(config.output.logging_strategy); });
+}
+
+TEST_CASE("choices: NCCL sums where it connects processes, but for full_determinism and by word") {
+  const auto by_nccl = [](const char* word, bool full_determinism, bool share_gpus, bool cuda) {
+    ModelSettings model;
+    model.reduce_scatter = word;
+    model.full_determinism = full_determinism;
+    model.share_gpus = share_gpus;
+    return sums_by_nccl(model, cuda);
+  };
+  for (const char* word : {"auto", "nccl", "exchange"}) {
+    CAPTURE(word);
+    const bool exchange = std::string_view(word) == "exchange";
+    CHECK(by_nccl(word, false, false, true) == !exchange);
+    CHECK(by_nccl(word, true, false, true) == (std::string_view(word) == "nccl"));
+    CHECK_FALSE(by_nccl(word, false, true, true));
+    CHECK_FALSE(by_nccl(word, false, false, false));
+  }
 }
 
 TEST_CASE("choices: what a run resumes from") {

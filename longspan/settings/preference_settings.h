@@ -9,8 +9,9 @@ namespace longspan {
 
 struct PreferenceSettings {
   // stage sft
-  bool use_dft_loss = false, use_eaft_loss = false, compute_accuracy = false;
-  double eaft_alpha = 1.0;
+  bool use_dft_loss = false, use_asft_loss = false, use_eaft_loss = false;
+  bool compute_accuracy = false;
+  double asft_alpha = 0.1, eaft_alpha = 1.0;
   double pref_beta = 0.1;
   std::string pref_loss = "sigmoid";  // sigmoid | hinge | ipo | kto_pair | orpo | simpo
   double pref_ftx = 0.0, dpo_label_smoothing = 0.0, simpo_gamma = 0.5;

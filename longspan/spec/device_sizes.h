@@ -43,6 +43,12 @@ inline constexpr int64_t composed_gate_rows(int64_t width) {
 inline constexpr int64_t kPixelPartBytes = int64_t{64} << 20,
                          kPixelsAheadBytes = int64_t{256} << 20;
 
+/// Larger gradients are reduced over `ranks` ranks in chunks of this size, two at a time. The part
+/// for each rank has at least 4 MiB.
+inline constexpr int64_t reduction_chunk_bytes(int64_t ranks) {
+  return std::max(int64_t{64} << 20, ranks * (int64_t{4} << 20));
+}
+
 struct DeviceSizes {
   /// Chunk of a feed-forward, and of the steps before a token mixer, in bytes of the widest
   /// activation. The chunk is large enough for gemms at full speed, and small enough that

@@ -48,6 +48,7 @@ enum class LeftOut {
   /// The head of a model with a tied head. A head whose values differ from the embedding is a
   /// parameter instead (with_own_head in models/own_head.h), even if config.json ties the head.
   kTiedHead,
+  kZeroBias,   ///< beside a matrix in 4 bits of a linear layer that has no bias
   kValueHead,  ///< in an adapter's file (is_of_value_head in checkpoint/adapter_matrices.h)
 };
 

@@ -39,8 +39,6 @@ TokenMixerCost cost_of(const GatedDeltaNetSpec& mixer, int64_t hidden_size) {
   cost.state_bytes = 36 * N + 4 * N * mixer.key_dim * mixer.value_dim / kRuleSegment;
   cost.is_computed_again = true;
   const RecurrenceSpec recurrence = *recurrence_in(mixer);
-  cost.composed_bytes = composed_rule_bytes(recurrence);
-  cost.composed_row_bytes = 2 * 8 * N;  // gradients of the gates, in fp64
   const FlopCost rule = rule_flops_of(recurrence, mixer.value_dim),
                  convolution = flops_of_matrices(mixer.conv_width * mixer.num_channels());
   cost.recurrence_flops = {N * rule.forward + convolution.forward,

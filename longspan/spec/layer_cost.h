@@ -32,10 +32,6 @@ struct TokenMixerCost {
   int64_t saved_for_norms = 0;  ///< saved by the norms of queries and keys, unless recomputed
   int64_t saved_for_gate = 0;   ///< saved unless recomputed: the gate's input, and other tensors
                                 ///< between the mixing's inputs and output
-  /// Temporary bytes of the mixing's backward on GPUs without a fused kernel, where the mixing runs
-  /// in ATen operators. For all heads, independent of the row's length.
-  int64_t composed_bytes = 0;
-  int64_t composed_row_bytes = 0;  ///< temporary bytes as above, per token
   /// The backward recomputes the mixing; checkpointing saves no tensor of the mixing.
   bool is_computed_again = false;
   MatrixCost before, after;   ///< projections before and after the mixing

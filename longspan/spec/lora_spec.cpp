@@ -8,6 +8,7 @@
 #include <map>
 #include <sstream>
 
+#include "longspan/base/names.h"
 #include "longspan/base/user_error.h"
 
 namespace longspan {
@@ -15,6 +16,68 @@ namespace longspan {
 double LoraShape::scale() const {
   return rank_stabilized ? alpha / std::sqrt(static_cast<double>(r))
                          : alpha / static_cast<double>(r);
+}
+
+namespace {
+
+/// Full name of the module that holds the parameter.
+std::string module_of(const ParameterSpec& parameter) {
+  return parameter.name.substr(0, parameter.name.rfind('.'));
+}
+
+bool may_be_whole(const ParameterSpec& parameter) {
+  return parameter.role == ParameterRole::kEmbedding || parameter.role == ParameterRole::kHead ||
+         parameter.role == ParameterRole::kNorm;
+}
+
+}  // namespace
+
+bool LoraShape::trains_whole(const ParameterSpec& parameter) const {
+  if (whole_modules.empty() || !may_be_whole(parameter)) return false;
+  const std::string module = module_of(parameter);
+  return std::ranges::any_of(whole_modules,
+                             [&](const std::string& end) { return module.ends_with(end); });
+}
+
+std::set<std::string> whole_modules_from(const std::string& target, const ModelSpec& model) {
+  const std::vector<std::string> names = split_names(target);
+  const auto refuse = [&](const std::string& what) {
+    throw UserError(fmt::format("additional_target: {}", what));
+  };
+  if (!names.empty() && model.vision) {
+    refuse(
+        "a model that takes pictures trains no modules beside its adapters here, also none of "
+        "resize_vocab. Remove it, or set finetuning_type: full.");
+  }
+  for (const std::string& name : names) {
+    bool found = false;
+    for (const ParameterSpec& parameter : parameters_of(model)) {
+      if (!module_of(parameter).ends_with(name)) continue;
+      found = true;
+      if (!may_be_whole(parameter)) {
+        refuse(
+            fmt::format("{} names {}; an embedding (embed_tokens), a head (lm_head) and norms "
+                        "are supported. Name those, or remove it.",
+                        name, module_of(parameter)));
+      }
+    }
+    if (!found) {
+      refuse(
+          fmt::format("the model has no module whose name ends in {}. Modules are embed_tokens, "
+                      "norm, input_layernorm, ...; and lm_head, unless it is the embedding.",
+                      name));
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+bool trains_tied_head(const ModelSpec& model, const std::set<std::string>& whole_modules) {
+  LoraShape shape;
+  shape.whole_modules = whole_modules;
+  return std::ranges::any_of(parameters_of(model), [&](const ParameterSpec& parameter) {
+    return parameter.role == ParameterRole::kEmbedding && model.is_head(parameter.role) &&
+           shape.trains_whole(parameter);
+  });
 }
 
 namespace {
@@ -79,6 +142,11 @@ void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
         "lora_dropout: adapters of a vision tower or projector have none here. Set it to 0, or "
         "leave these parts frozen.");
   }
+  if (shape.decomposed && shape.parts != std::set{ModelPart::kLanguage}) {
+    throw UserError(
+        "use_dora: adapters of a vision tower or projector have no magnitudes here. Leave these "
+        "parts frozen, or remove the key.");
+  }
   const ExpertTargets targets = expert_targets(model);
   const auto is_given = [&](const std::string& name) { return shape.modules.contains(name); };
   if (std::ranges::none_of(targets.all, is_given)) return;
@@ -101,6 +169,9 @@ void require_in_peft(const ModelSpec& model, const LoraShape& shape) {
         "are not supported with use_rslora, since PEFT scales {}, which it loads as one of twice "
         "the rank, otherwise",
         joined));
+  }
+  if (shape.decomposed) {
+    refuse("are not supported with use_dora, since PEFT has none for them; or remove it");
   }
   if (shape.dropout > 0) {
     refuse("are not supported with lora_dropout, since PEFT has none for them; or set it to 0");
@@ -150,6 +221,7 @@ std::vector<ParameterSpec> lora_parameters_of(const ModelSpec& model, const Lora
     if (!shape.adapts(parameter) || !begins_adapter(parameter)) continue;
     matrices.push_back(lora_a_of(parameter, shape.r));
     matrices.push_back(lora_b_of(parameter, shape.r));
+    if (shape.decomposed) matrices.push_back(lora_magnitude_of(parameter));
   }
   return matrices;
 }

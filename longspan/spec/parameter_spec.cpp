@@ -19,6 +19,7 @@ bool decays(ParameterRole role) {
     case ParameterRole::kHead:
     case ParameterRole::kLoraA:
     case ParameterRole::kLoraB:
+    case ParameterRole::kLoraMagnitude:
     case ParameterRole::kValueHead:
     case ParameterRole::kConvolution:
     case ParameterRole::kPatches:
@@ -50,6 +51,7 @@ ParameterUse use_of(ParameterRole role) {
     case ParameterRole::kSinks:
     case ParameterRole::kRouter:
     case ParameterRole::kBuffer:
+    case ParameterRole::kLoraMagnitude:
     case ParameterRole::kValueHead:
     case ParameterRole::kValueHeadBias:
     case ParameterRole::kConvolution:
@@ -73,6 +75,11 @@ ParameterSpec lora_matrix(const ParameterSpec& projection, const std::string& na
   spec.expert = projection.expert;
   spec.part = projection.part;
   return spec;
+}
+
+/// Rows of all projections that share the adapter.
+int64_t num_adapted_rows(const ParameterSpec& projection) {
+  return shares_adapter(projection) ? projection.stored_part->num_rows : projection.shape[0];
 }
 
 }  // namespace
@@ -151,6 +158,14 @@ std::string lora_b_name(const ParameterSpec& projection) {
   return lora_b_name(projection.adapted_linear);
 }
 
+std::string lora_magnitude_name(const ParameterSpec& projection) {
+  return lora_magnitude_name(projection.adapted_linear);
+}
+
+std::string lora_magnitude_name(const std::string& linear) {
+  return linear + ".lora_magnitude_vector";
+}
+
 std::string lora_a_name(const std::string& linear) { return linear + ".lora_A.weight"; }
 
 std::string lora_b_name(const std::string& linear) { return linear + ".lora_B.weight"; }
@@ -161,16 +176,20 @@ ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r) {
 }
 
 ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r) {
-  const int64_t num_rows =
-      shares_adapter(projection) ? projection.stored_part->num_rows : projection.shape[0];
-  return lora_matrix(projection, lora_b_name(projection), {num_rows, r}, ParameterRole::kLoraB,
-                     {Initialisation::Kind::kZeros});
+  return lora_matrix(projection, lora_b_name(projection), {num_adapted_rows(projection), r},
+                     ParameterRole::kLoraB, {Initialisation::Kind::kZeros});
+}
+
+ParameterSpec lora_magnitude_of(const ParameterSpec& projection) {
+  return lora_matrix(projection, lora_magnitude_name(projection), {num_adapted_rows(projection)},
+                     ParameterRole::kLoraMagnitude, {Initialisation::Kind::kOnes});
 }
 
 bool is_buffer(ParameterRole role) { return role == ParameterRole::kBuffer; }
 
 bool is_lora(ParameterRole role) {
-  return role == ParameterRole::kLoraA || role == ParameterRole::kLoraB;
+  return role == ParameterRole::kLoraA || role == ParameterRole::kLoraB ||
+         role == ParameterRole::kLoraMagnitude;
 }
 
 bool is_value_head(ParameterRole role) {

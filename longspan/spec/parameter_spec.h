@@ -29,6 +29,7 @@ enum class ParameterRole {
   kHead,           ///< [vocabulary, hidden], from the last hidden states to logits
   kLoraA,          ///< [r, in], the first matrix of an adapter
   kLoraB,          ///< [out, r], the second matrix of an adapter
+  kLoraMagnitude,  ///< [out], the lengths of the rows of an adapted matrix (DoRA)
   kValueHead,      ///< [1, hidden]
   kValueHeadBias,  ///< [1]
 };
@@ -170,6 +171,9 @@ std::string lora_b_name(const ParameterSpec& projection);
 /// Names in PEFT of the matrices of an adapter on the linear layer with the full name `linear`.
 std::string lora_a_name(const std::string& linear);
 std::string lora_b_name(const std::string& linear);
+/// Name in PEFT of the magnitudes of such an adapter (DoRA, arXiv 2402.09353).
+std::string lora_magnitude_name(const ParameterSpec& projection);
+std::string lora_magnitude_name(const std::string& linear);
 
 /// True if the projection shares its adapter with other projections that are rows of the same
 /// tensor in the files (StoredPart). For PEFT these projections are one linear layer. The
@@ -186,6 +190,9 @@ int64_t lora_b_begin(const ParameterSpec& projection);
 /// of a shared adapter has the rows of all projections that share the adapter.
 ParameterSpec lora_a_of(const ParameterSpec& projection, int64_t r);
 ParameterSpec lora_b_of(const ParameterSpec& projection, int64_t r);
+/// Returns the magnitudes of such an adapter: a number for each row of B. The first values depend
+/// on the projection's weight.
+ParameterSpec lora_magnitude_of(const ParameterSpec& projection);
 
 /// True for a buffer, which is never trained. A buffer is not counted as a parameter, and is held
 /// and saved in fp32.
@@ -195,7 +202,7 @@ bool is_buffer(ParameterRole role);
 inline bool is_copied_for_use(const ParameterSpec& parameter) {
   return parameter.role == ParameterRole::kProjection;
 }
-/// True for a matrix of an adapter.
+/// True for a matrix of an adapter, and for its magnitudes.
 bool is_lora(ParameterRole role);
 /// True for a reward model's value head, which is saved in a separate file.
 bool is_value_head(ParameterRole role);

@@ -25,22 +25,9 @@ struct RecurrenceSpec {
   bool operator==(const RecurrenceSpec&) const = default;
 };
 
-/// Tokens in a chunk of the rule (kRuleChunk), and in a segment of 8 chunks (kRuleSegment). The
+/// Tokens in a chunk of the rule (kRuleChunk), and in a CPU segment of 8 chunks (kRuleSegment). The
 /// state before each segment is saved for the backward (kernels/gated_delta_rule.h).
 inline constexpr int64_t kRuleChunk = 64, kRuleSegment = 8 * kRuleChunk;
-
-/// Returns the temporary bytes of the rule's composed form (kernels/gated_delta_rule.h) in a
-/// segment's backward, independent of the row's length. Per value head: 8 matrices [segment,
-/// chunk], 5 [segment, key_dim], 6 [segment, value_dim], and 3 states [key_dim, value_dim] for each
-/// chunk. Per key head: 4 matrices [segment, key_dim]. All in fp32.
-inline int64_t composed_rule_bytes(const RecurrenceSpec& recurrence) {
-  const int64_t K = recurrence.key_dim, V = recurrence.value_dim;
-  constexpr int64_t kChunks = kRuleSegment / kRuleChunk;
-  const int64_t of_value_head =
-      kRuleSegment * (8 * kRuleChunk + 5 * K + 6 * V) + 3 * kChunks * K * V;
-  const int64_t of_key_head = kRuleSegment * 4 * K;
-  return 4 * (recurrence.num_value_heads * of_value_head + recurrence.num_key_heads * of_key_head);
-}
 
 /// Returns the FLOP of the rule per token and value head. Counts the gemms with the state, the
 /// gemms within a chunk, and the gemms that compute the next state. The backward has three times

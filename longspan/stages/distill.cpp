@@ -167,7 +167,7 @@ extern const Stage kDistillSft{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = true,
-    .deals_rows = false,
+    .deals_rows = true,
     .drawn = kLossAlone,
     .problems = problems_of_answers,
     .encode = encode_answers,

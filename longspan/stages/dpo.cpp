@@ -45,7 +45,7 @@ class PairObjective : public Objective {
 
   void precompute(const Row& row) override {
     const c10::NoGradGuard no_grad;
-    references_.push_back(context_.reference->document_logprobs(row, over_row()));
+    references_.push_back(context_.reference->document_logprobs(row, over(row)));
     if (kind_.has_baselines) compare(row, references_.back());
   }
 
@@ -70,8 +70,8 @@ class PairObjective : public Objective {
   }
 
  private:
-  SumOver over_row() const {
-    return [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); };
+  static SumOver over(const Row& row) {
+    return [&row](const at::Tensor& x) { return sum_over(x, row.sharers()); };
   }
 
   PairScores scores_of(const Row& row, const at::Tensor& reference_D) const {
@@ -79,16 +79,18 @@ class PairObjective : public Objective {
     const auto answers = [&](const at::Tensor& x_D, int64_t which) {
       return x_D.defined() ? x_D.view({D / 2, 2}).select(1, which) : x_D;
     };
-    const at::Tensor policy_D = document_logprobs(context_.model, row.local, D, over_row());
+    const at::Tensor policy_D = document_logprobs(context_.model, row.local, D, over(row));
     const at::Tensor labels_D = sent_to(document_label_counts(row.whole, D), policy_D.device());
     return {answers(policy_D, 0),    answers(policy_D, 1), answers(reference_D, 0),
             answers(reference_D, 1), answers(labels_D, 0), answers(labels_D, 1)};
   }
 
   /// Some losses compare with the means over all pairs of the step, which are in several rows on
-  /// several ranks. For these the scores are computed once more, in advance.
+  /// several ranks. The scores for such losses are computed in advance, a second time. Among the
+  /// ranks that share a row, the rank at this place of the data-parallel groups keeps the scores.
   void compare(const Row& row, const at::Tensor& reference_D) {
     const PairScores scores = scores_of(row, reference_D);
+    if (row.sharers().rank() != context_.mesh.sequence.rank()) return;
     compared_.push_back(at::stack({scores.chosen_B, scores.rejected_B, scores.reference_chosen_B,
                                    scores.reference_rejected_B},
                                   1));
@@ -207,7 +209,7 @@ extern const Stage kDpo{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = false,
-    .deals_rows = false,
+    .deals_rows = true,
     .drawn = kDrawnAccuracies,
     .problems = problems,
     .encode = encode_pairs,

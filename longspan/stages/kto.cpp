@@ -41,12 +41,16 @@ class KtoObjective : public Objective {
   /// of the step.
   void precompute(const Row& row) override {
     const c10::NoGradGuard no_grad;
-    references_.push_back(context_.reference->document_logprobs(row, over_row()));
+    references_.push_back(context_.reference->document_logprobs(row, over(row)));
     const Row mismatched = make_row(row, Documents::kSecond, *row.attention, context_.device);
-    const at::Tensor policy_B =
-        document_logprobs(context_.model, mismatched.local, mismatched.num_documents(), over_row());
-    log_ratio_.add_(
-        (policy_B - context_.reference->document_logprobs(mismatched, over_row())).sum());
+    const at::Tensor policy_B = document_logprobs(context_.model, mismatched.local,
+                                                  mismatched.num_documents(), over(mismatched));
+    const at::Tensor reference_B =
+        context_.reference->document_logprobs(mismatched, over(mismatched));
+    // One of the ranks that share the row counts it: end_precompute() sums over the ranks at one
+    // place of their sequence groups.
+    if (row.sharers().rank() != context_.mesh.sequence.rank()) return;
+    log_ratio_.add_((policy_B - reference_B).sum());
     num_answers_ += std::ssize(row.examples);
     num_desirable_ +=
         std::count_if(row.examples.begin(), row.examples.end(),
@@ -68,7 +72,7 @@ class KtoObjective : public Objective {
     const int64_t B = row.num_documents();
     const at::Tensor desirable_B = at::zeros({B}, at::kBool);
     for (int64_t i = 0; i < B; ++i) desirable_B[i].fill_(row.examples[i]->desirable);
-    const KtoScores scores{document_logprobs(context_.model, row.local, B, over_row()),
+    const KtoScores scores{document_logprobs(context_.model, row.local, B, over(row)),
                            references_[row_number],
                            sent_to(document_label_counts(row.whole, B), context_.device),
                            sent_to(desirable_B, context_.device)};
@@ -94,8 +98,8 @@ class KtoObjective : public Objective {
   }
 
  private:
-  SumOver over_row() const {
-    return [this](const at::Tensor& x) { return sum_over(x, context_.mesh.sequence); };
+  static SumOver over(const Row& row) {
+    return [&row](const at::Tensor& x) { return sum_over(x, row.sharers()); };
   }
 
   void log(const Row& row, const KtoScores& scores, const KtoTerms& terms,
@@ -157,7 +161,7 @@ extern const Stage kKto{
     .uses_lm_head = true,
     .has_value_head = false,
     .compares_distributions = false,
-    .deals_rows = false,
+    .deals_rows = true,
     .drawn = kLossAlone,
     .problems = no_problems,
     .encode = encode_unpaired,

@@ -24,18 +24,23 @@ struct WithoutAdapters {
 class Model : public Reference {
  public:
   Model(std::unique_ptr<Decoder> model, std::unique_ptr<PictureFeatures> pictures,
-        std::unique_ptr<ShardedParameters> sharded)
-      : sharded_(std::move(sharded)), pictures_(std::move(pictures)), model_(std::move(model)) {}
+        std::unique_ptr<ShardedParameters> sharded, bool follows_rows)
+      : sharded_(std::move(sharded)),
+        pictures_(std::move(pictures)),
+        model_(std::move(model)),
+        follows_rows_(follows_rows) {}
 
   at::Tensor document_logprobs(const Row& row, const SumOver& sum_over) override {
     const at::NoGradGuard no_grad;
-    return longspan::document_logprobs(*model_, row.local, row.num_documents(), sum_over);
+    return longspan::document_logprobs(model_for(row), row.local, row.num_documents(), sum_over);
   }
   at::Tensor token_logprobs(const Row& row, double temperature) override {
     const at::NoGradGuard no_grad;
-    return logprobs_of(*model_, row, temperature);
+    return logprobs_of(model_for(row), row, temperature);
   }
-  TeacherHead teacher_head(const Row& row) override { return model_->teacher_head(row.local); }
+  TeacherHead teacher_head(const Row& row) override {
+    return model_for(row).teacher_head(row.local);
+  }
   ShardedParameters::HeldBytes held_bytes() const override {
     if (sharded_) return sharded_->held_bytes();
     ShardedParameters::HeldBytes held;
@@ -46,9 +51,15 @@ class Model : public Reference {
   }
 
  private:
+  Decoder& model_for(const Row& row) {
+    if (follows_rows_) model_->use_attention(*row.attention);
+    return *model_;
+  }
+
   std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<PictureFeatures> pictures_;
   std::unique_ptr<Decoder> model_;
+  bool follows_rows_;
 };
 
 class BaseModel : public Reference {
@@ -64,6 +75,12 @@ class BaseModel : public Reference {
     const at::NoGradGuard no_grad;
     const WithoutAdapters scope(model_);
     return logprobs_of(model_, row, temperature);
+  }
+  /// The head has no adapter. The trained model holds it for as long as it is used.
+  TeacherHead teacher_head(const Row& row) override {
+    const WithoutAdapters scope(model_);
+    const TeacherHead head = model_.teacher_head(row.local);
+    return {head.hidden_LE, head.weight_VE};
   }
 
  private:
@@ -97,8 +114,10 @@ TeacherHead Reference::teacher_head(const Row&) {
 
 std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
                                            std::unique_ptr<PictureFeatures> pictures,
-                                           std::unique_ptr<ShardedParameters> sharded) {
-  return std::make_unique<Model>(std::move(model), std::move(pictures), std::move(sharded));
+                                           std::unique_ptr<ShardedParameters> sharded,
+                                           bool follows_rows) {
+  return std::make_unique<Model>(std::move(model), std::move(pictures), std::move(sharded),
+                                 follows_rows);
 }
 
 std::unique_ptr<Reference> base_model_reference(Decoder& model) {

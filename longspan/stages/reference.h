@@ -27,7 +27,7 @@ class Reference {
   /// which has only sums.
   virtual at::Tensor token_logprobs(const Row& row, double temperature) = 0;
   /// Returns the reference as the teacher of Decoder::divergence_from(). Collective as
-  /// document_logprobs(). Throws std::logic_error unless the reference is a separate model.
+  /// document_logprobs(). Throws std::logic_error for a table.
   virtual TeacherHead teacher_head(const Row& row);
   /// Returns the bytes of parameters that only the reference holds.
   virtual ShardedParameters::HeldBytes held_bytes() const { return {}; }
@@ -35,9 +35,12 @@ class Reference {
 
 /// Makes a reference with its own model, and the parts that the model refers to. `pictures`: null
 /// if rows have no pictures. `sharded`: the source of the model's parameters, if they are sharded.
+/// `follows_rows`: each pass uses the attention of its row (Row::attention); otherwise all passes
+/// use the attention with which the model was made.
 std::unique_ptr<Reference> reference_model(std::unique_ptr<Decoder> model,
                                            std::unique_ptr<PictureFeatures> pictures,
-                                           std::unique_ptr<ShardedParameters> sharded = nullptr);
+                                           std::unique_ptr<ShardedParameters> sharded,
+                                           bool follows_rows);
 
 /// Makes a reference from the trained model without its adapters. The model must outlive the
 /// reference.

@@ -1,5 +1,5 @@
 // The mean over all labels of -log p, with a factor for each label under use_dft_loss and
-// use_eaft_loss.
+// use_eaft_loss, and the divergence from a reference under use_asft_loss.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
@@ -44,18 +44,26 @@ class TokenCrossEntropy : public Objective {
     const int64_t count = std::max<int64_t>(1, std::llround(total_weight));
     const bool evaluates = !at::GradMode::is_enabled();
     if (!evaluates || !context_.preferences.compute_accuracy) {
-      return sft_loss(context_.model, row.local, count, factors_);
+      return loss_of(row, count, factors_);
     }
     std::vector<at::Tensor> hits{at::empty({0}, row.local.labels_T.options().dtype(at::kDouble))};
-    const at::Tensor loss = sft_loss(context_.model, row.local, count, [&](const LossChunk& chunk) {
+    const LossFactors visit = [&](const LossChunk& chunk) {
       hits.push_back(chunk.logits_CV.argmax(1).eq(chunk.labels_C).to(at::kDouble));
       return factors_ ? factors_(chunk) : at::ones_like(chunk.nll_C);
-    });
+    };
+    const at::Tensor loss = loss_of(row, count, visit);
     add_accuracy(row, at::cat(hits), averages);
     return loss;
   }
 
  private:
+  at::Tensor loss_of(const Row& row, int64_t count, const LossFactors& factors) const {
+    const PreferenceSettings& config = context_.preferences;
+    if (!config.use_asft_loss) return sft_loss(context_.model, row.local, count, factors);
+    return asft_loss(context_.model, row.local, context_.reference->teacher_head(row),
+                     config.asft_alpha, count, factors);
+  }
+
   /// hits_L: 1 where the most probable token is the label, else 0. The mean over examples of the
   /// share of hits among the example's labels, which the ranks of the row hold together.
   void add_accuracy(const Row& row, const at::Tensor& hits_L, Averages& averages) const {

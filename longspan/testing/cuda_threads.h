@@ -6,13 +6,19 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "longspan/testing/emulated_kernels.h"
 
 #define __device__
 #define __global__
@@ -20,7 +26,8 @@
 #define __launch_bounds__(...)
 // Static, since only one block runs at a time.
 #define __shared__ static
-#define LONGSPAN_SHARED_FLOATS(name) float* const name = longspan::testing::block().shared
+#define LONGSPAN_SHARED_FLOATS(name) \
+  float* const name = reinterpret_cast<float*>(longspan::testing::block().shared)
 #define LONGSPAN_KERNEL(name, Argument, threads)                                      \
   void name(Argument a);                                                              \
   const bool is_known_##name = ::longspan::testing::add_kernel(                       \
@@ -43,6 +50,12 @@ struct Indices {
 };
 inline Indices threadIdx, blockIdx, blockDim, gridDim;
 
+/// Rounded to nearest; compilers do not fuse them.
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+
 inline float __uint_as_float(unsigned bits) {
   float x;
   std::memcpy(&x, &bits, sizeof(x));
@@ -59,32 +72,71 @@ using std::min;
 
 namespace longspan::testing {
 
-/// The running block.
-struct Block {
-  static constexpr int kMostThreads = 1024, kStackBytes = 1 << 15;
-  struct Fiber {
-    ucontext_t context;
-    std::vector<char> stack;
-    Indices index;
-    bool ended;
-  };
-  std::vector<Fiber> fibers = std::vector<Fiber>(kMostThreads);
-  ucontext_t scheduler;
-  std::function<void()> kernel;
-  int current = 0, num_waiting = 0, num_running = 0, turn = 0;
-  double exchanged[kMostThreads];
-  alignas(16) float shared[48 * 1024 / sizeof(float)];
-
+/// Threads that wait for each other: a block's, or a warp's.
+struct Waiting {
+  int num_waiting = 0, num_running = 0, turn = 0;
   void let_go_if_all_wait() {
     if (num_waiting < num_running) return;
     num_waiting = 0;
     ++turn;
   }
-  void wait_for_all() {
-    const int mine = turn;
-    ++num_waiting;
-    let_go_if_all_wait();
-    while (turn == mine) swapcontext(&fibers[current].context, &scheduler);
+};
+
+/// An asynchronous copy of 16 bytes, or of zeros.
+struct VectorCopy {
+  char* to;
+  const char* from;  // null: zeros
+};
+
+/// The running block.
+struct Block {
+  static constexpr int kMostThreads = 1024, kLanes = 32, kStackBytes = 1 << 15;
+  /// Bytes that the threads share: of GPUs of compute capability 8.6, the fewest.
+  static constexpr int kSharedBytes = 99 * 1024;
+  struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    Indices index;
+    bool ended;
+    const Waiting* waits_for;  // null: for none
+    int turn;                  // that ends the wait
+    std::vector<VectorCopy> started;
+    std::deque<std::vector<VectorCopy>> groups;  // of copies that have not arrived
+    unsigned num_exchanges, num_copies, num_reads;
+  };
+  std::vector<Fiber> fibers = std::vector<Fiber>(kMostThreads);
+  ucontext_t scheduler;
+  std::function<void()> kernel;
+  int current = 0;
+  Waiting all, warps[kMostThreads / kLanes];
+  std::string fault;  // of a thread, which cannot throw
+  /// Banks of shared memory that the lanes of a warp use at the same time: for each access (by its
+  /// number), and for each part of the warp that accesses 128 bytes together.
+  using UsedBanks = std::vector<std::array<unsigned, 4>>;
+  UsedBanks copy_banks[kMostThreads / kLanes], read_banks[kMostThreads / kLanes];
+  std::vector<CopiedVector>* copied = nullptr;  // by all blocks, where it is not null
+  alignas(128) char shared[kSharedBytes];
+
+  Fiber& fiber() { return fibers[current]; }
+  Waiting& warp() { return warps[current / kLanes]; }
+  void wait_for(Waiting& others) {
+    fiber().waits_for = &others;
+    fiber().turn = others.turn;
+    ++others.num_waiting;
+    others.let_go_if_all_wait();
+    while (others.turn == fiber().turn) swapcontext(&fiber().context, &scheduler);
+    fiber().waits_for = nullptr;
+  }
+  bool can_run(const Fiber& of) const {
+    return !of.ended && (of.waits_for == nullptr || of.waits_for->turn != of.turn);
+  }
+  /// Finds lanes that use one bank at the same time.
+  void use_banks(UsedBanks& used, size_t number, const char* at, unsigned bytes) {
+    if (used.size() <= number) used.resize(number + 1);
+    unsigned& before = used[number][current % kLanes / (128 / bytes)];
+    const unsigned own = ((1u << bytes / 4) - 1) << (at - shared) / 4 % 32;
+    if ((before & own) != 0) fault = "lanes use the same bank of shared memory at the same time";
+    before |= own;
   }
 };
 
@@ -96,11 +148,33 @@ inline Block& block() {
 inline void run_fiber() {
   Block& own = block();
   own.kernel();
-  Block::Fiber& fiber = own.fibers[own.current];
-  fiber.ended = true;
-  --own.num_running;
-  if (own.num_running > 0) own.let_go_if_all_wait();
-  swapcontext(&fiber.context, &own.scheduler);
+  own.fiber().ended = true;
+  for (Waiting* const others : {&own.all, &own.warp()}) {
+    if (--others->num_running > 0) others->let_go_if_all_wait();
+  }
+  swapcontext(&own.fiber().context, &own.scheduler);
+}
+
+/// Lets each warp run until it ends or waits for other warps, the first warp first. Warps are thus
+/// as far apart as a GPU lets them be, which shows reads and writes that no barrier separates.
+inline void run_warps(int num_threads) {
+  Block& own = block();
+  while (own.all.num_running > 0) {
+    bool has_moved = false;
+    for (int warp = 0; warp < num_threads; warp += Block::kLanes) {
+      for (bool moves = true; moves;) {
+        moves = false;
+        for (int t = warp; t < std::min(warp + Block::kLanes, num_threads); ++t) {
+          if (!own.can_run(own.fibers[t])) continue;
+          own.current = t;
+          threadIdx = own.fibers[t].index;
+          swapcontext(&own.scheduler, &own.fibers[t].context);
+          moves = has_moved = true;
+        }
+      }
+    }
+    if (!has_moved) throw std::runtime_error("threads wait for each other forever");
+  }
 }
 
 struct KnownKernel {
@@ -131,70 +205,140 @@ inline void run_on_threads(const std::string& name, const Indices& blocks, const
   const int num_threads = static_cast<int>(threads.x * threads.y);
   for (unsigned i = 0; i < blocks.x * blocks.y; ++i) {
     blockIdx = {i % blocks.x, i / blocks.x};
-    own.num_running = num_threads;
-    own.num_waiting = 0;
+    own.all = {.num_running = num_threads};
+    std::memset(own.shared, 0xff, sizeof(own.shared));  // NaN, as bf16 and as fp32
     for (int t = 0; t < num_threads; ++t) {
+      if (t % Block::kLanes == 0) {
+        const int warp = t / Block::kLanes;
+        own.warps[warp] = {.num_running = std::min(num_threads - t, Block::kLanes)};
+        own.copy_banks[warp].clear();
+        own.read_banks[warp].clear();
+      }
       Block::Fiber& fiber = own.fibers[t];
       fiber.stack.resize(Block::kStackBytes);
       fiber.index = {static_cast<unsigned>(t) % threads.x, static_cast<unsigned>(t) / threads.x};
       fiber.ended = false;
+      fiber.waits_for = nullptr;
+      fiber.started.clear();
+      fiber.groups.clear();
+      fiber.num_exchanges = fiber.num_copies = fiber.num_reads = 0;
       getcontext(&fiber.context);
       fiber.context.uc_stack.ss_sp = fiber.stack.data();
       fiber.context.uc_stack.ss_size = fiber.stack.size();
       fiber.context.uc_link = nullptr;
       makecontext(&fiber.context, run_fiber, 0);
     }
-    while (own.num_running > 0) {
-      for (int t = 0; t < num_threads; ++t) {
-        if (own.fibers[t].ended) continue;
-        own.current = t;
-        threadIdx = own.fibers[t].index;
-        swapcontext(&own.scheduler, &own.fibers[t].context);
-      }
-    }
+    run_warps(num_threads);
+    if (!own.fault.empty()) throw std::runtime_error(name + ": " + std::exchange(own.fault, {}));
   }
 }
 
 }  // namespace longspan::testing
 
 // NOLINTBEGIN
-inline void __syncthreads() { longspan::testing::block().wait_for_all(); }
-/// All threads of a block must call this function; on a GPU, only the threads of a warp.
+inline void __syncthreads() {
+  auto& own = longspan::testing::block();
+  own.wait_for(own.all);
+}
+
+/// Returns the values of all lanes of this thread's warp, all of which must call it.
+template <typename T>
+const T* exchanged(const T& value) {
+  auto& own = longspan::testing::block();
+  // Two places in turn: the next call's values may come before all lanes have read these.
+  static T values[2][longspan::testing::Block::kMostThreads];
+  T* const all = values[own.fiber().num_exchanges++ % 2];
+  all[own.current] = value;
+  own.wait_for(own.warp());
+  return all + own.current / 32 * 32;
+}
 template <typename T>
 T __shfl_xor_sync(unsigned, T x, int step) {
-  auto& own = longspan::testing::block();
-  const int thread = own.current;
-  own.exchanged[thread] = static_cast<double>(x);
-  own.wait_for_all();
-  const T other = static_cast<T>(own.exchanged[thread ^ step]);
-  own.wait_for_all();
-  return other;
+  return exchanged(x)[longspan::testing::block().current % 32 ^ step];
 }
-/// Adds each lane's part of the product of `a` and `b` to `sum`, in the layout of the instruction
-/// mma.m16n8k16. A word holds two bf16. A lane has four words of `a`, and two words of `b` for each
-/// group of 8 columns; `columns` counts the groups. All threads of a block must call this function.
-inline void multiply_of_warp(float* sum, const unsigned* a, const unsigned* b, int columns) {
-  constexpr int kMostWords = 8;
-  static unsigned words[longspan::testing::Block::kMostThreads][2][kMostWords];
-  auto& own = longspan::testing::block();
-  const int lane = own.current % 32, first = own.current - lane;
-  std::copy_n(a, 4, words[own.current][0]);
-  std::copy_n(b, 2 * columns, words[own.current][1]);
-  own.wait_for_all();
+
+/// Adds each lane's part of the products of `a` and `b` to sums, in the layout of the instruction
+/// mma.m16n8k16. A word holds two bf16. A lane has four words of `a` for each of four groups of 16
+/// rows, and two words of `b` for each of two groups of 8 columns. sum_of(i, j): four sums.
+template <typename SumOf>
+void multiply_of_warp(const unsigned (&a)[4][4], const unsigned (&b)[4], SumOf&& sum_of) {
+  struct Own {
+    float a[4][4][2], b[2][2][2];
+  } own;
   const auto number = [](unsigned word, int half) {
     return __uint_as_float(half == 0 ? word << 16 : word & 0xffff0000u);
   };
-  for (int j = 0; j < columns; ++j) {
-    for (int n = 0; n < 4; ++n) {
-      const int row = lane / 4 + n / 2 * 8, column = lane % 4 * 2 + n % 2;
-      for (int k = 0; k < 16; ++k) {
-        const int pair = k / 2, in_row = pair % 4;
-        const unsigned of_a = words[first + row % 8 * 4 + in_row][0][row / 8 + pair / 4 * 2];
-        const unsigned of_b = words[first + column % 8 * 4 + in_row][1][2 * j + pair / 4];
-        sum[j * 4 + n] += number(of_a, k % 2) * number(of_b, k % 2);
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 16; ++i) own.a[i / 4][i % 4][half] = number(a[i / 4][i % 4], half);
+    for (int i = 0; i < 4; ++i) own.b[i / 2][i % 2][half] = number(b[i], half);
+  }
+  const Own* const words = exchanged(own);
+  const int lane = longspan::testing::block().current % 32;
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      float* const sum = sum_of(i, j);
+      for (int n = 0; n < 4; ++n) {
+        const int row = lane / 4 + n / 2 * 8, column = lane % 4 * 2 + n % 2;
+        for (int k = 0; k < 16; ++k) {
+          const int pair = k / 2, in_row = pair % 4;
+          sum[n] += words[row % 8 * 4 + in_row].a[i][row / 8 + pair / 4 * 2][k % 2] *
+                    words[column % 8 * 4 + in_row].b[j][pair / 4][k % 2];
+        }
       }
     }
   }
-  own.wait_for_all();
+}
+
+/// cp.async, of 16 bytes. Earlier contents are gone at once, and the bytes arrive as late as a GPU
+/// allows: at a wait of this thread. Other threads see them after a barrier behind this wait.
+inline void start_copy_of_thread(char* to, const char* from, bool is_there) {
+  auto& own = longspan::testing::block();
+  const bool is_aligned =
+      (to - own.shared) % 16 == 0 && (!is_there || reinterpret_cast<uintptr_t>(from) % 16 == 0);
+  if (!is_aligned) own.fault = "a copy of 16 bytes is not aligned";
+  own.use_banks(own.copy_banks[own.current / 32], own.fiber().num_copies++, to, 16);
+  if (own.copied != nullptr && is_there) own.copied->push_back({blockIdx.x, blockIdx.y, from});
+  std::memset(to, 0xff, 16);
+  own.fiber().started.push_back({to, is_there ? from : nullptr});
+}
+inline void end_copies_of_thread() {
+  auto& fiber = longspan::testing::block().fiber();
+  fiber.groups.push_back(std::exchange(fiber.started, {}));
+}
+inline void wait_for_copies_of_thread(size_t num_left) {
+  auto& groups = longspan::testing::block().fiber().groups;
+  for (; groups.size() > num_left; groups.pop_front()) {
+    for (const auto& copy : groups.front()) {
+      if (copy.from != nullptr) {
+        std::memcpy(copy.to, copy.from, 16);
+      } else {
+        std::memset(copy.to, 0, 16);
+      }
+    }
+  }
+}
+
+/// ldmatrix of four matrices of 8 x 8.
+inline void load_matrices_of_warp(const char* row, unsigned* words, bool transposed) {
+  auto& own = longspan::testing::block();
+  const int lane = own.current % 32;
+  own.use_banks(own.read_banks[own.current / 32], own.fiber().num_reads++, row, 16);
+  const char* const* const rows = exchanged(row);
+  for (int i = 0; i < 4; ++i) {
+    unsigned short two[2];
+    for (int j = 0; j < 2; ++j) {
+      const int of_row = transposed ? lane % 4 * 2 + j : lane / 4;
+      const int column = transposed ? lane / 4 : lane % 4 * 2 + j;
+      std::memcpy(&two[j], rows[8 * i + of_row] + 2 * column, 2);
+    }
+    words[i] = two[0] | static_cast<unsigned>(two[1]) << 16;
+  }
+}
+
+/// Notes an ordinary read of shared memory, for its banks.
+inline void note_shared_read(const char* from, size_t bytes) {
+  auto& own = longspan::testing::block();
+  own.use_banks(own.read_banks[own.current / 32], own.fiber().num_reads++, from,
+                static_cast<unsigned>(bytes));
 }
 // NOLINTEND

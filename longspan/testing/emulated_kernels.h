@@ -3,18 +3,36 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "longspan/cuda/kernels.h"
 
 namespace longspan::testing {
 
+/// 16 bytes that a block copies to shared memory asynchronously (cp.async).
+struct CopiedVector {
+  unsigned block_x, block_y;
+  const char* from;
+};
+
 class EmulatedKernels : public cuda::Kernels {
  public:
+  /// `shared_bytes`: of a multiprocessor.
+  explicit EmulatedKernels(int shared_bytes = cuda::kLeastSharedBytes)
+      : shared_bytes_(shared_bytes) {}
   /// Few, so that blocks of small tensors have several rows.
   int num_multiprocessors() const override { return 2; }
+  int shared_bytes() const override { return shared_bytes_; }
+
+  /// Collects the copies of the kernels that start from here on.
+  void collect_copies_in(std::vector<CopiedVector>& copied) { copied_ = &copied; }
 
  protected:
   void start(const std::string& name, const cuda::Launch& launch, const void* argument) override;
+
+ private:
+  int shared_bytes_;
+  std::vector<CopiedVector>* copied_ = nullptr;
 };
 
 }  // namespace longspan::testing

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <thread>
@@ -44,6 +45,8 @@ class Relay {
   /// request has been served, but the client cannot know.
   void lose_an_answer(int number) { loses_in_ = number; }
   int num_lost() const { return num_lost_; }
+  /// Bytes that the server has sent so far.
+  int64_t num_answer_bytes() const { return num_answer_bytes_; }
 
  private:
   static int new_socket() { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }
@@ -95,6 +98,7 @@ class Relay {
     const ssize_t size = recv(from, bytes, sizeof(bytes), 0);
     const bool lost = size > 0 && far_ends_.contains(from) && loses_in_ > 0 && --loses_in_ == 0;
     num_lost_ += lost ? 1 : 0;
+    if (size > 0 && far_ends_.contains(from)) num_answer_bytes_ += size;
     if (size > 0 && !lost && send(to, bytes, static_cast<size_t>(size), MSG_NOSIGNAL) == size) {
       return;
     }
@@ -109,6 +113,7 @@ class Relay {
   int port_ = 0;
   std::atomic<bool> held_ = false, ends_ = false;
   std::atomic<int> loses_in_ = 0, num_lost_ = 0;
+  std::atomic<int64_t> num_answer_bytes_ = 0;
   std::map<int, int> other_end_;
   std::set<int> far_ends_;  // connections to the server
   std::thread thread_;

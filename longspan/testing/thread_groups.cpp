@@ -11,6 +11,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <tuple>
@@ -321,19 +322,31 @@ c10::intrusive_ptr<c10d::Backend> make_thread_group(const GroupPlace& place) {
   return c10::make_intrusive<ThreadGroup>(meeting_at(*place.store, place.size), place);
 }
 
-constexpr LinkTraits kThreads{.device = host,
-                              .copies = false,
-                              .coalesces = false,
-                              .ends_with_peers = false,
-                              .waits_for_none = false,
-                              .lets_go_late = false,
-                              .time_to_meet = std::chrono::seconds(10),
-                              .reason_of = brief_reason,
-                              .prepare_threads = any_thread_will_do,
-                              .make_backend = make_thread_group};
+c10::intrusive_ptr<c10d::Backend> make_thread_group_slowly(const GroupPlace& place) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  return make_thread_group(place);
+}
+
+constexpr LinkTraits traits(std::chrono::seconds time_to_meet,
+                            c10::intrusive_ptr<c10d::Backend> (&make_backend)(const GroupPlace&)) {
+  return {.device = host,
+          .copies = false,
+          .coalesces = false,
+          .ends_with_peers = false,
+          .waits_for_none = false,
+          .lets_go_late = false,
+          .time_to_meet = time_to_meet,
+          .reason_of = brief_reason,
+          .prepare_threads = any_thread_will_do,
+          .make_backend = make_backend};
+}
+
+constexpr LinkTraits kThreads = traits(std::chrono::seconds(10), make_thread_group);
+constexpr LinkTraits kSlowThreads = traits(std::chrono::seconds(2), make_thread_group_slowly);
 
 }  // namespace
 
 const LinkTraits& thread_link() { return kThreads; }
+const LinkTraits& slow_thread_link() { return kSlowThreads; }
 
 }  // namespace longspan::testing

@@ -9,5 +9,7 @@ namespace longspan::testing {
 /// start an operation copies for all ranks, and the operation is then complete everywhere. Sums are
 /// in rank order. Waiting for a rank whose group is gone, or beyond the timeout, throws.
 const LinkTraits& thread_link();
+/// The same, but each group takes 2.5 s to connect, of 2 s that LinkTraits::time_to_meet allows.
+const LinkTraits& slow_thread_link();
 
 }  // namespace longspan::testing

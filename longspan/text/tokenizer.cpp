@@ -34,7 +34,19 @@ struct Tokenizer::Impl {
   }
 };
 
-Tokenizer Tokenizer::load(const std::string& folder) {
+namespace {
+
+void add(LsrTokenizer* tokenizer, const std::vector<std::string>& tokens, bool special) {
+  std::vector<LsrView> views;
+  for (const std::string& token : tokens) views.push_back(rust_view(token));
+  if (!views.empty()) {
+    rust_call(lsr_tokenizer_add, tokenizer, views.data(), views.size(), special);
+  }
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::load(const std::string& folder, const AddedTokens& added) {
   const auto require_readable = [&](const char* name) {
     require_readable_file_if_there(folder + "/" + name, "tokenizer file");
   };
@@ -43,6 +55,8 @@ Tokenizer Tokenizer::load(const std::string& folder) {
   auto impl = std::make_shared<Impl>();
   require_own_files(folder);
   rust_call(lsr_tokenizer_load, rust_view(folder), &impl->handle);
+  add(impl->handle, added.plain, /*special=*/false);
+  add(impl->handle, added.special, /*special=*/true);
   LsrString info{};
   rust_call(lsr_tokenizer_info, impl->handle, &info);
   impl->info = parse_json(take_rust_string(info), "tokenizer");
@@ -136,6 +150,12 @@ std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
   const int64_t id = lsr_tokenizer_id_of(impl_->handle, rust_view(token));
   if (id < 0) return std::nullopt;
   return token_id(id);
+}
+
+std::string Tokenizer::file_text() const {
+  LsrString text{};
+  rust_call(lsr_tokenizer_file, impl_->handle, &text);
+  return take_rust_string(text);
 }
 
 int64_t Tokenizer::vocab_size() const { return impl_->info.at("vocab_size").get<int64_t>(); }

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "longspan/text/added_tokens.h"
+
 namespace longspan {
 
 /// The bytes of each token in the text. Tokens that share a character share its bytes; some
@@ -26,9 +28,9 @@ class Tokenizer {
   static constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json",
                                            "special_tokens_map.json", "chat_template.jinja",
                                            "chat_template.json"};
-  /// Reads tokenizer.json and tokenizer_config.json of a folder. Throws UserError that names the
-  /// file.
-  static Tokenizer load(const std::string& folder);
+  /// Reads tokenizer.json and tokenizer_config.json of a folder, and adds tokens. Throws UserError
+  /// that names the file.
+  static Tokenizer load(const std::string& folder, const AddedTokens& added = {});
 
   /// Encodes a text. Special tokens in the text are recognised. `add_special_tokens`: as in
   /// transformers (BOS etc. of the post-processor).
@@ -41,6 +43,9 @@ class Tokenizer {
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = false) const;
   std::optional<int32_t> id_of(std::string_view token) const;
   int64_t vocab_size() const;  // including added tokens
+
+  /// Returns the text of tokenizer.json with all added tokens.
+  std::string file_text() const;
 
   /// As in tokenizer_config.json; nullopt if missing.
   std::optional<std::string> bos_token() const;

@@ -24,7 +24,7 @@ RowCosts costs_of(const DealtSettings& config, const RunPlan& plan, const Sessio
                                    (spec.tied_head ? spec.vocab_size * spec.hidden_size : 0)),
            .element_bytes = element_bytes,
            .checkpointing = !config.model.disable_gradient_checkpointing},
-          cluster_model(plan.device.cuda(), plan.where.local_world_size, element_bytes)};
+          cluster_model(plan.device.cuda(), plan.ranks_per_domain, element_bytes, plan.network)};
 }
 
 }  // namespace

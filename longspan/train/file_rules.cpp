@@ -1,5 +1,6 @@
 #include "longspan/train/file_rules.h"
 
+#include "longspan/data/run_tokenizer.h"
 #include "longspan/registers/stage.h"
 #include "longspan/settings/data_settings.h"
 #include "longspan/settings/method_settings.h"
@@ -11,7 +12,7 @@ namespace longspan {
 
 FileRules::FileRules(const FileRuleSettings& config, int64_t vocab_size,
                      const LocalTime& template_time)
-    : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
+    : tokenizer_(run_tokenizer(config.model.model_name_or_path, config.data)),
       turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_, template_time)),
       rules_{.vocab_size = vocab_size,
              .needs_reward = rollout_needs(config.method, config.preferences).rewards,

@@ -121,20 +121,20 @@ LongestRow row_of_file(const FileRuleSettings& config, const OptimizationSetting
 }  // namespace
 
 LongestRow longest_row(const FileRuleSettings& config, const OptimizationSettings& optimization,
-                       const RunPlan& plan, const RunData& data, const LocalTime& template_time,
-                       bool gives_rows, Workers& workers) {
+                       const RunPlan& plan, const RunData* data, const LocalTime& template_time,
+                       Workers& workers) {
   const Stage& stage = stage_of(config.method);
   const int64_t batch_size = optimization.per_device_train_batch_size;
   if (stage.rollouts != RolloutUse::kNone) {
     const PolicySettings& policy = config.preferences.policy;
     const RolloutLimits limits{policy, config.data.cutoff_len, batch_size};
-    if (gives_rows) return row_of_any(limits);
+    if (data == nullptr) return row_of_any(limits);
     return policy.rollout == "file"
                ? row_of_file(config, optimization, plan, limits, template_time, workers)
-               : row_of_questions(limits, *data.train);
+               : row_of_questions(limits, *data->train);
   }
-  if (!plan.by_degree.empty()) {
-    RowLengths lengths = row_lengths(*data.train, /*batch_size=*/1, stage.rows);
+  if (!plan.by_degree.empty() && data != nullptr) {
+    RowLengths lengths = row_lengths(*data->train, /*batch_size=*/1, stage.rows);
     // Short examples with the same processes fill a row.
     const int64_t most = plan.tokens_per_rank * plan.parallel.world_size;
     if (lengths.num_tokens < most) lengths = {.num_tokens = most, .num_labels = most};
@@ -143,11 +143,19 @@ LongestRow longest_row(const FileRuleSettings& config, const OptimizationSetting
                         "has at most {} of a row, unless all processes have more.",
                         tokens(plan.tokens_per_rank))};
   }
-  if (!data.train->empty()) {
-    return {row_lengths(*data.train, batch_size, stage.rows, plan.parallel.sequence_size), ""};
+  const bool is_early = data != nullptr && data->early;
+  if (data != nullptr && !data->train->empty() && !is_early) {
+    return {row_lengths(*data->train, batch_size, stage.rows, plan.parallel.sequence_size), ""};
   }
-  const int64_t num_tokens = batch_size * config.data.cutoff_len;
-  return {{.num_tokens = num_tokens, .num_labels = num_tokens}, ""};
+  const bool is_unknown = config.data.streaming || is_early;
+  const int64_t num_documents = is_unknown && stage.rows == RowKind::kPair ? 2 : 1;
+  const int64_t num_tokens = batch_size * num_documents * config.data.cutoff_len;
+  return {{.num_tokens = num_tokens, .num_labels = num_tokens},
+          is_unknown ? fmt::format("{} not known in advance; the longest row may have {} "
+                                   "(cutoff_len).",
+                                   is_early ? "The lengths of the rows are" : "Streamed rows are",
+                                   tokens(num_tokens))
+                     : ""};
 }
 
 }  // namespace longspan

@@ -20,10 +20,10 @@ struct LongestRow {
 
 /// Returns the longest row of the data set; without a data set, of examples with cutoff_len tokens.
 /// For rollouts: the longest row of the file if the file has all rollouts of the run, otherwise the
-/// longest possible row. `gives_rows`: the caller gives the rows. The same on all ranks.
+/// longest possible row. `data`: null if the caller gives the rows. The same on all ranks.
 /// Collective.
 LongestRow longest_row(const FileRuleSettings& config, const OptimizationSettings& optimization,
-                       const RunPlan& plan, const RunData& data, const LocalTime& template_time,
-                       bool gives_rows, Workers& workers);
+                       const RunPlan& plan, const RunData* data, const LocalTime& template_time,
+                       Workers& workers);
 
 }  // namespace longspan

@@ -21,15 +21,16 @@ namespace {
 
 /// Limit for on_nonfinite: skip, since a model with broken weights would continue forever.
 constexpr int64_t kMostSkippedInARow = 20;
-constexpr size_t kMostNamed = 3, kMostRows = 8;
+constexpr size_t kMostNamedRows = 3, kMostRows = 8;
 
-/// Rows of one micro-batch, by their indices in the training set, and their loss.
+/// Rows of one micro-batch, by their indices in the training set (kUnnumbered), and their loss.
 struct RowLoss {
   std::vector<int64_t> rows;
   double loss;
 };
 
-/// "row 3, 4 of the training set (counted from 0), own loss nan, nan".
+/// "row 3, 4 of the training set (counted from 0), own loss nan, nan"; "streamed rows, which have
+/// no numbers, own loss nan".
 std::string named_rows(std::vector<RowLoss> micro_batches) {
   const size_t num_all = micro_batches.size();
   micro_batches.resize(std::min(num_all, kMostRows));
@@ -37,6 +38,11 @@ std::string named_rows(std::vector<RowLoss> micro_batches) {
   for (const RowLoss& row : micro_batches) {
     rows.push_back(fmt::format("{}", fmt::join(row.rows, ", ")));
     losses.push_back(number_text(row.loss));
+  }
+  if (!micro_batches.empty() && micro_batches.front().rows.front() == kUnnumbered) {
+    return fmt::format("streamed rows, which have no numbers, own loss {}{}",
+                       fmt::join(losses, ", "),
+                       num_all > kMostRows ? fmt::format(" and {} more", num_all - kMostRows) : "");
   }
   return fmt::format("row {}{} of the training set (counted from 0), own loss {}",
                      fmt::join(rows, ", "),
@@ -100,10 +106,11 @@ std::string NonfiniteSteps::source_of(const NonfiniteStep& step) const {
   std::vector<std::string> names = parameters_at_fault(update_, mesh_.world);
   if (names.empty()) return "";
   const size_t num_names = names.size();
-  names.resize(std::min(num_names, kMostNamed));
+  names.resize(std::min(num_names, kMostNamedRows));
   return fmt::format(
       " It comes from the gradient of {}{}. The step saw {}.", fmt::join(names, ", "),
-      num_names > kMostNamed ? " and " + counted(num_names - kMostNamed, "other parameter") : "",
+      num_names > kMostNamedRows ? " and " + counted(num_names - kMostNamedRows, "other parameter")
+                                 : "",
       named_rows(rows));
 }
 

@@ -14,6 +14,9 @@
 
 namespace longspan {
 
+/// Example::number of a row that has none, since its data set is streamed.
+inline constexpr int64_t kUnnumbered = -1;
+
 /// A step whose loss or gradient norm is not finite.
 struct NonfiniteStep {
   int64_t step;  // 0-based

@@ -92,6 +92,10 @@ TEST_CASE("reference cache: the key knows all that decides the numbers, and noth
   };
   CHECK(with_weights({1, 2, 3, 4}));
   CHECK(with_weights({1, -2, 3, -4}));
+  for (const char* name : {"quantize_config.json", "quant_config.json"}) {
+    std::ofstream(config.model.model_name_or_path + "/" + name) << "{}";
+    CHECK(differs(config, both));
+  }
   // Only the rows count, not the settings that cut them; settings of the computation only change
   // rounding.
   CHECK(!changed_by([](Config& c) { c.data.cutoff_len = 4096; }));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <set>
@@ -10,6 +11,7 @@
 #include "longspan/files/checksum.h"
 #include "longspan/input/input_file.h"
 #include "longspan/input/model_files.h"
+#include "longspan/models/grouped_format.h"
 #include "longspan/settings/choices.h"
 #include "longspan/settings/data_settings.h"
 #include "longspan/settings/method_settings.h"
@@ -41,14 +43,19 @@ class Hash {
   Xxh64 hash_;
 };
 
+/// True if the file decides the numbers of a model or of an adapter.
+bool decides(const std::string& name) {
+  return name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json" ||
+         name == "longspan_adapter.json" ||
+         std::ranges::any_of(grouped_formats(),
+                             [&](const GroupedFormat* format) { return name == format->own_file; });
+}
+
 void add_folder(Hash& hash, const std::string& folder) {
   std::set<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json" ||
-        name == "longspan_adapter.json") {
-      files.insert(model_file(folder, name));
-    }
+    if (decides(name)) files.insert(model_file(folder, name));
   }
   std::vector<char> part(size_t{1} << 20);
   for (const fs::path& path : files) {
@@ -69,6 +76,11 @@ std::string reference_key(const ReferenceSettings& config, const ExampleSet& exa
   // Scaled positions depend on the maximum row length, not on the actual one.
   hash.add(config.model.rope_scaling);
   if (!config.model.rope_scaling.empty()) hash.add(static_cast<uint64_t>(config.data.cutoff_len));
+  if (config.method.resize_vocab) {  // rows of the embedding and head
+    hash.add(config.data.add_tokens);
+    hash.add(config.data.add_special_tokens);
+    hash.add(static_cast<uint64_t>(config.optimization.seed));
+  }
   // The reference is ref_model with its adapters. Without ref_model it is the base model with all
   // adapters merged except the last, which with LoRA is the trained one.
   const bool named = !config.preferences.ref_model.empty();

@@ -91,23 +91,19 @@ RolloutNeeds rollout_needs(const MethodSettings& method, const PreferenceSetting
   throw std::logic_error("a stage without rollouts");
 }
 
-RolloutSource::RolloutSource(const PolicySettings& policy, const RolloutNeeds& needs,
-                             const OptimizationSettings& optimization, int64_t cutoff_len,
-                             const Mesh& mesh, Notices& notices,
+RolloutSource::RolloutSource(const RolloutLimits& limits, const RolloutNeeds& needs,
+                             int64_t num_rows, const Mesh& mesh, Notices& notices,
                              std::unique_ptr<RolloutMaker> maker)
-    : policy_(policy),
+    : limits_(limits),
       needs_(needs),
-      optimization_(optimization),
-      cutoff_len_(cutoff_len),
+      num_rows_(num_rows),
       mesh_(mesh),
       notices_(notices),
       maker_(std::move(maker)),
-      groups_of_row_(optimization.per_device_train_batch_size),
-      groups_of_step_(groups_of_row_ * mesh.data.size() *
-                      optimization.gradient_accumulation_steps) {}
+      groups_of_step_(limits.num_groups * mesh.data.size() * num_rows) {}
 
 bool RolloutSource::prepare(int64_t step) {
-  const int64_t number = step / policy_.num_iterations;
+  const int64_t number = step / limits_.policy.num_iterations;
   if (number == number_) return true;
   std::string own = made(step);
   if (mesh_.world.rank() != 0) own.clear();
@@ -118,7 +114,7 @@ bool RolloutSource::prepare(int64_t step) {
     std::getline(lines, digest_);
     // Rank 0 has encoded its rollouts, whose errors name the places in the user's file.
     if (mesh_.world.rank() != 0) {
-      groups_ = encoded(groups_of(rollouts_from(lines, needs_), policy_.num_generations));
+      groups_ = encoded(groups_of(rollouts_from(lines, needs_), limits_.policy.num_generations));
     }
   });
   for (size_t i = 0; i < groups_.size(); ++i) {
@@ -131,10 +127,10 @@ bool RolloutSource::prepare(int64_t step) {
 }
 
 std::string RolloutSource::made(int64_t step) {
-  const int64_t number = step / policy_.num_iterations;
+  const int64_t number = step / limits_.policy.num_iterations;
   std::optional<std::vector<Rollout>> rollouts =
-      maker_->make(number, groups_of_step_, number * policy_.num_iterations,
-                   /*is_begun=*/step % policy_.num_iterations != 0);
+      maker_->make(number, groups_of_step_, number * limits_.policy.num_iterations,
+                   /*is_begun=*/step % limits_.policy.num_iterations != 0);
   std::string text;
   all_or_none_patiently(mesh_.world, notices_, [&] {
     if (mesh_.world.rank() != 0 || !rollouts) return;
@@ -151,8 +147,8 @@ std::string RolloutSource::made(int64_t step) {
     text = maker_->digest(number) + "\n";
     for (const Rollout& rollout : *rollouts) text += write_rollout(rollout) + "\n";
     const std::vector<RolloutGroup> groups =
-        groups_of(*std::move(rollouts), policy_.num_generations);
-    if (needs_.rewards) check_advantages(groups, policy_);
+        groups_of(*std::move(rollouts), limits_.policy.num_generations);
+    if (needs_.rewards) check_advantages(groups, limits_.policy);
     groups_ = encoded(groups);
   });
   return text;
@@ -168,9 +164,9 @@ std::vector<ExamplePointer> RolloutSource::encoded(const std::vector<RolloutGrou
   columns.teacher_logprobs = needs_.teacher_logprobs;
   columns.sampler_logprobs &= needs_.sampler_logprobs;
   columns.advantages &= needs_.rewards;
-  const RolloutEncoding encoding{.cutoff_len = cutoff_len_,
+  const RolloutEncoding encoding{.cutoff_len = limits_.cutoff_len,
                                  .columns = columns,
-                                 .masks_truncated = policy_.mask_truncated_completions};
+                                 .masks_truncated = limits_.policy.mask_truncated_completions};
   BadRows bad;
   std::vector<ExamplePointer> examples;
   for (const RolloutGroup& group : groups) {
@@ -184,15 +180,16 @@ std::vector<ExamplePointer> RolloutSource::encoded(const std::vector<RolloutGrou
     }
     examples.push_back(std::make_shared<const Example>(std::move(encoded.example)));
   }
-  bad.settle(OnBadRow::kStop, "the rollouts of a step", groups_of_step_ * policy_.num_generations);
+  bad.settle(OnBadRow::kStop, "the rollouts of a step",
+             groups_of_step_ * limits_.policy.num_generations);
   if (std::ssize(examples) != groups_of_step_) throw std::logic_error("a batch of other groups");
   return examples;
 }
 
 DrawnExamples RolloutSource::next(int64_t, int64_t batch) {
-  const int64_t of_step = batch % optimization_.gradient_accumulation_steps;
-  const int64_t begin = (of_step * mesh_.data.size() + mesh_.data.rank()) * groups_of_row_;
-  return {.examples = {groups_.begin() + begin, groups_.begin() + begin + groups_of_row_},
+  const int64_t of_step = batch % num_rows_;
+  const int64_t begin = (of_step * mesh_.data.size() + mesh_.data.rank()) * limits_.num_groups;
+  return {.examples = {groups_.begin() + begin, groups_.begin() + begin + limits_.num_groups},
           .pattern = groups_.front()};
 }
 

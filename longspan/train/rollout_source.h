@@ -11,11 +11,11 @@
 #include "longspan/data/example_source.h"
 #include "longspan/liveness/notices.h"
 #include "longspan/rollouts/group.h"
+#include "longspan/rollouts/rollout_rows.h"
 
 namespace longspan {
 
 struct MethodSettings;
-struct OptimizationSettings;
 struct PolicySettings;
 struct PreferenceSettings;
 
@@ -50,11 +50,9 @@ class RolloutMaker {
 /// is used by `num_iterations` steps in turn.
 class RolloutSource final : public ExampleSource {
  public:
-  /// `cutoff_len`: most tokens of a rollout with its prompt. All arguments must outlive this
-  /// object.
-  RolloutSource(const PolicySettings& policy, const RolloutNeeds& needs,
-                const OptimizationSettings& optimization, int64_t cutoff_len, const Mesh& mesh,
-                Notices& notices, std::unique_ptr<RolloutMaker> maker);
+  /// `num_rows`: of a rank in a step. All references must outlive this object.
+  RolloutSource(const RolloutLimits& limits, const RolloutNeeds& needs, int64_t num_rows,
+                const Mesh& mesh, Notices& notices, std::unique_ptr<RolloutMaker> maker);
 
   std::optional<int64_t> num_batches() const override { return std::nullopt; }
   bool prepare(int64_t step) override;
@@ -70,14 +68,13 @@ class RolloutSource final : public ExampleSource {
   /// Returns the groups as examples. Throws UserError.
   std::vector<ExamplePointer> encoded(const std::vector<RolloutGroup>& groups) const;
 
-  const PolicySettings& policy_;
+  RolloutLimits limits_;
   RolloutNeeds needs_;
-  const OptimizationSettings& optimization_;
-  int64_t cutoff_len_;
+  int64_t num_rows_;
   const Mesh& mesh_;
   Notices& notices_;
   std::unique_ptr<RolloutMaker> maker_;
-  int64_t groups_of_row_, groups_of_step_;
+  int64_t groups_of_step_;
   int64_t number_ = -1;                 // of the batch in groups_
   std::string digest_;                  // of that batch
   std::vector<ExamplePointer> groups_;  // of all ranks

@@ -10,6 +10,7 @@
 #include "longspan/liveness/run_control.h"
 #include "longspan/memory/peak_meter.h"
 #include "longspan/report/events.h"
+#include "longspan/report/rank_times.h"
 #include "longspan/session/run_plan.h"
 
 namespace longspan {
@@ -33,6 +34,7 @@ struct RunParts {
   /// cutoff_len tokens. Empty function: epochs over the training set.
   std::function<std::unique_ptr<ExampleSource>(const ExampleSet& train, const Mesh& mesh)>
       make_source;
+  RankTimes rank_times = RankTimes();  ///< names slow ranks
 };
 
 /// Trains as the configuration says: reads data and model, trains, evaluates, saves. Every process

@@ -7,7 +7,9 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/saving/training_state.h"
+#include "longspan/testing/dataset_folder.h"
 #include "longspan/testing/ranks.h"
+#include "longspan/train/early_source.h"
 
 namespace longspan {
 namespace {
@@ -65,6 +67,26 @@ TEST_CASE("data: ranks whose rows differ in a column alone are found") {
                            require_same_data(mesh.world, data);
                          }),
       doctest::Contains("Rank 1 reads other training rows than rank 0"));
+}
+
+TEST_CASE(
+    "data: of a machine that has encoded rows and one that has their texts, sizes are equal") {
+  CHECK_THROWS_WITH(
+      testing::run_ranks(2,
+                         [](const Mesh& mesh) {
+                           RunData data;
+                           const int rank = mesh.world.rank();
+                           data.train = std::make_unique<ExamplesInMemory>(
+                               std::vector<Example>(rank == 0 ? 3 : 2));
+                           data.fingerprint = rank == 0 ? "1" : std::string(kTextsOfRows) + "2";
+                           require_same_data(mesh.world, data);
+                         }),
+      doctest::Contains("Rank 1 reads 2 training rows and 0 of evaluation, and rank 0 3"));
+}
+
+TEST_CASE("early start: the disk has room for texts and rows") {
+  CHECK(why_no_room("/", 1).empty());
+  CHECK_SAYS(why_no_room("/", int64_t{1} << 55), "texts and rows may take");
 }
 
 TEST_CASE("data: ranks whose files say that heads are of other kinds are found") {

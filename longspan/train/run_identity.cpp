@@ -6,11 +6,13 @@
 
 #include <iterator>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "longspan/files/checksum.h"
 #include "longspan/input/numbers.h"
+#include "longspan/models/grouped_format.h"
 #include "longspan/settings/method_settings.h"
 #include "longspan/settings/optimization_settings.h"
 
@@ -36,6 +38,23 @@ std::string text_of(const ModelConfig& model) {
                      model.max_position_embeddings);
 }
 
+/// Returns all that decides which numbers the bytes of the folder's files stand for.
+std::string text_of(const StoredNumbers& stored) {
+  switch (stored.format) {
+    case StoredNumbers::Format::kPlain:
+      return "plain";
+    case StoredNumbers::Format::kMxfp4:
+      return "MXFP4";
+    case StoredNumbers::Format::kFp8:
+      return fmt::format("fp8 in blocks of {} x {}", stored.block_rows, stored.block_columns);
+    case StoredNumbers::Format::kGrouped:
+      return fmt::format("{} in groups of {}, zeros plus {}, all but [{}], of [{}]",
+                         stored.grouped->name, stored.packed.format.group_size, stored.zero_offset,
+                         fmt::join(stored.packed.kept, ", "), fmt::join(stored.packed.only, ", "));
+  }
+  throw std::logic_error("weights that are stored nobody knows how");
+}
+
 /// Returns the keys, with the values of an existing adapter for LoRA's keys.
 Settings settings_of(Settings settings, const std::optional<LoraShape>& lora) {
   if (!lora) return settings;
@@ -43,6 +62,8 @@ Settings settings_of(Settings settings, const std::optional<LoraShape>& lora) {
   set_value(settings, "lora_alpha", fmt::format("{}", lora->alpha));
   set_value(settings, "lora_dropout", fmt::format("{}", lora->dropout));
   set_value(settings, "use_rslora", lora->rank_stabilized ? "true" : "false");
+  set_value(settings, "additional_target", fmt::format("{}", fmt::join(lora->whole_modules, ",")));
+  set_value(settings, "use_dora", lora->decomposed ? "true" : "false");
   set_value(settings, "lora_target", fmt::format("{}", fmt::join(lora->modules, ",")));
   return settings;
 }
@@ -66,6 +87,9 @@ RunIdentity identity_of(const IdentitySettings& config, const Mesh& mesh, const 
           .shuffled = !config.method.disable_shuffling,
           .template_time = template_time.text,
           .rope_scaling = text_of(model),
+          .stored_numbers = base_weights_decide(config.method, config.preferences)
+                                ? text_of(model.stored)
+                                : std::string(),
           .settings = settings_of(config.keys, trained.lora),
           .contents = {}};
 }

@@ -12,10 +12,12 @@ namespace longspan {
 
 struct MethodSettings;
 struct OptimizationSettings;
+struct PreferenceSettings;
 
 /// Inputs of identity_of() from the configuration.
 struct IdentitySettings {
   const MethodSettings& method;
+  const PreferenceSettings& preferences;
   const OptimizationSettings& optimization;
   Settings keys;  // training_settings()
 };

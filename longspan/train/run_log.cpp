@@ -19,19 +19,27 @@ RunLog::RunLog(const OutputSettings& config, const RunConstants& constants, Even
 void RunLog::take(const Event& event) {
   const Logged* logged = std::get_if<Logged>(&event);
   if (logged == nullptr) return;
-  if (tensorboard_) {
-    if (const std::string problem = tensorboard_->add(logged->entry); !problem.empty()) {
-      events_.say("warning: " + problem);
+  const auto warn = [&](const std::string& problem) {
+    if (!problem.empty()) events_.say("warning: " + problem);
+  };
+  if (tensorboard_) warn(tensorboard_->add(logged->entry));
+  if (metrics_) warn(metrics_->add(*logged));
+  if (services_) {
+    for (const std::string& warning : services_->add(logged->entry)) {
+      events_.say("warning: " + warning);
     }
   }
   log_.add(logged->progress, logged->measured);
 }
 
-std::string RunLog::open(const Group& world, const DiskFacts& disk, const RunStart& start) {
+std::string RunLog::open(const Group& world, Notices& notices, const DiskFacts& disk,
+                         const RunStart& start,
+                         const std::vector<std::pair<std::string, std::string>>& settings) {
   std::string account;
-  all_or_none(world, [&] {
+  all_or_none_patiently(world, notices, [&] {  // services may take minutes to begin
     if (world.rank() != 0) return;
     account = check_room(config_, disk);
+    if (!config_.metrics_file.empty()) metrics_.emplace(config_.metrics_file);
     if (wants_tensorboard(config_)) {
       try {
         tensorboard_.emplace(config_,
@@ -40,6 +48,10 @@ std::string RunLog::open(const Group& world, const DiskFacts& disk, const RunSta
         events_.say(
             fmt::format("warning: {} The run goes on without TensorBoard's files.", error.what()));
       }
+    }
+    if (std::vector<std::string> services = services_of(config_); !services.empty()) {
+      services_.emplace(config_, std::move(services), settings);
+      for (const std::string& address : services_->addresses()) events_.say(address);
     }
     // All checks have passed: from here on the folder belongs to this run.
     remove_reports(config_.output_dir, /*goes_on=*/start.resumed.has_value());

@@ -1,13 +1,18 @@
-// A run's log, and TensorBoard files with the same entries.
+// A run's log, and the same entries for TensorBoard, Prometheus and logging services.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "longspan/account/disk_model.h"
 #include "longspan/comm/group.h"
+#include "longspan/liveness/notices.h"
 #include "longspan/report/console.h"
 #include "longspan/report/events.h"
+#include "longspan/report/metrics_file.h"
+#include "longspan/report/service_log.h"
 #include "longspan/report/tensorboard.h"
 #include "longspan/report/training_log.h"
 #include "longspan/settings/output_settings.h"
@@ -27,13 +32,19 @@ class RunLog final : public EventSink {
   void take(const Event& event) override;
 
   /// Starts this run's reports in the folder, after checking that the disk has space for the run.
-  /// Returns the disk estimate, on rank 0. Collective. Throws as all_or_none.
-  std::string open(const Group& world, const DiskFacts& disk, const RunStart& start);
+  /// Returns the disk estimate, on rank 0. `settings`: all keys and values, for logging services.
+  /// Collective. Throws as
+  /// all_or_none_patiently.
+  std::string open(const Group& world, Notices& notices, const DiskFacts& disk,
+                   const RunStart& start,
+                   const std::vector<std::pair<std::string, std::string>>& settings);
 
  private:
   const OutputSettings& config_;
   Events& events_;
+  std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardLog> tensorboard_;
+  std::optional<ServiceLog> services_;
   TrainingLog log_;
 };
 

@@ -7,9 +7,14 @@
 #include "longspan/base/names.h"
 #include "longspan/checkpoint/adapter_folder.h"
 #include "longspan/checkpoint/folder_tensors.h"
+#include "longspan/comm/network_links.h"
+#include "longspan/cuda/cuda.h"
+#include "longspan/files/process_identity.h"
+#include "longspan/plan/rank_layout.h"
 #include "longspan/report/remarks.h"
 #include "longspan/saving/launch.h"
 #include "longspan/saving/output_room.h"
+#include "longspan/saving/training_state.h"
 #include "longspan/settings/choices.h"
 #include "longspan/settings/model_settings.h"
 #include "longspan/spec/file_tensors.h"
@@ -30,8 +35,8 @@ void say_interrupted(const std::string& where_it_stands, bool trained_all,
                      RunControl& control) {
   if (!results.model_in().empty()) {
     control.say(
-        fmt::format("Interrupted {}; the model is in {}, and its logs and results were given up.",
-                    where_it_stands, results.model_in()));
+        fmt::format("Interrupted {}; the model is in {}{}.", where_it_stands, results.model_in(),
+                    results.record_in().empty() ? ", and its logs and results were given up" : ""));
     return;
   }
   control.say(fmt::format(
@@ -54,9 +59,19 @@ std::map<LeftOut, int64_t> left_out(const ModelSettings& config, const ModelConf
 
 }  // namespace
 
+void say_network(const ParallelSettings& config, const RunPlan& plan, const Workers& workers,
+                 Events& events) {
+  if (!config.check_network) return;
+  const at::Device device = device_of(plan.device, plan.own_gpu());
+  for (const std::string& line :
+       check_network(workers.mesh(), workers.where(), plan.ranks_per_domain, device)) {
+    events.say(line);
+  }
+}
+
 void say_start(const StartFacts& facts, Events& events) {
-  const auto& [settings, notes, plan, data, start, trained, schedule, progress, memory, disk] =
-      facts;
+  const auto& [settings, notes, ddp_timeout, plan, data, start, trained, schedule, progress, memory,
+               disk] = facts;
   events.say(summary_of({.settings = settings,
                          .model = plan.model,
                          .plan = plan.parallel,
@@ -66,13 +81,16 @@ void say_start(const StartFacts& facts, Events& events) {
                          .num_parameters = trained.num_parameters(),
                          .num_trained = trained.num_trained(),
                          .num_warmup_steps = schedule.num_warmup_steps(),
-                         .device = device_text(plan)}));
+                         .device = device_text(plan),
+                         .streams = data.fingerprint.starts_with(kStreamedRows),
+                         .is_early = data.early != nullptr}));
   for (const std::string& remark :
        remarks_at_start({.notes = notes,
                          .method = settings.method,
                          .adapters = settings.model.adapter_name_or_path,
                          .model = plan.model,
                          .plan_warning = plan.warning,
+                         .ddp_timeout = ddp_timeout,
                          .num_rows = data.train->size(),
                          .rows_per_step = start.identity.rows_per_step,
                          .local_world_size = plan.where.local_world_size,
@@ -92,6 +110,28 @@ void say_start(const StartFacts& facts, Events& events) {
                   progress.total_steps,
                   progress.step == progress.total_steps ? ": nothing is left to train" : ""));
   for (const std::string& change : start.changes) events.say(change);
+}
+
+void say_layout(const RunPlan& plan, const Group& world, Events& events) {
+  if (world.size() == 1) return;
+  std::vector<RankMachine> machines;
+  for (const std::string& text : world.gather_text(own_machine() + "\n" + own_host())) {
+    const size_t end = text.find('\n');
+    machines.push_back({text.substr(0, end), text.substr(end + 1)});
+  }
+  const std::string warning = warning_of_layout(plan.parallel, machines, plan.ranks_per_domain);
+  if (!warning.empty()) events.say("warning: " + warning);
+}
+
+void say_start_of_answers(const ModelSettings& config, const std::vector<std::string>& notes,
+                          int64_t ddp_timeout, const RunPlan& plan, Events& events) {
+  for (const std::string& note : notes) events.say("note: " + note);
+  if (const std::string text = warning_of_timeout(ddp_timeout); !text.empty()) events.say(text);
+  if (!plan.warning.empty()) events.say("warning: " + plan.warning);
+  if (plan.where.rank != 0) return;
+  for (const std::string& remark : remarks_on_left_out(left_out(config, plan.model))) {
+    events.say(remark);
+  }
 }
 
 RunEnd say_stopped_before_steps(const OutputSettings& config, RunControl& control, Events& events) {

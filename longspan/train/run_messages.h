@@ -11,7 +11,9 @@
 #include "longspan/saving/checkpoints.h"
 #include "longspan/session/run_plan.h"
 #include "longspan/session/trained_model.h"
+#include "longspan/session/workers.h"
 #include "longspan/settings/output_settings.h"
+#include "longspan/settings/parallel_settings.h"
 #include "longspan/train/run_data.h"
 #include "longspan/train/run_results.h"
 #include "longspan/train/run_start.h"
@@ -19,9 +21,15 @@
 
 namespace longspan {
 
+/// On several machines: measures the links between them, and prints their rates and slow ones.
+/// No-op with check_network: false. Collective.
+void say_network(const ParallelSettings& config, const RunPlan& plan, const Workers& workers,
+                 Events& events);
+
 struct StartFacts {
   SummarySettings settings;
   const std::vector<std::string>& notes;  // of the configuration
+  int64_t ddp_timeout;
   const RunPlan& plan;
   const RunData& data;
   const RunStart& start;
@@ -35,6 +43,13 @@ struct StartFacts {
 /// Prints the summary, the remarks, the estimates of memory and disk, and the checkpoint that the
 /// run resumes from. Starts to measure memory.
 void say_start(const StartFacts& facts, Events& events);
+
+/// Compares the machines of the ranks with the plan's groups (plan/rank_layout.h). Collective.
+void say_layout(const RunPlan& plan, const Group& world, Events& events);
+
+/// For a run without do_train: the notes, and the remarks on parts of the model that are not read.
+void say_start_of_answers(const ModelSettings& config, const std::vector<std::string>& notes,
+                          int64_t ddp_timeout, const RunPlan& plan, Events& events);
 
 /// For a run whose control asks it to stop before the first step. Returns how the run ended.
 RunEnd say_stopped_before_steps(const OutputSettings& config, RunControl& control, Events& events);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "longspan/base/user_error.h"
+#include "longspan/data/run_tokenizer.h"
 #include "longspan/data/turns.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/registers/rollout_server.h"
@@ -90,7 +91,7 @@ class FromFile final : public RolloutMaker {
 class Sampled final : public RolloutMaker {
  public:
   Sampled(const RolloutSettings& config, const RolloutParts& parts, const RolloutRun& run)
-      : tokenizer_(Tokenizer::load(config.model.model_name_or_path)),
+      : tokenizer_(run_tokenizer(config.model.model_name_or_path, config.data)),
         turns_(make_turn_encoder(config.data, stage_of(config.method), tokenizer_,
                                  parts.template_time)),
         source_(source_of_answers(config, parts, run, tokenizer_, *turns_)),
@@ -157,9 +158,11 @@ std::unique_ptr<ExampleSource> rollout_source(const RolloutSettings& config,
                        }};
   std::unique_ptr<RolloutMaker> maker;
   all_or_none(parts.workers.world(), [&] { maker = maker_of(config, parts, run); });
-  return std::make_unique<RolloutSource>(policy, needs, config.optimization, config.data.cutoff_len,
-                                         parts.session.mesh(), parts.workers.notices(),
-                                         std::move(maker));
+  const OptimizationSettings& optimization = config.optimization;
+  return std::make_unique<RolloutSource>(
+      RolloutLimits{policy, config.data.cutoff_len, optimization.per_device_train_batch_size},
+      needs, optimization.gradient_accumulation_steps, parts.session.mesh(),
+      parts.workers.notices(), std::move(maker));
 }
 
 }  // namespace longspan

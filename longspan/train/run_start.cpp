@@ -28,11 +28,13 @@ void complete_run_start(const ContentSettings& files, const OptimizationSettings
   start.identity.contents =
       read_contents(files, workers.world(), workers.notices(), then.contents, events);
   if (!start.resumed) return;
+  RunIdentity now = start.identity;
+  if (!start.texts.empty()) now.rows = start.texts;
   all_or_none(workers.world(), [&] {
-    require_same_run(start.resumed->folder, then, start.identity,
+    require_same_run(start.resumed->folder, then, now,
                      optimization.per_device_train_batch_size * workers.mesh().data.size());
   });
-  start.changes = changes_since(start.resumed->folder, then, start.identity,
+  start.changes = changes_since(start.resumed->folder, then, now,
                                 start.resumed->state.totals.progress.step + 1);
 }
 

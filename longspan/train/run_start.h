@@ -26,6 +26,9 @@ struct RunStart {
   RunIdentity identity;                // contents only on rank 0
   std::optional<ResumePoint> resumed;  // nullopt: from the beginning
   std::vector<std::string> changes;    // since the checkpoint was saved; one per line, on rank 0
+  /// Compared with the rows of the checkpoint instead of identity.rows: the fingerprint of texts,
+  /// for a checkpoint that was saved while rows were encoded; otherwise empty.
+  std::string texts;
 
   /// Returns the checkpoint that the run resumes from; empty for a new run.
   std::string folder() const { return resumed ? resumed->folder : ""; }

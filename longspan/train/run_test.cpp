@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +21,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/checkpoint/model_folder.h"
 #include "longspan/config/config.h"
+#include "longspan/files/checksum_file.h"
 #include "longspan/session/session.h"
 #include "longspan/testing/silent_server.h"
 #include "longspan/testing/temporary_folder.h"
@@ -79,11 +82,13 @@ Sample sample_of(int64_t number) {
   return sample;
 }
 
-/// Rows without an end.
+/// Rows without an end. `delay`: of each row.
 class Stream final : public ExampleSource {
  public:
+  explicit Stream(std::chrono::milliseconds delay = {}) : delay_(delay) {}
   std::optional<int64_t> num_batches() const override { return std::nullopt; }
   DrawnExamples next(int64_t /*epoch*/, int64_t /*batch*/) override {
+    std::this_thread::sleep_for(delay_);
     auto example = std::make_shared<Example>();
     example->documents.push_back(sample_of(num_drawn_++));
     return {.examples = {example}, .pattern = example};
@@ -92,6 +97,7 @@ class Stream final : public ExampleSource {
   void resume(const std::string& state) override { num_drawn_ = std::stoll(state); }
 
  private:
+  std::chrono::milliseconds delay_;
   int64_t num_drawn_ = 0;
 };
 
@@ -106,7 +112,7 @@ RunResult run(const Config& config, const RunParts& parts) {
 }
 
 /// Runs on two ranks, which are threads and share each row. Returns rank 0's result.
-RunResult run_on_two(Config config, const RunParts& parts) {
+RunResult run_on_two(Config config, const RunParts& parts, RunControl* given = nullptr) {
   config.parallel.sequence_parallel_size = 2;
   const int port = testing::free_port();
   std::vector<RunResult> results(2);
@@ -115,7 +121,8 @@ RunResult run_on_two(Config config, const RunParts& parts) {
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        PlainRunControl control;
+        PlainRunControl plain;
+        RunControl& control = given != nullptr ? *given : plain;
         const Rendezvous where{.rank = rank,
                                .world_size = 2,
                                .local_rank = rank,
@@ -159,6 +166,25 @@ class Recorder final : public EventSink {
   std::vector<Event> events;
 };
 
+/// Stops a run once it has said these words.
+class UntilSaid final : public EventSink, public RunControl {
+ public:
+  explicit UntilSaid(std::string words) : words_(std::move(words)) {}
+  void take(const Event& event) override {
+    const Said* said = std::get_if<Said>(&event);
+    if (said == nullptr || said->text.find(words_) == std::string::npos) return;
+    text = said->text;
+    has_said_ = true;
+  }
+  bool told_to_stop() const override { return has_said_; }
+
+  std::string text;
+
+ private:
+  std::string words_;
+  std::atomic<bool> has_said_ = false;
+};
+
 /// Trains without a run. Returns the sum of the losses, and saves the model.
 double losses_of_session(const Config& config, const std::string& folder) {
   Recorder told;
@@ -186,6 +212,96 @@ bool same_models(const std::string& folder, const std::string& other) {
   bool same = all.size() == others.size();
   for (size_t i = 0; same && i < all.size(); ++i) same = at::equal(all[i].tensor, others[i].tensor);
   return same;
+}
+
+/// Rows by their numbers, which a run may draw ahead. Adds "r" to `order` for each row.
+class Numbered final : public ExampleSource {
+ public:
+  explicit Numbered(std::string& order) : order_(order) {}
+  std::optional<int64_t> num_batches() const override { return std::nullopt; }
+  DrawnExamples next(int64_t /*epoch*/, int64_t batch) override {
+    order_ += 'r';
+    auto example = std::make_shared<Example>();
+    example->documents.push_back(sample_of(batch));
+    return {.examples = {example}, .pattern = example};
+  }
+  std::string state() const override { return ""; }
+  void resume(const std::string& /*state*/) override {}
+
+ private:
+  std::string& order_;
+};
+
+/// Adds "S" to `order` for each report of progress.
+class StepsInOrder final : public EventSink {
+ public:
+  explicit StepsInOrder(std::string& order) : order_(order) {}
+  void take(const Event& event) override {
+    if (std::holds_alternative<Stepped>(event)) order_ += 'S';
+  }
+
+ private:
+  std::string& order_;
+};
+
+TEST_CASE("run: rows of the next step are there, and counted, before a step ends") {
+  const Place place;
+  std::string order, expected = "Sr";
+  StepsInOrder events(order);
+  run(place.with_output("run"),
+      {.meter = nullptr, .events = &events, .make_source = [&](const ExampleSet&, const Mesh&) {
+         return std::make_unique<Numbered>(order);
+       }});
+  for (int64_t step = 0; step < kSteps; ++step) expected += step + 1 < kSteps ? "rS" : "S";
+  CHECK(order == expected);
+}
+
+TEST_CASE("run: a rank that keeps the other one waiting is named") {
+  const Place place;
+  Config config = place.with_output("run");
+  config.optimization.max_steps = 1000;  // stopped before
+  config.output.save_steps = 1000;
+  config.parallel.ddp_timeout = 10;  // a heartbeat every half second
+  UntilSaid told(" keeps the others waiting: ");
+  run_on_two(
+      config,
+      {.meter = nullptr,
+       .events = &told,
+       .make_source =
+           [](const ExampleSet& /*train*/, const Mesh& mesh) {
+             return std::make_unique<Stream>(std::chrono::milliseconds(50 * mesh.world.rank()));
+           },
+       .rank_times = RankTimes(/*least_seconds=*/0.0)},
+      &told);
+  CHECK_MESSAGE(told.text.starts_with("warning: rank 1 (host "), told.text);
+}
+
+TEST_CASE("run: a pod with slow steps is told of the grace that it needs, after one checkpoint") {
+  const Place place;
+  const RunParts parts{.meter = nullptr, .events = nullptr, .make_source = make_stream};
+  run(place.with_output("quick"), parts);
+  const std::string checkpoint = place.folder / "quick/checkpoint-2",
+                    path = checkpoint + "/training_state.json";
+  std::ifstream file(path);
+  nlohmann::json state = nlohmann::json::parse(file);
+  state.at("totals").at("progress").at("elapsed_seconds") = 400.0;
+  std::ofstream(path) << state.dump();
+  write_checksum_file(checkpoint, checksums_of(checkpoint, {}));
+  for (const bool is_pod : {false, true}) {
+    CAPTURE(is_pod);
+    Config config = place.with_output(is_pod ? "pod" : "no_pod");
+    config.output.resume_from_checkpoint = checkpoint;
+    config.output.surroundings.is_pod = is_pod;
+    config.output.save_steps = 1;
+    Recorder told;
+    run(config, {.meter = nullptr, .events = &told, .make_source = make_stream});
+    CHECK(told.all<CheckpointSaved>().size() == 2);
+    const std::vector<Said> said = told.all<Said>();
+    CHECK(std::ranges::count_if(said, [](const Said& line) {
+            return line.text.find("terminationGracePeriodSeconds of at least 150") !=
+                   std::string::npos;
+          }) == (is_pod ? 1 : 0));
+  }
 }
 
 TEST_CASE("run: a source of rows needs no data set and no tokenizer") {
@@ -243,6 +359,22 @@ TEST_CASE("run: a sink gets every kind of event, and the files are those that it
                            "run/training_loss.png", "run/checkpoint-4/model.safetensors"}) {
     CHECK_MESSAGE(std::filesystem::exists(place.folder / file), std::string(file));
   }
+}
+
+TEST_CASE("run: the inner ring is that of fast_domain_size, or of a machine") {
+  const Place place;
+  Config config = place.with_output("run");
+  config.parallel.sequence_parallel_size = 8;
+  config.parallel.sequence_parallel_mode = "loongtrain";
+  config.parallel.sequence_parallel_ring_degree = 8;
+  Rendezvous where;
+  where.world_size = 8;
+  where.local_world_size = 4;
+  CHECK(plan_run(config, {}, where).parallel.window_size == 4);
+  config.parallel.fast_domain_size = 2;
+  CHECK(plan_run(config, {}, where).parallel.window_size == 2);
+  config.parallel.fast_domain_size = 72;
+  CHECK(plan_run(config, {}, where).parallel.window_size == 8);
 }
 
 TEST_CASE("run: without a source of rows, the data set is demanded") {

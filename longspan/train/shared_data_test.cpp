@@ -38,7 +38,13 @@ RunData some_data() {
 RunData shared(const Mesh& mesh, const std::string& folder, const std::function<RunData()>& read) {
   Notices notices{Rendezvous()};
   Events events(/*rank=*/0, /*sink=*/nullptr);
-  return share_data(mesh.world, notices, folder, events, read);
+  return share_data(mesh.world, notices, folder, events, [&](Events&, const ExampleTaker& take) {
+    const RunData data = read();
+    for (const ExampleSet* set : {data.train.get(), data.eval.get()}) {
+      for (int64_t i = 0; i < set->size(); ++i) take(*set->example(i));
+    }
+    return DataNote{data.train->size(), data.fingerprint, data.eval_fingerprint, data.chat};
+  });
 }
 
 }  // namespace

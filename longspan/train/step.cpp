@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "longspan/liveness/agreement.h"
 #include "longspan/report/averages.h"
@@ -37,19 +38,23 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
     stopped.left_out = !stopped.interrupted;
     return stopped;
   }
-  const std::vector<Row> rows = take_rows(step);  // same on all SP members
+  const RowsOfStep taken = take_rows(step);
+  const std::vector<Row>& rows = taken.rows;  // same on all SP members
   // The loss is a mean over the whole global batch. Its only denominator is known before any
   // computation.
-  StepResult result{.counts = session_.count(rows), .learning_rate = schedule_.learning_rate(step)};
-  source_.check(result.counts.num_samples);
+  StepResult result{.counts = taken.counts ? taken.counts() : session_.count(rows),
+                    .learning_rate = schedule_.learning_rate(step)};
+  source_.check(result.counts.num_samples);  // before the source gives rows of the next step
+  read_pictures_ahead(step, rows);
   const auto averages_before = session_.averages().sums();
-  const RowLosses losses = session_.forward_backward(rows, result.counts.weight,
-                                                     [this] { return control_.requested(); });
+  const RowLosses losses = session_.forward_backward(
+      rows, result.counts.weight, [this] { return control_.requested(); }, /*ends_step=*/true);
   // A signal to one rank counts for all, so that they leave at the same step.
   const SumsOfStep sums = session_.sum_up(
       losses, {control_.requested() ? 1.0 : 0.0, control_.told_to_stop() ? 1.0 : 0.0});
+  count_next(step);  // while gradients are summed
   // The host waits for a GPU once per step: for the norm. The sums have arrived by then. On a CPU
-  // they are here, and may save the reduction.
+  // they are here, and may save the norm.
   const bool on_cpu = session_.context().device.is_cpu();
   const auto is_lost = [&] { return sums.flag(kRequested) || !std::isfinite(sums.loss()); };
   if (!on_cpu || !is_lost()) result.grad_norm = session_.reduce();
@@ -76,20 +81,37 @@ StepResult TrainingStep::run(int64_t step, int64_t num_skipped) {
   return result;
 }
 
-std::vector<Row> TrainingStep::take_rows(int64_t step) {
-  std::vector<Row> rows =
-      next_ && next_->step == step ? std::move(next_->rows) : rows_of(schedule_.plan().place(step));
-  next_.reset();
-  session_.read_ahead(rows);
+TrainingStep::RowsOfStep TrainingStep::take_rows(int64_t step) {
+  std::optional<RowsOfStep> ahead = std::exchange(next_, std::nullopt);
+  if (ahead && ahead->step == step && ahead->failure) std::rethrow_exception(ahead->failure);
+  RowsOfStep taken = ahead && ahead->step == step
+                         ? *std::move(ahead)
+                         : RowsOfStep{step, rows_of(schedule_.plan().place(step))};
+  session_.read_ahead(taken.rows);
+  return taken;
+}
+
+void TrainingStep::read_pictures_ahead(int64_t step, const std::vector<Row>& rows) {
   const bool has_pictures =
       std::ranges::any_of(rows, [](const Row& row) { return row.local.pictures != nullptr; });
-  // A source with a state of its own gives rows when they are computed, since a checkpoint saves
-  // the state of the rows so far.
-  if (has_pictures && !schedule_.is_last(step) && source_.state().empty()) {
-    next_.emplace(step + 1, rows_of(schedule_.plan().place(step + 1)));
-    session_.read_ahead(next_->rows);
+  if (!has_pictures) return;
+  make_next(step);
+  if (next_) session_.read_ahead(next_->rows);
+}
+
+void TrainingStep::make_next(int64_t step) {
+  if (next_ || schedule_.is_last(step) || !source_.gives_rows_ahead()) return;
+  next_.emplace(step + 1, std::vector<Row>());
+  try {
+    next_->rows = rows_of(schedule_.plan().place(step + 1));
+  } catch (...) {
+    next_->failure = std::current_exception();
   }
-  return rows;
+}
+
+void TrainingStep::count_next(int64_t step) {
+  make_next(step);
+  if (next_) next_->counts = session_.start_count(next_->rows);
 }
 
 std::vector<Row> TrainingStep::rows_of(const StepPlace& place) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -38,9 +40,20 @@ class TrainingStep {
   StepResult run(int64_t step, int64_t num_skipped);
 
  private:
-  /// Returns the rows of a step. If these rows have pictures, also makes the rows of the next step,
-  /// whose pixels are read during the computation of this step.
-  std::vector<Row> take_rows(int64_t step);
+  struct RowsOfStep {
+    int64_t step;
+    std::vector<Row> rows;
+    std::function<BatchCounts()> counts = {};  // empty: the count has not begun
+    std::exception_ptr failure = {};           // of the rows, which ends the run in their own step
+  };
+  RowsOfStep take_rows(int64_t step);
+  /// If the rows of this step have pictures, makes the rows of the next step, whose pixels are read
+  /// during the computation of this step.
+  void read_pictures_ahead(int64_t step, const std::vector<Row>& rows);
+  /// Makes the rows of the next step, if that is possible. No-op if they are there.
+  void make_next(int64_t step);
+  /// Starts the count of the next step's rows, if that is possible. Collective.
+  void count_next(int64_t step);
   std::vector<Row> rows_of(const StepPlace& place);
   /// Returns the loss of each row of this data-parallel group, a mean over the row's own labels
   /// (pairs, answers). Collective.
@@ -53,10 +66,6 @@ class TrainingStep {
   const RunControl& control_;
   double max_grad_norm_;
   NonfiniteSteps nonfinite_;
-  struct RowsOfStep {
-    int64_t step;
-    std::vector<Row> rows;
-  };
   std::optional<RowsOfStep> next_;  // rows that were made ahead, for the next step
 };
 

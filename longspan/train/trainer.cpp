@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "longspan/liveness/agreement.h"
 #include "longspan/rendezvous/communication_error.h"
@@ -45,24 +48,40 @@ RunEnd Trainer::train() {
     if (totals_.evaluation_due && !evaluate_now()) return stop();
     for (; step < progress.total_steps; ++step) {
       parts_.workers.heartbeat().stands_at(step + 1, fmt::format("step {}", step + 1));
-      const StepResult result = parts_.step.run(step, totals_.num_skipped);
-      if (result.interrupted) {
-        events_.tell(StepsEnded{});
-        return RunEnd::kInterrupted;
-      }
+      const StepResult result = timed_step(step);
+      if (result.interrupted) return interrupted();
       if (result.left_out) return stop();
       progress.elapsed_seconds = seconds_now() - start;
       if (after_step(step, result)) return stop();
     }
   } catch (const CommunicationError& error) {
     throw CommunicationError(fmt::format("Step {}: {}", step + 1, error.what()), error.of_library);
+  } catch (const std::exception& error) {
+    // The ranks can still agree, so the checkpoint in progress is not lost.
+    if (is_agreed(parts_.workers.world(), error)) {
+      try {
+        parts_.checkpoints.finish_or_warn(totals_);
+      } catch (const CommunicationError&) {  // `error` is the cause
+      }
+    }
+    throw;
   }
   progress.elapsed_seconds = seconds_now() - start;
   events_.tell(StepsEnded{});
   return finish();
 }
 
+RunEnd Trainer::interrupted() {
+  events_.tell(StepsEnded{});
+  parts_.checkpoints.finish_or_warn(totals_);
+  return RunEnd::kInterrupted;
+}
+
 RunEnd Trainer::stop() {
+  // An evaluation may have ended since the run is to end at once.
+  const std::vector<bool> requested =
+      gather_answers(parts_.workers.world(), parts_.control.requested());
+  if (std::ranges::any_of(requested, std::identity())) return interrupted();
   if (!parts_.checkpoints.save_last(totals_)) return RunEnd::kInterrupted;
   events_.tell(StepsEnded{});
   if (totals_.evaluation_due) {
@@ -91,9 +110,32 @@ void Trainer::count(int64_t step, const StepResult& result) {
   }
 }
 
-void Trainer::log(const Progress& progress, const Measured& measured) {
-  all_or_none(parts_.workers.world(),
-              [&] { events_.tell(Logged{progress, measured, log_entry(progress, measured)}); });
+void Trainer::log(const Progress& progress, const Measured& measured, std::vector<RankTime> ranks) {
+  all_or_none(parts_.workers.world(), [&] {
+    events_.tell(Logged{progress, measured, log_entry(progress, measured), std::move(ranks)});
+  });
+}
+
+StepResult Trainer::timed_step(int64_t step) {
+  const auto waited_so_far = [&] {
+    const auto& collectives = parts_.workers.mesh().collectives;
+    return collectives ? collectives->waited_seconds() : 0.0;
+  };
+  const double start = seconds_now(), waited = waited_so_far();
+  StepResult result = parts_.step.run(step, totals_.num_skipped);
+  ++times_.steps;
+  times_.seconds += seconds_now() - start;
+  times_.waited += waited_so_far() - waited;
+  parts_.workers.heartbeat().has_stepped(times_);
+  return result;
+}
+
+std::vector<RankTime> Trainer::times_of_ranks() {
+  std::vector<std::optional<Beat>> beats = parts_.workers.heartbeat().beats();
+  if (parts_.workers.world().size() == 1) beats.emplace_back(own_beat("steps"))->times = times_;
+  std::vector<RankTime> times = parts_.rank_times.add(beats);
+  if (const std::string slow = parts_.rank_times.straggler(); !slow.empty()) events_.say(slow);
+  return times;
 }
 
 void Trainer::log_step(const StepResult& result) {
@@ -109,11 +151,12 @@ void Trainer::log_step(const StepResult& result) {
   last_grad_norm_ = kNone;
   totals_.loss_since_log = 0.0;
   totals_.steps_since_log = 0;
-  log(totals_.progress, logged);
+  log(totals_.progress, logged, times_of_ranks());
 }
 
 bool Trainer::after_step(int64_t step, const StepResult& result) {
   count(step, result);
+  parts_.checkpoints.go_on();
   events_.tell(Stepped{totals_.progress, result.skipped ? kNone : result.loss});
   const DueAfterStep due = parts_.schedule.due_after(step);
   if (due.log) log_step(result);
@@ -154,6 +197,8 @@ RunEnd Trainer::finish() {
   if (!parts_.reports.memory.measured().empty()) {
     events_.tell(MemoryMeasured{parts_.reports.memory.measured()});
   }
+  // First, since a failure of the last evaluation must not cost the last checkpoint.
+  parts_.checkpoints.finish(totals_);
   if (ends_with_evaluation() && !evaluate_now()) return stop();
   RunRecord record{.progress = totals_.progress,
                    .training = parts_.results.summed_up(totals_),

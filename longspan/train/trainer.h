@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "longspan/liveness/run_control.h"
 #include "longspan/report/events.h"
+#include "longspan/report/rank_times.h"
 #include "longspan/saving/resume.h"
 #include "longspan/session/session.h"
 #include "longspan/session/workers.h"
@@ -33,6 +35,8 @@ class Trainer {
     RunCheckpoints& checkpoints;
     RunResults& results;
     RunReports& reports;
+    const RunControl& control;
+    RankTimes rank_times = RankTimes();
   };
   explicit Trainer(Parts parts);
   Trainer(const Trainer&) = delete;
@@ -62,16 +66,23 @@ class Trainer {
   void count(int64_t step, const StepResult& result);
   void log_step(const StepResult& result);
   /// Sends a log entry as an event. Collective.
-  void log(const Progress& progress, const Measured& measured);
+  void log(const Progress& progress, const Measured& measured, std::vector<RankTime> ranks = {});
+  /// Runs a step, and tells the heartbeat of its time.
+  StepResult timed_step(int64_t step);
+  /// Returns the times of the steps since the last entry, on rank 0, and names a straggler.
+  std::vector<RankTime> times_of_ranks();
   /// Runs the last evaluation, and saves the model, logs and plots.
   RunEnd finish();
   /// Saves a checkpoint of the steps so far, unless this checkpoint exists.
   RunEnd stop();
+  /// Waits for the checkpoint in progress, and saves nothing else.
+  RunEnd interrupted();
 
   Parts parts_;
   Events& events_;
   RunTotals totals_;
   double last_grad_norm_;  // since the last log line; NaN: none
+  StepTimes times_;
 };
 
 }  // namespace longspan

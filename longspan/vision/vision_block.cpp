@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/gated_activation.h"
 #include "longspan/kernels/rms_norm.h"
 #include "longspan/kernels/storage_type.h"
 #include "longspan/spec/attention_spec.h"
@@ -17,44 +19,30 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr double kQuickGeluFactor = 1.702;
+/// The gated activation (kernels/gated_activation.h) that equals an activation of the tower if
+/// every number of `up` is `up`.
+struct Gate {
+  GateActivation activation;
+  double up;
+};
 
-/// ATen's activations compute in fp32 and round once. QuickGELU is composed, so it must do so here.
-at::Tensor activated(VisionSpec::Activation activation, const at::Tensor& x) {
+Gate gate_of(VisionSpec::Activation activation) {
   switch (activation) {
-    case VisionSpec::Activation::kQuickGelu: {
-      const at::Tensor exact = x.to(arithmetic_dtype(x.scalar_type()));
-      return at::sigmoid(kQuickGeluFactor * exact).mul_(exact).to(x.scalar_type());
-    }
+    case VisionSpec::Activation::kQuickGelu:  // x sigmoid(1.702 x)
+      return {ClampedSwiglu{.slope = 1.702, .limit = std::numeric_limits<double>::infinity()}, 0};
     case VisionSpec::Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
+      return {Geglu{}, 1};
     case VisionSpec::Activation::kSilu:
-      return at::silu(x);
+      return {Swiglu{}, 1};
   }
   TORCH_CHECK(false, "no such activation");
 }
 
-at::Tensor activation_backward(VisionSpec::Activation activation, const at::Tensor& dy,
-                               const at::Tensor& x) {
-  switch (activation) {
-    case VisionSpec::Activation::kQuickGelu: {
-      // s + x s' with s' = 1.702 s (1 - s).
-      const at::Tensor exact = x.to(arithmetic_dtype(x.scalar_type())),
-                       s = at::sigmoid(kQuickGeluFactor * exact);
-      return at::rsub(s, 1)
-          .mul_(exact)
-          .mul_(kQuickGeluFactor)
-          .add_(1)
-          .mul_(s)
-          .mul_(dy)
-          .to(x.scalar_type());
-    }
-    case VisionSpec::Activation::kGeluTanh:
-      return at::gelu_backward(dy, x, "tanh");
-    case VisionSpec::Activation::kSilu:
-      return at::silu_backward(dy, x);
-  }
-  TORCH_CHECK(false, "no such activation");
+/// Returns the second factor of the gated activation, for the MLP's inner activations.
+at::Tensor up_of(const Gate& gate, const Tensors& inner) {
+  if (inner.size() == 1) return at::full_like(inner[0], gate.up);
+  TORCH_CHECK(gate.up == 1, "an MLP with a gate needs an activation that multiplies by up");
+  return inner[1];
 }
 
 bool trains(const at::Tensor& parameter) {
@@ -73,9 +61,10 @@ class PatchBlock : public UnitOp {
   at::Tensor backward(const at::Tensor& dout_PD, bool wants_input) override;
 
  private:
-  /// Indices in saved_: h, out and lse; with VisionPass::keeps_inner also q, k, v and the MLP's
-  /// inner activations.
-  static constexpr size_t kHidden = 0, kMixed = 1, kLogSumExp = 2, kQuery = 3, kInner = 6;
+  /// Indices in saved_: h, out and lse; with VisionPass::keeps_inner also q, k, v, the hidden state
+  /// before the MLP and the MLP's inner activations.
+  static constexpr size_t kHidden = 0, kMixed = 1, kLogSumExp = 2, kQuery = 3, kMiddle = 6,
+                          kInner = 7;
 
   AttentionSpec spec() const {
     const VisionSpec& vision = pass_->vision;
@@ -89,6 +78,7 @@ class PatchBlock : public UnitOp {
   Tensors inner_of(const at::Tensor& x_CD) const;
   std::array<at::Tensor, 3> projected(const at::Tensor& x_PD) const;
   at::Tensor middle_of(const at::Tensor& h_PD, const at::Tensor& mixed_PNH) const;
+  /// Overwrites `inner`.
   at::Tensor mlp_backward(const at::Tensor& dout_PD, const at::Tensor& middle_PD,
                           const Tensors& inner) const;
   /// Returns d loss / d h. Returns undefined where neither h nor a parameter before the attention
@@ -146,32 +136,37 @@ void PatchBlock::cast_weights() {
 at::Tensor PatchBlock::forward(const at::Tensor& h_PD, bool saves) {
   const at::ScalarType dtype = pass_->compute_dtype;
   cast_weights();
-  auto [q_PNH, k_PNH, v_PNH] = projected(weights_.attention_norm.forward(h_PD, dtype));
+  auto [q_PNH, k_PNH, v_PNH] = projected(weights_.attention_norm.forward(h_PD, dtype).y_PD);
   const AttentionResult result = pass_->kernel.forward(q_PNH, k_PNH, v_PNH, spec(), blocks_);
   const bool keeps = saves && pass_->keeps_inner;
   if (!keeps) q_PNH = k_PNH = v_PNH = at::Tensor();
   const at::Tensor middle_PD = middle_of(h_PD, result.out_TNH);
   at::Tensor out_PD = at::empty_like(h_PD);
   Tensors kept;
+  for (size_t i = 0; keeps && i + 1 < cast_.mlp.size(); ++i) {
+    const int64_t width = cast_.mlp[i].weight.size(0);
+    kept.push_back(at::empty({h_PD.size(0), width}, h_PD.options().dtype(dtype)));
+  }
+  const Gate gate = gate_of(pass_->vision.mlp.activation);
   const int64_t P = h_PD.size(0), chunk = chunk_rows(h_PD);
   for (int64_t begin = 0; begin < P; begin += chunk) {
     const int64_t size = std::min(chunk, P - begin);
     const at::Tensor middle_CD = middle_PD.narrow(0, begin, size);
-    Tensors inner = inner_of(weights_.mlp_norm.forward(middle_CD, dtype));
-    at::Tensor act = activated(pass_->vision.mlp.activation, inner[0]);
-    if (inner.size() > 1) act.mul_(inner[1]);
-    cast_.mlp.back().add_forward_out(out_PD.narrow(0, begin, size), middle_CD, act);
-    if (!keeps) continue;
-    for (size_t i = 0; i < inner.size(); ++i) {
-      if (begin == 0) kept.push_back(at::empty({P, inner[i].size(1)}, inner[i].options()));
-      kept[i].narrow(0, begin, size).copy_(inner[i]);
+    const at::Tensor x_CD = weights_.mlp_norm.forward(middle_CD, dtype).y_PD;
+    Tensors inner = keeps ? Tensors{} : inner_of(x_CD);
+    for (const at::Tensor& all : kept) {
+      inner.push_back(all.narrow(0, begin, size));
+      cast_.mlp[inner.size() - 1].forward_out(inner.back(), x_CD);
     }
+    at::Tensor act = keeps ? at::empty_like(inner[0]) : inner[0];
+    gated_out(gate.activation, act, inner[0], up_of(gate, inner));
+    cast_.mlp.back().add_forward_out(out_PD.narrow(0, begin, size), middle_CD, act);
   }
   cast_ = {};
   if (!saves) return out_PD;
   saved_ = {h_PD, result.out_TNH, result.lse_NT};
   if (keeps) {
-    saved_.insert(saved_.end(), {q_PNH, k_PNH, v_PNH});
+    saved_.insert(saved_.end(), {q_PNH, k_PNH, v_PNH, middle_PD});
     saved_.insert(saved_.end(), kept.begin(), kept.end());
   } else if (pass_->store != nullptr) {
     stored_ = pass_->store->put(std::exchange(saved_, {}));
@@ -182,7 +177,7 @@ at::Tensor PatchBlock::forward(const at::Tensor& h_PD, bool saves) {
 at::Tensor PatchBlock::mlp_backward(const at::Tensor& dout_PD, const at::Tensor& middle_PD,
                                     const Tensors& inner) const {
   const at::ScalarType dtype = pass_->compute_dtype;
-  const VisionSpec::Activation activation = pass_->vision.mlp.activation;
+  const Gate gate = gate_of(pass_->vision.mlp.activation);
   const int64_t P = middle_PD.size(0), chunk = chunk_rows(middle_PD);
   at::Tensor dmiddle_PD = at::empty_like(middle_PD);
   Tensors parameters{weights_.mlp_norm.weight_D, weights_.mlp_norm.bias_D};
@@ -195,19 +190,19 @@ at::Tensor PatchBlock::mlp_backward(const at::Tensor& dout_PD, const at::Tensor&
   for (int64_t begin = 0; begin < std::max<int64_t>(P, 1); begin += chunk) {
     const int64_t size = std::min(chunk, P - begin);
     const auto rows = [&](const at::Tensor& x) { return x.narrow(0, begin, size); };
-    const at::Tensor x_CD = weights_.mlp_norm.forward(rows(middle_PD), dtype);
+    const VisionNorm::Result normed = weights_.mlp_norm.forward(rows(middle_PD), dtype);
+    const at::Tensor& x_CD = normed.y_PD;
     Tensors us;
     if (inner.empty()) us = inner_of(x_CD);
     for (const at::Tensor& kept : inner) us.push_back(rows(kept));
-    const at::Tensor dout_CD = rows(dout_PD).to(dtype), act = activated(activation, us[0]);
-    last.add_gradients(dout_CD, us.size() > 1 ? act * us[1] : act);
-    at::Tensor dact = last.input_gradient(dout_CD), dx_CD;
-    if (us.size() > 1) {
-      cast_.mlp[1].backward(dact * act, x_CD, &dx_CD);
-      dact = dact.mul_(us[1]);
-    }
-    cast_.mlp[0].backward(activation_backward(activation, dact, us[0]), x_CD, &dx_CD);
-    rows(dmiddle_PD).copy_(weights_.mlp_norm.backward(dx_CD, rows(middle_PD), rows(dout_PD)));
+    const at::Tensor dout_CD = rows(dout_PD).to(dtype);
+    at::Tensor up = up_of(gate, us), act = last.input_gradient(dout_CD), dx_CD;
+    gated_backward_(gate.activation, us[0], up, act);
+    last.add_gradients(dout_CD, act);
+    if (us.size() > 1) cast_.mlp[1].backward(up, x_CD, &dx_CD);
+    cast_.mlp[0].backward(us[0], x_CD, &dx_CD);
+    rows(dmiddle_PD)
+        .copy_(weights_.mlp_norm.backward(dx_CD, rows(middle_PD), normed, rows(dout_PD)));
   }
   sums.finish();
   return dmiddle_PD;
@@ -225,8 +220,9 @@ at::Tensor PatchBlock::attention_backward(const at::Tensor& dmiddle_PD, const at
     for (const at::Tensor& parameter : layer->parameters()) before.push_back(parameter);
   }
   if (!wants_input && std::ranges::none_of(before, trains)) return {};
-  const at::Tensor dmixed_PNH = cast_.output.input_gradient(dy_PD).unflatten(1, {-1, H}),
-                   x_PD = weights_.attention_norm.forward(h_PD, dtype);
+  const at::Tensor dmixed_PNH = cast_.output.input_gradient(dy_PD).unflatten(1, {-1, H});
+  const VisionNorm::Result normed = weights_.attention_norm.forward(h_PD, dtype);
+  const at::Tensor& x_PD = normed.y_PD;
   AttentionGradients gradients;
   {
     Tensors values = qkv;
@@ -251,7 +247,7 @@ at::Tensor PatchBlock::attention_backward(const at::Tensor& dmiddle_PD, const at
   backward(cast_.query, gradients.dq_TNH, rotates());
   backward(cast_.key, gradients.dk_SMH, rotates());
   backward(cast_.value, gradients.dv_SMH, /*is_rotated=*/false);
-  return weights_.attention_norm.backward(dx_PD, h_PD, dmiddle_PD);
+  return weights_.attention_norm.backward(dx_PD, h_PD, normed, dmiddle_PD);
 }
 
 at::Tensor PatchBlock::backward(const at::Tensor& dout_PD, bool wants_input) {
@@ -265,42 +261,44 @@ at::Tensor PatchBlock::backward(const at::Tensor& dout_PD, bool wants_input) {
   };
   Tensors inner = part(kInner, saved.size());
   const AttentionResult result{saved[kMixed], saved[kLogSumExp]};
-  const at::Tensor dmiddle_PD =
-      mlp_backward(dout_PD, middle_of(saved[kHidden], saved[kMixed]), inner);
+  const at::Tensor dmiddle_PD = mlp_backward(
+      dout_PD,
+      inner.empty() ? middle_of(saved[kHidden], saved[kMixed]) : std::exchange(saved[kMiddle], {}),
+      inner);
   inner.clear();
   if (stored_) stored_->read_previous_ahead();
-  return attention_backward(dmiddle_PD, saved[kHidden], result, part(kQuery, kInner), wants_input);
+  return attention_backward(dmiddle_PD, saved[kHidden], result, part(kQuery, kMiddle), wants_input);
 }
 
 }  // namespace
 
-at::Tensor VisionNorm::forward(const at::Tensor& h_PD, at::ScalarType dtype) const {
+VisionNorm::Result VisionNorm::forward(const at::Tensor& h_PD, at::ScalarType dtype) const {
   if (kind == VisionSpec::Norm::kRmsNorm) {
-    return normalize_rows(h_PD, weight_D.detach(), eps, dtype).y_TD;
+    const NormalizedRows rows = normalize_rows(h_PD, weight_D.detach(), eps, dtype);
+    return {.y_PD = rows.y_TD, .mean_P = {}, .rstd_P = rows.rstd_T};
   }
   const at::Tensor exact = h_PD.to(arithmetic_dtype(h_PD.scalar_type()));
-  return std::get<0>(at::native_layer_norm(exact, {exact.size(1)},
-                                           weight_D.detach().to(exact.scalar_type()),
-                                           bias_D.detach().to(exact.scalar_type()), eps))
-      .to(dtype);
+  const auto [y_PD, mean_P, rstd_P] =
+      at::native_layer_norm(exact, {exact.size(1)}, weight_D.detach().to(exact.scalar_type()),
+                            bias_D.detach().to(exact.scalar_type()), eps);
+  return {y_PD.to(dtype), mean_P, rstd_P};
 }
 
 at::Tensor VisionNorm::backward(const at::Tensor& dy_PD, const at::Tensor& h_PD,
-                                const at::Tensor& residual_PD) const {
+                                const Result& result, const at::Tensor& residual_PD) const {
   if (kind == VisionSpec::Norm::kRmsNorm) {
     const at::Tensor dweight_D = zeros_for_norm(weight_D, h_PD.options());
-    const at::Tensor dh_PD = norm_backward(dy_PD, h_PD, reciprocal_rms(h_PD, eps),
-                                           weight_D.detach(), residual_PD, dweight_D);
+    const at::Tensor dh_PD =
+        norm_backward(dy_PD, h_PD, result.rstd_P, weight_D.detach(), residual_PD, dweight_D);
     if (dweight_D.defined()) add_gradient(weight_D, dweight_D);
     return dh_PD;
   }
   const at::Tensor exact = h_PD.to(arithmetic_dtype(h_PD.scalar_type())),
                    weight = weight_D.detach().to(exact.scalar_type()),
                    bias = bias_D.detach().to(exact.scalar_type());
-  const auto [y, mean, rstd] = at::native_layer_norm(exact, {exact.size(1)}, weight, bias, eps);
-  auto [dh, dweight, dbias] =
-      at::native_layer_norm_backward(dy_PD.to(exact.scalar_type()), exact, {exact.size(1)}, mean,
-                                     rstd, weight, bias, {true, trains(weight_D), trains(bias_D)});
+  auto [dh, dweight, dbias] = at::native_layer_norm_backward(
+      dy_PD.to(exact.scalar_type()), exact, {exact.size(1)}, result.mean_P, result.rstd_P, weight,
+      bias, {true, trains(weight_D), trains(bias_D)});
   if (trains(weight_D)) add_gradient(weight_D, dweight);
   if (trains(bias_D)) add_gradient(bias_D, dbias);
   return dh.add_(residual_PD).to(h_PD.scalar_type());

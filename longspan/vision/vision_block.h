@@ -23,11 +23,16 @@ struct VisionNorm {
   double eps = 0;
   at::Tensor weight_D, bias_D;
 
-  /// Returns the normed rows in `dtype`. Computes in fp32 or fp64.
-  at::Tensor forward(const at::Tensor& h_PD, at::ScalarType dtype) const;
+  struct Result {
+    at::Tensor y_PD;    // the normed rows
+    at::Tensor mean_P;  // undefined for an RMSNorm
+    at::Tensor rstd_P;  // reciprocal of the standard deviation or of the root mean square
+  };
+  /// Returns the rows normed in fp32 or fp64, as `dtype`.
+  Result forward(const at::Tensor& h_PD, at::ScalarType dtype) const;
   /// Returns the norm's part of d loss / d h plus `residual_PD`, in the dtype of h. Adds gradients
-  /// of trained parameters.
-  at::Tensor backward(const at::Tensor& dy_PD, const at::Tensor& h_PD,
+  /// of trained parameters. `result`: of forward().
+  at::Tensor backward(const at::Tensor& dy_PD, const at::Tensor& h_PD, const Result& result,
                       const at::Tensor& residual_PD) const;
 };
 

@@ -31,7 +31,7 @@ class Values {
   }
   /// Weight, A and B of its adapter (undefined: it has none), bias.
   Linear linear(double lora_scale) {
-    Linear layer{.weight = next(), .bias = {}, .lora_a = next(), .lora_b = next()};
+    Linear layer{.weight = next(), .bias = {}, .lora_a = next(), .lora_b = next(), .magnitude = {}};
     layer.bias = next();
     layer.lora_scale = lora_scale;
     return layer;

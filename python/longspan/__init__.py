@@ -14,7 +14,7 @@ from longspan.documents import Document
 from longspan.errors import CommunicationError, LongspanError, UsageError
 from longspan.linear_cross_entropy import LinearCrossEntropy, linear_cross_entropy
 from longspan.memory import TiledMLP, offload_activations, tiled_mlp
-from longspan.parallelize import mean_loss, parallelize, whole_rows
+from longspan.parallelize import mean_loss, parallelize, parallelize_loader, whole_rows
 from longspan.session import (
     Answer,
     BatchCounts,
@@ -82,6 +82,7 @@ __all__ = [
     "mean_loss",
     "offload_activations",
     "parallelize",
+    "parallelize_loader",
     "parallelize_trainer",
     "plan",
     "reduce_sequence_parallel_loss",

@@ -48,3 +48,13 @@ def _(x, weight, labels, ignore_index, softcap):
 @torch.library.register_fake("longspan::token_losses_backward")
 def _(grad, x, weight, labels, lse, ignore_index, softcap):
     return _changed(x), _changed(weight)
+
+
+@torch.library.register_fake("longspan::gated_delta_net")
+def _(x, a, b, conv, a_log, dt_bias, net, documents, group, method, degrees, heads, timeout):
+    return x.new_empty([x.shape[0], net[1], net[3]])
+
+
+@torch.library.register_fake("longspan::gated_delta_net_backward")
+def _(grad, x, a, b, conv, a_log, dt_bias, net, documents, group, method, degrees, heads, timeout):
+    return tuple(_changed(tensor) for tensor in (x, a, b, conv, a_log, dt_bias))

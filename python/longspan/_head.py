@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from longspan import _native
+from longspan._rows import IGNORED
 from longspan._state import State, outside_graphs
 from longspan.errors import UsageError
-from longspan.linear_cross_entropy import linear_cross_entropy
 
 # Model types whose forward passes the head's result to the loss as it is.
 MODEL_TYPES = frozenset(["gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_5_text", "qwen3_moe",
@@ -45,7 +46,8 @@ def install(base: Any, state: State) -> None:
         if labels.shape != x.shape[:-1]:
             raise UsageError(f"the head got {list(x.shape[:-1])} tokens and shift_labels {list(labels.shape)}: leave "
                              "logits_to_keep out")
-        losses = linear_cross_entropy(x.flatten(0, -2), own.weight, labels.flatten(), reduction="none")
+        losses = _native.call("summed_token_losses", _native.autocast(x.flatten(0, -2)), own.weight, labels.flatten(), IGNORED,
+                              None)  # loss_function() adds them up
         return losses.view(*labels.shape, 1)
 
     # A method of the head: a copy of the model gets a method of the copied head.

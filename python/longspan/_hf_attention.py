@@ -18,12 +18,11 @@ from longspan.errors import UsageError
 
 NAME = "longspan"
 
-# Arguments that transformers' models pass on to attention and that change no causal attention: they repeat positions and
-# documents, or belong to other layers and to the loss.
+# Arguments that transformers' models pass on to attention and that change no causal attention: they repeat positions, or
+# belong to other layers and to the loss.
 _HARMLESS = frozenset([
-    "position_ids", "position_embeddings", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q",
-    "max_length_k", "seq_idx", "shift_labels", "labels", "num_items_in_batch", "layer_idx", "return_dict",
-    "output_hidden_states", "logits_to_keep",
+    "position_ids", "position_embeddings", "cache_position", "shift_labels", "labels", "num_items_in_batch", "layer_idx",
+    "return_dict", "output_hidden_states", "logits_to_keep",
 ])
 
 # Functions of transformers.masking_utils that combine to causal attention within documents and windows.
@@ -82,7 +81,7 @@ def attention_forward(
                sinks=None if s_aux is None else s_aux.to(query.dtype))
         for b in range(len(documents))
     ]
-    return torch.stack(outs), None
+    return outs[0][None] if len(outs) == 1 else torch.stack(outs), None
 
 
 def no_mask(

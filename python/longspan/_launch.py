@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable
 
+from longspan import _native
 from longspan.callbacks import Listener
 from longspan.errors import CommunicationError, LongspanError, UsageError
 from longspan.training import STOP_SIGNALS, TrainResult, handled, outcome
@@ -23,10 +24,11 @@ SECONDS_AFTER_A_FAILURE = 60  # in which the other ranks find the lost rank and 
 
 def train_on_workers(file: str, words: list[str], size: int, take: Callable[[dict[str, Any]], None]) -> TrainResult:
     """Trains on `size` processes (longspan._worker). `take`: gets each event of rank 0, in this process."""
-    if int(os.environ.get("NNODES") or 1) > 1:
-        raise UsageError(
-            f"NNODES={os.environ['NNODES']}: train() starts processes on one machine; start the program by torchrun"
-        )
+    for name in ("NNODES", "PET_NNODES"):
+        if (os.environ.get(name) or "1") not in ("1", "1:1"):
+            raise UsageError(
+                f"{name}={os.environ[name]}: train() starts processes on one machine; start the program by torchrun"
+            )
     with tempfile.TemporaryDirectory(prefix="longspan-") as folder:
         (pathlib.Path(folder) / "job.json").write_text(json.dumps([file, words]))
         reading, writing = os.pipe()
@@ -62,7 +64,7 @@ def _environments(size: int) -> list[dict[str, str]]:
         port = probe.getsockname()[1]
     package = str(pathlib.Path(__file__).parent.parent)
     common = dict(os.environ)
-    common.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // size)))
+    common.setdefault("OMP_NUM_THREADS", str(max(1, _native.call("num_cores") // size)))
     common.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # c10d prints a stack trace for every lost connection
     common.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size),
                   PYTHONPATH=os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])]))

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from longspan._loss import world_size
+from longspan._loss import of_first_rank, world_size
 from longspan._rows import IGNORED, RowCutter
 from longspan.errors import UsageError
 
@@ -21,12 +20,13 @@ class ParallelLoader:
     get a batch without labels, so that all groups take as many steps.
     """
 
-    def __init__(self, loader: Iterable[Any], cutter: RowCutter, data_rank: int, data_size: int) -> None:
+    def __init__(self, loader: Iterable[Any], cutter: RowCutter, data_rank: int, data_size: int,
+                 timeout: int) -> None:
         if getattr(loader, "_is_accelerate_prepared", False):
             raise UsageError("the loader was prepared by accelerate, which deals batches to all ranks: call parallelize() "
                              "first, and do not pass its loader to accelerator.prepare()")
         self.loader, self.cutter = loader, cutter
-        self._rank, self._size = data_rank, data_size
+        self._rank, self._size, self._timeout = data_rank, data_size, timeout
         sampler = getattr(loader, "sampler", None)
         if isinstance(sampler, torch.utils.data.DistributedSampler):
             _deal(sampler, data_rank, data_size)
@@ -49,7 +49,7 @@ class ParallelLoader:
                 return
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        same_random_numbers()
+        same_random_numbers(self._timeout)
         batches = iter(self.loader)
         while True:
             own = last = None
@@ -71,14 +71,11 @@ def without_labels(batch: dict[str, Any]) -> dict[str, Any]:
             for name, value in batch.items()}
 
 
-def same_random_numbers() -> None:
+def same_random_numbers(timeout: int) -> None:
     """Gives all ranks rank 0's state of torch's random numbers, so that their samplers shuffle alike. Collective."""
     if world_size() == 1:
         return
-    states = [torch.get_rng_state() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(states, src=0)
-    assert states[0] is not None
-    torch.set_rng_state(states[0])
+    torch.set_rng_state(of_first_rank(torch.get_rng_state(), None, timeout))
 
 
 def _deal(sampler: Any, data_rank: int, data_size: int) -> None:

@@ -17,8 +17,10 @@ from typing import Any, Optional, Union
 import torch
 import torch.distributed as dist
 
+from longspan import _native
 from longspan._rows import IGNORED
-from longspan.errors import UsageError
+from longspan.attention import DEFAULT_TIMEOUT, name_of
+from longspan.errors import CommunicationError, UsageError
 
 _BUCKET_BYTES = 64 << 20
 
@@ -27,18 +29,61 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def all_sum(numbers: torch.Tensor, group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
-    """The sum over the ranks of a group; None: over all ranks."""
-    if dist.is_initialized():
-        dist.all_reduce(numbers, group=group)
-    return numbers
+def all_sum(numbers: torch.Tensor, group: Optional[dist.ProcessGroup], timeout: int) -> torch.Tensor:
+    """Returns the sum over the ranks of a group; None: over all ranks. Collective. Raises CommunicationError if a rank has
+    ended, or is silent for `timeout` seconds."""
+    if world_size() == 1:
+        return numbers
+    return _native.call("sum_of_ranks", numbers, name_of(_every(group)), timeout)
 
 
-def all_equal(number: int, group: Optional[dist.ProcessGroup], device: torch.device) -> bool:
-    """Whether the ranks of a group have the same number. Collective."""
-    pair = torch.tensor([number, -number], device=device)
-    dist.all_reduce(pair, op=dist.ReduceOp.MAX, group=group)
-    return bool(pair[0] == -pair[1])
+def of_ranks(numbers: list[int], group: Optional[dist.ProcessGroup], timeout: int) -> list[list[int]]:
+    """Returns the numbers of each rank of a group, all below 2^53. All ranks pass as many. Collective."""
+    everyone = _every(group)
+    table = torch.zeros(everyone.size(), len(numbers), dtype=torch.double, device=device_of(group))
+    table[everyone.rank()] = torch.tensor(numbers, dtype=torch.double)
+    return all_sum(table, group, timeout).long().tolist()
+
+
+def of_first_rank(x: torch.Tensor, group: Optional[dist.ProcessGroup], timeout: int) -> torch.Tensor:
+    """Returns the integers x of the first rank of a group. x has as many dimensions on all ranks. Collective."""
+    everyone = _every(group)
+    sizes = of_ranks(list(x.shape), group, timeout)[0]
+    own = x.double() if everyone.rank() == 0 else torch.zeros(sizes, dtype=torch.double)
+    return all_sum(own.to(device_of(group)), group, timeout).to(x)
+
+
+def require_equal(number: int, failure: Optional[UsageError], sentence: str, group: Optional[dist.ProcessGroup],
+                  timeout: int) -> None:
+    """Raises UsageError on all ranks of a group if one of them has a failure, which the error repeats with the rank unless
+    all have the same one, or if the ranks have different numbers: `sentence`. Collective."""
+    text = b"" if failure is None else str(failure).encode()
+    try:
+        found = of_ranks([number, len(text)], group, timeout)
+        longest = max(length for _, length in found)
+        texts = of_ranks([*text.ljust(longest, b"\0")], group, timeout) if longest else []
+    except CommunicationError:
+        if failure is None:
+            raise
+        raise failure from None  # the reason why the ranks do not meet
+    failures = {rank: bytes(texts[rank][:length]).decode() for rank, (_, length) in enumerate(found) if length}
+    if failures:
+        rank, sentence_of_rank = next(iter(failures.items()))
+        is_same = len(failures) == len(found) and len(set(failures.values())) == 1
+        raise UsageError(sentence_of_rank if is_same else f"rank {dist.get_global_rank(_every(group), rank)}: {sentence_of_rank}")
+    if any(other != number for other, _ in found):
+        raise UsageError(sentence)
+
+
+def device_of(group: Optional[dist.ProcessGroup]) -> torch.device:
+    """Returns the device of small tables that ranks exchange: the CPU, or the current GPU if the group has no backend for
+    CPUs, so that ranks make no connections of another kind."""
+    serves_cpus = "cpu:" in dist.get_backend_config(group)
+    return torch.device("cpu") if serves_cpus else torch.device("cuda", torch.cuda.current_device())
+
+
+def _every(group: Optional[dist.ProcessGroup]) -> Any:
+    return dist.distributed_c10d._get_default_group() if group is None else group
 
 
 def mean_loss(
@@ -46,6 +91,7 @@ def mean_loss(
     count: torch.Tensor,
     group: Optional[dist.ProcessGroup],
     num_items: Optional[Union[torch.Tensor, int]] = None,
+    timeout: int = DEFAULT_TIMEOUT,
 ) -> torch.Tensor:
     """The loss of a batch. total: sum over this rank's tokens. count: this rank's labels. group: ranks that share rows.
 
@@ -58,7 +104,7 @@ def mean_loss(
     trains = total.requires_grad
     numbers = torch.stack([total.detach().double(), count.double()]).to(total.device)
     if trains or size > 1:
-        numbers = all_sum(numbers, None if trains else group)
+        numbers = all_sum(numbers, None if trains else group, timeout)
     if num_items is not None:
         return (numbers[0] / size / num_items).to(total.dtype)
     count = numbers[1].clamp(min=1)
@@ -71,7 +117,7 @@ def mean_loss(
 
 def loss_function(
     original: Callable[..., torch.Tensor], group: Optional[dist.ProcessGroup], is_whole: Callable[[], bool],
-    is_fused: Callable[[], bool],
+    is_fused: Callable[[], bool], timeout: int,
 ) -> Callable[..., torch.Tensor]:
     """Returns transformers' function for the loss of a causal model, over rows that a group shares. `is_whole`: whether the
     model runs on whole rows now. `is_fused`: whether it gets losses in place of logits."""
@@ -101,18 +147,18 @@ def loss_function(
         else:
             total = original(logits, labels, vocab_size, num_items_in_batch=1, ignore_index=ignore_index,
                              shift_labels=shift_labels, **others)
-        return mean_loss(total, (shift_labels != ignore_index).sum(), group, num_items_in_batch)
+        return mean_loss(total, (shift_labels != ignore_index).sum(), group, num_items_in_batch, timeout)
 
     return loss
 
 
-def average_gradients(parameters: Iterator[torch.nn.Parameter]) -> None:
+def average_gradients(parameters: Iterator[torch.nn.Parameter], timeout: int) -> None:
     """Replaces gradients by their mean over all ranks. Collective. A parameter that no rank has used keeps no gradient."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
         return
-    used = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.int32, device=trained[0].device)
-    dist.all_reduce(used, op=dist.ReduceOp.MAX)
+    own = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.float, device=trained[0].device)
+    used = all_sum(own, None, timeout)
     buckets: dict[Any, list[torch.Tensor]] = {}
     for parameter, is_used in zip(trained, used.tolist()):
         if not is_used:
@@ -122,14 +168,14 @@ def average_gradients(parameters: Iterator[torch.nn.Parameter]) -> None:
         kind = (parameter.grad.device, parameter.grad.dtype)
         buckets.setdefault(kind, []).append(parameter.grad)
         if sum(x.nbytes for x in buckets[kind]) >= _BUCKET_BYTES:
-            _average(buckets.pop(kind))
+            _average(buckets.pop(kind), timeout)
     for gradients in buckets.values():
-        _average(gradients)
+        _average(gradients, timeout)
 
 
-def _average(gradients: list[torch.Tensor]) -> None:
+def _average(gradients: list[torch.Tensor], timeout: int) -> None:
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     flat /= dist.get_world_size()
-    dist.all_reduce(flat)
+    flat = all_sum(flat, None, timeout)
     for gradient, mean in zip(gradients, flat.split([x.numel() for x in gradients])):
         gradient.copy_(mean.view_as(gradient))

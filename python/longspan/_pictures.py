@@ -1,7 +1,6 @@
 """Models of pictures: each rank encodes all pictures of a row, and the language model runs on the rank's tokens.
 
-B: rows, S: tokens of a whole row, T: tokens of this rank, C: channels of positions (text, time, height, width), I: tokens of
-pictures in all rows, D: elements of an embedding.
+B: rows, S: tokens of a whole row, T: tokens of this rank, I: tokens of pictures in all rows, D: elements of an embedding.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ def install(model: torch.nn.Module, state: State) -> None:
         positions = named.get("position_ids")
         if positions is None:  # rows without pictures
             positions = torch.arange(embeddings.shape[1], device=embeddings.device).expand(3, *embeddings.shape[:2])
-        own = torch.stack([take(rows.index, channel, 0) for channel in positions])  # [C, B, T] of [C, B, S]
+        # Time, height and width, [3, B, T]. A fourth axis before these states documents, which `rows` has.
+        own = torch.stack([take(rows.index, axis, 0) for axis in positions[-3:]])
         cut = dict(inputs_embeds=take(rows.index, embeddings, 0), position_ids=own, attention_mask=None)
         if named.get("visual_pos_masks") is not None:
             cut |= _deep_features(rows.index, named["visual_pos_masks"], named["deepstack_visual_embeds"])

@@ -1,7 +1,8 @@
-"""Gated delta networks (Qwen3-Next, Qwen3.5) over rows that ranks share: each rank computes all tokens of some heads.
+"""Gated delta networks (Qwen3-Next, Qwen3.5) over rows that ranks share. Either each rank computes all tokens of some heads, or
+each rank computes some consecutive tokens, and states pass from rank to rank.
 
 t: tokens of this rank, T: tokens of the padded row, M: key heads, N: value heads, m, n: those of this rank, K, V: elements of
-a head.
+a head, J: channels of the convolution, 2 M K + N V.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ from longspan.errors import UsageError
 _CLASSES = frozenset(["Qwen3NextGatedDeltaNet", "Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet"])
 
 
-def install(model: torch.nn.Module, state: State) -> None:
-    """Replaces the forward of a model's recurrent layers. Raises UsageError for layers that are not known."""
+def install(model: torch.nn.Module, state: State, num_tokens: int) -> None:
+    """Replaces the forward of a model's recurrent layers. The plan for rows of `num_tokens` tokens decides how the ranks share
+    these layers. Raises UsageError for layers that are not known."""
     types_of_layers = getattr(state.config, "layer_types", None) or []
-    found = [module for module in model.modules() if type(module).__name__ in _CLASSES]
+    found: list[Any] = [module for module in model.modules() if type(module).__name__ in _CLASSES]
     if len(found) != list(types_of_layers).count("linear_attention"):
         raise UsageError(f"{state.config.model_type}: {list(types_of_layers).count('linear_attention')} layers have linear "
                          f"attention, and {len(found)} of them are of a kind that longspan knows ({', '.join(sorted(_CLASSES))})")
+    state.passes_states = all(_can_pass_states(layer) for layer in found) and len(found) > 0 and _native.call(
+        "passes_states", _net_of(found[0]), found[0].conv_kernel_size, state.sharing.name, state.sharing.mode,
+        list(state.sharing.degrees), list(state.cutter.heads), num_tokens, found[0].conv1d.weight.dtype.itemsize,
+        found[0].conv1d.weight.is_cuda)
     forward = outside_graphs(_forward)
     for layer in found:
-        layer._longspan_key = state.key  # pyright: ignore[reportArgumentType]
+        layer._longspan_key = state.key
         layer.forward = types.MethodType(forward, layer)
 
 
@@ -52,32 +58,55 @@ def _forward(
                          "model(**batch)")
     if cache_params is not None or attention_mask is not None:
         raise UsageError(f"{type(layer).__name__} has a cache or a mask, which is not possible on parts of rows")
-    queries, keys, values, z, b, a = _projections(layer, hidden_states)
-    of_keys = torch.cat([queries, keys], -1)
-    of_values = torch.cat([values, b[..., None], a[..., None]], -1)
+    mixed, z, b, a = _projections(layer, hidden_states)
     state = state_of(rows.key)
-    outs = torch.stack([_row(layer, state, of_keys[i], of_values[i], rows.documents[i]) for i in range(len(of_keys))])
+    row = _row_by_states if state.passes_states else _row_by_heads
+    outs = torch.stack([row(layer, state, mixed[i], b[i], a[i], rows.documents[i]) for i in range(len(mixed))])
     outs = layer.norm(outs.reshape(-1, layer.head_v_dim), z.reshape(-1, layer.head_v_dim))
     return layer.out_proj(outs.reshape(*hidden_states.shape[:2], -1))
 
 
 def _projections(layer: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Returns queries and keys [B, t, M, K], values and z [B, t, N, V], b and a [B, t, N]."""
+    """Returns inputs of the convolution [B, t, J], z [B, t, N, V], b and a [B, t, N]."""
     if hasattr(layer, "in_proj_qkvz"):
-        return layer.fix_query_key_value_ordering(layer.in_proj_qkvz(hidden), layer.in_proj_ba(hidden))
-    mixed = layer.in_proj_qkv(hidden).split([layer.key_dim, layer.key_dim, layer.value_dim], -1)
-    queries, keys = (x.unflatten(-1, (-1, layer.head_k_dim)) for x in mixed[:2])
+        *parts, z, b, a = layer.fix_query_key_value_ordering(layer.in_proj_qkvz(hidden), layer.in_proj_ba(hidden))
+        return torch.cat([x.flatten(2) for x in parts], -1), z, b, a
     z = layer.in_proj_z(hidden).unflatten(-1, (-1, layer.head_v_dim))
-    values = mixed[2].unflatten(-1, (-1, layer.head_v_dim))
-    return queries, keys, values, z, layer.in_proj_b(hidden), layer.in_proj_a(hidden)
+    return layer.in_proj_qkv(hidden), z, layer.in_proj_b(hidden), layer.in_proj_a(hidden)
 
 
-def _row(
-    layer: Any, state: State, of_keys: torch.Tensor, of_values: torch.Tensor, documents: tuple[int, ...]
-) -> torch.Tensor:
-    """of_keys: queries and keys [t, M, 2 K]. of_values: values, b and a [t, N, V + 2]. Returns [t, N, V]."""
+def _net_of(layer: Any) -> list[int]:
+    return [layer.num_k_heads, layer.num_v_heads, layer.head_k_dim, layer.head_v_dim]
+
+
+def _can_pass_states(layer: Any) -> bool:
+    """Whether longspan's operator computes the layer's function."""
+    return layer.activation in ("silu", "swish") and layer.conv1d.bias is None
+
+
+def _where(state: State, documents: tuple[int, ...]) -> tuple[Any, ...]:
     sharing = state.sharing
-    where = (list(documents), sharing.name, sharing.mode, list(sharing.degrees), list(state.cutter.heads), sharing.timeout)
+    return list(documents), sharing.name, sharing.mode, list(sharing.degrees), list(state.cutter.heads), sharing.timeout
+
+
+def _row_by_states(
+    layer: Any, state: State, mixed: torch.Tensor, b: torch.Tensor, a: torch.Tensor, documents: tuple[int, ...]
+) -> torch.Tensor:
+    """mixed: [t, J], b, a: [t, N]. Returns [t, N, V]."""
+    return _native.call("gated_delta_net", mixed, a, b, layer.conv1d.weight, layer.A_log, layer.dt_bias, _net_of(layer),
+                        *_where(state, documents))
+
+
+def _row_by_heads(
+    layer: Any, state: State, mixed: torch.Tensor, b: torch.Tensor, a: torch.Tensor, documents: tuple[int, ...]
+) -> torch.Tensor:
+    """As _row_by_states(), by transformers' functions."""
+    sharing, where = state.sharing, _where(state, documents)
+    queries, keys, values = (x.unflatten(-1, (-1, size)) for x, size in zip(
+        mixed.split([layer.key_dim, layer.key_dim, layer.value_dim], -1),
+        (layer.head_k_dim, layer.head_k_dim, layer.head_v_dim)))
+    of_keys = torch.cat([queries, keys], -1)  # [t, M, 2 K]
+    of_values = torch.cat([values, b[..., None], a[..., None]], -1)  # [t, N, V + 2]
     of_values, of_keys = _native.call("tokens_to_heads", [of_values, of_keys], *where)
     begin, count, first, num_keys = _native.call("share_of_heads", sharing.rank, sharing.size, layer.num_v_heads,
                                                  layer.num_k_heads)
@@ -95,7 +124,7 @@ def _row(
     mixed = torch.cat([x.flatten(1) for x in (queries, keys, values)], -1).t()[None]  # [1, channels, T]
     beta = b.squeeze(-1).sigmoid()[None]
     g = (-decay * torch.nn.functional.softplus(a.squeeze(-1).float() + bias))[None]
-    # Of each value head, the place of its key head among this rank's.
+    # For each value head, the place of its key head among this rank's.
     owner = torch.arange(begin, begin + count, device=mixed.device) * layer.num_k_heads // layer.num_v_heads - first
     functions = sys.modules[type(layer).__module__]
     outs, start = [], 0

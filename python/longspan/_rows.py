@@ -6,6 +6,7 @@ B: rows of a batch, S: tokens of a whole row, T: tokens of this rank (padding in
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -19,10 +20,11 @@ from longspan.errors import UsageError
 ROWS = "longspan_rows"  # key of a cut batch, and keyword argument of the model's forward
 IGNORED = -100  # label of a token without a loss
 
-# Keys of pictures and videos, which a model of pictures gets whole, and keys that state the documents of a row again.
+# Keys of pictures and videos, which a model of pictures gets whole, and keys that state documents as FlashAttention's
+# functions take them.
 _PICTURE_KEYS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids",
                  "second_per_grid_ts")
-_DOCUMENT_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+DOCUMENT_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +32,18 @@ class Rows:
     """The rows of a batch that was cut.
 
     key: of the parallelized model. documents: for each row, lengths of the documents of the padded row. digest: of the
-    whole batch. index: of the Cut, for a model that cuts rows itself; else None.
+    whole batch. index: of the Cut, for a model that cuts rows itself; else None. failure: why the batch could not be cut.
     """
 
     key: int
     documents: tuple[tuple[int, ...], ...]
     digest: int
     index: Optional[torch.Tensor] = None
+    failure: str = ""
+
+    def to(self, *given: Any, **named: Any) -> Rows:
+        """Returns the rows on another device, by the arguments of torch.Tensor.to(): loops move the values of a batch."""
+        return self if self.index is None else dataclasses.replace(self, index=self.index.to(*given, **named))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +52,13 @@ class Cut:
 
     index: for each row and token, the index in the whole row; -1: padding. int64 [B, T].
     first, last: first token of a row that is no padding, and the token after the last one. int64 [B, 1].
+    documents: for each row, lengths of the documents without padding.
     """
 
     index: torch.Tensor
     first: torch.Tensor
     last: torch.Tensor
+    documents: list[list[int]]
     rows: Rows
 
     def take(self, whole: torch.Tensor, padding: float) -> torch.Tensor:
@@ -84,24 +93,45 @@ class RowCutter:
                          tuple(token_keys.items()), has_pictures)
 
     def __call__(self, batch: Any) -> dict[str, Any]:
-        """Returns the batch with this rank's tokens, with positions and shifted labels that were made on whole rows."""
-        return self.split(batch)[0]
+        """Returns the batch with this rank's tokens, with positions and shifted labels that were made on whole rows.
+
+        If several ranks share rows, a batch that cannot be cut becomes one that the model's forward refuses on all of these
+        ranks: an exception here would leave the others waiting.
+        """
+        try:
+            return self.split(batch)[0]
+        except UsageError as error:
+            if self.size == 1:
+                raise
+            return self._refused(batch, error)
+
+    def _refused(self, batch: Any, error: UsageError) -> dict[str, Any]:
+        """Returns a batch of one token with the keys of a cut one."""
+        given = set(batch) if isinstance(batch, Mapping) else set()
+        zero, ignored = torch.zeros(1, 1, dtype=torch.int64), torch.full((1, 1), IGNORED)
+        made: dict[str, Any] = {"input_ids": zero, "position_ids": zero}
+        if given & {"labels", "shift_labels"}:
+            made |= {"labels": ignored, "shift_labels": ignored}
+        made |= {name: torch.full((1, 1), padding) for name, padding in self.token_keys if name in given}
+        return made | {ROWS: Rows(self.key, (), 0, failure=str(error))}
 
     def split(self, batch: Any) -> tuple[dict[str, Any], Cut]:
-        """As above, with the places of the tokens."""
+        """As above, with the places of the tokens. Raises UsageError."""
         batch = checked_batch(batch)
         ids = batch.pop("input_ids")
         labels, shifted = batch.pop("labels", None), batch.pop("shift_labels", None)
         given, mask = batch.pop("position_ids", None), batch.pop("attention_mask", None)
-        bounds = batch.pop("cu_seq_lens_q", None)
-        positions = positions_of(ids, bounds) if given is None else given
+        borders = {name: value for name in DOCUMENT_KEYS if (value := batch.pop(name, None)) is not None}
+        own: dict[str, Any] = {}
+        if self.has_pictures and (given is not None or borders):
+            own["position_ids"] = axes = _checked_axes(given, ids)
+            given = axes[0]
+        positions = positions_of(ids, borders) if given is None else given
         cut = self.cut(ids, positions, mask)
+        _check_borders(borders, ids, cut)
         rows = cut.rows
         if self.has_pictures:
-            if given is not None or bounds is not None:
-                raise UsageError("position_ids and cu_seq_lens_q are not possible with pictures: leave them out, and put one "
-                                 "document in a row")
-            own = {name: batch.pop(name) for name in _PICTURE_KEYS if name in batch} | {"input_ids": ids}
+            own |= {name: batch.pop(name) for name in _PICTURE_KEYS if name in batch} | {"input_ids": ids}
             own["attention_mask"] = torch.ones_like(ids) if mask is None else mask
             rows = dataclasses.replace(rows, index=cut.index)
         else:
@@ -116,8 +146,6 @@ class RowCutter:
                 own[name] = cut.take(_like(batch.pop(name), ids, name), padding)
         if "num_items_in_batch" in batch:
             own["num_items_in_batch"] = batch.pop("num_items_in_batch")
-        for name in _DOCUMENT_KEYS:
-            batch.pop(name, None)
         if batch:
             raise UsageError(
                 f"the batch has {', '.join(sorted(batch))}, and longspan does not know how to cut it: remove it from the "
@@ -129,13 +157,14 @@ class RowCutter:
     def cut(self, ids: torch.Tensor, positions: torch.Tensor, mask: Optional[torch.Tensor]) -> Cut:
         """ids, positions, mask (1: a token, 0: padding at the ends of a row): [B, S]."""
         first, last = _bounds(ids, mask)
+        positions = positions.cpu()
         documents = [_documents(positions[b, first[b]:last[b]]) for b in range(len(ids))]
         index, padded = self.order(documents)
         real = torch.tensor([sum(lengths) for lengths in documents])[:, None]
         begin = torch.tensor(first)[:, None]
         index = torch.where((index < 0) | (index >= real), -1, index + begin)
         digest = zlib.crc32(repr(padded).encode(), zlib.crc32(ids.cpu().contiguous().view(-1).numpy().tobytes()))
-        return Cut(index, begin, torch.tensor(last)[:, None], Rows(self.key, padded, digest))
+        return Cut(index, begin, torch.tensor(last)[:, None], documents, Rows(self.key, padded, digest))
 
     def order(self, documents: Sequence[Sequence[int]]) -> tuple[torch.Tensor, tuple[tuple[int, ...], ...]]:
         """Returns index [B, T] and the documents of the padded rows, which all have the same length. `index` counts in the
@@ -170,21 +199,86 @@ def checked_batch(batch: Any) -> dict[str, Any]:
     return dict(batch)
 
 
-def positions_of(ids: torch.Tensor, bounds: Optional[torch.Tensor]) -> torch.Tensor:
-    """Returns positions [B, S] that begin with 0 in each row, or in each document of the only row. `bounds`: 0, the end of
-    the first document, ..."""
-    place = torch.arange(ids.shape[1]).expand_as(ids)
-    if bounds is None:
+def positions_of(ids: torch.Tensor, borders: Mapping[str, Any]) -> torch.Tensor:
+    """Returns positions [B, S] that begin with 0 in each document. `borders`: values of DOCUMENT_KEYS: cu_seq_lens_q or
+    cu_seq_lens_k of the only row (0, the end of the first document, ...), or seq_idx [B, S], the number of a token's
+    document. Without one of these keys a row is one document."""
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        if name not in borders:
+            continue
+        ends = _ends(borders[name], name)
+        if len(ids) != 1 or ends[:1] != [0] or ends[-1] != ids.shape[1] or any(a >= b for a, b in zip(ends, ends[1:])):
+            raise UsageError(f"{name} {_brief(ends)} of a batch {list(ids.shape)}: must begin with 0, increase, and end with the "
+                             "number of tokens of the only row")
+        return torch.cat([torch.arange(b - a, device=ids.device) for a, b in zip(ends, ends[1:])])[None]
+    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    if "seq_idx" not in borders:
         return place
-    ends = [int(end) for end in bounds]
-    if len(ids) != 1 or ends[0] != 0 or ends[-1] != ids.shape[1] or any(a >= b for a, b in zip(ends, ends[1:])):
-        raise UsageError(f"cu_seq_lens_q {ends} of a batch {list(ids.shape)}: must begin with 0, increase, and end with the "
-                         "number of tokens of the only row")
-    return torch.cat([torch.arange(b - a) for a, b in zip(ends, ends[1:])])[None]
+    begins = torch.nn.functional.pad(_like(borders["seq_idx"], ids, "seq_idx").diff(dim=1) != 0, (1, 0))
+    return place - (place * begins.to(place.device)).cummax(1).values
+
+
+def _ends(given: Any, name: str) -> list[int]:
+    """Returns the borders of documents, each once: a document without tokens repeats one."""
+    return [end for end, _ in itertools.groupby(_integers(given, name))]
+
+
+def _integers(given: Any, name: str) -> list[int]:
+    """Returns the integers of a key [n] or [1, n] of a batch, or of a key with one number (n: 1)."""
+    try:
+        numbers = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise UsageError(f"{name} of a batch is a {type(given).__name__}, and must be a tensor of integers") from None
+    if numbers.numel() == 0 or numbers.numel() != numbers.shape[-1:].numel() or numbers.is_floating_point():
+        raise UsageError(f"{name} of a batch is {list(numbers.shape)} of {numbers.dtype}, and must be one list of integers")
+    return numbers.flatten().tolist()
+
+
+def _check_borders(borders: Mapping[str, Any], ids: torch.Tensor, cut: Cut) -> None:
+    """Raises UsageError for a key of a batch that states other documents than those of the cut."""
+    lengths = [length for row in cut.documents for length in row]
+    for name, given in borders.items():
+        if name == "seq_idx":
+            rows = [row[int(a):int(b)] for row, a, b in zip(_like(given, ids, name).cpu(), cut.first, cut.last)]
+            stated = [length for row in rows for length in _runs(row.diff() != 0, len(row))]
+            agrees = all(map(_numbers_agree, rows, cut.documents))
+        elif name in ("max_length_q", "max_length_k"):  # at least the length of the longest document
+            stated = max(_integers(given, name))
+            agrees = stated >= max(lengths, default=0)
+        else:
+            stated = _ends(given, name)
+            agrees = stated == [0, *itertools.accumulate(lengths)]
+        if not agrees:
+            raise UsageError(f"{name} of a batch states {_brief(stated)}, and the documents of the batch, by its other keys, have "
+                             f"{_brief(lengths)} tokens: leave {name} out, or let all keys state the same documents")
+
+
+def _numbers_agree(numbers: torch.Tensor, documents: list[int]) -> bool:
+    """numbers: of each token's document. Negative ones are padding, whose tokens may be documents of any lengths."""
+    ends = torch.zeros(len(numbers), dtype=torch.bool)
+    ends[[end - 1 for end in itertools.accumulate(documents)]] = True
+    is_padding = (numbers[1:] < 0) & (numbers[:-1] < 0)
+    return bool(((numbers.diff() != 0) == ends[:-1]).logical_or(is_padding).all())
+
+
+def _brief(numbers: Any) -> str:
+    return str(numbers) if not isinstance(numbers, list) or len(numbers) <= 12 else f"{str(numbers[:12])[:-1]}, ...]"
+
+
+def _checked_axes(positions: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Returns the positions [4, B, S] of rows with pictures: in the document, then in time, height and width."""
+    wanted = [4, *ids.shape]
+    if not isinstance(positions, torch.Tensor) or list(positions.shape) != wanted:
+        shape = list(positions.shape) if isinstance(positions, torch.Tensor) else type(positions).__name__
+        raise UsageError(f"position_ids of a batch for a model of pictures is {shape}, and must be {wanted}: a token's place in "
+                         "its document, and its positions in time, height and width, as get_rope_index() of the model returns "
+                         "for the document. Rows of one document need no position_ids")
+    return positions
 
 
 def shift(labels: torch.Tensor, positions: torch.Tensor, cut: Cut) -> torch.Tensor:
     """Returns the label of the next token, [B, S]; the last token of a document has none."""
+    device = labels.device
     labels, positions = labels.cpu(), positions.cpu()
     place = torch.arange(labels.shape[1])
     if ((labels != IGNORED) & ((place < cut.first) | (place >= cut.last))).any():
@@ -193,7 +287,7 @@ def shift(labels: torch.Tensor, positions: torch.Tensor, cut: Cut) -> torch.Tens
     shifted = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     continues = torch.nn.functional.pad(positions.diff(dim=1) == 1, (0, 1), value=False)
     continues &= place + 1 < cut.last
-    return shifted.masked_fill(~continues, IGNORED)
+    return shifted.masked_fill(~continues, IGNORED).to(device)
 
 
 def _like(values: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
@@ -226,7 +320,12 @@ def _bounds(ids: torch.Tensor, mask: Optional[torch.Tensor]) -> tuple[list[int],
 
 def _documents(positions: torch.Tensor) -> list[int]:
     """Lengths of documents: runs of tokens whose positions increase by one."""
-    if len(positions) == 0:
+    return _runs(positions.diff() != 1, len(positions))
+
+
+def _runs(ends: torch.Tensor, count: int) -> list[int]:
+    """Lengths of the runs of `count` tokens. ends: for each token but the last, whether it ends a run."""
+    if count == 0:
         return []
-    begins = [0, *((positions.diff() != 1).nonzero().view(-1) + 1).tolist(), len(positions)]
+    begins = [0, *(ends.nonzero().view(-1) + 1).tolist(), count]
     return [b - a for a, b in zip(begins, begins[1:])]

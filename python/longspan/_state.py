@@ -11,10 +11,10 @@ from typing import Any, Optional
 import torch
 import torch.distributed as dist
 
-from longspan import _trl
-from longspan._loss import all_equal, average_gradients, world_size
-from longspan._rows import ROWS, RowCutter, Rows
-from longspan.attention import Heads, Sharing
+from longspan import _native, _trl
+from longspan._loss import all_sum, average_gradients, device_of, require_equal, world_size
+from longspan._rows import DOCUMENT_KEYS, ROWS, RowCutter, Rows
+from longspan.attention import Heads, Sharing, share
 from longspan.errors import UsageError
 
 
@@ -32,6 +32,7 @@ class State:
     alone: str  # name of transformers' attention of the model before
     attentions: tuple[str, ...]  # names of transformers' attention that share rows: the model's own, and longspan's
     unshared: bool = False  # the model runs on whole rows (whole_rows())
+    passes_states: bool = False  # recurrent layers pass states from rank to rank, and exchange no heads (_recurrent.py)
     fused_head: bool = False  # the head computes losses (_head.py)
     head_labels: Optional[torch.Tensor] = None  # of the forward that runs, if the head computes losses
     _call: Any = None  # the cut of the forward that runs, and its arguments before
@@ -51,10 +52,22 @@ class State:
             self.config._attn_implementation, self.unshared = own, False
 
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Checks what the model gets."""
+        """Checks the arguments, and cuts TRL's. Raises UsageError on all ranks that share rows."""
         self._call, self.head_labels = None, None
         if self.unshared:
             return None
+        try:
+            named, rows = self._checked(module, given, named)
+        except UsageError as failure:
+            self.check_same_batch(0, failure)
+            raise
+        self.check_same_batch(rows.digest, None)
+        if self.fused_head and named.get("labels") is not None:
+            self.head_labels = named.get("shift_labels")
+        return given, named | {"use_cache": False}
+
+    def _checked(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], Rows]:
+        """Returns the arguments for this rank's tokens, and their rows. Raises UsageError on this rank alone."""
         if _is_flattened(module):
             raise UsageError(f"{type(module).__name__} has lost parameters, as FullyShardedDataParallel (FSDP1) takes them: use "
                              "FSDP2, torch.distributed.fsdp.fully_shard (Trainer: fsdp_config={'version': 2})")
@@ -66,6 +79,8 @@ class State:
         if not isinstance(rows, Rows) or rows.key != self.key:
             raise UsageError(f"{type(module).__name__} got whole rows: pass batches of the loader that parallelize() "
                              "returned as model(**batch), or run the model within longspan.whole_rows(model)")
+        if rows.failure:
+            raise UsageError(rows.failure)
         whole_config: Any = module.config
         config = whole_config.get_text_config()  # of a copy of the model, not self.config
         if config._attn_implementation not in self.attentions:
@@ -75,18 +90,15 @@ class State:
             raise UsageError(f"{type(module).__name__} has the attention {config._attn_implementation!r} now, which knows nothing "
                              f"of rows that ranks share: call model.set_attn_implementation({own})")
         _refuse_arguments(type(module).__name__, config, given, named, rows.index is not None)
-        self.check_same_batch(rows, next(module.parameters()).device)
-        if self.fused_head and named.get("labels") is not None:
-            self.head_labels = named.get("shift_labels")
-        return given, named | {"use_cache": False}
+        return named, rows
 
-    def check_same_batch(self, rows: Rows, device: torch.device) -> None:
-        """Raises UsageError on all ranks of the group if their batches differ. Collective."""
-        if self.sharing.size == 1:
-            return
-        if not all_equal(rows.digest, self.sharing.group, device):
-            raise UsageError(f"the {self.sharing.size} ranks that share rows have different batches: each must read the same "
-                             "batch. Give their loaders the same seed, and a DistributedSampler only through parallelize()")
+    def check_same_batch(self, digest: int, failure: Optional[UsageError]) -> None:
+        """Raises UsageError on all ranks of the group if their batches differ, or if one of them could not cut its batch.
+        Collective. Raises CommunicationError."""
+        if self.sharing.size > 1:
+            require_equal(digest, failure, f"the {self.sharing.size} ranks that share rows have different batches: each must "
+                          "read the same batch. Give their loaders the same seed, and a DistributedSampler only through "
+                          "parallelize()", self.sharing.group, self.sharing.timeout)
 
     def after_forward(self, module: torch.nn.Module, given: Any, output: Any) -> Any:
         """Gathers what TRL's forward returns. Lets the backward from this output end with a mean of gradients, if nobody else
@@ -96,7 +108,8 @@ class State:
             self.head_labels, output = None, _without_logits(output)
         if self._call is not None:
             (cut, whole), self._call = self._call, None
-            output = _trl.gather_output(output, cut, whole, whole["input_ids"].shape[1], self.sharing.group)
+            output = _trl.gather_output(output, cut, whole, whole["input_ids"].shape[1], self.sharing.group,
+                                         self.sharing.timeout)
         self._watch(module, output)
         return output
 
@@ -114,7 +127,7 @@ class State:
             return
         self._task = task
         torch.autograd.Variable._execution_engine.queue_callback(  # pyright: ignore[reportAttributeAccessIssue]
-            lambda: average_gradients(module.parameters()))
+            lambda: average_gradients(module.parameters(), self.sharing.timeout))
 
 
 def _refuse_arguments(
@@ -123,7 +136,7 @@ def _refuse_arguments(
     if given:
         raise UsageError(f"{name} got {len(given)} arguments without names: pass batches as model(**batch)")
     for argument in ("use_cache", "past_key_values", "output_attentions", "output_router_logits", "logits_to_keep",
-                     "attention_mask"):
+                     "attention_mask", *DOCUMENT_KEYS):
         value = named.get(argument)
         if value is None and argument == "output_router_logits":
             value = getattr(config, argument, None)
@@ -194,16 +207,27 @@ def sequence_group(size: int) -> tuple[Optional[dist.ProcessGroup], int, int]:
     return own, rank // size, world // size
 
 
-def agree(text: str) -> None:
-    """Raises UsageError on all ranks if they describe the run differently. Collective."""
-    if world_size() > 1 and not all_equal(zlib.crc32(text.encode()), None, _device()):
-        raise UsageError(f"parallelize() has other arguments, or another model, on other ranks than here ({text}): all ranks "
-                         "must call it alike")
+def agree(text: str, failure: Optional[UsageError], timeout: int) -> None:
+    """Raises UsageError on all ranks if they describe the run differently, or if one of them has a failure. Collective.
+    Raises CommunicationError."""
+    if world_size() > 1:
+        require_equal(zlib.crc32(text.encode()), failure, "parallelize() has other arguments, or another model, on other ranks "
+                      f"than here ({text}): all ranks must call it alike", None, timeout)
 
 
-def _device() -> torch.device:
-    backend = dist.get_backend()
-    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+def share_alike(heads: Any, group: Optional[dist.ProcessGroup], mode: str, device: torch.device, timeout: int,
+                **options: Any) -> Sharing:
+    """As share(), with the same method in all sequence groups: each has measured its own network, and all take the slowest one.
+    Collective over all ranks."""
+    if mode == "auto" and group is not None and group is not dist.group.WORLD:
+        name, cuda = group.group_name, device.type == "cuda"
+        networks = torch.zeros(world_size(), 3, dtype=torch.float64, device=device_of(None))
+        networks[dist.get_rank()] = torch.tensor(_native.call("network", name, cuda, timeout), dtype=torch.float64)
+        near, rate, delay = all_sum(networks, None, timeout).unbind(1)
+        # The fewest neighbours, the lowest rate and the longest delay; 0 is not measured.
+        slowest = [min((number for number in numbers.tolist() if number), default=0.0) for numbers in (near, rate)]
+        _native.call("set_network", name, cuda, [*slowest, delay.max().item()])
+    return share(heads, group=group, mode=mode, device=device, timeout=timeout, **options)
 
 
 def outside_graphs(function: Any) -> Any:

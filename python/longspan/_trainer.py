@@ -8,9 +8,12 @@ import torch
 
 from longspan import _trl
 from longspan._rows import RowCutter
-from longspan._state import State
+from longspan._state import State, agree
+from longspan.attention import DEFAULT_TIMEOUT
 from longspan.errors import UsageError
 from longspan.parallelize import parallelize, state_of_model
+
+_BUCKET_CAP_MB = 4
 
 
 class CutCollator:
@@ -28,15 +31,20 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
 
     options: of parallelize(). allow_unchecked also accepts a trainer with a compute_loss of its own, which gets this rank's
         tokens. The number of examples of a step is per_device_train_batch_size times accumulation steps
-    times the number of groups that share rows. Collective over all ranks, before train(). Raises UsageError.
+    times the number of groups that share rows. Collective over all ranks, before train(). Raises UsageError,
+    CommunicationError.
     """
-    refuse_settings(trainer, bool(options.get("allow_unchecked")))
-    computes_whole_rows = _trl.is_trl(trainer)
-    if computes_whole_rows:
-        if options.get("fused_loss"):
-            raise UsageError("fused_loss=True is for transformers' Trainer: TRL's trainers have a fused loss of their own, so "
-                             "leave it out")
-        _trl.refuse_settings(trainer, sequence_parallel_size)
+    try:
+        refuse_settings(trainer, bool(options.get("allow_unchecked")))
+        computes_whole_rows = _trl.is_trl(trainer)
+        if computes_whole_rows:
+            if options.get("fused_loss"):
+                raise UsageError("fused_loss=True is for transformers' Trainer: TRL's trainers have a fused loss of their own, "
+                                 "so leave it out")
+            _trl.refuse_settings(trainer, sequence_parallel_size)
+    except UsageError as failure:
+        agree("", failure, options.get("timeout", DEFAULT_TIMEOUT))  # the others are in parallelize()
+        raise
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
         if model is not None:
             parallelize(model, sequence_parallel_size=sequence_parallel_size, **options)
@@ -46,6 +54,7 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
     else:
         refuse_predictions(trainer)
     share_loaders(trainer.accelerator, state, None if computes_whole_rows else state.cutter)
+    settle_buckets(trainer)
     trainer.gather_function = trainer.accelerator.gather_for_metrics
     total = trainer.get_total_train_batch_size
     trainer.get_total_train_batch_size = lambda args: total(args) // state.sharing.size
@@ -80,6 +89,18 @@ def refuse_settings(trainer: Any, allow_unchecked: bool) -> None:
     ]:
         if wrong:
             raise UsageError(f"Trainer: {name} is not possible on parts of rows: {remedy}")
+
+
+def settle_buckets(trainer: Any) -> None:
+    """Lets DDP hold gradients in its buckets alone, instead of twice. On CPUs, where links may be slow, buckets are small
+    unless ddp_bucket_cap_mb is given: the last bucket travels after the backward."""
+    settings = trainer.accelerator.ddp_handler
+    if settings is None:
+        return
+    settings.gradient_as_bucket_view = True
+    is_default = settings.bucket_cap_mb == type(settings)().bucket_cap_mb
+    if is_default and trainer.args.ddp_bucket_cap_mb is None and trainer.accelerator.device.type == "cpu":
+        settings.bucket_cap_mb = _BUCKET_CAP_MB
 
 
 def refuse_predictions(trainer: Any) -> None:

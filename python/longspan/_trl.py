@@ -11,6 +11,7 @@ from typing import Any, Optional
 import torch
 import torch.distributed as dist
 
+from longspan._loss import all_sum, of_first_rank
 from longspan._rows import Cut, RowCutter
 from longspan.errors import UsageError
 
@@ -27,19 +28,19 @@ class _Gathered(torch.autograd.Function):
     mean over ranks divides it by their number."""
 
     @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, index: torch.Tensor, length: int, group: dist.ProcessGroup) -> torch.Tensor:
+    def forward(ctx: Any, own: torch.Tensor, index: torch.Tensor, length: int, group: dist.ProcessGroup,
+                timeout: int) -> torch.Tensor:
         ctx.save_for_backward(index)
         ctx.size = group.size()
         whole = own.new_zeros(len(own), length + 1)  # the last token takes the numbers of padding
         whole.scatter_(1, torch.where(index < 0, length, index), own.masked_fill(index < 0, 0))
-        dist.all_reduce(whole, group=group)
-        return whole[:, :length].contiguous()
+        return all_sum(whole, group, timeout)[:, :length].contiguous()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (index,) = ctx.saved_tensors
         own = gradients[0].gather(1, index.clamp(min=0)).masked_fill(index < 0, 0)
-        return own * ctx.size, None, None, None
+        return own * ctx.size, None, None, None, None
 
 
 def cut_call(cutter: RowCutter, named: dict[str, Any]) -> tuple[dict[str, Any], Cut]:
@@ -50,7 +51,8 @@ def cut_call(cutter: RowCutter, named: dict[str, Any]) -> tuple[dict[str, Any], 
     return rest | {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in own.items()}, cut
 
 
-def gather_output(output: Any, cut: Cut, named: dict[str, Any], length: int, group: Optional[dist.ProcessGroup]) -> Any:
+def gather_output(output: Any, cut: Cut, named: dict[str, Any], length: int, group: Optional[dist.ProcessGroup],
+                  timeout: int) -> Any:
     """Returns TRL's output for the whole rows. named: arguments of the forward before the cut."""
     shown = length if named.get("shift_labels") is not None else length - 1
     for name in _FIELDS:
@@ -59,16 +61,17 @@ def gather_output(output: Any, cut: Cut, named: dict[str, Any], length: int, gro
             continue
         index = cut.index.to(own.device)
         kind = own.dtype
-        whole = _whole(own.int() if kind == torch.bool else own, index, length, group)[:, :shown]
+        whole = _whole(own.int() if kind == torch.bool else own, index, length, group, timeout)[:, :shown]
         setattr(output, name, whole.bool() if kind == torch.bool else whole)
     count = named.get("num_items_in_batch")
     output.loss = -output.log_probs.sum() / (output.label_mask.sum().clamp(min=1) if count is None else count)
     return output
 
 
-def _whole(own: torch.Tensor, index: torch.Tensor, length: int, group: Optional[dist.ProcessGroup]) -> torch.Tensor:
+def _whole(own: torch.Tensor, index: torch.Tensor, length: int, group: Optional[dist.ProcessGroup],
+           timeout: int) -> torch.Tensor:
     if group is not None:
-        return _Gathered.apply(own, index, length, group)  # pyright: ignore[reportReturnType]
+        return _Gathered.apply(own, index, length, group, timeout)  # pyright: ignore[reportReturnType]
     place = torch.where(index < 0, length, index)
     return own.new_zeros(len(own), length + 1).scatter(1, place, own)[:, :length]
 
@@ -119,11 +122,9 @@ def same_answers(model: Any, state: Any) -> None:
                              "return_dict_in_generate out")
         if state.sharing.size == 1:
             return answers
-        first = dist.get_global_rank(state.sharing.group, 0)
-        boxes = [answers.cpu(), torch.get_rng_state()]
-        dist.broadcast_object_list(boxes, src=first, group=state.sharing.group)
-        torch.set_rng_state(boxes[1])  # the trainer shuffles answers
-        return boxes[0].to(answers.device)
+        group, timeout = state.sharing.group, state.sharing.timeout
+        torch.set_rng_state(of_first_rank(torch.get_rng_state(), group, timeout))  # the trainer shuffles answers
+        return of_first_rank(answers.cpu(), group, timeout).to(answers.device)
 
     model.generate = generated
 

@@ -105,13 +105,15 @@ def share(
     """Chooses how the ranks of a group share rows.
 
     heads: of all kinds of layers, each with its number of layers.
-    mode: "auto" takes the method that is estimated to be the fastest for rows of `num_tokens` tokens.
-    Raises UsageError if the method cannot divide the heads.
+    mode: "auto" takes the method that is estimated to be the fastest for rows of `num_tokens` tokens. For ranks on several
+        machines without GPUs the estimate uses measured rates of the network, of this group alone; groups of parallelize()
+        use the slowest.
+    Collective. Raises UsageError if the method cannot divide the heads, and CommunicationError if a rank does not take part.
     """
     kinds = [heads] if isinstance(heads, Heads) else list(heads)
     numbers = [number for kind in kinds for number in kind._numbers()]
     chosen = _native.call("choose", name_of(group), mode, [ulysses_degree or 0, 0, 0], numbers, num_tokens, dtype.itemsize,
-                          torch.device(device).type == "cuda")
+                          torch.device(device).type == "cuda", timeout)
     return Sharing(group, chosen[0], tuple(chosen[1]), chosen[2], timeout)
 
 

@@ -19,7 +19,9 @@ def linear_cross_entropy(
     softcap: Optional[float] = None,
     reduction: str = "sum",
 ) -> torch.Tensor:
-    """Cross-entropy of the logits x weight^T. Only a part of the tokens has logits at a time; the backward recomputes them.
+    """Cross-entropy of the logits x weight^T. Only a part of the tokens has logits at a time. The backward recomputes them,
+    except with the reduction "sum", without a softcap, and with x and weight of the same dtype, fp32 or fp64: the forward
+    then computes the gradients, and each loss that awaits its backward holds them, [V, D] unless the weight is frozen.
 
     x: [T, D]. weight: [V, D], of another dtype too. labels: int64 [T], the index of each token's next token; tokens with
         `ignore_index` have the loss 0.
@@ -28,12 +30,14 @@ def linear_cross_entropy(
 
     Logits are fp32, or fp64 for fp64 x. On a CPU the logits of bf16 x are rounded to bf16 first. Under torch.autocast x is
     cast, as that of torch's linear. The labels are not shifted here, so the function serves any part of a row: rows that
-    ranks share take the labels of TokenOrder.take(). Differentiable in x and weight. Raises UsageError.
+    ranks share take the labels of TokenOrder.take(). Differentiable once in x and weight. Raises UsageError.
     """
     if reduction not in ("sum", "none"):
         raise UsageError(f"reduction is {reduction!r}, and must be 'sum' or 'none'")
-    losses, _ = _native.call("token_losses", _native.autocast(x), weight, labels, ignore_index, softcap)
-    return losses.sum() if reduction == "sum" else losses
+    arguments = _native.autocast(x), weight, labels, ignore_index, softcap
+    if reduction == "sum":
+        return _native.call("summed_token_losses", *arguments).sum()
+    return _native.call("token_losses", *arguments)[0]
 
 
 class LinearCrossEntropy(torch.nn.Module):

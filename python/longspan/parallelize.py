@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import torch
 
@@ -12,8 +12,8 @@ from longspan import _head, _hf_attention, _loss, _pictures, _recurrent, checkpo
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
 from longspan._rows import RowCutter
-from longspan._state import State, agree, outside_graphs, sequence_group
-from longspan.attention import DEFAULT_TIMEOUT, Heads, share
+from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
+from longspan.attention import DEFAULT_TIMEOUT, Heads
 from longspan.errors import UsageError
 
 # Model types (config.model_type of the text part) that tests compare with one process.
@@ -22,10 +22,11 @@ CHECKED_TYPES = frozenset(["gemma2", "gemma3_text", "gpt_oss", "llama", "mistral
 
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "linear_attention"])
 _states: list[State] = []
+Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 def parallelize(
-    model: torch.nn.Module,
+    model: Model,
     loader: Optional[Iterable[Any]] = None,
     *,
     sequence_parallel_size: int,
@@ -38,15 +39,16 @@ def parallelize(
     save_attention: bool = True,
     allow_unchecked: bool = False,
     timeout: int = DEFAULT_TIMEOUT,
-) -> tuple[Any, Any]:
+) -> tuple[Model, Any]:
     """Lets each `sequence_parallel_size` neighbouring ranks share the rows of a model's training.
 
     model: a causal language model of transformers, or PEFT's model around one, before DDP, FSDP or DeepSpeed. It is changed
         in place: attention, loss, and recurrent layers.
     loader: yields batches of whole rows: input_ids [B, S], and labels, shift_labels, attention_mask (padding at the ends of
-        rows), position_ids (a packed row's documents are runs of increasing positions), cu_seq_lens_q. None: no loader.
+        rows), position_ids (a packed row's documents are runs of increasing positions), or cu_seq_lens_q, cu_seq_lens_k,
+        seq_idx. None: no loader. parallelize_loader() takes further loaders.
     mode: a value of sequence_parallel_mode. "auto": the method that is estimated to be the fastest for rows of `num_tokens`
-        tokens.
+        tokens, with the slowest network of all groups of ranks that share rows.
     takeover: name of a function of transformers' attention, such as "sdpa", that the model keeps in its config and that
         runs longspan's attention; for code that checks names.
     token_keys: further keys of batches, [B, S], with the value of padding tokens.
@@ -60,20 +62,24 @@ def parallelize(
     Returns the model and a loader of this rank's tokens. model(**batch).loss is the mean over the labels of all ranks, and
     its gradients are right after backward() without a wrapper, and under DDP, FSDP and DeepSpeed over all ranks. A label of
     the first token of a document is not predicted from the document before it. Collective over all ranks. Raises
-    UsageError.
+    UsageError, CommunicationError.
     """
-    base = _base_of(model)
-    config = _text_config_of(base, allow_unchecked)
-    heads = heads_of(config)
-    dtype = next(base.parameters()).dtype
-    agree(f"{config.model_type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
-          f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, fused_loss={fused_loss}, "
-          f"save_attention={save_attention}, {heads}")
+    try:
+        base = _base_of(model)
+        config = _text_config_of(base, allow_unchecked)
+        heads = heads_of(config)
+    except UsageError as failure:
+        agree("", failure, timeout)
+        raise
+    dtype, device = next(base.parameters()).dtype, next(base.parameters()).device
+    agree(f"{config.model_type}, {dtype}, {device.type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
+          f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, takeover={takeover}, token_keys={token_keys}, "
+          f"fused_loss={fused_loss}, save_attention={save_attention}, timeout={timeout}, {heads}", None, timeout)
     group, data_rank, data_size = sequence_group(sequence_parallel_size)
     if sequence_parallel_size == 1:
         group = None
-    sharing = share(heads, group=group, mode=mode, ulysses_degree=ulysses_degree, num_tokens=num_tokens, dtype=dtype,
-                    device=next(base.parameters()).device, timeout=timeout)
+    sharing = share_alike(heads, group, mode, device, timeout, ulysses_degree=ulysses_degree, num_tokens=num_tokens,
+                          dtype=dtype)
     has_pictures = config is not base.config
     cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {}, has_pictures)
     state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config,
@@ -90,8 +96,8 @@ def parallelize(
         _head.install(base, state)
     if hasattr(base, "loss_function"):
         base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared,  # pyright: ignore
-                                           lambda: state.head_labels is not None)
-    _recurrent.install(base, state)
+                                           lambda: state.head_labels is not None, timeout)
+    _recurrent.install(base, state, num_tokens)
     if has_pictures:
         _pictures.install(base, state)
     base._longspan_key = state.key  # pyright: ignore[reportArgumentType]
@@ -99,7 +105,22 @@ def parallelize(
         base.register_forward_pre_hook(outside_graphs(lambda module, given: checkpointing.save_in_layers(module)))
     base.register_forward_pre_hook(outside_graphs(state.before_forward), with_kwargs=True)
     base.register_forward_hook(outside_graphs(state.after_forward))
-    return model, None if loader is None else ParallelLoader(loader, cutter, data_rank, data_size)
+    return model, None if loader is None else _loader_of(state, loader)
+
+
+def parallelize_loader(model: torch.nn.Module, loader: Iterable[Any]) -> ParallelLoader:
+    """Returns a loader of this rank's tokens, as parallelize() does: a further one, such as of held-out rows.
+
+    model: after parallelize(), also within wrappers. loader: yields batches of whole rows. Iterating is collective over all
+        ranks. Without gradients the loss of a batch is the mean of the group that shares the batch. A group for which no batch
+        is left gets one without labels, whose loss is 0: a mean over steps is too small if the number of batches is no
+        multiple of the number of groups. Raises UsageError.
+    """
+    return _loader_of(state_of_model(model), loader)
+
+
+def _loader_of(state: State, loader: Iterable[Any]) -> ParallelLoader:
+    return ParallelLoader(loader, state.cutter, state.data_rank, state.data_size, state.sharing.timeout)
 
 
 @contextlib.contextmanager
@@ -118,7 +139,8 @@ def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor) 
     Returns the mean over the tokens of all ranks, with a gradient that is right for every wrapper (see _loss.py); without
     gradients, the mean over the ranks that share the rows. Collective.
     """
-    return _loss.mean_loss(total, count, state_of_model(model).sharing.group)
+    sharing = state_of_model(model).sharing
+    return _loss.mean_loss(total, count, sharing.group, timeout=sharing.timeout)
 
 
 def state_of(key: int) -> State:

@@ -10,6 +10,7 @@ import ctypes
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
@@ -33,11 +34,15 @@ class Sample:
     columns: named numbers for each token, [tokens] or [tokens, k], for a loss of your own. All samples of a session
         have the same columns. Columns are not shifted: number i belongs to token i, and the loss sees the number of the
         token that PREDICTS a label, the one before the label.
+    pictures: picture files, in the order of their tokens, in a session with pictures=True. input_ids have one token for
+        each feature of a picture, as the model's processor of transformers makes them. The session reads the files, with
+        the model's own processor.
     """
 
     input_ids: Numbers
     labels: Optional[Numbers] = None
     columns: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
+    pictures: Sequence[Union[str, os.PathLike[str]]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +140,7 @@ class Session:
     config: a dict, or the path of a YAML or JSON file, with the keys of `longspan train`; data set and output folder
         are not needed.
     overrides: a dict, or words `key=value`. callbacks: get the session's events, on rank 0.
+    pictures: samples may have pictures; the session then has the model's vision tower.
 
     The ranks are those of the launcher (torchrun, mpirun, srun); without a launcher, this process alone. Every method
     is collective unless its comment says otherwise: every rank calls the same methods in the same order. Ranks of a
@@ -144,12 +150,13 @@ class Session:
     meanwhile.
     """
 
-    def __init__(self, config: Config, *, overrides: Overrides = (), callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(self, config: Config, *, overrides: Overrides = (), callbacks: Sequence[Callback] = (),
+                 pictures: bool = False) -> None:
         port = port_of_start()
         self._listener = Listener(functools.partial(dispatch, list(callbacks)), lambda why: None)
         self._handle: Any = None
         with given_config(config, overrides) as (file, words):
-            self._handle = self._native("session_open", file, words, self._listener.address, port)
+            self._handle = self._native("session_open", file, words, self._listener.address, port, pictures)
         self.rank, self.world_size, self.data_parallel_size = self._call("session_place")
 
     def close(self) -> None:
@@ -263,8 +270,9 @@ class Session:
     # Results
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """Returns the trained parameters of this rank by name: whole, or this rank's shards. Between reduce() and
-        update() `.grad` is the gradient. Not collective."""
+        """Returns the trained parameters of this rank by name, as the optimizer updates them: whole, or this rank's shards.
+        With bf16 they are the fp32 masters, and the model computes with matrices that are rounded to bf16. With pure_bf16
+        they are bf16. Between reduce() and update() `.grad` is the gradient. Not collective."""
         names, tensors = self._call("session_parameters")
         return dict(zip(names, tensors))
 
@@ -308,7 +316,7 @@ class Session:
 
     def save_checkpoint(self, folder: str, source: str = "") -> str:
         """Saves folder/checkpoint-N after N steps: the model, the optimizer's state, and `source`, the place in your
-        data. Returns the checkpoint's folder."""
+        data. Returns the folder once the checkpoint is complete, whatever `save_async` is."""
         return self._call("session_save_checkpoint", str(folder), source)
 
     def load_checkpoint(self, checkpoint: str) -> str:
@@ -368,4 +376,6 @@ def _tensors(samples: Iterable[Union[Sample, Example]]) -> tuple[Any, ...]:
     ids = [_ids(sample.input_ids) for sample in documents]
     labels = [tokens if sample.labels is None else _ids(sample.labels) for tokens, sample in zip(ids, documents)]
     counts = [len(example.documents) for example in examples]
-    return ids, labels, counts, [int(example.desirable) for example in examples], names, columns
+    files = [os.fspath(file) for sample in documents for file in sample.pictures]
+    num_files = [len(sample.pictures) for sample in documents]
+    return ids, labels, counts, [int(example.desirable) for example in examples], names, columns, files, num_files

@@ -5,7 +5,7 @@ possible: of N heads, rank r of P has the heads [r N / P, (r + 1) N / P), rounde
 
 Every rank of a group calls the functions in the same order, with the same number of tokens. A rank's gradient is its own
 part: the sum over the ranks is the gradient of a parameter. `group` None: the group of
-set_ulysses_sequence_parallel_group(); without one, this process alone.
+set_ulysses_sequence_parallel_group(); without one, this process alone. `timeout`: seconds that a collective may take.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def set_ulysses_sequence_parallel_group(group: Optional[dist.ProcessGroup]) -> N
 
 
 def get_ulysses_sequence_parallel_group() -> Optional[dist.ProcessGroup]:
+    """Returns the group of functions that are called without one. None: this process alone."""
     return _default_group
 
 
@@ -59,6 +60,7 @@ def gather_seq_scatter_heads(
     *,
     head_size: int = 1,
     num_query_heads: int = 0,
+    timeout: int = DEFAULT_TIMEOUT,
 ) -> Union[torch.Tensor, Work]:
     """Exchanges a part of the tokens of all heads for all tokens of a part of the heads, before attention.
 
@@ -72,7 +74,7 @@ def gather_seq_scatter_heads(
     Returns a contiguous tensor. A rank without a head gets a tensor without elements, which it must use in its loss, as every
     rank takes part in the backward. Raises UsageError, CommunicationError.
     """
-    work = _start_to_heads(x, seq_dim, head_dim, unpadded_dim_size, async_op, group, head_size, num_query_heads)
+    work = _start_to_heads(x, seq_dim, head_dim, unpadded_dim_size, async_op, group, head_size, num_query_heads, timeout)
     return work if async_op else work.wait()
 
 
@@ -84,6 +86,7 @@ def gather_heads_scatter_seq(
     *,
     head_size: int = 1,
     num_heads: Optional[int] = None,
+    timeout: int = DEFAULT_TIMEOUT,
 ) -> torch.Tensor:
     """Exchanges all tokens of a part of the heads for a part of the tokens of all heads, after attention.
 
@@ -101,7 +104,7 @@ def gather_heads_scatter_seq(
     missing = -x.shape[seq_dim] % place[1]
     if missing:
         x = pad(x, [0, 0] * (x.dim() - 1 - seq_dim) + [0, missing])
-    y = _native.call("heads_to_seq", x, name, place, head_dim, seq_dim, num_heads, 0, DEFAULT_TIMEOUT)
+    y = _native.call("heads_to_seq", x, name, place, head_dim, seq_dim, num_heads, 0, timeout)
     return y if shape is None else y.flatten(*shape)
 
 
@@ -114,6 +117,7 @@ def gather_seq_scatter_heads_qkv(
     group: Optional[dist.ProcessGroup] = None,
     *,
     head_size: int = 1,
+    timeout: int = DEFAULT_TIMEOUT,
 ) -> Union[torch.Tensor, Work]:
     """As gather_seq_scatter_heads(), for queries, keys and values of equal shapes, one after the other in the last dimension.
 
@@ -125,14 +129,15 @@ def gather_seq_scatter_heads_qkv(
         raise UsageError(f"qkv_tensor's last dimension is {last}, and must be a multiple of 3 times head_size {head_size}")
     seq_dim = _from_front(qkv_tensor, seq_dim, None)
     three = qkv_tensor.unflatten(-1, (3, last // 3))
-    work = _start_to_heads(three, seq_dim, three.dim() - 1, unpadded_dim_size or 0, async_op, group, head_size, 0)
+    work = _start_to_heads(three, seq_dim, three.dim() - 1, unpadded_dim_size or 0, async_op, group, head_size, 0, timeout)
     if restore_shape:
         work._shape = (-3, -1) if head_size > 1 else (-2, -1)
     return work if async_op else work.wait()
 
 
 def reduce_sequence_parallel_loss(
-    loss: torch.Tensor, num_valid_tokens: Union[torch.Tensor, int], group: Optional[dist.ProcessGroup] = None
+    loss: torch.Tensor, num_valid_tokens: Union[torch.Tensor, int], group: Optional[dist.ProcessGroup] = None, *,
+    timeout: int = DEFAULT_TIMEOUT,
 ) -> torch.Tensor:
     """Returns sum_r loss_r n_r / max(sum_r n_r, 1), the mean of all ranks' losses by their numbers of tokens n_r.
 
@@ -145,7 +150,7 @@ def reduce_sequence_parallel_loss(
     count = torch.as_tensor(num_valid_tokens, device=loss.device).detach().to(torch.double).reshape(())
     own = torch.where(count > 0, loss.reshape(()).to(torch.double), 0.0) * count
     name, _ = _place_in(group)
-    total, tokens = _native.call("sum_of_ranks", torch.stack([own, count]), name, DEFAULT_TIMEOUT).unbind()
+    total, tokens = _native.call("sum_of_ranks", torch.stack([own, count]), name, timeout).unbind()
     return (total / tokens.detach().clamp(min=1)).to(loss.dtype).reshape(loss.shape)
 
 
@@ -169,6 +174,8 @@ def async_ulysses_qkv_projection(
     unpadded_dim_size: int = 0,
     head_dim: int = 0,
     group: Optional[dist.ProcessGroup] = None,
+    *,
+    timeout: int = DEFAULT_TIMEOUT,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Projects hidden states to queries, keys and values, and exchanges tokens for heads.
 
@@ -195,7 +202,7 @@ def async_ulysses_qkv_projection(
     works = []
     for weight, bias in ((q_weight, q_bias), (k_weight, k_bias), (v_weight, v_bias)):
         x = linear(hidden_states, weight, bias).unflatten(-1, (-1, head_dim))
-        works.append(_start_to_heads(x, seq_dimension, head_dimension, unpadded_dim_size, True, group, 1, num_queries))
+        works.append(_start_to_heads(x, seq_dimension, head_dimension, unpadded_dim_size, True, group, 1, num_queries, timeout))
     q, k, v = (work.wait() for work in works)
     if norm_type is None:
         return q, k, v
@@ -214,6 +221,8 @@ def async_ulysses_output_projection(
     proj_bias: Optional[torch.Tensor],
     unpadded_dim_size: int = 0,
     group: Optional[dist.ProcessGroup] = None,
+    *,
+    timeout: int = DEFAULT_TIMEOUT,
 ) -> torch.Tensor:
     """Exchanges heads for tokens, and projects the attention's output.
 
@@ -233,9 +242,9 @@ def async_ulysses_output_projection(
     x = pad(hidden_states, [0, 0] * (hidden_states.dim() - 1 - seq_dim) + [0, -tokens % place[1]])
     num_heads = proj_weight.shape[1] // head_size
     if torch.compiler.is_compiling():
-        y = _native.call("heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, 0, DEFAULT_TIMEOUT)
+        y = _native.call("heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, 0, timeout)
         return linear(y.flatten(-2), proj_weight, proj_bias)
-    exchange = _native.call("start_heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, DEFAULT_TIMEOUT)
+    exchange = _native.call("start_heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, timeout)
     # Autograd runs nodes in the reverse order of their creation: _Parameters after the exchange has been started, before it
     # is waited for.
     later: list[Optional[torch.Tensor]] = [None, None]
@@ -258,8 +267,9 @@ class DistributedAttention(torch.nn.Module):
     """
 
     def __init__(self, local_attention: Callable[..., torch.Tensor], sequence_process_group: Optional[dist.ProcessGroup],
-                 scatter_idx: int = 2, gather_idx: int = 0) -> None:
+                 scatter_idx: int = 2, gather_idx: int = 0, *, timeout: int = DEFAULT_TIMEOUT) -> None:
         super().__init__()
+        self.timeout = timeout
         self.local_attn, self.spg = local_attention, sequence_process_group
         self.scatter_idx, self.gather_idx = scatter_idx, gather_idx
 
@@ -267,10 +277,11 @@ class DistributedAttention(torch.nn.Module):
                 **kwargs: Any) -> torch.Tensor:
         del batch_dim_idx
         heads = query.shape[_from_front(query, self.scatter_idx, None)]
-        q, k, v = [_start_to_heads(x, self.gather_idx, self.scatter_idx, 0, True, self.spg, 1, heads)
+        q, k, v = [_start_to_heads(x, self.gather_idx, self.scatter_idx, 0, True, self.spg, 1, heads, self.timeout)
                    for x in (query, key, value)]
         out = self.local_attn(q.wait(), k.wait(), v.wait(), *args, **kwargs)
-        return gather_heads_scatter_seq(out, self.scatter_idx, self.gather_idx, self.spg, num_heads=heads)
+        return gather_heads_scatter_seq(out, self.scatter_idx, self.gather_idx, self.spg, num_heads=heads,
+                                        timeout=self.timeout)
 
 
 class _Parameters(torch.autograd.Function):
@@ -310,7 +321,7 @@ class _Projection(torch.autograd.Function):
 
 
 def _start_to_heads(x: torch.Tensor, seq_dim: int, head_dim: int, unpadded: int, in_flight: bool,
-                    group: Optional[dist.ProcessGroup], head_size: int, num_queries: int) -> Work:
+                    group: Optional[dist.ProcessGroup], head_size: int, num_queries: int, timeout: int) -> Work:
     name, place = _place_in(group)
     x, head_dim, shape = _with_heads(x, head_dim, head_size)
     seq_dim = _from_front(x, seq_dim, shape)
@@ -318,7 +329,7 @@ def _start_to_heads(x: torch.Tensor, seq_dim: int, head_dim: int, unpadded: int,
     if unpadded < 0 or unpadded > num_tokens:
         raise UsageError(f"unpadded_dim_size is {unpadded}: it must be from 0 to the {num_tokens} tokens of the ranks")
     operator = "start_seq_to_heads" if in_flight and not torch.compiler.is_compiling() else "seq_to_heads"
-    exchange = _native.call(operator, x, name, place, seq_dim, head_dim, num_queries, DEFAULT_TIMEOUT)
+    exchange = _native.call(operator, x, name, place, seq_dim, head_dim, num_queries, timeout)
     return Work(exchange, shape, (seq_dim, unpadded) if unpadded else None)
 
 

@@ -1,5 +1,5 @@
 /* C interface of the Rust archive: tokenizer, chat templates, YAML, csv, parquet, Arrow, pictures,
- * progress bar, HTTP, regular expressions.
+ * progress bar, HTTP, regular expressions, similarity of texts.
  *
  * Every function that can fail returns an LsrStatus and, when it is not LSR_OK, fills *error (to be
  * freed by lsr_string_free). No panic crosses this border. Text is UTF-8 by pointer and size, not
@@ -41,6 +41,11 @@ void lsr_ids_free(LsrIds ids);
 /* Tokenizer of a Hugging Face folder. */
 typedef struct LsrTokenizer LsrTokenizer;
 LsrStatus lsr_tokenizer_load(LsrView folder, LsrTokenizer** tokenizer, LsrString* error);
+/* Adds tokens; tokens of the vocabulary keep their ids. Before any other use of the tokenizer. */
+LsrStatus lsr_tokenizer_add(LsrTokenizer* tokenizer, const LsrView* tokens, size_t num_tokens,
+                            bool special, LsrString* error);
+/* The text of tokenizer.json with all added tokens. */
+LsrStatus lsr_tokenizer_file(const LsrTokenizer* tokenizer, LsrString* json, LsrString* error);
 void lsr_tokenizer_free(LsrTokenizer* tokenizer);
 /* JSON object: vocab_size, and bos_token, eos_token, pad_token, unk_token, chat_template where
  * they are known; processor_template (of chat_template.json) where chat_template is not. */
@@ -190,6 +195,10 @@ typedef struct LsrRegex LsrRegex;
 LsrStatus lsr_regex_new(LsrView pattern, LsrRegex** regex, LsrString* error);
 LsrStatus lsr_regex_matches(const LsrRegex* regex, LsrView text, bool* matches, LsrString* error);
 void lsr_regex_free(LsrRegex* regex);
+
+/* Fills scores[0 .. 4) with ROUGE-1, ROUGE-2, ROUGE-L and BLEU-4 in percent, rounded to four
+ * decimals, as LLaMA-Factory computes them by jieba, rouge_chinese and nltk. */
+LsrStatus lsr_similarity(LsrView answer, LsrView reference, double* scores, LsrString* error);
 
 /* An incremental XXH64 with seed 0. */
 typedef struct LsrXxh64 LsrXxh64;

@@ -1,5 +1,6 @@
 //! Text services for the C++ program behind a small C interface (see include/longspan_rs.h).
 
+mod added_tokens;
 mod bars;
 mod budget;
 mod chat_template;
@@ -19,6 +20,7 @@ mod plot;
 mod progress;
 mod python;
 mod python_methods;
+mod similarity;
 mod template_code;
 mod template_guards;
 mod template_scan;

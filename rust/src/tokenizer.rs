@@ -11,8 +11,10 @@ use crate::{files, json, of_a_stranger, tokenizer_checks, tokenizer_config, Resu
 
 pub struct HfTokenizer {
     /// Path of its tokenizer.json.
-    path: PathBuf,
-    tokenizer: Tokenizer,
+    pub path: PathBuf,
+    pub tokenizer: Tokenizer,
+    /// The tokens of the run, beside those of the files.
+    pub added: Vec<String>,
     config: Map<String, Json>,
     /// Unread keys of the config, with their values.
     not_read: Vec<String>,
@@ -38,7 +40,7 @@ const NAMED_TOKENS: [&str; 7] = [
 /// Limit of a file that is read whole; the largest vocabularies take 35 MB.
 const MAX_FILE: u64 = 96 << 20;
 
-fn read_object(path: PathBuf) -> Result<Option<Map<String, Json>>> {
+pub fn read_object(path: PathBuf) -> Result<Option<Map<String, Json>>> {
     let Some(text) = files::read_text_if_there(&path, MAX_FILE)? else { return Ok(None) };
     let parsed: Json = json::parse(&text)
         .map_err(|e| UserError(format!("{}{}: {}", path.display(), e.place, e.what)))?;
@@ -320,7 +322,8 @@ impl HfTokenizer {
             Some(_) => None,
             None => processor_template(folder)?,
         };
-        Ok(HfTokenizer { path, tokenizer, config, not_read, chat_template, processor_template })
+        let added = Vec::new();
+        Ok(HfTokenizer { path, tokenizer, added, config, not_read, chat_template, processor_template })
     }
 
     pub fn info(&self) -> Json {

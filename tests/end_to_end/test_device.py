@@ -103,3 +103,11 @@ def test_counting_gpus_starts_no_benchmark_ranks(two_gpus, tmp_path):
          "--ranks", "3", "--heads", "3", "--kv-heads", "3", "--output", tmp_path / "bench"],
         capture_output=True, text=True, timeout=60, env=dict(os.environ, OMP_NUM_THREADS="1") | variables)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_sum_by_nccl_needs_nccl(train_beside_gpus):
+    for keys, why in ((dict(device="cpu"), "as device: cpu asks"), (dict(share_gpus=True), "share_gpus: true")):
+        ran = train_beside_gpus(reduce_scatter="nccl", **keys)
+        assert ran.returncode == 1 and ran.stderr.count("error: ") == 1, ran.stderr
+        assert "reduce_scatter: nccl needs GPUs" in ran.stderr and why in ran.stderr, ran.stderr
+        assert "reduce_scatter: exchange" in ran.stderr, ran.stderr

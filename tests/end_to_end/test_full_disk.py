@@ -174,7 +174,7 @@ def test_a_disk_that_breaks_on_the_way(settings, full_disk, tmp_path):
     run = running.wait()
     [own] = other.iterdir()
     assert run.status == 0 and f"Saved the model and logs in {own}\n" in run.text, run.text
-    assert run.text.count("Training goes on; the line") == 1 and "Input/output error" in run.text, run.text
+    assert run.text.count("The run goes on, and the next line") == 1 and "Input/output error" in run.text, run.text
     assert weights(own) and len((own / "trainer_log.jsonl").read_text().splitlines()) == 101 and not weights(run.output_dir)
 
 
@@ -221,7 +221,7 @@ def test_training_goes_on_without_a_checkpoint(num_ranks, keys, settings, full_d
     run = Running(settings(**keys), num_ranks).wait()
     assert set(run.statuses) == {0}, run.text
     assert run.text.count("warning: checkpoint-4 is not saved") == 1, run.text
-    assert re.search(r"Training goes on; \S*checkpoint-2 is whole", run.text)
+    assert re.search(r"\. \S*checkpoint-2 is whole\. Later steps save", run.text), run.text
     assert sorted(path.name for path in run.output_dir.glob("checkpoint-*")) == [
         "checkpoint-2", "checkpoint-5", "checkpoint-6"]
     full_disk()

@@ -101,9 +101,9 @@ def test_files_that_stand_for_others(name, content, what, remedy, error_of, mode
 
 def test_weights_that_are_no_plain_numbers(error_of, model, models):
     config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | dict(quantization_config=dict(quant_method="gptq", bits=4))))
+    (model / "config.json").write_text(json.dumps(config | dict(quantization_config=dict(quant_method="hqq", bits=4))))
     for text in (error_of(model), error_of(models["llama"], stage="dpo", ref_model=str(model))):
-        assert "has quantization_config (quant_method gptq)" in text and "original model" in text, text
+        assert "has quantization_config (quant_method hqq)" in text and "original model" in text, text
     fp8 = dict(quant_method="fp8", fmt="e4m3", weight_block_size=[128, 128])  # as DeepSeek-V3 is published
     (model / "config.json").write_text(json.dumps(config | dict(quantization_config=fp8)))
     text = error_of(model)

@@ -42,32 +42,40 @@ def test_schema_takes_the_examples(schema):
 RIGHT = [
     {"save_steps": 0.25}, {"save_steps": "0.25"}, {"eval_steps": None}, {"warmup_steps": 0}, {"logging_steps": 5},
     {"logging_steps": "10"}, {"dataset": ["a", "b"]}, {"report_to": ["none"]}, {"report_to": ""}, {"report_to": []},
-    {"report_to": "tensorboard,all"}, {"save_strategy": False}, {"offload_activations": True},
-    {"use_liger_kernel": True}, {"gradient_checkpointing": False}, {"gradient_checkpointing": "true"}, {"use_dora": False}, {"fsdp": ""}, {"do_train": 1}, {"do_train": "true"},
+    {"report_to": "tensorboard,all"}, {"report_to": ["wandb", "mlflow"]}, {"use_swanlab": True, "swanlab_mode": "local"},
+    {"save_strategy": False}, {"save_async": True}, {"offload_activations": True},
+    {"use_liger_kernel": True}, {"gradient_checkpointing": False}, {"gradient_checkpointing": "true"}, {"use_dora": False}, {"use_dora": True, "finetuning_type": "lora", "additional_target": "embed_tokens"}, {"fsdp": ""}, {"do_train": 1}, {"do_train": "true"},
     {"overwrite_output_dir": 0}, {"overwrite_output_dir": "False"}, {"learning_rate": "1e-4"},
     {"learning_rate": "1e-4 "}, {"bf16": "true"}, {"cutoff_len": "2048"}, {"cutoff_len": 1e3}, {"max_steps": -1},
     {"max_steps": "-1"}, {"max_steps": 7}, {"lora_dropout": 0.5, "finetuning_type": "lora"},
-    {"loraplus_lr_ratio": 16, "finetuning_type": "lora"}, {"loraplus_lr_embedding": 1e-6}, {"use_dft_loss": True}, {"use_eaft_loss": True, "eaft_alpha": 0.5}, {"neftune_noise_alpha": 5},
+    {"loraplus_lr_ratio": 16, "finetuning_type": "lora"}, {"loraplus_lr_embedding": 1e-6}, {"use_dft_loss": True}, {"use_eaft_loss": True, "eaft_alpha": 0.5}, {"use_asft_loss": True, "asft_alpha": 0.05}, {"pissa_init": True, "pissa_iter": -1, "finetuning_type": "lora"},
+    {"neftune_noise_alpha": 5}, {"add_tokens": "<a>, <b>", "add_special_tokens": ["<c>"], "resize_vocab": True},
     {"compute_accuracy": True, "do_eval": True, "val_size": 0.1},
-    {"warmup_ratio": 1},
+    {"predict_with_generate": True, "do_predict": True, "val_size": 0.1, "do_sample": False, "temperature": 0, "top_p": 1,
+     "top_k": 0, "max_new_tokens": 7, "repetition_penalty": 1.1, "skip_special_tokens": False},
+    {"warmup_ratio": 1}, {"streaming": True, "buffer_size": 8, "max_steps": 7, "val_size": 3, "do_eval": True},
     {"seed": "+7"}, {"seed": 0}, {"adam_beta1": 0}, {"save_steps": 1e9}, {"ddp_timeout": 180000000},
-    {"expert_parallel_size": 2}, {"kept_mlp_layers": -1}, {"kept_mlp_layers": 0}, {"kept_mlp_layers": "12"},
+    {"expert_parallel_size": 2}, {"fast_domain_size": 72}, {"metrics_file": "run.prom"}, {"kept_mlp_layers": -1}, {"kept_mlp_layers": 0}, {"kept_mlp_layers": "12"},
     {"cache_dir": "cache"}, {"image_max_pixels": 1000000}, {"video_fps": 0.5}, {"video_maxlen": 16}, {"media_dir": "media"},
     {"mix_strategy": "interleave_once"}, {"mix_strategy": "interleave_under", "interleave_probs": "0.5, 0.5"},
-    {"freeze_vision_tower": False}, {"image_do_pan_and_scan": False}, {"template": "qwen2_vl"},
+    {"reduce_scatter": "exchange"}, {"freeze_vision_tower": False}, {"image_do_pan_and_scan": False}, {"template": "qwen2_vl"},
 ]
 WRONG = [
     {"learning_rte": 1e-4}, {"stage": "ppo"}, {"cutoff_len": 0}, {"cutoff_len": 2.5}, {"bf16": "maybe"}, {"bf16": 2},
-    {"save_steps": 1.5}, {"logging_steps": 0}, {"logging_steps": "0"}, {"num_train_epochs": 0}, {"use_dora": True},
+    {"save_steps": 1.5}, {"logging_steps": 0}, {"logging_steps": "0"}, {"num_train_epochs": 0}, {"use_galore": True},
     {"warmup_ratio": 2}, {"evaluation_strategy": "never"}, {"output_dir": 3}, {"learning_rate": "fast"},
     {"learning_rate": "-1"}, {"learning_rate": True}, {"cutoff_len": "0"}, {"cutoff_len": "x"}, {"max_steps": 0},
     {"max_steps": "0"}, {"max_steps": -2}, {"lora_dropout": 1, "finetuning_type": "lora"},
-    {"loraplus_lr_ratio": 0, "finetuning_type": "lora"}, {"loraplus_lr_embedding": 1e-5}, {"neftune_noise_alpha": -1}, {"compute_accuracy": 2}, {"seed": "+-7"},
+    {"loraplus_lr_ratio": 0, "finetuning_type": "lora"}, {"loraplus_lr_embedding": 1e-5}, {"neftune_noise_alpha": -1}, {"asft_alpha": -1}, {"pissa_iter": -2, "finetuning_type": "lora", "pissa_init": True},
+    {"compute_accuracy": 2}, {"seed": "+-7"}, {"top_p": 0}, {"top_p": 1.5}, {"temperature": -1}, {"max_new_tokens": 0},
+    {"repetition_penalty": 0}, {"top_k": -1}, {"num_beams": 2},
     {"value_head_dropout": 1, "stage": "rm"}, {"adam_beta1": 1}, {"report_to": "tensorboard,never"},
-    {"report_to": "wandb"}, {"report_to": 1}, {"gradient_checkpointing": "some"}, {"overwrite_output_dir": 2}, {"num_train_epochs": 1e18},
+    {"report_to": "comet_ml"}, {"report_to": 1}, {"gradient_checkpointing": "some"}, {"overwrite_output_dir": 2}, {"num_train_epochs": 1e18},
     {"save_steps": 1e19}, {"per_device_train_batch_size": 10**9}, {"max_steps": 1e18},
+    {"streaming": 2}, {"buffer_size": 0}, {"resize_vocab": 2}, {"save_async": 2},
     {"mix_strategy": "interleave"}, {"image_max_pixels": 0}, {"video_fps": 0}, {"image_do_pan_and_scan": True}, {"template": "llava"},
-    {"expert_parallel_size": 0}, {"kept_mlp_layers": -2}, {"kept_mlp_layers": 0.5}, {"kept_mlp_layers": "auto"},
+    {"expert_parallel_size": 0}, {"fast_domain_size": 0}, {"metrics_file": 1}, {"kept_mlp_layers": -2}, {"kept_mlp_layers": 0.5}, {"kept_mlp_layers": "auto"},
+    {"reduce_scatter": "ring"},
 ]
 
 
@@ -114,7 +122,7 @@ def test_completion_in_bash():
     assert completions("chat", "model", "do_sample", "=") == ["true", "false"]
     assert completions("generate", "rows.json", "infer_dtype=b") == ["infer_dtype=bf16"]
     assert completions("generate", "rows.json", "batch") == ["batch_size="] and completions("chat", "batch") == []
-    assert "temperature=" not in completions("train", "a.yaml", "") and "stage=" not in completions("chat", "")
+    assert "infer_dtype=" not in completions("train", "a.yaml", "") and "stage=" not in completions("chat", "")
 
 
 def test_completions_of_other_shells_have_every_key(schema):

@@ -10,13 +10,15 @@ import sys
 import pytest
 from conftest import ROOT, TOLERANCE, Running, run_processes, same_run, settings_of, write_dataset, write_model
 from device import accounted
+from grouped_bits import in_four_bits
+from safetensors.torch import load_file
 from shared import made_once
 from tolerance import ROUNDING
 
 WAYS = {
-    "memory": {"offload_activations": True},
-    "disk": {"offload_activations": "disk"},
+    "memory": {"offload_activations": True}, "disk": {"offload_activations": "disk"},
 }
+WIDE = dict(hidden_size=256, intermediate_size=704, num_hidden_layers=3)
 
 
 def numbers_of(run):
@@ -146,6 +148,7 @@ def long_rows(data, tmp_path):
     dict(disable_gradient_checkpointing=True),
     dict(offload_activations=True, tiled_mlp=8),
     dict(finetuning_type="lora"),
+    dict(finetuning_type="lora", bf16=True),
     dict(bf16=True),
     dict(kept_mlp_layers=-1),
     dict(kept_mlp_layers=-1, bf16=True),
@@ -158,7 +161,7 @@ def test_account_says_what_is_measured(train, long_rows, changes):
     assert memory["facts"]["num_tokens"] == LONG
     assert len(memory["measured"]) == changes.get("num_ranks", 1)
     for rank in memory["measured"]:
-        assert 0.75 < accounted(memory) / rank["device"] < 1.3, memory
+        assert 0.85 < accounted(memory) / rank["device"] < 1.2, memory
         if memory["host"]:
             assert 0.85 < memory["host"] / rank["host"] < 1.2, memory
         assert rank["resident"] > rank["device"]
@@ -181,22 +184,19 @@ def wide_heads(place):
 @pytest.mark.parametrize("window", [None, 128])
 @pytest.mark.parametrize("mode", ["allgather", "llama3", "ring", "zigzag-ring", "ulysses"])
 def test_account_knows_what_a_method_holds(wide_heads, long_rows, tmp_path, mode, window):
-    """Four ranks: the last one gathers four times its own keys, and in a window next to none."""
+    """Four ranks: the last one gathers four times its own keys, in a window next to none. On a CPU rings hold less: four parts."""
     settings = settings_of(wide_heads(window), long_rows, tmp_path / "run", cutoff_len=LONG, max_steps=1,
                            gradient_accumulation_steps=1, sequence_parallel_size=4, sequence_parallel_mode=mode)
-    run = Running(settings, num_ranks=4).wait(timeout=300)
-    assert run.status == 0, run.text
+    run = run_processes(settings, num_ranks=4, timeout=300)
     memory = json.loads((run.output_dir / "memory.json").read_text())
-    assert 0.85 < accounted(memory) / max(rank["device"] for rank in memory["measured"]) < 1.15, memory
+    measured = max(rank["device"] for rank in memory["measured"])
+    assert 0.85 < accounted(memory) / measured < (1.15 if "ring" not in mode or window else 1.2), memory
 
 
 @pytest.fixture(scope="session")
 def wide(place):
     """A model whose states are more than what a short row needs: 2.6 million numbers."""
-    def make(folder):
-        write_model(folder, "llama", hidden_size=256, intermediate_size=704, num_hidden_layers=3)
-
-    return str(made_once(place / "wide", make))
+    return str(made_once(place / "wide", lambda folder: write_model(folder, "llama", **WIDE)))
 
 
 @pytest.fixture
@@ -220,13 +220,14 @@ OFFLOAD = dict(offload_optimizer=True, offload_params=True)
 
 @pytest.mark.parametrize("changes", [
     dict(),
-    dict(num_ranks=2, zero_stage=1),
+    dict(num_ranks=2, zero_stage=1), dict(num_ranks=2, zero_stage=1, bf16=True),
     dict(num_ranks=2, zero_stage=2),
     dict(num_ranks=2, zero_stage=3),
     dict(num_ranks=2, zero_stage=2, offload_optimizer=True),
     dict(num_ranks=2, zero_stage=3, offload_optimizer=True),
     dict(num_ranks=2, zero_stage=3, **OFFLOAD),
     dict(num_ranks=2, zero_stage=3, bf16=True, **OFFLOAD),
+    dict(num_ranks=2, zero_stage=3, bf16=True, finetuning_type="lora", lora_rank=4),
     dict(num_ranks=2, zero_stage=3, sequence_parallel_size=2, offload_activations=True, tiled_mlp=4, **OFFLOAD),
     dict(stage="dpo", dataset="pairs"),
     dict(stage="dpo", dataset="pairs", num_ranks=2, zero_stage=3, **OFFLOAD),
@@ -236,8 +237,33 @@ def test_account_of_divided_states(short, pairs, changes):
     memory = short(**changes)
     assert len(memory["measured"]) == changes.get("num_ranks", 1)
     for rank in memory["measured"]:
-        assert 0.85 < accounted(memory) / rank["device"] < 1.15, memory
+        assert 0.9 < accounted(memory) / rank["device"] < 1.15, memory
         assert memory["host"] == rank["host"] == 0 or 0.97 < memory["host"] / rank["host"] < 1.03, memory
+
+
+@pytest.mark.parametrize("changes", [
+    dict(), dict(bf16=True, use_dora=True), dict(bf16=True, disable_gradient_checkpointing=True), *(dict(num_ranks=2, zero_stage=n, bf16=True) for n in (2, 3)),
+], ids=lambda changes: " ".join(changes) or "plain")
+def test_account_of_four_bits(short, wide, changes):
+    """Only the matrices of the layer in use are unpacked."""
+    keys = changes | dict(finetuning_type="lora", lora_rank=4)
+    packed, plain = short(quantization_bit=4, **keys), short(**keys)
+    for rank in packed["measured"]:
+        assert 0.95 < accounted(packed) / rank["device"] < 1.05, packed
+    num_layers, ranks = 3, changes.get("num_ranks", 1) if changes.get("zero_stage") == 3 else 1
+    in_layers = sum(tensor.numel() for name, tensor in load_file(f"{wide}/model.safetensors").items() if "_proj" in name)
+    element = 2 if "bf16" in changes else 4
+    # Between uses; ZeRO 3 also gathers two layers as they are used, where 4 bits gather one as it is held.
+    spared = in_layers * (element - 0.52) / ranks - in_layers / num_layers * (element + 0.52 if ranks == 1 else 0)
+    assert packed["measured"][0]["device"] < plain["measured"][0]["device"] - 0.9 * spared, (packed, plain)
+
+
+@pytest.mark.parametrize("bits", [dict(), dict(quantization_bit=8)], ids=["folder in 4 bits", "8 bits"])
+@pytest.mark.parametrize("changes", [dict(), dict(num_ranks=2, zero_stage=3, bf16=True)], ids=["plain", "zero3"])
+def test_account_of_codes(short, wide, place, changes, bits):
+    four_bits = made_once(place / "wide_in_awq", lambda folder: in_four_bits(write_model(folder, "llama", **WIDE), "awq"))
+    memory = short(model_name_or_path=str(wide if bits else four_bits), finetuning_type="lora", lora_rank=4, **bits, **changes)
+    assert all(0.95 < accounted(memory) / rank["device"] < 1.05 for rank in memory["measured"]), memory
 
 
 @pytest.fixture(scope="session")
@@ -289,13 +315,13 @@ def test_account_of_bf16_on_a_shared_row(large_vocabulary, tmp_path):
     dict(num_ranks=2, zero_stage=3, bf16=True, **OFFLOAD),
 ], ids=lambda changes: " ".join(changes) or "plain")
 def test_saving_takes_no_memory(short, wide, changes):
-    """Of all states at most one parameter's at a time is there twice."""
+    """The states of at most one parameter at a time are there twice, beside the copies that the account names."""
     without = short(**changes)
     saving = short(save_strategy="steps", save_steps=1, **changes)
-    largest = 256 * 704 * (4 + 4 + 4)  # two moments and the master
     for left, right in zip(saving["measured"], without["measured"]):
         for role in ("device", "host"):
-            assert left[role] <= right[role] + largest, (saving, without)
+            copied = sum(line[role] for line in saving["account"] if line["name"] == "Copy to save")
+            assert left[role] <= right[role] + 256 * 704 * (4 + 4 + 4) + copied, (saving, without)  # two moments and the master
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, Running, add_dataset, settings_of, words_of_real_text, write_model
+from conftest import BUILD, ROOT, Running, add_dataset, settings_of, words_of_real_text, write_model
 from faults import wait_for
 from shared import made_once
 from test_stages import STAGES, stage_data  # noqa: F401
@@ -52,8 +52,10 @@ def train(start):
             assert "complaints" not in rank["calls"], ended.text
             # Communicators are let go before the process ends.
             calls = rank["calls"]
-            assert calls.get("ncclCommInitRank", 0) == calls.get("ncclCommDestroy", 0) + calls.get("ncclCommAbort", 0), calls
-            assert (calls.get("ncclCommInitRank", 0) > 0) == (num_ranks > 1)
+            made = calls.get("ncclCommInitRank", 0) + calls.get("ncclCommSplit", 0)
+            assert made == calls.get("ncclCommDestroy", 0) + calls.get("ncclCommAbort", 0), calls
+            # All other groups are split from the group of all ranks.
+            assert calls.get("ncclCommInitRank", 0) == (num_ranks > 1), calls
         for text in ended.texts:
             assert "terminate called" not in text and "WARNING" not in text, text
         return ended, counts
@@ -94,9 +96,33 @@ def test_a_driver_that_refuses_the_code(train):
     assert all("(" in name or name.startswith("cublas") for name in counts["launches"]), counts["launches"]
 
 
+def test_a_driver_that_refuses_the_code_on_one_gpu(train):
+    ended, _ = train(2, {"NULL_CUDA_MODULES": "refused:1"}, sequence_parallel_size=2)
+    assert ended.text.count("the kernels over rows cannot be used on this GPU") == 1, ended.text
+    assert "Only of rank 1" in ended.texts[0], ended.text
+
+
+@pytest.mark.parametrize("why, status, said", [("full", 1, "Settings that take less memory:"),
+                                               ("broken", 2, "CUDA error: an illegal memory access")])
+def test_no_kernels_for_lack_of_memory_or_by_an_error_of_the_gpu(start, why, status, said):
+    """A fallback would hide both."""
+    running, _ = start(variables={"NULL_CUDA_MODULES": why})
+    ended = running.wait(60)
+    assert ended.status == status and said in ended.text and "take their place" not in ended.text, ended.text
+
+
+def test_all_kernels_are_loaded_at_the_start(train):
+    """Also those that this model does not use: what is loaded does not depend on the step that first needs it."""
+    _, (counts,) = train(max_steps=1)
+    parts = (ROOT / "longspan" / "cuda" / "kernel_sources.h").read_text().split("enum class Part {")[1].split("}")[0].count(",") + 1
+    assert counts["calls"]["cuModuleLoadData"] == parts, counts["calls"]
+    assert counts["calls"]["cuFuncLoad"] > parts, counts["calls"]
+
+
 WAYS = {
     "heads": dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses"),
     "a ring": dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring"),
+    "ZeRO 1": dict(gradient_accumulation_steps=2, zero_stage=1),
     "ZeRO 3": dict(gradient_accumulation_steps=2, zero_stage=3),
 }
 
@@ -116,7 +142,8 @@ DETERMINISTIC = {
         pure_bf16=True, neat_packing=True, cutoff_len=128, optim="adamw_8bit", eval_dataset="held_out",
         eval_strategy="steps", eval_steps=2)),
     "pairs that share a prompt, dropout": ("llama", 1, dict(
-        bf16=True, stage="dpo", dataset="pairs", pref_share_prompt=True, finetuning_type="lora", lora_dropout=0.1)),
+        bf16=True, stage="dpo", dataset="pairs", pref_share_prompt=True, finetuning_type="lora", lora_dropout=0.1,
+        use_dora=True)),
     "experts one after the other": ("qwen3_moe", 1, dict(bf16=False)),
     "experts, Muon": ("qwen3_moe", 1, dict(bf16=True, moe_aux_loss_coef=0.01, optim="muon")),
     "clamped experts, sinks": ("gpt_oss", 1, dict(bf16=True)),
@@ -154,7 +181,8 @@ LOST = "null NCCL has lost another rank,; as it was told to"
 
 
 def errors_of(text):
-    return [line for line in text.splitlines() if "error:" in line]
+    """Lines that end a run: not a warning that quotes an error of cuDNN, which null CUDA has not."""
+    return [line for line in text.splitlines() if line.startswith(("error:", "internal error:"))]
 
 
 @pytest.mark.long
@@ -216,7 +244,7 @@ def test_nothing_is_sent_where_nothing_is_to_send():
 def test_a_gpu_that_is_too_small(start):
     running, _ = start(variables={"NULL_CUDA_MEMORY": str((CONTEXT >> 20) + 24)})
     ended = running.wait(60)
-    assert ended.status == 1 and ended.text.count("error:") == 1, ended.text
+    assert ended.status == 1 and len(errors_of(ended.text)) == 1, ended.text
     assert "out of memory" in ended.text and "Settings that take less memory:" in ended.text
 
 
@@ -233,18 +261,29 @@ LARGE = {
                                       linear_key_head_dim=128, linear_value_head_dim=128)),
     "latent": ("deepseek_v3", WIDE | dict(num_hidden_layers=3, first_k_dense_replace=2, q_lora_rank=1536, kv_lora_rank=512,
                                           qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)),
+    # A small one, whose last layer, which computes rows with a label alone, has no experts.
+    "mixture": ("qwen3_moe", WIDE | dict(hidden_size=256, intermediate_size=256, num_hidden_layers=2, mlp_only_layers=[1],
+                                         num_attention_heads=4, head_dim=128, moe_intermediate_size=64, num_experts=16,
+                                         num_experts_per_tok=4)),
+    "hybrid mixture": ("qwen3_next", WIDE | dict(
+        num_hidden_layers=4, mlp_only_layers=[], head_dim=128, linear_num_key_heads=16, linear_num_value_heads=32,
+        linear_key_head_dim=128, linear_value_head_dim=128, moe_intermediate_size=1024, shared_expert_intermediate_size=512,
+        num_experts=16, num_experts_per_tok=4)),
     "experts": ("gpt_oss", WIDE | dict(num_hidden_layers=5, head_dim=64, intermediate_size=1024, num_attention_heads=32,
                                        num_local_experts=16, num_experts_per_tok=4)),
 }
 # Of each row of so many (some have no label, and do not come to the last layer's experts) the same four experts of 16 are
 # chosen: that is the most that a layer may work with, where its experts are not worked on at once.
-ROUTED = {"experts": f"{16 * 8}:{TOKENS - 16}:4"}
+ROUTED = {"experts": f"{16 * 8}:{','.join([str(TOKENS - 16)] * 4)}"}
 LORA = dict(finetuning_type="lora")
 PEAKS = {
     "full": ("dense", 1, dict(kept_mlp_layers=0)),
     "several rows a step": ("dense", 1, dict(gradient_accumulation_steps=2, bf16=False, pure_bf16=True)),
     "gate and up of some layers": ("dense", 1, dict(kept_mlp_layers=3)),
     "without checkpointing": ("dense", 1, LORA | dict(disable_gradient_checkpointing=True)),
+    "ZeRO 1": ("dense", 2, dict(zero_stage=1)),
+    "ZeRO 1, several rows a step": ("dense", 2, dict(zero_stage=1, gradient_accumulation_steps=2, sequence_parallel_size=2,
+                                                     sequence_parallel_mode="ulysses")),
     "ZeRO 2": ("dense", 2, dict(zero_stage=2)),
     "heads": ("dense", 2, LORA | dict(sequence_parallel_size=2, sequence_parallel_mode="ulysses")),
     "the head": ("vocabulary", 1, dict()),
@@ -255,6 +294,7 @@ PEAKS = {
     "experts one after the other": ("experts", 1, LORA | dict(lora_target="all", lora_rank=4)),
     "activations on the host": ("dense", 1, LORA | dict(offload_activations=True, tiled_mlp=16)),
     "the head in bf16": ("vocabulary", 1, dict(bf16=False, pure_bf16=True)),
+    "the same bits each time": ("dense", 1, LORA | dict(full_determinism=True)),
 }
 # What the account has above the peak: a layer's gradients as if all were there from its first moment on, parts of products
 # that a new torch does not make, and the fullest rank of several.
@@ -288,3 +328,26 @@ def test_the_account_is_near_the_peak_and_not_below(large, train, case):
     assert memory["facts"]["num_tokens"] == TOKENS
     peak = max(rank["device"] for rank in memory["measured"])
     assert peak <= memory["device"] <= (1 + MOST_ABOVE) * peak, memory
+
+
+def test_launches_of_recurrences(large, train):
+    """They grow with the parts of a row, of 2 GiB each (spec/composed_rule.h): all chunks of a part in one launch, in the
+    forward, where the checkpointed layer is computed again, and in its backward, which computes the part again."""
+    model, rows = large("hybrid")
+    counts = {}
+    for parts, tokens in ((1, 2048), (2, TOKENS)):
+        _, (count,) = train(1, dict(NULL_CUDA_MEMORY=str(80 << 10)), **LORA | dict(
+            model=model, dataset_dir=rows, cutoff_len=tokens, max_steps=1, gradient_accumulation_steps=1))
+        counts[parts] = count["launches"]
+        # Three layers. The states pass forward three times, and their gradients once.
+        own = {name: launches for name, launches in count["launches"].items() if name.startswith(("unit_heads", "delta_"))}
+        assert own == {"unit_heads_b": 9 * parts, "unit_heads_backward_b": 3 * parts, "delta_chunks_b": 9 * parts,
+                       "delta_chunks_backward_b": 3 * parts, "delta_scan_b": 12 * parts}, own
+    # 3 batched gemms in a forward, 10 in a backward, for each part of a layer, however many chunks it has.
+    batched = [counts[parts]["cublasGemmStridedBatchedEx"] for parts in counts]
+    assert batched[1] - batched[0] == 3 * (3 + 3 + 10), batched
+    one, two = (sum(launches.values()) for launches in counts.values())
+    print("launches of a run:", one, "with one part,", two, "with two")
+    # 31 of each part in each layer, and those of other layers' chunks; a launch for each chunk of 64 tokens would be thousands.
+    assert 0 < two - one < 3 * 31 + 850, (one, two)
+

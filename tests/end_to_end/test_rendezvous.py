@@ -269,6 +269,16 @@ def on_two_nodes(settings, tmp_path):
     return start
 
 
+def test_pods_of_a_job_are_machines(settings):
+    """Kubeflow's PyTorchJob: RANK counts pods, WORLD_SIZE processes, and no pod has a LOCAL_RANK."""
+    config = settings(nproc_per_node=1)
+    place = dict(PET_NNODES="2", PET_NPROC_PER_NODE="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=str(free_port()), KUBERNETES_SERVICE_HOST="10.96.0.1")
+    run = Launched([["env", f"RANK={pod}", PROGRAM, "train", write_config(config)] for pod in (0, 1)],
+                   config["output_dir"], place).wait(timeout=LIMIT)
+    assert run.statuses == [0, 0] and "2 processes" in run.text, run.text
+
+
 def test_a_launcher_waits_for_another_as_long_as_processes_do(on_two_nodes):
     """All is saved and its workers are done; the other machine's launcher has gone with an error and never comes to where
     launchers wait for each other. torchrun's own patience there is 300 s."""

@@ -22,7 +22,7 @@ def test_torchrun_restarts(overwrite, settings):
     if overwrite:
         succeeds(settings("run", max_steps=100, save_steps=100))
     running = launched_by_torchrun(settings("run", **keys, overwrite_output_dir=overwrite), 2, "--max-restarts=2")
-    wait_for(running, "checkpoint-6\n")
+    wait_for(running, "checkpoint-6: ")
     os.kill(running.workers()[1], signal.SIGKILL)
     finished = running.wait(timeout=90)
     assert finished.status == 0, finished.text
@@ -37,7 +37,7 @@ def test_a_restart_goes_back_no_further_than_it_has_to(settings):
     whole = succeeds(settings("whole", **keys), 2)
     named = str(whole.output_dir / "checkpoint-4")
     running = launched_by_torchrun(settings("run", **keys, resume_from_checkpoint=named), 2, "--max-restarts=2")
-    wait_for(running, "checkpoint-10\n")
+    wait_for(running, "checkpoint-10: ")
     os.kill(running.workers()[0], signal.SIGKILL)
     finished = running.wait(timeout=90)
     assert finished.status == 0, finished.text
@@ -59,7 +59,7 @@ def test_a_requeued_job_goes_on(how, settings, monkeypatch):
         succeeds(settings("run", max_steps=50, save_steps=25))
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     running = Running(settings("run", **keys, **first))
-    wait_for(running, "checkpoint-15\n")
+    wait_for(running, "checkpoint-15: ")
     running.ranks[0].kill()
     running.wait()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

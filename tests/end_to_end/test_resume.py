@@ -70,6 +70,8 @@ KINDS = {
     "full": dict(logging_steps=2, eval_dataset="held_out", eval_strategy="steps", eval_steps=5),
     "lora with dropout": LORA | dict(weight_decay=0.1, lr_scheduler_type="cosine", warmup_steps=3),
     "lora+, noise, weighed losses": LORA | dict(loraplus_lr_ratio=4, neftune_noise_alpha=5, use_dft_loss=True),
+    "4 bits, dropout": LORA | dict(quantization_bit=4, bf16=True),
+    "8 bits": LORA | dict(quantization_bit=8, bf16=True),
     "bf16": dict(bf16=True),
     "pure bf16": dict(pure_bf16=True),
     "bf16, frozen layers": dict(bf16=True, finetuning_type="freeze", freeze_trainable_layers=1),

@@ -15,6 +15,7 @@ LAYOUTS = {
     "8 bit": (2, dict(zero_stage=3, optim="adamw_8bit")),
     "muon": (2, dict(zero_stage=3, optim="muon") | OFFLOAD),
     "lora with dropout": (2, dict(zero_stage=3) | LORA),
+    "dora, norms whole": (2, dict(zero_stage=3, use_dora=True, additional_target="norm") | LORA),
     "dpo": (2, dict(zero_stage=3, stage="dpo", dataset="pairs")),
     "stacked experts, zero1": (2, dict(zero_stage=1, model="gpt_oss")),
     "stacked experts, zero3": (2, dict(zero_stage=3, model="gpt_oss", expert_parallel_size=2)),

@@ -78,6 +78,15 @@ def test_other_families(model, layout, reference, train):
     same_weights(one.output_dir, many.output_dir)
 
 
+@pytest.mark.parametrize("layout", ["zero0", "zero2 offload_optimizer", "zero3", "hybrid3"])
+def test_four_bits(layout, reference, train):
+    keys = SETTINGS | dict(finetuning_type="lora", quantization_bit=4)
+    one = reference("llama", **keys)
+    many = train("llama", 4, sequence_parallel_size=2, gradient_accumulation_steps=2, **keys, **LAYOUTS[layout])
+    assert len(many.logged("loss")) == NUM_STEPS
+    same_run(one, many)
+
+
 def test_one_process_offloads(reference, train):
     one = reference("qwen2", **SETTINGS)
     same_run(one, train("qwen2", zero_stage=3, offload_optimizer=True, offload_params=True, **SETTINGS))

@@ -1,5 +1,6 @@
 """One rank of a machine reads the data sets, and the others get their examples from its file."""
 
+import json
 import os
 import pathlib
 import re
@@ -98,8 +99,24 @@ def test_one_rank_of_a_machine_reads(variables, readers, settings, watched, tmp_
     assert run.text.count("The first training example") == 1
     refused = "warning: rank 1 reads the data sets by itself, not from rank 0: "
     assert run.texts[0].count(refused) == run.text.count(refused) == ("NOT_OPENED" in variables), run.text
+    spread = "The ranks of a machine are no neighbours ("
+    assert run.text.count(spread) == run.texts[0].count(f"warning: {spread}") == ("OTHER_MACHINE" in variables), run.text
     assert re.findall("Data .*", run.text) == re.findall("Data .*", alone.text)
     assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("variables", [dict(OTHER_MACHINE="1"), dict(NOT_OPENED="1")], ids=str)
+def test_an_early_start_where_another_rank_has_kept_rows(variables, settings, watched, tmp_path):
+    """One rank encodes during the steps. The other one waits for the end, and takes the kept rows."""
+    keys = dict(tokenized_path=str(tmp_path / "kept"), save_strategy="steps", save_steps=1)
+    cold = Running(settings("cold", **keys), 2, LD_PRELOAD=watched, **variables).wait()
+    warm = Running(settings("warm", **keys), 2).wait()
+    assert set(cold.statuses) == set(warm.statuses) == {0}, cold.text + warm.text
+    assert "encoded during the training" in cold.text and "encoded during the training" not in warm.text, cold.text
+    assert cold.logged("loss") == warm.logged("loss")
+    cold_state, warm_state = (json.loads(next(run.output_dir.glob("checkpoint-2/**/training_state.json")).read_text())
+                              for run in (cold, warm))
+    assert cold_state["run"]["rows"] == warm_state["run"]["rows"]
 
 
 def encoded_files(pid, folder):

@@ -1,56 +1,18 @@
 """A disk may take longer than processes wait for each other."""
 
-import shutil
-import subprocess
 import time
 
 import pytest
 from conftest import Running, settings_of
 from patience import patient_time
+from slow_disk import slow_disk  # noqa: F401 (a fixture)
 
-SLOW = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-/* Of one rank's weights and state: for so many seconds, or until a file is gone. SLOW_LOG gets the names, each before it waits. */
-int fsync(int descriptor) {
-  char link[64], path[4096];
-  snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
-  const ssize_t length = readlink(link, path, sizeof(path) - 1);
-  path[length < 0 ? 0 : length] = 0;
-  const char *rank = getenv("RANK"), *slow = getenv("SLOW_RANK"), *name = strrchr(path, '/');
-  if (rank && slow && !strcmp(rank, slow) && name && strstr(name, ".safetensors.")) {
-    const char *file = getenv("SLOW_WHILE_THERE"), *list = getenv("SLOW_LOG");
-    const int log = list ? open(list, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
-    if (log >= 0 && dprintf(log, "%s\n", name + 1) > 0) close(log);
-    if (!file) sleep(atoi(getenv("SLOW_SECONDS")));
-    while (file && access(file, F_OK) == 0) usleep(20000);
-  }
-  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(descriptor);
-}
-"""
 TIMEOUT = 3
-
-
-@pytest.fixture(scope="module")
-def slow_disk(tmp_path_factory):
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("slow")
-    (folder / "slow.c").write_text(SLOW)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "slow.so", folder / "slow.c", "-ldl"], check=True)
-    return folder / "slow.so"
 
 
 @pytest.fixture
 def start(slow_disk, models, data, tmp_path, monkeypatch):
-    """start(slow_rank, **how): with the variables of SLOW, and the configuration's keys. Its `slow` lists what was slow."""
+    """start(slow_rank, **how): with the variables of slow_disk, and the configuration's keys. Its `slow` lists what was slow."""
     def start(slow_rank, **how):
         with monkeypatch.context() as environment:
             log, keys = tmp_path / "slow.log", {name: value for name, value in how.items() if name.islower()}
@@ -73,6 +35,15 @@ def test_the_others_wait(slow_rank, keys, start):
     # A checkpoint's weights and state, and the model.
     names = running.slow()
     assert len(names) == 3 and sum(".longspan-part-" in name for name in names) == 1, names
+
+
+@pytest.mark.parametrize("keys", [dict(), dict(save_async=True)])
+def test_writes_of_parts_are_no_part_of_a_gather(keys, start):
+    """A rank that writes its part of a sharded model keeps no other rank in a collective."""
+    running = start(1, SLOW_SECONDS=2 * TIMEOUT, SLOW_AT="write", SLOW_PATH="checkpoint-2.partial/.longspan-model", zero_stage=3, **keys)
+    finished = running.wait(timeout=90)
+    assert set(finished.statuses) == {0}, finished.text
+    assert len(running.slow()) == 1, running.slow()
 
 
 @pytest.mark.parametrize("victim", [0, 1])

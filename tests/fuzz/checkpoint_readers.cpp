@@ -11,6 +11,7 @@
 #include "longspan/files/checksum_file.h"
 #include "longspan/files/process_identity.h"
 #include "longspan/liveness/beat.h"
+#include "longspan/models/grouped_format.h"
 #include "longspan/models/model_place.h"
 #include "longspan/models/parse_model_config.h"
 #include "longspan/models/rope_scaling.h"
@@ -35,6 +36,18 @@ FUZZ_READER(model_config) {
   fuzz::require(config.spec.num_layers > 0 && !config.spec.pattern.empty(),
                 "a model has some size");
   for (const char* type : {"linear", "yarn", "llama3"}) stretched(config, type, 100'000, "config");
+}
+
+/// Keys of quantization in a file of their own. Ways: the formats.
+FUZZ_READER(quantization_keys) {
+  const auto formats = grouped_formats();
+  const GroupedFormat& format = *formats[choose(input, static_cast<int>(formats.size()))];
+  const Folder folder;
+  folder.write("config.json", fuzz::kSmallModel);
+  folder.write(format.own_file, input);
+  const ModelConfig config = load_model_config(folder.path());
+  fuzz::require(config.stored.grouped == nullptr || config.stored.grouped == &format,
+                "the folder has the format whose file it has");
 }
 
 /// One file under each name that identifies a kind of path.
@@ -117,7 +130,7 @@ FUZZ_READER(trainer_state) {
   log.curve("loss");
   log.curve("eval_loss");
   for (const LogEntry& entry : log.history()) console_line(entry);
-  log.write_checkpoint(folder.path(), Progress());
+  log.checkpoint_files(Progress());
 }
 
 /// Logs of two runs, and their plot.

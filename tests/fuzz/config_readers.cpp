@@ -61,8 +61,9 @@ FUZZ_READER(run_rows) {
   fuzz::require(!run.train.empty(), "some row is left to train on");
   fuzz::require(config.data.val_size == 0 || !run.eval.empty() || !config.data.eval_dataset.empty(),
                 "val_size sets rows aside");
-  encode_examples(config.data, stage_of(config.method), tokenizer, run.train, local_time_now(),
-                  tokenizer.vocab_size());
+  encode_examples(
+      {config.data, stage_of(config.method), tokenizer, local_time_now(), tokenizer.vocab_size()},
+      run.train);
 }
 
 FUZZ_READER(overrides) {

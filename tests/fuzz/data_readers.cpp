@@ -1,6 +1,7 @@
 // Readers of data sets: dataset_info.json, row files in every layout, contents of columns, prompts.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "longspan/config/config.h"
@@ -9,9 +10,12 @@
 #include "longspan/data/dataset_info.h"
 #include "longspan/data/describe_sample.h"
 #include "longspan/data/example_encoder.h"
+#include "longspan/data/example_file.h"
 #include "longspan/data/function_calls.h"
+#include "longspan/data/packed_bytes.h"
 #include "longspan/data/row_file.h"
 #include "longspan/data/turns.h"
+#include "longspan/files/checksum.h"
 #include "longspan/generation/prompt_file.h"
 #include "longspan/registers/stage.h"
 #include "longspan/rollouts/completion.h"
@@ -19,6 +23,7 @@
 #include "longspan/rollouts/rollout_examples.h"
 #include "longspan/rollouts/rollout_file.h"
 #include "longspan/text/shown.h"
+#include "longspan/train/rows_key.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace longspan {
@@ -145,9 +150,8 @@ FUZZ_READER(examples) {
   config.data.chat_template = kTemplates[how];
   const Tokenizer& tokenizer = fuzz::small_tokenizer();
   const EncodedExamples encoded = encode_examples(
-      config.data, stage_of(config.method), tokenizer,
-      read_conversations(config.data, stage_of(config.method), config.optimization.seed, "d"),
-      local_time_now(), tokenizer.vocab_size());
+      {config.data, stage_of(config.method), tokenizer, local_time_now(), tokenizer.vocab_size()},
+      read_conversations(config.data, stage_of(config.method), config.optimization.seed, "d"));
   for (const Example& example : encoded.examples) {
     for (const Sample& sample : example.documents) {
       fuzz::require(sample.input_ids.size() == sample.labels.size(), "each token has a label");
@@ -158,6 +162,44 @@ FUZZ_READER(examples) {
     describe_example(encoded.examples.front(), config.method.stage, tokenizer);
   }
 }
+
+/// Returns the file of one example, whose record has these bytes.
+std::string file_of_record(std::string_view record) {
+  const auto checksum = [](std::string_view bytes) {
+    Xxh64 hash;
+    hash.add(bytes.data(), bytes.size());
+    const uint64_t value = hash.value();
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  PackedBytes header, places;
+  for (const char letter : std::string_view("LSEXAMP1")) header.add(letter);
+  const int64_t begin = 4 * sizeof(int64_t), note = begin + std::ssize(record) + 8,
+                index = note + 8;
+  header.add(int64_t{2});
+  header.add(index);
+  for (const int64_t place : {begin, note, index}) places.add(place);
+  std::string file = header.bytes() + checksum(header.bytes());
+  file += record;
+  return file + checksum(record) + checksum("") + places.bytes();
+}
+
+/// A file of encoded rows that tokenized_path names.
+FUZZ_READER(example_files) {
+  const bool is_record = choose(input, 2) == 1;
+  const Folder folder;
+  const std::string path = folder.write("rows", is_record ? file_of_record(input) : input);
+  const ExampleFile file(InputFile(path, "encoded rows"), ExampleRules{.vocab_size = 100});
+  file.note();
+  for (int64_t i = 0; i < std::min<int64_t>(file.num_examples(), 100); ++i) {
+    for (const Sample& sample : file.example(i).documents) {
+      fuzz::require(!sample.input_ids.empty() && sample.input_ids.size() == sample.labels.size(),
+                    "each token has a label");
+      for (const int32_t id : sample.input_ids) fuzz::require(id >= 0 && id < 100, "ids are known");
+    }
+  }
+}
+
+FUZZ_READER(rows_keys) { text_of(rows_key_from(std::string(input))); }
 
 FUZZ_READER(function_calls) {
   const std::string content(input);

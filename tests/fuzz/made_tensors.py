@@ -65,7 +65,7 @@ def adapter_weights(dtype):
 
 def file_of(tensors):
     """{name: (dtype, shape)}, all zeros."""
-    sizes, header, end = {"F32": 4, "BF16": 2, "U8": 1, "I8": 1, "F8_E4M3": 1}, {}, 0
+    sizes, header, end = {"F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "I8": 1, "F8_E4M3": 1}, {}, 0
     for name, (dtype, shape) in tensors.items():
         begin, end = end, end + math.prod(shape) * sizes[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
@@ -131,6 +131,54 @@ def fp8_weights():
     for name, change in changes.items():
         files[name] = file_of({key: value for key, value in (plain | quantized | change).items() if value})
     return files
+
+
+def grouped_weights(method):
+    """The model of the targets gptq_weights and awq_weights; its matrices in 4 bits, as plain numbers, and as neither."""
+    layer = "model.layers.0."
+    plain = {"model.embed_tokens.weight": [8, 16], "model.norm.weight": [16], layer + "input_layernorm.weight": [16],
+             layer + "post_attention_layernorm.weight": [16]}
+    plain = {name: ("BF16", shape) for name, shape in plain.items()}
+    shapes = {"self_attn.q": [16, 16], "self_attn.k": [8, 16], "self_attn.v": [8, 16], "self_attn.o": [16, 16],
+              "mlp.gate": [24, 16], "mlp.up": [24, 16], "mlp.down": [16, 24]}
+    numbers, quantized = {}, {}
+    for name, (rows, columns) in shapes.items():
+        linear, groups = f"{layer}{name}_proj.", -(-columns // 16)  # down's last group is shorter
+        numbers[linear + "weight"] = ("BF16", [rows, columns])
+        quantized |= {linear + "qweight": ("I32", [columns // 8, rows] if method == "gptq" else [columns, rows // 8]),
+                      linear + "qzeros": ("I32", [groups, rows // 8]), linear + "scales": ("F16", [groups, rows])}
+        if method == "gptq":
+            quantized[linear + "g_idx"] = ("I32", [columns])
+    up = layer + "mlp.up_proj."
+    changes = {
+        "codes-alone": {up + "scales": None, up + "qzeros": None},
+        "no-zeros": {up + "qzeros": None},
+        "codes-of-floats": {up + "qweight": ("F32", quantized[up + "qweight"][1])},
+        "turned-codes": {up + "qweight": ("I32", quantized[up + "qweight"][1][::-1])},
+        "flat-scales": {up + "scales": ("F16", [24])},
+        "no-scales": {up + "scales": ("F16", [0, 24])},
+        "more-groups": {up + "scales": ("F16", [2, 24]), up + "qzeros": ("I32", [2, 3])},
+        "groups-of-all": {up + "g_idx": ("I32", [0])},
+        "both": numbers,
+    }
+    files = {method: file_of(plain | quantized), "numbers": file_of(plain | numbers)}
+    for name, change in changes.items():
+        files[name] = file_of({key: value for key, value in (plain | quantized | change).items() if value})
+    length, header = files[method].split("\n", 1)
+    # Groups of -1, and scales that are no numbers.
+    files["all-ones"] = b"0" + len(header).to_bytes(8, "little") + header.encode() + b"\xff" * int(length[1:])
+    return files
+
+
+def quantization_keys():
+    changes = {
+        "no-group": {"group_size": 0}, "largest-group": {"group_size": 2**62}, "group-of-fractions": {"group_size": 0.5},
+        "bits": {"bits": 3}, "other-layout": {"checkpoint_format": "marlin"}, "layout-of-lists": {"version": [[]]},
+        "kept-null": {"modules_to_not_convert": [None]}, "kept-deep": {"modules_in_block_to_quantize": [[["a"]]]},
+        "kept-empty": {"modules_to_not_convert": [""]}, "other-method": {"quant_method": "fp8"},
+    }
+    return {f"{way}-{name}": way + json.dumps({"bits": 4, "group_size": 16} | change)
+            for way in "01" for name, change in changes.items()}
 
 
 def stacked_adapters():

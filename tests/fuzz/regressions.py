@@ -4,8 +4,8 @@ reader."""
 
 import json
 
-from made_tensors import (adapter_configs, adapter_weights, expert_weights, fp8_weights, model_configs, stacked_adapters,
-                          state_files, tensor_files)
+from made_tensors import (adapter_configs, adapter_weights, expert_weights, fp8_weights, grouped_weights, model_configs,
+                          quantization_keys, stacked_adapters, state_files, tensor_files)
 from made_texts import (DEEP, FEW, NESTED, NUMBERS, deep_templates, json_texts, large_templates, pipelines,
                         vocabularies, yaml_texts)
 
@@ -55,6 +55,13 @@ DEEP_CALL = call(FEW["some-levels"])
 WITH_DEEP_CALL = row(m=[{"role": "user", "content": "q"}, {"role": "call", "content": DEEP_CALL},
                         {"role": "tool", "content": "{}"}, {"role": "assistant", "content": "a"}])
 DEEP_CALL_TURNS = f"0q\n4{DEEP_CALL}\n3{{}}\n1a"
+
+
+def early_file(place, *numbers):
+    """Three records, and numbers that lie at a place of their file instead: the places of the records come first, then
+    size, checksum and bytes of the last record."""
+    return b"a\n%%\nb\n%%\nc\n%%\n" + place.to_bytes(2, "little") + b"".join(
+        number.to_bytes(8, "little", signed=True) for number in numbers)
 
 
 def bad_rows():
@@ -133,6 +140,18 @@ def of_data():
             "deep-list": "00" + FEW["deep-lists"]},
         "stops_at_bad_rows": {name: way + text for name, (way, text) in bad_rows().items()},
         "examples": {"deep-call": "20" + WITH_DEEP_CALL, "named-deep-call": "21" + WITH_DEEP_CALL},
+        "early_files": {
+            "no-place": early_file(0, 0),
+            "place-before": early_file(0, -1),
+            "place-beyond": early_file(0, 2**63 - 1),
+            "place-of-another": early_file(0, 24),
+            "place-of-itself": early_file(0, 0, 8, 16),
+            "long": early_file(24, 2**63 - 1),
+            "negative": early_file(24, -1),
+            "beyond": early_file(2**16 - 1, 1),
+            "ends-in-head": early_file(30),
+            "ends-in-places": early_file(3),
+        },
         "function_calls": {name: call(text) for name, text in files.items()} | prefixed("bare", NESTED),
         "prompt_files": after("0", FEW) | {
             "deep-column": '1{"prompt": "a", "x": ' + FEW["mixed"] + "}",
@@ -203,6 +222,7 @@ def of_checkpoints():
         chat_files |= prefixed(way, json_texts(way))
     return {
         "model_config": json_texts() | model_configs(),
+        "quantization_keys": json_texts("0") | prefixed("awq", json_texts("1")) | quantization_keys(),
         "model_place": after("0", FEW) | prefixed("adapter", after("4", FEW)),
         "adapter_positions": json_texts() | prefixed("in", json_texts("", "rope_scaling")),
         "chat_files": chat_files | {
@@ -247,6 +267,8 @@ def of_tensors():
                                              "i64-matrices": adapter_weights("I64")},
         "mxfp4_weights": tensor_files() | expert_weights(),
         "fp8_weights": tensor_files() | fp8_weights(),
+        "gptq_weights": tensor_files() | grouped_weights("gptq"),
+        "awq_weights": tensor_files() | grouped_weights("awq"),
         "stacked_adapters": after("0", tensor_files()) | stacked_adapters() | prefixed("config", json_texts("1")),
         "assistant": assistant | {
             "tokens": '0{"max_new_tokens": 1e300}',

@@ -27,7 +27,7 @@ import regressions
 
 HERE = Path(__file__).parent
 PROGRAMS = ("fuzz_text", "fuzz_tensors")
-TIMEOUT = 20  # seconds for an input, under sanitizers on a busy machine
+TIMEOUT = 60  # seconds for an input, under sanitizers: the costliest known one takes 30 s of a busy slow core
 MEMORY_MB = 512  # for the inputs of a reader, beyond what its program holds with the first ones
 MOST_FINDINGS = 5  # of a reader; then it is left
 MAX_BYTES = 16384  # of inputs at random; larger ones are among the regressions

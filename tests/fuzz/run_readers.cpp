@@ -45,6 +45,13 @@ FUZZ_READER(launcher_variables) {
                                     "NODE_RANK",
                                     "MAX_RESTARTS",
                                     "SLURM_RESTART_COUNT",
+                                    "PET_NNODES",
+                                    "PET_NODE_RANK",
+                                    "PET_NPROC_PER_NODE",
+                                    "PET_MASTER_ADDR",
+                                    "PET_MASTER_PORT",
+                                    "PET_RDZV_ENDPOINT",
+                                    "KUBERNETES_SERVICE_HOST",
                                     "GLOO_SOCKET_IFNAME",
                                     "TENSORBOARD_LOGGING_DIR"};
   for (const char* name : kNames) ::unsetenv(name);

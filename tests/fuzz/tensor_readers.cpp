@@ -175,6 +175,28 @@ FUZZ_READER(fp8_weights) {
   }
 }
 
+/// Reads matrices in 4 bits as numbers, and as bytes that stay packed.
+void read_grouped_weights(std::string_view input, const char* method) {
+  const ModelConfig config = parse_model_config(
+      fmt::format(R"({{"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+ "vocab_size": 8, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+ "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
+ "rms_norm_eps": 1e-06, "tie_word_embeddings": true,
+ "quantization_config": {{"quant_method": "{}", "bits": 4, "group_size": 16}}}})",
+                  method),
+      "config.json");
+  const Folder folder;
+  folder.write("model.safetensors", safetensors_file(input));
+  check_model_folder(folder.path(), config);
+  for (const ParameterSource& source : parameter_sources(folder.path(), config, at::kFloat)) {
+    add_up(source.make());
+    if (source.make_packed) add_up(source.make_packed());
+  }
+}
+
+FUZZ_READER(gptq_weights) { read_grouped_weights(input, "gptq"); }
+FUZZ_READER(awq_weights) { read_grouped_weights(input, "awq"); }
+
 /// PEFT's adapters of whole parameters. Way 0: the weights; way 1: their config.
 FUZZ_READER(stacked_adapters) {
   constexpr const char* kConfig =

@@ -1,5 +1,5 @@
 """longspan.parallelize_trainer with every checked model type and every method, on 1, 2 and 3 ranks: the numbers of ten steps are
-those of transformers' Trainer alone, or parallelize refuses the method. `make test-families`; what `make test` has of it is
+those of transformers' Trainer alone, or parallelize refuses the method. TRL's trainers, ten steps too. `make test-families`; what `make test` has of it is
 tests/python/test_hf_trainer.py and test_parallelize.py."""
 
 import functools
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 import hf_models  # noqa: E402
 import hf_trainer  # noqa: E402
 import test_hf_pictures  # noqa: E402
+import test_trl  # noqa: E402
 from forks import run_forks  # noqa: E402
 
 import longspan  # noqa: E402
@@ -143,6 +144,16 @@ def test_same_numbers(family, size, tmp_path_factory):
             differences.append(largest(found[mode], of_mode))
     print(f"{family}, {size} ranks: {len(modes) - len(refused)} modes, refused {sorted(refused)}; largest differences of loss, "
           "grad_norm, eval_loss: " + ", ".join(f"{max(values):.1e}" for values in zip(*differences)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["SFT", "DPO", "GRPO"])
+def test_ten_steps_of_trl(tmp_path, kind, size):
+    hf_models.small_model("llama").save_pretrained(tmp_path / "model")
+    options = dict(max_steps=10)
+    expected = run_forks(1, test_trl.train, kind, tmp_path, 0, options, "auto")[0]
+    for found in run_forks(size, test_trl.train, kind, tmp_path, size, options, "auto"):
+        test_trl.close(found, expected)
 
 
 def test_one_rank():

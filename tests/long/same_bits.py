@@ -52,6 +52,7 @@ MEMORY = {
     "no checkpoints": dict(disable_gradient_checkpointing=True),
     "tiles": dict(tiled_mlp=16),
     "offloads": dict(offload_optimizer=True, offload_activations="true"),
+    "ZeRO 1": dict(zero_stage=1),
     "ZeRO 2": dict(zero_stage=2),
     "ZeRO 3": dict(zero_stage=3),
     "ZeRO 3, offloads": dict(zero_stage=3, offload_optimizer=True, offload_params=True, offload_activations="true"),

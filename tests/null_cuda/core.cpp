@@ -19,8 +19,29 @@ int64_t number_of(const char* name, int64_t otherwise) {
   return text != nullptr && *text != '\0' ? std::atoll(text) : otherwise;
 }
 
-constexpr const char* kNames[] = {"launches", "waits",       "bytes",
-                                  "calls",    "collectives", "collective_bytes"};
+/// Returns this rank's list of NULL_CUDA_COUNTS.
+Settings::Counts counts_of_rank() {
+  const char* const text = std::getenv("NULL_CUDA_COUNTS");
+  if (text == nullptr) return {};
+  char* at = nullptr;
+  Settings::Counts counts{.bytes = std::strtoull(text, &at, 10)};
+  std::string_view lists = at;
+  if (lists.starts_with(':')) lists.remove_prefix(1);
+  for (int64_t rank = number_of("RANK", 0); rank > 0; --rank) {
+    const size_t end = lists.find(';');
+    if (end != std::string_view::npos) lists.remove_prefix(end + 1);
+  }
+  for (const char* number = lists.data(); *number != '\0' && *number != ';'; number = at) {
+    counts.numbers.push_back(std::strtoll(number, &at, 10));
+    if (at == number) break;
+    at += *at == ',' ? 1 : 0;
+  }
+  return counts;
+}
+
+constexpr const char* kNames[] = {"launches",   "waits",       "bytes",
+                                  "calls",      "collectives", "collective_bytes",
+                                  "card_bytes", "gemm_flops"};
 constexpr size_t kNumCounted = std::size(kNames);
 
 struct Counts {
@@ -50,7 +71,8 @@ std::string quoted(std::string_view text) {
 void write_report() {
   static const char* const folder = std::getenv("NULL_CUDA_REPORT");
   if (folder == nullptr) return;
-  std::string text = "{\n\"peak_bytes\": [";
+  std::string text =
+      "{\n\"rank\": " + std::to_string(number_of("RANK", 0)) + ",\n\"peak_bytes\": [";
   for (int device = 0; device < settings().num_devices; ++device) {
     text += (device > 0 ? ", " : "") + std::to_string(peak_bytes(device));
   }
@@ -94,14 +116,26 @@ const Settings& settings() {
     made.capability = static_cast<int>(number_of("NULL_CUDA_CAPABILITY", 90));
     made.memory = number_of("NULL_CUDA_MEMORY", 81920) << 20;
     made.num_multiprocessors = made.capability >= 90 ? 132 : 108;
-    const char* const modules = std::getenv("NULL_CUDA_MODULES");
-    made.refuses_modules = modules != nullptr && std::string_view(modules) == "refused";
-    if (const char* const text = std::getenv("NULL_CUDA_COUNTS")) {
-      long long bytes = 0, count = 0, times = 0;
-      if (std::sscanf(text, "%lld:%lld:%lld", &bytes, &count, &times) == 3) {
-        made.counts = {static_cast<size_t>(bytes), count, times};
+    if (const char* const text = std::getenv("NULL_CUDA_MODULES")) {
+      const std::string_view modules = text, kind = modules.substr(0, modules.find(':'));
+      constexpr int kNoMemory = 2, kNoBinary = 209, kIllegalAddress = 700;  // of cuda.h
+      made.error_of_modules = kind == "refused"  ? kNoBinary
+                              : kind == "full"   ? kNoMemory
+                              : kind == "broken" ? kIllegalAddress
+                                                 : 0;
+      if (kind.size() < modules.size()) made.modules_of = std::atoi(text + kind.size() + 1);
+    }
+    if (const char* const text = std::getenv("NULL_CUDA_REFUSED")) made.refused_kernels = text;
+    if (const char* const text = std::getenv("NULL_CUDA_MILLISECONDS")) {
+      made.milliseconds.clear();
+      for (const char* at = text; *at != '\0'; at += *at == ',') {
+        char* end = nullptr;
+        made.milliseconds.push_back(std::strtof(at, &end));
+        if (end == at) break;
+        at = end;
       }
     }
+    made.counts = counts_of_rank();
     return made;
   }();
   return settings;

@@ -6,10 +6,18 @@
 //   NULL_CUDA_DEVICES     number of GPUs (1)
 //   NULL_CUDA_CAPABILITY  90 (an H100) or 80 (an A100)
 //   NULL_CUDA_MEMORY      MiB of each GPU (81920)
-//   NULL_CUDA_MODULES     `refused`: the driver loads no code, as if it were too old for NVRTC's
-//   NULL_CUDA_COUNTS      BYTES:COUNT:TIMES, the contents of an unknown message of BYTES bytes
-//                         to the host: COUNT (int64), TIMES times, then zeros
+//   NULL_CUDA_MODULES     KIND or KIND:GPU, why the driver loads no code (on this GPU alone).
+//                         `refused`: as if it were too old for NVRTC's; `full`: no memory;
+//                         `broken`: an earlier kernel read an illegal address
+//   NULL_CUDA_REFUSED     text in the names of torch's kernels that do not start
+//   NULL_CUDA_MILLISECONDS
+//                         numbers with commas: the times between two events, in turn (0.01)
+//   NULL_CUDA_COUNTS      BYTES:LIST;LIST;..., the contents of an unknown message of BYTES bytes to
+//                         the host: the numbers (int64) of the list of this rank, then zeros. One
+//                         list is every rank's. A list is N,N,...
 //   NULL_CUDA_REPORT      a folder in which each process keeps a JSON file with its counters
+//   NULL_NCCL_MACHINE     ranks of a machine (all): bytes to ranks of other machines are counted
+//   NULL_NCCL_MEMORY      MiB that a communicator takes at its first all-to-all or send (0)
 //   NULL_NCCL_FAIL        RANK:NUMBER, a rank's collective that NCCL refuses
 //   NULL_NCCL_BREAK       RANK:NUMBER, the same, but the network reports the error later
 //   NULL_NCCL_HANG        RANK:NUMBER, the same, but the GPU hangs without an error
@@ -20,6 +28,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace null_cuda {
 
@@ -28,10 +37,13 @@ struct Settings {
   int capability = 90;
   int64_t memory = 0;  // bytes of each GPU
   int num_multiprocessors = 132;
-  bool refuses_modules = false;
+  /// Why the driver loads no code: a CUresult, 0 if it loads it; on which GPU, -1: on all.
+  int error_of_modules = 0, modules_of = -1;
+  std::string refused_kernels;             // text in their names; empty: none
+  std::vector<float> milliseconds{0.01F};  // between two events, in turn
   struct Counts {
     size_t bytes = 0;  // of the message; 0: none
-    int64_t count = 0, times = 0;
+    std::vector<int64_t> numbers = {};
   } counts = {};
 };
 
@@ -45,6 +57,8 @@ enum class Counted {
   kCalls,            // library calls, by function
   kCollectives,      // by kind
   kCollectiveBytes,  // bytes that a rank passes to a collective or sends, by kind
+  kCardBytes,        // bytes that a rank sends through its network card, by kind; Recv: receives
+  kGemmFlops,        // floating point operations of gemms, by name
 };
 
 void count(Counted what, std::string_view name, int64_t amount = 1);

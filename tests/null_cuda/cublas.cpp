@@ -35,7 +35,8 @@ cublasStatus_t gemm(const std::string& name, cublasOperation_t a_op, cublasOpera
   b.columns = b_op == CUBLAS_OP_N ? n : k;
   c.rows = m;
   c.columns = n;
-  return start_gemm(name, {a, b, c}) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  return start_gemm(name, 2 * m * n * k * c.number, {a, b, c}) ? CUBLAS_STATUS_SUCCESS
+                                                               : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 }  // namespace

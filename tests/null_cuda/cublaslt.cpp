@@ -92,9 +92,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
                               const cublasLtMatmulAlgo_t*, void* /*workspace*/, size_t /*size*/,
                               cudaStream_t) {
   const bool rounds = how->data[0] == CUBLAS_COMPUTE_32F_FAST_TF32;
-  const bool well =
-      start_gemm(std::string("cublasLtMatmul") + (rounds ? kInTf32 : ""),
-                 {matrix_of(a, of_a), matrix_of(b, of_b), matrix_of(c, of_c), matrix_of(d, of_d)});
+  const Matrix left = matrix_of(a, of_a), right = matrix_of(b, of_b), result = matrix_of(d, of_d);
+  // Either of the left matrix's sides may be the depth.
+  const int64_t flops = 2 * left.rows * left.columns * result.columns * result.number;
+  const bool well = start_gemm(std::string("cublasLtMatmul") + (rounds ? kInTf32 : ""), flops,
+                               {left, right, matrix_of(c, of_c), result});
   return well ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 

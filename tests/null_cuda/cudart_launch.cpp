@@ -56,6 +56,10 @@ cudaError_t launch(Kernel* kernel, dim3 grid, dim3 block, size_t shared_bytes) {
   if (kernel == nullptr) return failed(cudaErrorInvalidDeviceFunction);
   const std::lock_guard lock(Kernels::get().mutex);
   if (kernel->name.empty()) kernel->name = readable(kernel->symbol);
+  const std::string& refused = settings().refused_kernels;
+  if (!refused.empty() && kernel->name.find(refused) != std::string::npos) {
+    return failed(cudaErrorInvalidConfiguration);
+  }
   const bool fits = grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= 0x7fffffffU &&
                     grid.y <= 65535 && grid.z <= 65535 && block.x > 0 && block.y > 0 &&
                     block.z > 0 && block.z <= 64 && uint64_t{block.x} * block.y * block.z <= 1024 &&

@@ -1,6 +1,7 @@
 // The NVIDIA driver (libcuda.so.1): functions for expandable segments of c10's allocator, and for
 // starting kernels compiled by NVRTC.
 #include <cuda.h>
+#include <elf.h>
 
 #include <cstdio>
 #include <cstring>
@@ -25,11 +26,41 @@ bool known(int device) { return device >= 0 && device < settings().num_devices; 
 CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(uintptr_t(device) + 1); }
 thread_local std::vector<CUcontext> contexts;
 
-/// Names of kernels; a handle points into the list.
+struct Function {
+  std::string name;
+  unsigned most_shared_bytes = 48 << 10;
+};
+
+/// Kernels; a handle points into the list.
 struct Functions {
   std::mutex mutex;
-  std::list<std::string> names;
+  std::list<Function> all;
+
+  CUfunction add(const std::string& name) {
+    const std::lock_guard lock(mutex);
+    all.push_back({name});
+    return reinterpret_cast<CUfunction>(&all.back());
+  }
 } functions;
+
+Function& function_of(CUfunction handle) { return *reinterpret_cast<Function*>(handle); }
+
+/// Bytes that the threads of a block may share at most.
+unsigned most_shared_bytes() { return (settings().capability >= 90 ? 227 : 163) << 10; }
+
+/// Returns the names of an image's kernels, from its section headers.
+std::vector<std::string> kernels_of(CUmodule module) {
+  const char* const image = reinterpret_cast<const char*>(module);
+  const auto* header = reinterpret_cast<const Elf64_Ehdr*>(image);
+  const auto* sections = reinterpret_cast<const Elf64_Shdr*>(image + header->e_shoff);
+  const char* const names = image + sections[header->e_shstrndx].sh_offset;
+  std::vector<std::string> kernels;
+  for (int i = 0; i < header->e_shnum; ++i) {
+    const std::string name = names + sections[i].sh_name;
+    if (name.starts_with(".text.")) kernels.push_back(name.substr(6));
+  }
+  return kernels;
+}
 
 }  // namespace
 
@@ -41,9 +72,10 @@ CUresult cuDriverGetVersion(int* version) {
   return CUDA_SUCCESS;
 }
 CUresult cuGetErrorString(CUresult error, const char** text) {
-  *text = error == CUDA_SUCCESS               ? "no error"
-          : error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory"
-                                              : "invalid argument";
+  *text = error == CUDA_SUCCESS                 ? "no error"
+          : error == CUDA_ERROR_OUT_OF_MEMORY   ? "out of memory"
+          : error == CUDA_ERROR_ILLEGAL_ADDRESS ? "an illegal memory access was encountered"
+                                                : "invalid argument";
   return CUDA_SUCCESS;
 }
 CUresult cuGetErrorName(CUresult error, const char** text) { return cuGetErrorString(error, text); }
@@ -116,7 +148,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
       *value = 48 << 10;
       break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      *value = (hopper ? 227 : 163) << 10;
+      *value = static_cast<int>(most_shared_bytes());
       break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
       *value = (hopper ? 228 : 164) << 10;
@@ -212,26 +244,69 @@ CUresult cuMemGetAddressRange(CUdeviceptr* begin, size_t* size, CUdeviceptr addr
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  if (settings().refuses_modules) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  CUcontext context = nullptr;
+  cuCtxGetCurrent(&context);
+  const int of = settings().modules_of;
+  if (settings().error_of_modules != 0 && (of < 0 || context == context_of(of))) {
+    return static_cast<CUresult>(settings().error_of_modules);
+  }
+  count(Counted::kCalls, "cuModuleLoadData");
   *module = reinterpret_cast<CUmodule>(const_cast<void*>(image));
   return is(image != nullptr && std::memcmp(image, "\177ELF", 4) == 0);
 }
 CUresult cuModuleUnload(CUmodule /*module*/) { return CUDA_SUCCESS; }
+// As a driver that loads lazily: a kernel takes memory when it is loaded or first looked up. The
+// image's sections of code are its kernels.
+CUresult cuModuleGetFunctionCount(unsigned* number, CUmodule module) {
+  *number = static_cast<unsigned>(kernels_of(module).size());
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleEnumerateFunctions(CUfunction* list, unsigned number, CUmodule module) {
+  for (const std::string& name : kernels_of(module)) {
+    if (number-- == 0) break;
+    *list++ = functions.add(name);
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncLoad(CUfunction function) {
+  count(Counted::kCalls, "cuFuncLoad");
+  return is(function != nullptr);
+}
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule /*module*/, const char* name) {
-  const std::lock_guard lock(functions.mutex);
-  functions.names.emplace_back(name);
-  *function = reinterpret_cast<CUfunction>(&functions.names.back());
+  *function = functions.add(name);
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  count(Counted::kCalls, "cuFuncSetAttribute");
+  if (value < 0 || static_cast<unsigned>(value) > most_shared_bytes()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  function_of(function).most_shared_bytes = static_cast<unsigned>(value);
+  return CUDA_SUCCESS;
+}
+// CUTLASS's gemms for compute capability 9.0 and later call it.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* /*map*/, CUtensorMapDataType /*type*/,
+                                cuuint32_t /*rank*/, void* /*address*/, const cuuint64_t* /*sizes*/,
+                                const cuuint64_t* /*strides*/, const cuuint32_t* /*box*/,
+                                const cuuint32_t* /*element_strides*/,
+                                CUtensorMapInterleave /*interleave*/,
+                                CUtensorMapSwizzle /*swizzle*/,
+                                CUtensorMapL2promotion /*promotion*/,
+                                CUtensorMapFloatOOBfill /*fill*/) {
   return CUDA_SUCCESS;
 }
 CUresult cuLaunchKernel(CUfunction function, unsigned blocks_x, unsigned blocks_y,
                         unsigned blocks_z, unsigned threads_x, unsigned threads_y,
                         unsigned threads_z, unsigned shared_bytes, CUstream /*stream*/,
                         void** /*arguments*/, void** /*extra*/) {
-  const std::string& name = *reinterpret_cast<std::string*>(function);
+  const auto& [name, most_shared_bytes] = function_of(function);
   const bool fits = blocks_x > 0 && blocks_y > 0 && blocks_z > 0 && blocks_x <= 0x7fffffffU &&
                     blocks_y <= 65535 && blocks_z <= 65535 && threads_x > 0 && threads_y > 0 &&
                     threads_z > 0 && uint64_t{threads_x} * threads_y * threads_z <= 1024 &&
-                    shared_bytes <= 48 << 10;
+                    shared_bytes <= most_shared_bytes;
   if (!fits) {
     complain(name + " is started with a configuration that no GPU takes");
     return CUDA_ERROR_INVALID_VALUE;

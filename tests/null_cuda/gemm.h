@@ -39,10 +39,12 @@ inline int64_t bytes_of(cudaDataType type) {
 /// Suffix of the name of a gemm that rounds fp32 to TF32.
 inline constexpr const char* kInTf32 = " in TF32";
 
-/// Counts a gemm. Prints an error and returns false if a matrix is outside GPU memory, or if
-/// columns overlap.
-inline bool start_gemm(const std::string& name, std::initializer_list<Matrix> matrices) {
+/// Counts a gemm of `flops` operations. Prints an error and returns false if a matrix is outside
+/// GPU memory, or if columns overlap.
+inline bool start_gemm(const std::string& name, int64_t flops,
+                       std::initializer_list<Matrix> matrices) {
   count(Counted::kLaunches, name);
+  count(Counted::kGemmFlops, name, flops);
   for (const Matrix& matrix : matrices) {
     if (matrix.rows <= 0 || matrix.columns <= 0 || matrix.number <= 0) continue;
     const int64_t numbers =

@@ -26,6 +26,15 @@ SHAPES = runs.SHAPES | {
     "30b-a3b-of-2-layers": dict(kind="qwen3_moe", hidden_size=2048, num_hidden_layers=2, num_attention_heads=32,
                                 num_key_value_heads=4, head_dim=128, moe_intermediate_size=768, num_experts=128,
                                 num_experts_per_tok=8, vocab_size=151936),
+    # Four of the 32 layers of Qwen3.5-9B: three GatedDeltaNets and an attention.
+    "qwen3.5-9b-of-4-layers": {key: size for key, size in runs.SHAPES["qwen3.5-9b-of-4-layers"].items()
+                               if key not in ("architectures", "model_type")} | dict(kind="qwen3_5"),
+    # Four of the 48 layers of Qwen3-Next-80B-A3B, with an eighth of their experts.
+    "qwen3-next-of-4-layers": dict(kind="qwen3_next", hidden_size=2048, num_hidden_layers=4, num_attention_heads=16,
+                                   num_key_value_heads=2, head_dim=256, linear_num_key_heads=16, linear_num_value_heads=32,
+                                   linear_key_head_dim=128, linear_value_head_dim=128, linear_conv_kernel_dim=4,
+                                   full_attention_interval=4, mlp_only_layers=[], num_experts=64, num_experts_per_tok=10,
+                                   moe_intermediate_size=512, shared_expert_intermediate_size=512, vocab_size=151936),
 }
 
 

@@ -19,11 +19,15 @@
 using namespace null_cuda;
 
 struct ncclComm {
+  std::string name;  // of the shared memory
   int rank = 0, num_ranks = 1, device = 0;
   Shared* shared = nullptr;
   uint64_t num_collectives = 0;
   uint64_t sent[kMostRanks] = {}, received[kMostRanks] = {};
+  bool is_near[kMostRanks] = {};     // the rank is on this rank's machine
+  int num_near = 1;                  // such ranks, with this rank
   ncclResult_t later = ncclSuccess;  // error that the network reports later
+  Connections connections;
 };
 
 namespace {
@@ -40,9 +44,6 @@ ncclResult_t failed(ncclResult_t result, const std::string& text) {
 
 int64_t bytes_of(ncclDataType_t type) {
   switch (type) {
-    case ncclInt8:
-    case ncclUint8:
-      return 1;
     case ncclFloat16:
     case ncclBfloat16:
       return 2;
@@ -54,19 +55,34 @@ int64_t bytes_of(ncclDataType_t type) {
     case ncclUint32:
     case ncclFloat32:
       return 4;
-    default:
+    default:  // also of 8 bits
       return 1;
   }
 }
 
-/// True if this process has reached the collective in the variable, RANK:NUMBER.
-bool named_by(const char* variable, uint64_t number) {
-  const char* const asked = std::getenv(variable);
-  const char* const own = std::getenv("RANK");
-  int rank = 0;
-  unsigned long long wanted = 0;
-  return asked != nullptr && std::sscanf(asked, "%d:%llu", &rank, &wanted) == 2 &&
-         (rank < 0 || rank == (own != nullptr ? std::atoi(own) : 0)) && wanted == number;
+void find_neighbours(ncclComm& comm) {
+  const char* const asked = std::getenv("NULL_NCCL_MACHINE");
+  const int machine = asked != nullptr ? std::max(1, std::atoi(asked)) : INT32_MAX;
+  comm.num_near = 0;
+  for (int rank = 0; rank < comm.num_ranks; ++rank) {
+    comm.is_near[rank] =
+        comm.shared->world_ranks[rank] / machine == comm.shared->world_ranks[comm.rank] / machine;
+    comm.num_near += comm.is_near[rank];
+  }
+}
+
+/// Counts the bytes of a collective that pass through this rank's network card, as NCCL's rings
+/// send them: each ring crosses from a machine to the next one once, through the card of another
+/// rank of the machine. `whole`: bytes of the gathered or summed tensor. `passes`: of the ring.
+void count_ring(const ncclComm& comm, int kind, uint64_t whole, int passes = 1) {
+  if (comm.num_near == comm.num_ranks) return;
+  const uint64_t crossing = passes * (whole / comm.num_ranks) * (comm.num_ranks - 1);
+  count(Counted::kCardBytes, name_of_kind(kind), static_cast<int64_t>(crossing / comm.num_near));
+}
+
+void count_messages(const ncclComm& comm, int kind, uint64_t each) {
+  const auto far = static_cast<uint64_t>(comm.num_ranks - comm.num_near);
+  if (far > 0) count(Counted::kCardBytes, name_of_kind(kind), static_cast<int64_t>(each * far));
 }
 
 bool in_memory(const ncclComm& comm, const void* address, uint64_t size) {
@@ -87,6 +103,9 @@ ncclResult_t begin(ncclComm& comm, int kind, const void* from, uint64_t reads, c
   if (named_by("NULL_NCCL_HANG", num_begun)) hang();
   if (named_by("NULL_NCCL_FAIL", num_begun)) {
     return failed(ncclSystemError, "null NCCL refuses this message,\nas it was told to");
+  }
+  if (!comm.connections.take(comm.device, kind)) {
+    return failed(ncclUnhandledCudaError, "null NCCL: no memory for its connections");
   }
   if (!in_memory(comm, from, reads) || !in_memory(comm, to, writes)) {
     complain(std::string(name_of_kind(kind)) +
@@ -175,6 +194,35 @@ void gather_kept(ncclComm& comm, const void* from, void* to, size_t size) {
               });
 }
 
+ncclResult_t joined(const std::string& name, int num_ranks, int rank, ncclComm_t* comm) {
+  Shared* const shared = open_shared(name);
+  const char* const own = std::getenv("RANK");
+  if (shared == nullptr || num_ranks > kMostRanks ||
+      !join(shared, name, num_ranks, rank, own != nullptr ? std::atoi(own) : rank)) {
+    return failed(ncclSystemError, "null NCCL: not all ranks have come");
+  }
+  *comm = new ncclComm;
+  (*comm)->name = name;
+  (*comm)->rank = rank;
+  (*comm)->num_ranks = num_ranks;
+  (*comm)->device = current_device();
+  (*comm)->shared = shared;
+  find_neighbours(**comm);
+  return ncclSuccess;
+}
+
+/// Returns the numbers of all ranks of a communicator, once all ranks have given theirs.
+std::vector<int32_t> numbers_of_ranks(ncclComm& comm, int32_t own) {
+  const uint64_t number = ++comm.num_collectives;
+  give_part(comm.shared, number, comm.rank, &own, sizeof own);
+  std::vector<int32_t> all(comm.num_ranks);
+  if (!take_parts(comm.shared, number, comm.num_ranks, sizeof own,
+                  reinterpret_cast<unsigned char*>(all.data()))) {
+    all.clear();
+  }
+  return all;
+}
+
 }  // namespace
 
 extern "C" {
@@ -213,16 +261,26 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int num_ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* /*config*/) {
   count(Counted::kCalls, "ncclCommInitRank");
-  Shared* const shared = open_shared(id.internal);
-  if (shared == nullptr || num_ranks > kMostRanks || !join(shared, id.internal, num_ranks)) {
-    return failed(ncclSystemError, "null NCCL: not all ranks have come");
-  }
-  *comm = new ncclComm;
-  (*comm)->rank = rank;
-  (*comm)->num_ranks = num_ranks;
-  (*comm)->device = current_device();
-  (*comm)->shared = shared;
-  return ncclSuccess;
+  return joined(id.internal, num_ranks, rank, comm);
+}
+/// Ranks keep their order.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
+                           ncclConfig_t* /*config*/) {
+  count(Counted::kCalls, "ncclCommSplit");
+  const std::string name = comm->name + "_" + std::to_string(comm->num_collectives) + "_";
+  const std::vector<int32_t> colors = numbers_of_ranks(*comm, color);
+  if (colors.empty()) return failed(ncclSystemError, "null NCCL: not all ranks split");
+  const auto before = std::count(colors.begin(), colors.begin() + comm->rank, color);
+  const bool creates = color >= 0 && before == 0, wrong = color >= 0 && before != key;
+  if (wrong) complain("ranks of a new communicator are in another order than before");
+  const int32_t is_ready =
+      !wrong && (!creates || create_shared(name + std::to_string(color))) ? 1 : 0;
+  const std::vector<int32_t> ready = numbers_of_ranks(*comm, is_ready);
+  if (std::count(ready.begin(), ready.end(), 1) != comm->num_ranks)
+    return failed(ncclSystemError, "null NCCL: a communicator was not split");
+  if (color < 0) return *made = nullptr, ncclSuccess;
+  const auto num_ranks = static_cast<int>(std::count(colors.begin(), colors.end(), color));
+  return joined(name + std::to_string(color), num_ranks, key, made);
 }
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int num_ranks, ncclUniqueId id, int rank) {
   return ncclCommInitRankConfig(comm, num_ranks, id, rank, nullptr);
@@ -234,11 +292,13 @@ ncclResult_t ncclCommFinalize(ncclComm_t /*comm*/) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   count(Counted::kCalls, "ncclCommDestroy");
   report();
+  comm->connections.drop();
   delete comm;  // the ranks' shared memory stays: a host may still ask for a sum
   return ncclSuccess;
 }
-ncclResult_t ncclCommAbort(ncclComm_t /*comm*/) {  // threads may still ask for its errors
+ncclResult_t ncclCommAbort(ncclComm_t comm) {  // threads may still ask for its errors
   count(Counted::kCalls, "ncclCommAbort");
+  comm->connections.drop();
   report();
   return ncclSuccess;
 }
@@ -266,7 +326,9 @@ ncclResult_t ncclGroupEnd() { return ncclSuccess; }
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclRedOp_t how, ncclComm_t comm, cudaStream_t) {
   const ncclResult_t result = collective(comm, kAllReduce, from, count, to, count, type, count);
-  if (result == ncclSuccess) sum_kept(*comm, from, to, count * bytes_of(type), type, how);
+  if (result != ncclSuccess) return result;
+  count_ring(*comm, kAllReduce, count * bytes_of(type), /*passes=*/2);
+  sum_kept(*comm, from, to, count * bytes_of(type), type, how);
   return result;
 }
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
@@ -287,17 +349,24 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
                            ncclComm_t comm, cudaStream_t) {
   const ncclResult_t result =
       collective(comm, kAllGather, from, count, to, count * comm->num_ranks, type, count);
-  if (result == ncclSuccess) gather_kept(*comm, from, to, count * bytes_of(type));
+  if (result != ncclSuccess) return result;
+  count_ring(*comm, kAllGather, count * bytes_of(type) * comm->num_ranks);
+  gather_kept(*comm, from, to, count * bytes_of(type));
   return result;
 }
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
                                ncclRedOp_t, ncclComm_t comm, cudaStream_t) {
-  return collective(comm, kReduceScatter, from, count * comm->num_ranks, to, count, type, count);
+  const size_t all = count * comm->num_ranks;
+  const ncclResult_t result = collective(comm, kReduceScatter, from, all, to, count, type, count);
+  if (result == ncclSuccess) count_ring(*comm, kReduceScatter, all * bytes_of(type));
+  return result;
 }
 ncclResult_t ncclAlltoAll(const void* from, void* to, size_t count, ncclDataType_t type,
                           ncclComm_t comm, cudaStream_t) {
   const size_t all = count * comm->num_ranks;
-  return collective(comm, kAllToAll, from, all, to, all, type, count);
+  const ncclResult_t result = collective(comm, kAllToAll, from, all, to, all, type, count);
+  if (result == ncclSuccess) count_messages(*comm, kAllToAll, count * bytes_of(type));
+  return result;
 }
 ncclResult_t ncclGather(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                         ncclComm_t comm, cudaStream_t) {
@@ -306,16 +375,20 @@ ncclResult_t ncclGather(const void* from, void* to, size_t count, ncclDataType_t
 }
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t) {
-  const ncclResult_t result = begin(*comm, kSend, from, count * bytes_of(type), nullptr, 0);
+  const auto size = static_cast<int64_t>(count * bytes_of(type));
+  const ncclResult_t result = begin(*comm, kSend, from, size, nullptr, 0);
   if (result != ncclSuccess) return result;
+  if (!comm->is_near[peer]) null_cuda::count(Counted::kCardBytes, name_of_kind(kSend), size);
   return compared(*comm, comm->shared->pairs[comm->rank][peer],
                   {++comm->sent[peer], kSend, type, peer, comm->rank, count});
 }
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t) {
-  if (!in_memory(*comm, to, count * bytes_of(type))) {
+  const auto size = static_cast<int64_t>(count * bytes_of(type));
+  if (!in_memory(*comm, to, size)) {
     return failed(ncclInvalidArgument, "null NCCL: a tensor is not in the memory of its GPU");
   }
+  if (!comm->is_near[peer]) null_cuda::count(Counted::kCardBytes, "Recv", size);
   return compared(*comm, comm->shared->pairs[peer][comm->rank],
                   {++comm->received[peer], kSend, type, comm->rank, comm->rank, count});
 }

@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <thread>
+#include <utility>
+
+#include "core.h"
 
 namespace null_cuda {
 namespace {
@@ -80,9 +85,10 @@ Shared* open_shared(const std::string& name) {
 
 void close_shared(Shared* shared) { munmap(shared, sizeof(Shared)); }
 
-bool join(Shared* shared, const std::string& name, int num_ranks) {
+bool join(Shared* shared, const std::string& name, int num_ranks, int rank, int world_rank) {
   {
     const Locked locked(shared);
+    shared->world_ranks[rank] = world_rank;
     if (++shared->joined == num_ranks) shm_unlink(name.c_str());
   }
   return comes_true(shared, [&] { return shared->joined == num_ranks; });
@@ -119,6 +125,27 @@ std::string tell(Shared* shared, Channel& channel, const Message& message) {
   const bool same = other.kind == message.kind && other.type == message.type &&
                     other.root == message.root && other.count == message.count;
   return same ? "" : text_of(message) + ", where " + text_of(other);
+}
+
+bool named_by(const char* variable, uint64_t number) {
+  const char* const asked = std::getenv(variable);
+  const char* const own = std::getenv("RANK");
+  int rank = 0;
+  unsigned long long wanted = 0;
+  return asked != nullptr && std::sscanf(asked, "%d:%llu", &rank, &wanted) == 2 &&
+         (rank < 0 || rank == (own != nullptr ? std::atoi(own) : 0)) && wanted == number;
+}
+
+bool Connections::take(int device, int kind) {
+  static const char* const asked = std::getenv("NULL_NCCL_MEMORY");
+  const auto bytes = asked != nullptr ? static_cast<size_t>(std::atoll(asked)) << 20 : 0;
+  if (bytes == 0 || memory_ != 0 || (kind != kAllToAll && kind != kSend)) return true;
+  memory_ = create_memory(device, bytes);
+  return memory_ != 0;
+}
+
+void Connections::drop() {
+  if (memory_ != 0) release_memory(std::exchange(memory_, 0));
 }
 
 }  // namespace null_cuda

@@ -38,6 +38,7 @@ struct Parts {
 struct Shared {
   pthread_mutex_t mutex;
   int joined;
+  int32_t world_ranks[kMostRanks];  // of the communicator's ranks, among all ranks of the run
   Channel collectives;
   Channel pairs[kMostRanks][kMostRanks];  // from, to
   Parts parts[kParts];
@@ -49,7 +50,7 @@ bool create_shared(const std::string& name);
 Shared* open_shared(const std::string& name);
 void close_shared(Shared* shared);
 /// Waits for all ranks. The last rank removes the file. Returns false after a minute.
-bool join(Shared* shared, const std::string& name, int num_ranks);
+bool join(Shared* shared, const std::string& name, int num_ranks, int rank, int world_rank);
 
 /// Announces a message to the other ranks. Returns the difference if another rank has announced the
 /// same message with another kind, type, root or count; otherwise empty.
@@ -72,6 +73,21 @@ enum Kind {
   kAllToAll,
   kGather,
   kSend
+};
+
+/// True if this process has reached the collective in the variable, RANK:NUMBER.
+bool named_by(const char* variable, uint64_t number);
+
+/// The memory that a communicator takes for connections between all its ranks (NULL_NCCL_MEMORY).
+class Connections {
+ public:
+  /// Takes the memory, if this is the first message of a kind that needs it. Returns false if the
+  /// GPU has too little.
+  bool take(int device, int kind);
+  void drop();
+
+ private:
+  uint64_t memory_ = 0;
 };
 
 }  // namespace null_cuda

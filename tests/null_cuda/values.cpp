@@ -18,10 +18,8 @@ struct Value {
 };
 
 void fill_counts(void* bytes) {
-  const auto& [size, count, times] = settings().counts;
-  std::vector<int64_t> counts(size / sizeof(int64_t));
-  std::fill_n(counts.begin(), std::min<size_t>(times, counts.size()), count);
-  std::memcpy(bytes, counts.data(), counts.size() * sizeof(int64_t));
+  const auto& [size, numbers] = settings().counts;
+  std::memcpy(bytes, numbers.data(), std::min(size, numbers.size() * sizeof(int64_t)));
 }
 
 struct Values {

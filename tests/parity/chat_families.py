@@ -29,7 +29,7 @@ GLM4 = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-CALLS = {"call", "call_again", "two_calls", "call_last", "call_text", "call_thoughts"}
+CALLS = {"call", "call_again", "call_many", "two_calls", "call_last", "call_text", "call_thoughts"}
 THOUGHTS = {"thoughts", "thoughts_twice", "call_thoughts"}
 
 
@@ -67,7 +67,7 @@ PHI3 = dict(
 DEEPSEEK = dict(
     tokenizer="deepseek_v3", bos="<｜begin▁of▁sentence｜>", eos="<｜end▁of▁sentence｜>", stops=["<｜end▁of▁sentence｜>"],
     answer=r"(?:<｜Assistant｜>|<｜tool▁outputs▁end｜>)(.*?(?:<｜end▁of▁sentence｜>|(?=<｜tool▁outputs▁begin｜>)|\Z))",
-    text_arguments=True, left_out={"call_again"}, prints_tools=False,
+    text_arguments=True, left_out={"call_again", "call_many"}, prints_tools=False,
 )
 ONE_CALL = dict(end="<｜end▁of▁sentence｜>", unended={"call"})  # the end is written behind a second call
 GLM = dict(
@@ -99,7 +99,7 @@ FAMILIES = {
                       r"(?:<\|channel\|>final| to=\S*<\|channel\|>commentary json)<\|message\|>.*?"
                       r"(?:<\|return\|>|<\|call\|>|(?=<\|end\|>)))",
                       ["<|return|>", "<|endoftext|>", "<|call|>"],
-                      unended={"two", "four", "thoughts_first", "thoughts_twice", "untrained", "call_again"},
+                      unended={"two", "four", "many", "thoughts_first", "thoughts_twice", "untrained", "call_again", "call_many"},
                       refused={"two_calls", "call_text"}),
     "deepseek_v3": Family(template="", **DEEPSEEK | ONE_CALL, refused=THOUGHTS | {"call_text"}),
     # Its prompt ends with <think>, of which the renderings of answers have nothing.

@@ -1,8 +1,9 @@
 // Prints the examples of a configuration for comparisons in Python tests: a JSON line for each
-// example of the training rows: {"documents": [{"input_ids", "labels"}, ...], "positions",
-// "desirable", "description"} (documents with pictures also have "features", "positions" of three
-// axes and "pictures"), and the first document's input_ids and labels again at the top
-// level. The report of packing goes to stderr. Usage: data_probe config.json [key=value ...]
+// example of the training rows (without do_train: of the rows to answer): {"documents":
+// [{"input_ids", "labels"}, ...], "positions", "desirable", "description"} (documents with pictures
+// also have "features", "positions" of three axes and "pictures"), and the first document's
+// input_ids and labels again at the top level. The report of packing goes to stderr. Usage:
+// data_probe config.json [key=value ...]
 //
 // Without arguments: reads the name of a configuration file from each line of stdin, and prints
 // those lines followed by an empty one, or {"error": ...} and an empty one. A tokenizer whose files
@@ -27,6 +28,8 @@
 #include "longspan/data/example_encoder.h"
 #include "longspan/data/picture_encoding.h"
 #include "longspan/data/row_file.h"
+#include "longspan/data/run_tokenizer.h"
+#include "longspan/data/streamed_examples.h"
 #include "longspan/registers/stage.h"
 #include "longspan/text/tokenizer.h"
 
@@ -69,12 +72,35 @@ json as_json(const Sample& document) {
   return printed;
 }
 
+/// Prints the first epoch of a stream.
+void print_stream(const Config& config, const Tokenizer& tokenizer) {
+  const StreamJob job{.config = config.data,
+                      .stage = stage_of(config.method),
+                      .tokenizer = tokenizer,
+                      .template_time = local_time_now(),
+                      .vocab_size = INT64_MAX,
+                      .seed = config.optimization.seed,
+                      .shuffles = !config.method.disable_shuffling};
+  StreamedExamples examples(job, {});
+  for (;;) {
+    const StreamedExamples::Drawn drawn = examples.next();
+    if (drawn.after.epoch > 0) return;
+    print_line(json{{"input_ids", drawn.example.documents[0].input_ids}});
+  }
+}
+
 void print_examples(const Config& config, const Tokenizer& tokenizer) {
+  if (config.data.streaming) return print_stream(config, tokenizer);
   const std::optional<PictureEncoding> pictures = pictures_of(config, tokenizer);
-  const EncodedExamples encoded = encode_examples(
-      config.data, stage_of(config.method), tokenizer,
-      read_run_rows(config.data, stage_of(config.method), config.optimization.seed).train,
-      local_time_now(), INT64_MAX, pictures ? &*pictures : nullptr);
+  const RunRows rows =
+      read_run_rows(config.data, stage_of(config.method), config.optimization.seed);
+  const bool trains = config.method.do_train;
+  DataSettings settings = config.data;
+  settings.asks_rows = !trains;
+  const EncodedExamples encoded =
+      encode_examples({settings, stage_of(config.method), tokenizer, local_time_now(), INT64_MAX,
+                       pictures ? &*pictures : nullptr},
+                      trains ? rows.train : rows.eval);
   for (const Example& example : encoded.examples) {
     json line = {{"input_ids", example.documents[0].input_ids},
                  {"labels", example.documents[0].labels},
@@ -103,12 +129,13 @@ std::string stamp_of(const std::string& folder) {
   return stamp;
 }
 
-const Tokenizer& tokenizer_of(const std::string& folder) {
+const Tokenizer& tokenizer_of(const std::string& folder, const DataSettings& config) {
   static std::map<std::pair<std::string, std::string>, Tokenizer> loaded;
-  const std::pair key(folder, stamp_of(folder));
+  const std::pair key(folder,
+                      stamp_of(folder) + config.add_tokens + " " + config.add_special_tokens);
   const auto found = loaded.find(key);
   return found != loaded.end() ? found->second
-                               : loaded.emplace(key, Tokenizer::load(folder)).first->second;
+                               : loaded.emplace(key, run_tokenizer(folder, config)).first->second;
 }
 
 void print_rows(const std::string& path) {
@@ -130,7 +157,7 @@ void answer_requests() {
         print_rows(file.substr(kRows.size()));
       } else {
         const Config config = load_config(file, {});
-        print_examples(config, tokenizer_of(config.model.model_name_or_path));
+        print_examples(config, tokenizer_of(config.model.model_name_or_path, config.data));
       }
     } catch (const UserError& error) {
       print_line(json{{"error", error.what()}});
@@ -149,7 +176,7 @@ int main(int argc, char** argv) {
   }
   try {
     const Config config = load_config(argv[1], {argv + 2, argv + argc});
-    print_examples(config, Tokenizer::load(config.model.model_name_or_path));
+    print_examples(config, run_tokenizer(config.model.model_name_or_path, config.data));
   } catch (const UserError& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return 1;

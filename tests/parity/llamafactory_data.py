@@ -6,32 +6,17 @@ import enum
 import importlib
 import importlib.util
 import logging
-import subprocess
 import sys
-import tarfile
 import types
 
-from conftest import BUILD
-from shared import locked
+import source_archives
 
-CACHE = BUILD / "test-data" / "llamafactory"
 VERSION = "0.9.5"  # of which template_format.h speaks
 
 
 def source():
     """The release's folder: src, data, examples."""
-    folder = CACHE / f"llamafactory-{VERSION}"
-    if not folder.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with locked(CACHE):
-            if not folder.exists():
-                subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llamafactory",
-                                "--dest", CACHE, f"llamafactory=={VERSION}"], check=True)
-                partial = CACHE / "partial"
-                with tarfile.open(CACHE / f"llamafactory-{VERSION}.tar.gz") as archive:
-                    archive.extractall(partial, filter="data")
-                (partial / folder.name).rename(folder)
-    return folder
+    return source_archives.source("llamafactory", VERSION)
 
 
 def fetch():

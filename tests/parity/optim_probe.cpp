@@ -55,7 +55,8 @@ int main(int argc, char** argv) {
       const std::string role = job.at("roles").value(name, "projection");
       specs.add(parameter_spec(name, tensor.sizes().vec(), role_named(role), kAlwaysThere));
     }
-    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, Group(), config, /*offload=*/false);
+    ModelUpdate update(parameters, specs, /*sharded=*/nullptr, /*sums=*/nullptr, config,
+                       /*offload=*/false);
     for (const std::string path : job.at("gradients")) {
       std::map<std::string, at::Tensor> gradients;
       for (const auto& [name, tensor] : read_safetensors(path)) gradients[name] = tensor;

@@ -71,6 +71,9 @@ CHATS = {
     "call_last": calling()[:2],
     "call_text": [*calling(text="I look."), ANSWER],
     "call_thoughts": [*calling(reasoning_content=THOUGHT), ANSWER | {"reasoning_content": OTHER_THOUGHT}],
+    # More than LocatedChat::kMostWholePrompts answers.
+    "many": turns(4) * 9,
+    "call_many": [*calling(), ANSWER, *turns(1)] * 12,
 }
 
 

@@ -97,4 +97,4 @@ def test_folders_that_do_not_fit(short_rows, tmp_path):
     assert "_scale_inv has shape [" in refusal(weight_block_size=[64, 64])
     assert f"{name} holds F8_E4M3 numbers; quantized checkpoints cannot" in refusal({name + "_scale_inv": None})
     assert f"{name} holds F32 numbers, but its scales {name}_scale_inv are those of an fp8 tensor" in refusal({name: numbers[name]})
-    assert "(quant_method gptq)" in refusal(quant_method="gptq")
+    assert "(quant_method hqq)" in refusal(quant_method="hqq")

@@ -203,7 +203,7 @@ def test_mxfp4_that_does_not_fit(short_rows, tmp_path):
 
     assert "missing tensors (model.layers.0.mlp.experts.gate_up_proj" in refusal(quantization_config=None)
     assert "gate_up_proj_blocks has shape [6, 64, 2, 16] but config.json asks for [6, 128, 2, 16]" in refusal(intermediate_size=64)
-    assert "has quantization_config (quant_method gptq)" in refusal(quantization_config=dict(quant_method="gptq"))
+    assert "has quantization_config (quant_method hqq)" in refusal(quantization_config=dict(quant_method="hqq"))
 
 
 ATTENTION, EXPERTS = ["q_proj", "k_proj", "v_proj", "o_proj"], ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]

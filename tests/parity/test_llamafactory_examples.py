@@ -11,6 +11,7 @@ import picture_models
 import pytest
 import transformers
 from conftest import BUILD, PROGRAM, write_model
+from grouped_bits import in_four_bits
 from test_llamafactory_templates import TOKENS, folder  # noqa: F401
 
 SOURCE = llamafactory_data.source()
@@ -23,19 +24,12 @@ EXPORT = "v1/train_lora/export_lora.yaml"  # of `longspan export`
 REFUSED = {
     "extras/adam_mini/qwen2_full_sft.yaml": "use_adam_mini: true is known but not supported",
     "extras/apollo/llama3_full_sft.yaml": "use_apollo: true is known but not supported",
-    "extras/asft/llama2_full_asft.yaml": "use_asft_loss: true is known but not supported",
-    "extras/asft/qwen2_full_asft.yaml": "use_asft_loss: true is known but not supported",
     "extras/badam/llama3_full_sft.yaml": "use_badam: true is known but not supported",
-    "extras/fp8/llama3_fp8_deepspeed_sft.yaml": "report_to: wandb is known but not supported",
-    "extras/fp8/llama3_fp8_fsdp_sft.yaml": "report_to: wandb is known but not supported",
-    "extras/fsdp_qlora/llama3_lora_sft.yaml": "quantization_bit: 4 is known but not supported",
     "extras/galore/llama3_full_sft.yaml": "use_galore: true is known but not supported",
     "extras/llama_pro/llama3_freeze_sft.yaml": "use_llama_pro: true is known but not supported",
     "extras/mod/llama3_full_sft.yaml": 'mixture_of_depths: "convert" is known but not supported',
-    "extras/nlg_eval/llama3_lora_predict.yaml": "do_predict: true is known but not supported",
     "extras/oft/llama3_oft_sft.yaml": "finetuning_type: oft is known but not supported",
     "extras/oft/qwen2_5vl_oft_sft.yaml": "finetuning_type: oft is known but not supported",
-    "extras/pissa/llama3_lora_sft.yaml": "pissa_init: true is known but not supported",
     "extras/qoft/llama3_oft_sft_awq.yaml": "finetuning_type: oft is known but not supported",
     "extras/qoft/llama3_oft_sft_bnb_npu.yaml": "finetuning_type: oft is known but not supported",
     "extras/qoft/llama3_oft_sft_gptq.yaml": "finetuning_type: oft is known but not supported",
@@ -46,10 +40,6 @@ REFUSED = {
     "megatron/qwen2_vl_full.yaml": "LLaMA-Factory's Megatron trainer",
     "megatron/qwen3_moe_full.yaml": "LLaMA-Factory's Megatron trainer",
     "train_lora/qwen3_lora_sft_ray.yaml": "ray_num_workers: 4 is known but not supported",
-    "train_lora/qwen3_preprocess.yaml": "tokenized_path",
-    "train_qlora/qwen3_lora_sft_bnb_npu.yaml": "quantization_bit: 4 is known but not supported",
-    "train_qlora/qwen3_lora_sft_otfq.yaml": "quantization_bit: 4 is known but not supported",
-    "v1/train_qlora/quantization.yaml": "quantization_bit: 4 is known but not supported",
 }
 # Data sets of a hub, and those of no list: files of the release in their place.
 IN_PLACE = {"alpaca_zh": "alpaca_zh_demo", "llava_1k_en": "mllm_demo", "llava_1k_zh": "mllm_demo", "rlhf_v": "dpo_en_demo",
@@ -86,6 +76,8 @@ def overrides(example, model, data, output):
     words = [f"model={model}" if example.startswith("v1/") else f"model_name_or_path={model}", f"output_dir={output}"]
     # For time alone.
     words += ["max_samples=3"]
+    if "preprocess" in example:
+        words += [f"tokenized_path={output}/kept"]
     return words if example.startswith("v1/") else [*words, f"dataset_dir={data}", f"media_dir={SOURCE / 'data'}"]
 
 
@@ -116,7 +108,10 @@ def models(folder, tmp_path_factory):  # noqa: F811
         if kind not in known:
             place = known[kind] = tmp_path_factory.mktemp("models") / kind
             place.mkdir()
-            write_model(place, kind, vocab_size=len(transformers.AutoTokenizer.from_pretrained(folder)))
+            family, _, method = kind.partition(" in ")
+            write_model(place, family, vocab_size=len(transformers.AutoTokenizer.from_pretrained(folder)))
+            if method:
+                in_four_bits(place, method)
             shutil.copytree(folder, place, dirs_exist_ok=True)
         return known[kind]
 
@@ -126,10 +121,14 @@ def models(folder, tmp_path_factory):  # noqa: F811
 TRAINED = {
     "extras/muon/qwen2_full_sft.yaml": "qwen2",
     "train_lora/qwen3_lora_kto.yaml": "qwen3",
+    "train_qlora/llama3_lora_sft_awq.yaml": "llama in awq",
+    "train_qlora/llama3_lora_sft_gptq.yaml": "llama in gptq",
+    "train_lora/qwen3_preprocess.yaml": "qwen3",
     "v1/train_batching_strategy/train_full_fsdp2_dynamic_padding_free.yaml": "qwen3",
     "v1/train_freeze/train_freeze_sft.yaml": "qwen3",
     "v1/train_full/train_full_deepspeed.yaml": "qwen3",
     "v1/train_lora/train_lora_sft.yaml": "qwen3",
+    "v1/train_qlora/quantization.yaml": "qwen3",
 }
 
 
@@ -141,6 +140,21 @@ def test_an_example_trains(example, models, data, tmp_path):
     ran = subprocess.run([PROGRAM, "train", SOURCE / "examples" / example, *words], cwd=SOURCE, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert json.loads((output / "trainer_state.json").read_text())["global_step"] == 1
+
+
+def test_the_example_of_predictions(models, data, tmp_path):
+    """The example answers with the adapter that another example trains."""
+    model, adapter, predicted = models("llama"), tmp_path / "adapter", tmp_path / "predicted"
+    small = ["cutoff_len=512", "nproc_per_node=1", "use_cpu=true"]
+    subprocess.run([PROGRAM, "train", SOURCE / "examples" / "train_lora" / "qwen3_lora_sft.yaml", "max_steps=1",
+                    "template=llama3", *overrides("", model, data, adapter), *small], cwd=SOURCE, check=True, capture_output=True)
+    ran = subprocess.run([PROGRAM, "train", SOURCE / "examples" / "extras" / "nlg_eval" / "llama3_lora_predict.yaml",
+                          *overrides("", model, data, predicted), *small, f"adapter_name_or_path={adapter}",
+                          "max_new_tokens=8"], cwd=SOURCE, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    # Three rows of each of its two data sets.
+    assert len((predicted / "generated_predictions.jsonl").read_text().splitlines()) == 6
+    assert "predict_bleu-4" in json.loads((predicted / "predict_results.json").read_text())
 
 
 def test_the_example_of_export(models, tmp_path):

@@ -13,14 +13,14 @@ import pytest
 import transformers
 from conftest import words_of_the_program
 from probes import data_probe
-from test_data import encode
+from test_data import IGNORE, encode
 from test_llamafactory_templates import ENDS_ONCE, ONE_CALL, THOUGHTS, encoder, folder  # noqa: F401
 
 SOURCE = llamafactory_data.source()
 NAMES = words_of_the_program("template")
 NO_TOOLS = {"phi4_mini"}  # its tools are the text of the column
 PROCESSORS = {"sft": ("supervised", "SupervisedDatasetProcessor"), "dpo": ("pairwise", "PairwiseDatasetProcessor"),
-              "kto": ("feedback", "FeedbackDatasetProcessor")}
+              "kto": ("feedback", "FeedbackDatasetProcessor"), "asked": ("unsupervised", "UnsupervisedDatasetProcessor")}
 
 LONG = " ".join(f"word {i}" for i in range(60))
 TOOLS = [{"name": "weather", "description": "Wetter in \"Köln\" <b>",
@@ -83,6 +83,8 @@ def theirs():
         file, kind = PROCESSORS[stage]
         module = importlib.import_module(f"llamafactory.data.processor.{file}")
         made = encoder((template, module), kind, folder, template_name, **keys).preprocess_dataset(batch)
+        if stage == "asked":  # a question, and the answer as labels: the document of both
+            return [[(ids + labels, [IGNORE] * len(ids) + labels)] for ids, labels in zip(made["input_ids"], made["labels"])]
         parts = {"sft": [""], "dpo": ["chosen_", "rejected_"], "kto": ["", "kl_"]}[stage]
         return [[(made[f"{part}input_ids"][i], made[f"{part}labels"][i]) for part in parts]
                 for i in range(len(made[f"{parts[0]}input_ids"]))]
@@ -98,7 +100,7 @@ def compare(theirs, stage, template, folder, place, rows, entry, **keys):  # noq
     while not same_day:  # llama3 writes the date
         day = datetime.date.today()
         wanted = theirs.rows(stage, template, folder, rows, entry, **keys)
-        ours = encode(folder, place, rows, entry, template=template, stage=stage, **keys)
+        ours = encode(folder, place, rows, entry, template=template, **(ASKED if stage == "asked" else dict(stage=stage)), **keys)
         same_day = day == datetime.date.today()
     num_same = 0
     for row, sample, documents in zip(rows, ours, wanted, strict=True):
@@ -109,6 +111,7 @@ def compare(theirs, stage, template, folder, place, rows, entry, **keys):  # noq
     return num_same / len(rows)
 
 
+ASKED = dict(do_train=False, eval_dataset="rows", do_predict=True, predict_with_generate=True)
 CUT = dict(cutoff_len=70)
 VARIANTS = [{}, {"mask_history": True}, {"train_on_prompt": True}, CUT, {"cutoff_len": 130}, CUT | {"mask_history": True},
             {"default_system": "It's \"me\"."}, {"enable_thinking": False}, {"mask_history": True, "preserve_thinking": True}]
@@ -125,6 +128,16 @@ def test_answers(template, theirs, folder, tmp_path):  # noqa: F811
             continue
         for rows, entry in ((alpaca_rows(tools), ALPACA), (chats(template, tools), SHAREGPT)):
             assert compare(theirs, "sft", template, folder, tmp_path, rows, entry, **variant) > 0.7
+
+
+@pytest.mark.parametrize("template", NAMES)
+def test_questions_to_answer(template, theirs, folder, tmp_path):  # noqa: F811
+    """predict_with_generate: the last answer is the label."""
+    tools = "" if template in NO_TOOLS else json.dumps(TOOLS, ensure_ascii=False)
+    for variant in ({}, CUT, {"enable_thinking": False}, {"preserve_thinking": True}):
+        if {"enable_thinking", "preserve_thinking"} & set(variant) and not theirs.is_reasoning(template):
+            continue
+        assert compare(theirs, "asked", template, folder, tmp_path, chats(template, tools), SHAREGPT, **variant) == 1
 
 
 @pytest.mark.parametrize("template", NAMES)

@@ -1,8 +1,6 @@
 """Pictures against Pillow and the picture processors of transformers, to the bit (the torchvision backend) or to a level per
-pass of the resize (the PIL backend).
-
-The pictures are made at test time: every format, mode and orientation. transformers reads them by its load_image, and
-LLaMA-Factory's limits are followed with Pillow's own resize.
+pass of the resize (the PIL backend). The pictures are made at test time: every format, mode and orientation. transformers
+reads them by its load_image, and LLaMA-Factory's limits are followed with Pillow's own resize.
 """
 
 import io
@@ -142,6 +140,8 @@ def made_pictures():
         "png": saved(rgb(), "PNG"),
         "png-interlaced": interlaced_png(),
         "png-rgba": saved(alpha, "PNG"),
+        "png-rgba-low": saved(Image.fromarray(noise(20, 101, 4), "RGBA"), "PNG"),
+        "png-halves": saved(rgb(70, 126), "PNG"),  # 2.5 and 4.5 blocks of 28 pixels
         "png-la": saved(Image.fromarray(noise(75, 101, 2), "LA"), "PNG"),
         "png-grey": saved(grey, "PNG"),
         "png-grey-4": png(16, 9, 4, 0, [bytes(range(i, i + 8)) for i in range(9)]),

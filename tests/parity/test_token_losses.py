@@ -8,6 +8,7 @@ import llamafactory_data
 import numpy as np
 import pytest
 import torch
+import transformers
 from conftest import relative_difference, run_to_end, settings_of
 from shared import made_once
 from test_trainer import our_rows, transformers_run
@@ -17,7 +18,10 @@ NUM_STEPS = 5
 SHARED = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=1e-3, weight_decay=0.1,
               adam_epsilon=ADAM_EPSILON, max_steps=NUM_STEPS)
 NAMES = {"use_dft_loss": ["dft_loss_func", "_dft_cross_entropy"],
-         "use_eaft_loss": ["eaft_loss_func", "_eaft_cross_entropy"]}
+         "use_eaft_loss": ["eaft_loss_func", "_eaft_cross_entropy"],
+         "use_asft_loss": ["asft_loss_func", "_asft_cross_entropy", "_dft_cross_entropy", "_kl_divergence"]}
+# At which the KL to a reference that has learnt nothing is about half of the loss.
+ASFT_ALPHA = 0.05
 # The model's own probabilities are all alike at first, so that its losses are weighed alike: rows that it has learnt are
 # not.
 WAYS = {
@@ -44,8 +48,28 @@ def accuracy_of(logits, labels):
     return metric()(types.SimpleNamespace(predictions=predictions, label_ids=labels))["accuracy"]
 
 
+def beside_reference(loss, folder):
+    """ASFT's loss as compute_loss_func of transformers' trainer, for the model of its keys: LLaMA-Factory's mean over a
+    micro-batch, by the micro-batch's share of the labels of the step."""
+    frozen = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+
+    def keys(model):
+        inputs = {}
+        model.register_forward_pre_hook(lambda _, __, given: inputs.update(given), with_kwargs=True)
+
+        def weighed(outputs, labels, num_items_in_batch=None):
+            with torch.no_grad():
+                logits = frozen(input_ids=inputs["input_ids"], attention_mask=inputs.get("attention_mask")).logits
+            count = (labels[:, 1:] != -100).sum()
+            return loss(outputs, labels, logits, ASFT_ALPHA) * (1 if num_items_in_batch is None else count / num_items_in_batch)
+
+        return dict(compute_loss_func=weighed)
+
+    return keys
+
+
 @pytest.fixture(scope="module")
-def reference(learnt, data, tmp_path_factory):
+def reference(learnt, models, data, tmp_path_factory):
     """Their log, and their loss and accuracy of all rows at the end."""
     runs = {}
 
@@ -54,15 +78,18 @@ def reference(learnt, data, tmp_path_factory):
             folder = tmp_path_factory.mktemp("theirs")
             rows = our_rows(settings_of(learnt, data, folder / "none", disable_shuffling=True, max_samples=18), folder)
             loss, *_ = llamafactory_data.functions("train/trainer_utils.py", NAMES[key],
-                                                   {"torch": torch, "Optional": Optional})
+                                                   {"torch": torch, "Optional": Optional, "F": torch.nn.functional})
+            keys = (beside_reference(loss, models["qwen2"]) if key == "use_asft_loss"
+                    else lambda _: dict(compute_loss_func=loss))
             history, model = transformers_run(learnt, rows, folder, **SHARED,
-                                              trainer_keys=lambda _: dict(compute_loss_func=loss))
+                                              trainer_keys=keys)
             longest = max(len(row["labels"]) for row in rows)
             labels = torch.tensor([row["labels"] + [-100] * (longest - len(row["labels"])) for row in rows])
             ids = [row["input_ids"] + [0] * (longest - len(row["input_ids"])) for row in rows]
+            of_all = keys(model)["compute_loss_func"]
             with torch.no_grad():
-                output = model.eval()(torch.tensor(ids))
-            runs[key] = history, loss(output, labels).item(), accuracy_of(output.logits, labels)
+                output = model.eval()(input_ids=torch.tensor(ids), attention_mask=None)
+            runs[key] = history, of_all(output, labels).item(), accuracy_of(output.logits, labels)
         return runs[key]
 
     return run
@@ -70,10 +97,12 @@ def reference(learnt, data, tmp_path_factory):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("key", NAMES)
-def test_weighed_losses(key, way, reference, learnt, data, tmp_path):
+def test_weighed_losses(key, way, reference, learnt, models, data, tmp_path):
     num_ranks, keys = WAYS[way]
     settings = settings_of(learnt, data, tmp_path / "ours", disable_shuffling=True, max_samples=18, **{key: True})
     settings |= dict(eval_dataset="chats", do_eval=True, compute_accuracy=True) | SHARED | dict(sequence_parallel_size=num_ranks) | keys
+    if key == "use_asft_loss":
+        settings |= dict(ref_model=models["qwen2"], asft_alpha=ASFT_ALPHA)
     finished = run_to_end(settings, num_ranks)
     history, evaluated, accuracy = reference(key)
     for name in ("loss", "grad_norm"):
@@ -81,3 +110,20 @@ def test_weighed_losses(key, way, reference, learnt, data, tmp_path):
     assert finished.logged("eval_loss") == [pytest.approx(evaluated, rel=TOLERANCE)]
     # Two tokens may be as probable as each other but for roundings.
     assert 0.1 < accuracy < 0.9 and finished.logged("eval_accuracy") == [pytest.approx(accuracy, abs=5e-4)]
+
+
+@pytest.mark.parametrize("keys", [
+    dict(finetuning_type="full", zero_stage=3, sequence_parallel_mode="ulysses"),
+    dict(finetuning_type="lora", lora_rank=4, lora_dropout=0.5, neftune_noise_alpha=5, sequence_parallel_mode="zigzag-ring"),
+    dict(finetuning_type="lora", lora_rank=4, zero_stage=3, sequence_parallel_mode="ulysses"),
+], ids=lambda keys: keys["finetuning_type"])
+def test_the_reference_of_asft_is_the_model_before_training(keys, learnt, data, tmp_path):
+    """LLaMA-Factory needs ref_model with LoRA."""
+    logs = []
+    for ref_model in ({}, {"ref_model": str(learnt)}):
+        settings = settings_of(learnt, data, tmp_path / str(len(logs)), use_asft_loss=True, asft_alpha=2.0, max_steps=3,
+                               learning_rate=1e-2, sequence_parallel_size=2)
+        finished = run_to_end(settings | keys | ref_model, 2)
+        logs.append([finished.logged("loss"), finished.logged("grad_norm")])
+    # The same sums: only bits of the gradient's order may differ, and do not.
+    assert logs[0] == logs[1]

@@ -7,6 +7,7 @@
 
 #include "longspan/base/user_error.h"
 #include "longspan/text/chat_template.h"
+#include "longspan/text/similarity.h"
 #include "longspan/text/tokenizer.h"
 #include "longspan/text/yaml.h"
 
@@ -56,6 +57,15 @@ json answer(const json& request) {
   }
   if (what == "yaml") {
     return {{"json", longspan::yaml_to_json(request.at("yaml").get<std::string>(), "test.yaml")}};
+  }
+  if (what == "similarity") {
+    json scores = json::array();
+    for (const auto& pair : request.at("pairs")) {
+      const longspan::Similarity all =
+          longspan::similarity(pair.at(0).get<std::string>(), pair.at(1).get<std::string>());
+      scores.push_back({all.rouge_1, all.rouge_2, all.rouge_l, all.bleu_4});
+    }
+    return {{"scores", scores}};
   }
   longspan::train_byte_level_bpe(request.at("files"), request.at("vocab_size"),
                                  request.at("folder"));

@@ -114,8 +114,7 @@ void run(const std::string& folder, const nlohmann::json& job, const std::string
     save_model_folder(job["save_to"], config, parameters, at::kFloat, folder, int64_t{5} << 30);
   }
   if (job.contains("save_adapter_to")) {
-    save_adapter(job["save_adapter_to"], config, adapter->shape, adapter->parameters, at::kFloat,
-                 folder);
+    save_adapter(job["save_adapter_to"], config, *adapter, at::kFloat, folder);
   }
 }
 

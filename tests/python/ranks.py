@@ -12,15 +12,19 @@ BUILT = pathlib.Path(os.environ.get("LONGSPAN_BUILD", "build")).absolute() / "py
 sys.path.insert(0, str(BUILT))
 
 
-def run_ranks(size, function, *arguments, timeout=120):
+def run_ranks(size, function, *arguments, timeout=120, machines=None):
     """Calls function(rank, *arguments) on `size` processes of a Gloo group, and returns the results in rank order. `function`:
-    of a module's top level. Raises AssertionError with the output of a process that fails."""
+    of a module's top level. `machines`: a name of machines.machines() for each rank. Raises AssertionError with the output
+    of a process that fails."""
     with tempfile.TemporaryDirectory() as folder:
         job = pathlib.Path(folder) / "job"
         job.write_bytes(pickle.dumps((function.__module__, function.__qualname__, arguments)))
         paths = os.pathsep.join([str(BUILT), *sys.path])
         environment = os.environ | dict(PYTHONPATH=paths, OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
-        workers = [subprocess.Popen([sys.executable, __file__, folder, str(rank), str(size)], env=environment,
+        if machines:
+            environment["GLOO_SOCKET_IFNAME"] = "card0"
+        place = [["ip", "netns", "exec", name] for name in machines] if machines else [[]] * size
+        workers = [subprocess.Popen([*place[rank], sys.executable, __file__, folder, str(rank), str(size)], env=environment,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(size)]
         try:
             texts = [worker.communicate(timeout=timeout)[0] for worker in workers]

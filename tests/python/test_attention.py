@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from forks import run_forks
+from machines import machines
 from ranks import run_ranks
 
 import longspan
+from longspan import _native, _state
 
 DOCUMENTS = [37, 20, 6]
 # Lengths and, for a tree, its branches: (own tokens, branches).
@@ -185,3 +187,51 @@ def test_a_rank_ends(tmp_path):
     with pytest.raises(FileNotFoundError):  # no rank has a result
         run_forks(2, left_alone, tmp_path, timeout=100)
     assert (tmp_path / "error").read_text()
+
+
+def choose(rank):
+    sharing = longspan.share(longspan.Heads(8, 4, 64, 64), group=dist.group.WORLD, num_tokens=4096, dtype=torch.float)
+    return sharing.mode, sharing.reason
+
+
+def network_of(group):
+    """Ranks of a machine, bytes/s and seconds of a message between machines."""
+    return _native.call("network", group.group_name, False, 60)
+
+
+def choose_with_network(rank):
+    return choose(rank), network_of(dist.group.WORLD)
+
+
+def choose_in_groups(rank):
+    """The network of one of two groups, then that of all groups, and the method, as parallelize() chooses it."""
+    group = _state.sequence_group(2)[0]
+    own = network_of(group)
+    sharing = _state.share_alike(longspan.Heads(8, 4, 64, 64), group, "auto", torch.device("cpu"), 60, num_tokens=4096,
+                                 dtype=torch.float)
+    return own, network_of(group), sharing.mode
+
+
+def is_slow(network):
+    """The slowest card sends at most 2.5 MB/s (tests/machines.py). Rates are rounded to powers of two."""
+    near, rate, delay = network
+    return near == 1 and 2**19 <= rate <= 2**21 and delay > 0
+
+
+def test_groups_agree_on_the_slowest_network():
+    with machines(2) as (one, other):
+        found = run_ranks(4, choose_in_groups, machines=[one, one, one, other])
+    assert [own[0] for own, *_ in found] == [0, 0, 1, 1], found  # a group within a machine, and one across machines
+    assert all(agreed == found[0][1] and mode == found[0][2] for _, agreed, mode in found), found
+    assert is_slow(found[0][1]) and found[0][2] != "ulysses", found
+
+
+def test_auto_measures_the_network_between_machines():
+    """On a slow link auto takes a method that sends keys and values alone, and fewer bytes."""
+    with machines(2) as names:
+        slow, networks = zip(*run_ranks(2, choose_with_network, machines=names))
+    assert networks[0] == networks[1] and is_slow(networks[0]), networks
+    near = run_ranks(2, choose)
+    assert slow[0] == slow[1] and near[0] == near[1]
+    assert slow[0][0] in ("llama3", "zigzag-ring") and "measured rates" in slow[0][1], slow
+    assert near[0][0] == "ulysses" and "measured" not in near[0][1], near

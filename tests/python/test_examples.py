@@ -12,8 +12,7 @@ import pytest
 from forks import run_forks
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
-# DeepSpeed is no package of the tests.
-EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("tiny", "deepspeed_zero3"))
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "tiny")
 
 
 def output_of(rank, name, folder):

@@ -38,6 +38,21 @@ def test_linear_cross_entropy(softcap):
         assert (found - wanted).abs().max() < 301 * 10 * UNITS
     total = longspan.linear_cross_entropy(x, weight, labels, softcap=softcap)
     assert abs(total.item() - expected.sum().item()) < 301 * 10 * UNITS
+    summed = torch.ops.longspan.summed_token_losses(x, weight, labels, -100, softcap)
+    # Gradients of the forward; the second backward and the gradients of other sums compute logits again.
+    for y, factor in [(total, 0.5), (total, 0.5), (summed, torch.full_like(upstream, 0.5)), (summed, upstream)]:
+        plain = expected if y is summed else expected.sum()
+        pairs = zip(*(torch.autograd.grad((one * factor).sum(), [x, weight], retain_graph=True) for one in (y, plain)))
+        for found, wanted in pairs:
+            assert (found - wanted).abs().max() < 301 * 10 * UNITS
+    frozen = [longspan.linear_cross_entropy(x, weight.detach(), labels, softcap=softcap, reduction=reduction).sum()
+              for reduction in ("sum", "none")]
+    found = [torch.autograd.grad(y, x, retain_graph=True)[0] for y in (frozen[0], *frozen)]  # the second recomputes
+    wanted = torch.autograd.grad(expected.sum(), x, retain_graph=True)[0]
+    assert all((one - wanted).abs().max() < 301 * 10 * UNITS for one in found)
+    for y in (total, losses):
+        with pytest.raises(ValueError, match="no second derivative"):
+            torch.autograd.grad(y.sum(), [x, weight], create_graph=True, retain_graph=True)
     inputs = [x[:7].detach().requires_grad_(), weight[:40].detach().requires_grad_()]
     targets = labels[:7] % 40
     targets[2] = 7
@@ -151,6 +166,7 @@ def attention_inputs():
 def arguments_of_operators():
     q, k, v, sinks = attention_inputs()
     x, weight, labels = head()
+    net = [torch.randn(sizes, **LEAVES) for sizes in ((12, 28), (12, 4), (12, 4), (28, 1, 4), (4,), (4,))]
     return [
         ("attend", (q, k, v, sinks, None, "", "local", [0, 0, 0], 0.3, None, None, 60)),
         ("attend", (q, k, v, None, torch.tensor([5, 0, 7, 0]), "", "auto", [0, 0, 0], 0.3, 5, 2.0, 60)),
@@ -158,6 +174,7 @@ def arguments_of_operators():
         ("seq_to_heads", (q, "", [0, 1], 0, 1, 0, 60)),
         ("heads_to_seq", (q, "", [0, 1], 1, 0, None, 0, 60)),
         ("sum_of_ranks", (q, "", 60)),
+        ("gated_delta_net", (*net, [2, 4, 4, 3], [5, 7], "", "local", [0, 0, 0], [6, 2, 8, 8], 60)),
     ]
 
 

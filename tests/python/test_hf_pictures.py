@@ -88,10 +88,61 @@ def test_every_family():
     assert set(KINDS) == CHECKED_TYPES
 
 
+def packed(model, batch):
+    """The rows of a batch as documents of one row."""
+    ids, lengths = batch["input_ids"], batch["attention_mask"].sum(1).tolist()
+    axes = torch.arange(ids.shape[1]).expand(3, *ids.shape)
+    made = {}
+    if "pixel_values" in batch:
+        made = {name: batch[name] for name in ("pixel_values", "image_grid_thw")}
+        axes, _ = model.model.get_rope_index(ids, batch["mm_token_type_ids"], image_grid_thw=batch["image_grid_thw"],
+                                             attention_mask=batch["attention_mask"])
+
+    def join(whole):  # [..., rows, tokens]
+        return torch.cat([whole[..., row, :length] for row, length in enumerate(lengths)], -1)[..., None, :]
+
+    places = torch.arange(ids.shape[1]).expand(1, *ids.shape)
+    labels = batch["labels"].clone()
+    labels[:, 0] = -100
+    return made | dict(input_ids=join(ids), labels=join(labels), position_ids=join(torch.cat([places, axes])))
+
+
+def shared_packed(rank, size, runs):
+    from longspan.parallelize import state_of_model
+
+    found = []
+    for family, mode, by_states in runs:
+        model = small_model(family)
+        rows = [packed(model, batch) for batch in batches()]
+        model, loader = longspan.parallelize(model, rows, sequence_parallel_size=size, mode=mode)
+        state_of_model(model).passes_states = by_states
+        found.append(train(model, loader))
+    return found
+
+
+def packed_alone(family):
+    """transformers with packed rows; for gated delta networks, whose documents transformers ignores, with rows of their own."""
+    model = small_model(family)
+    rows = batches() if family.startswith("qwen3_5") else [packed(model, batch) for batch in batches()]
+    return train(model, rows)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_packed(size):
+    modes = ["zigzag-ring", "allgather", "auto"]
+    runs = [(family, modes[(number + size) % 3], (number + size) % 2 == 0) for number, family in enumerate(KINDS)]
+    expected = [packed_alone(family) for family, *_ in runs]
+    for results in run_forks(size, shared_packed, size, runs):
+        for found, wanted in zip(results, expected, strict=True):
+            for ours, theirs in zip(found[0], wanted[0], strict=True):
+                assert ours == (pytest.approx(theirs[0], abs=1e-5), pytest.approx(theirs[1], abs=1e-4)), (found, wanted)
+            assert found[1] == pytest.approx(wanted[1], abs=1e-5)
+
+
 def test_refused():
     batch = batches()[0]
     _, loader = longspan.parallelize(small_model(), [batch | dict(position_ids=batch["input_ids"])], sequence_parallel_size=1)
-    with pytest.raises(longspan.UsageError, match="position_ids and cu_seq_lens_q are not possible with pictures"):
+    with pytest.raises(longspan.UsageError, match=r"is \[2, 29\], and must be \[4, 2, 29\]"):
         next(iter(loader))
     model, loader = longspan.parallelize(small_model("qwen3_vl_moe", output_router_logits=True), [batch], sequence_parallel_size=1)
     with pytest.raises(longspan.UsageError, match="got output_router_logits"):

@@ -1,8 +1,10 @@
 """longspan.parallelize_trainer: transformers' Trainer on several ranks beside Trainer alone on one."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
+import torch
 from forks import run_forks
 from hf_models import small_model
 from hf_trainer import close, logs_of, padded, trainer_of
@@ -18,7 +20,24 @@ def train(rank, folder, family, size, arguments, options, resume=False):
     trainer = trainer_of(f"{folder}/{size}", small_model(family), collator, **arguments)
     if size:
         longspan.parallelize_trainer(trainer, sequence_parallel_size=size, **options)
-    return logs_of(trainer, resume)
+    logs = logs_of(trainer, resume)
+    if size > 1:
+        ddp = trainer.model_wrapped
+        assert ddp.gradient_as_bucket_view and ddp.bucket_bytes_cap == 4 << 20
+    return logs
+
+
+def test_buckets():
+    """The size of buckets that a user has set in accelerate's handler of DDP stays."""
+    from accelerate import DistributedDataParallelKwargs
+
+    from longspan._trainer import settle_buckets
+
+    for given, size in ((dict(), 4), (dict(bucket_cap_mb=100), 100)):
+        handler = DistributedDataParallelKwargs(**given)
+        accelerator = SimpleNamespace(ddp_handler=handler, device=torch.device("cpu"))
+        settle_buckets(SimpleNamespace(accelerator=accelerator, args=SimpleNamespace(ddp_bucket_cap_mb=None)))
+        assert handler.bucket_cap_mb == size and handler.gradient_as_bucket_view
 
 
 @functools.cache

@@ -38,6 +38,30 @@ def test_another_torch_is_refused(copy):
     assert "built for torch 2.3, and torch " in ran.stderr and "Install the wheel for torch " in ran.stderr, ran.stderr
 
 
+def test_the_import_is_cheap():
+    """At most 0.3 s of processor time beyond torch's import, without transformers. Forks share the import of torch."""
+    code = """
+import os, statistics, time
+import torch
+
+def seconds():
+    end, start = os.pipe()
+    if os.fork() == 0:
+        before = time.process_time()
+        import longspan
+        os.write(start, f"{time.process_time() - before} {'transformers' in sys.modules}".encode())
+        os._exit(0)
+    os.wait()
+    return os.read(end, 100).decode().split()
+
+found = [seconds() for _ in range(3)]
+print(statistics.median(float(number) for number, _ in found), {word for _, word in found})
+"""
+    ran = python(BUILT, code)
+    number, words = ran.stdout.split(maxsplit=1)
+    assert words.strip() == "{'False'}" and float(number) < 0.3, ran
+
+
 def test_missing_operators(copy):
     (copy / "longspan/_core.so").unlink()
     assert "this installation has no operators for Python" in python(copy, "import longspan").stderr

@@ -37,14 +37,14 @@ def close(found, expected):
     ("qwen2", 3, ["auto", "striped-ring", "balanced-ulysses"]),
 ])
 def test_plain_loop(family, size, modes):
-    for batches in (uneven_batches(STEPS), packed_batches(STEPS)):
+    for batches in (uneven_batches(STEPS), packed_batches(STEPS), packed_batches(2, (2,))):  # the last: fewer tokens than ranks
         expected = alone(family, batches, {})
         for found in run_forks(size, shared, family, batches, modes, {}):
             for mode in modes:
                 close(found[mode], expected)
 
 
-# Of gated delta networks, 4 value heads and 2 key heads: 1 rank has both, with 3 a key head is on two, with 5 a rank has none.
+# Gated delta networks have 4 value heads and 2 key heads: 1 rank has both, with 3 a key head is on two, with 5 a rank has none.
 FAMILIES = ["qwen3", "mistral", "phi3", "gemma3_text", "gpt_oss", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_text",
             "gemma2", "qwen3_5_moe_text"]
 SPLITS = [("zigzag-ring", uneven_batches(3)), ("auto", packed_batches(3)), ("allgather", uneven_batches(3)),
@@ -163,6 +163,26 @@ def test_groups():
         close((found, []), (expected, []))
         counts.append(labels)
     assert torch.tensor(counts).sum(0).tolist() == [(pair["labels"][:, 1:] != -100).sum().item() for pair in pairs]
+
+
+def held_out(rank, batches, others):
+    """Losses of a further loader, of batches that each group reads."""
+    import longspan
+
+    model, _ = longspan.parallelize(small_model("llama"), batches, sequence_parallel_size=2)
+    loader = longspan.parallelize_loader(torch.nn.parallel.DistributedDataParallel(model), others)
+    with torch.no_grad():
+        return [model(**batch).loss.item() for batch in loader]
+
+
+def test_held_out_rows():
+    others = uneven_batches(3)[1:]
+    model = small_model("llama")
+    with torch.no_grad():
+        expected = [model(**batch).loss.item() for batch in others]
+    assert expected[0] != pytest.approx(expected[1], abs=1e-3)
+    for rank, found in enumerate(run_forks(4, held_out, uneven_batches(1), others)):
+        assert found == pytest.approx([expected[rank // 2]], abs=1e-5)
 
 
 def own_loss(rank, batches):

@@ -1,11 +1,14 @@
 """longspan.parallelize refuses by name everything that it cannot serve, on every rank."""
 
+import dataclasses
 import re
+import tempfile
 
 import pytest
 import torch
 from forks import run_forks
 from hf_models import small_model, uneven_batches
+from hf_trainer import trainer_of
 
 import longspan
 
@@ -69,6 +72,88 @@ def test_batches():
     refused("was cut before", cut, dict(longspan_rows=0))
 
 
+def test_documents_that_disagree():
+    """Keys that state documents are taken alone, and beside others are compared with them."""
+    ids = torch.arange(1, 13)[None]
+    positions, ends = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]]), torch.tensor([0, 5, 12], dtype=torch.int32)
+    number = torch.tensor([[4] * 5 + [5] * 7], dtype=torch.int32)
+
+    def cut(**keys):
+        return next(iter(parallel(small_model("llama"), [dict(input_ids=ids, labels=ids) | keys])[1]))
+
+    for keys in (dict(cu_seq_lens_k=ends), dict(seq_idx=number), dict(cu_seq_lens_q=ends, seq_idx=number, max_length_q=7),
+                 dict(position_ids=positions, cu_seq_lens_q=ends, cu_seq_lens_k=ends, max_length_q=7, max_length_k=99, seq_idx=number)):
+        found = cut(**keys)
+        assert found["longspan_rows"].documents == ((5, 7),) and found["position_ids"].equal(positions), keys
+        assert set(found) == {"input_ids", "labels", "shift_labels", "position_ids", "longspan_rows"}
+    whole = torch.arange(12)[None]
+    for keys in (dict(position_ids=whole, cu_seq_lens_q=ends), dict(position_ids=whole, cu_seq_lens_k=ends),
+                 dict(position_ids=whole, seq_idx=number), dict(cu_seq_lens_q=ends, cu_seq_lens_k=torch.tensor([0, 4, 12])),
+                 dict(cu_seq_lens_q=ends, max_length_q=6), dict(max_length_k=11),
+                 dict(cu_seq_lens_q=ends, attention_mask=(ids < 12).int())):
+        refused(f"{list(keys)[-1] if 'attention_mask' not in keys else 'cu_seq_lens_q'} of a batch states", cut, **keys)
+    refused("seq_idx of a batch is [12]", cut, seq_idx=number[0])
+    refused("cu_seq_lens_q of a batch is [2, 3] of torch.int32", cut, cu_seq_lens_q=ends.expand(2, 3))
+    refused("cu_seq_lens_k of a batch is [3] of torch.float32", cut, position_ids=positions, cu_seq_lens_k=ends.float())
+    refused("max_length_q of a batch is a str", cut, max_length_q="7")
+    # Documents without tokens, a row of borders, and padding whose positions are 0, or which counts as one document.
+    for given in ([0, 5, 5, 12], [0, 0, 5, 12, 12, 12], ends[None]):
+        for keys in (dict(cu_seq_lens_q=given, max_length_q=torch.tensor([7])), dict(position_ids=positions, cu_seq_lens_k=given)):
+            assert cut(**keys)["longspan_rows"].documents == ((5, 7),), keys
+    ragged = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]])
+    unnumbered = torch.tensor([[0] * 5 + [1] * 4 + [-1] * 3])
+    for given, lengths in ((ragged, (5, 4, 1, 1, 1)), (torch.cat([ragged[:, :9], torch.arange(3)[None]], 1), (5, 4, 3))):
+        assert cut(position_ids=given, seq_idx=unnumbered)["longspan_rows"].documents == (lengths,)
+        refused("seq_idx of a batch states", cut, position_ids=given, seq_idx=unnumbered.clamp(max=0))
+        refused("seq_idx of a batch states", cut, position_ids=given, seq_idx=number)
+    nothing = dict(input_ids=ids.expand(2, 12), attention_mask=torch.tensor([[1], [0]]).expand(2, 12),
+                   labels=torch.stack([ids[0], torch.full((12,), -100)]), seq_idx=number.expand(2, 12))
+    assert cut(**nothing)["longspan_rows"].documents[0] == (5, 7)
+    padded = cut(attention_mask=(ids < 12).int(), labels=ids.masked_fill(ids == 12, -100), seq_idx=number)
+    assert padded["longspan_rows"].documents == ((5, 6),)
+
+
+def test_keys_of_a_refused_batch():
+    """Loops treat all ranks' batches alike until the forward refuses one of them."""
+    ids = torch.arange(1, 13)[None]
+    wrong = dict(cu_seq_lens_q=torch.zeros(2, 2, dtype=torch.int32))
+    for keys in ({}, dict(labels=ids), dict(shift_labels=ids, weights=ids * 0.5)):
+        _, loader = parallel(small_model("llama"), [dict(input_ids=ids) | keys], token_keys=dict(weights=0.0))
+        good = next(iter(loader))
+        of_two = dataclasses.replace(loader.cutter, size=2)
+        bad = of_two(dict(input_ids=ids) | keys | wrong)
+        assert set(bad) == set(good) and "cu_seq_lens_q of a batch is [2, 2]" in bad["longspan_rows"].failure
+        assert {name: bad[name].dtype for name in bad if name != "longspan_rows"} == {
+            name: good[name].dtype for name in good if name != "longspan_rows"}
+    assert "a batch is a list" in of_two([ids])["longspan_rows"].failure
+
+
+def test_device_of_tables(monkeypatch):
+    """A group without a backend for CPUs exchanges tables on its GPUs, so that no other connections are made."""
+    import torch.distributed as dist
+
+    from longspan._loss import device_of
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    for backend, device in (("nccl", "cuda:3"), ("cuda:nccl", "cuda:3"), ("gloo", "cpu"), ("cpu:gloo,cuda:nccl", "cpu")):
+        config = str(dist.distributed_c10d.BackendConfig(dist.Backend(backend)))
+        monkeypatch.setattr(dist, "get_backend_config", lambda group, config=config: config)
+        assert device_of(None) == torch.device(device), config
+
+
+def test_batches_of_a_device():
+    """Numbers that a cut makes are on the device of the batch, and loops move the rows as they move tensors."""
+    from longspan._rows import Rows, positions_of, take
+
+    ids = torch.empty(1, 12, dtype=torch.int64, device="meta")
+    for borders in ({}, dict(cu_seq_lens_q=[0, 5, 12]), dict(seq_idx=torch.empty(1, 12, dtype=torch.int32, device="meta"))):
+        assert positions_of(ids, borders).is_meta and positions_of(ids, borders).shape == ids.shape
+    assert take(torch.arange(12)[None], ids, 0).is_meta
+    rows = Rows(0, ((12,),), 7, index=torch.arange(12)[None])
+    assert rows.to("meta", non_blocking=True).index.is_meta and rows.to("meta").documents == rows.documents
+    assert Rows(0, ((12,),), 7).to("meta") == Rows(0, ((12,),), 7)
+
+
 def test_labels_stay_in_documents():
     """The first token of a document is not predicted from the document before it, also if it has a label."""
     ids = torch.arange(1, 13)[None]
@@ -92,6 +177,8 @@ def test_forwards():
     refused("got attention_mask", model, **cut, attention_mask=batch["attention_mask"])
     refused("no shift_labels", model, **{key: cut[key] for key in cut if key != "shift_labels"})
     refused("arguments window_of_glass, which", model, **cut, window_of_glass=3)
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"):
+        refused(f"got {name}, which", model, **cut, **{name: torch.tensor([0, 41])})
     model.model.layers[0].self_attn.attention_dropout = 0.5
     refused("dropout of attention is 0.5", model.train(), **cut)
     weight = model.lm_head._parameters.pop("weight")
@@ -150,12 +237,41 @@ def mistakes(rank):
     ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=alone)
     failure(lambda: ddp(**next(iter(loader))))
     failure(lambda: longspan.parallelize(ddp, sequence_parallel_size=2))
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    sharded = small_model("llama")
+    for layer in sharded.model.layers:
+        fully_shard(layer)
+    failure(lambda: longspan.parallelize(sharded, sequence_parallel_size=2))
+    flat = FullyShardedDataParallel(small_model("llama"), device_id=torch.device("cpu"))
+    failure(lambda: longspan.parallelize(flat, sequence_parallel_size=2))
+    partitioned = small_model("llama")
+    next(partitioned.parameters()).ds_id = 0
+    failure(lambda: longspan.parallelize(partitioned, sequence_parallel_size=2))
+    failure(lambda: longspan.parallelize(small_model("llama", attention_dropout=0.1), sequence_parallel_size=2))
+    failure(lambda: longspan.parallelize(small_model("gemma3_text", use_bidirectional_attention=True), sequence_parallel_size=2))
+    model, loader = longspan.parallelize(small_model("llama"), uneven_batches(1), sequence_parallel_size=2)
+    batch = next(iter(loader))
+    failure(lambda: model(**batch, attention_mask=torch.ones(2, 1, 41, 41)))
+    model.train().model.layers[0].self_attn.attention_dropout = 0.5
+    failure(lambda: model(**batch))
+    failure(lambda: longspan.parallelize(model, sequence_parallel_size=2))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = longspan.parallelize_trainer(trainer_of(folder, small_model("llama")), sequence_parallel_size=2)
+        failure(lambda: longspan.parallelize_trainer(trainer, sequence_parallel_size=2))
+    failure(lambda: longspan.parallelize(small_model("llama"), sequence_parallel_size=2, takeover=["eager", "sdpa"][rank]))
+    group = dist.group.WORLD
+    failure(lambda: longspan.share(longspan.Heads(2, 2, 8, 8), group=group, mode="ulysses", device="cuda"))
+    failure(lambda: longspan.share(longspan.Heads(2, 2, 8, 8), group=group, device="cuda"))
     return texts
 
 
 def test_every_rank():
     expected = ["sequence_parallel_size=3, and there are 2 ranks: choose a divisor of 2", "all ranks must call it alike",
                 "3", "have different batches", "averages gradients over 1 ranks, and must do so over all 2",
-                "the model is a DistributedDataParallel"]
+                "the model is a DistributedDataParallel", "parameters are sharded", "the model is a FullyShardedDataParallel",
+                "parameters are sharded", "attention_dropout is 0.1", "not causal", "got attention_mask",
+                "dropout of attention is 0.5", "was called for this model before", "was called for this model before",
+                "all ranks must call it alike", "has gloo for these devices, not nccl", "cpu:gloo,cuda:nccl"]
     for texts in run_forks(2, mistakes):
         assert [text for text, part in zip(texts, expected, strict=True) if part not in text] == []

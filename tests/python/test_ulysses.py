@@ -1,5 +1,6 @@
 """Exchanges of heads and tokens on several ranks, beside one process that has the whole row."""
 
+import inspect
 import math
 
 import pytest
@@ -322,3 +323,28 @@ def test_the_exchange_of_a_backward_runs_under_the_gradient_of_the_weight():
     for names in run_ranks(2, order_of_backward, 2):
         places = [next(i for i, name in enumerate(names) if part in name) for part in ("FinishToTokens", "_Parameters", "StartToTokens")]
         assert places == sorted(places), names
+
+
+# The parameters of VeOmni's functions, with defaults: a model that calls these functions needs only another import.
+INTERFACE = {
+    "gather_seq_scatter_heads": "x, seq_dim, head_dim, unpadded_dim_size=0, async_op=False, group=None",
+    "gather_heads_scatter_seq": "x, head_dim, seq_dim, group=None",
+    "gather_seq_scatter_heads_qkv": "qkv_tensor, seq_dim, unpadded_dim_size=None, restore_shape=True, async_op=False, group=None",
+    "reduce_sequence_parallel_loss": "loss, num_valid_tokens, group=None",
+    "async_ulysses_qkv_projection": "hidden_states, seq_dimension, head_dimension, q_weight, q_bias, k_weight, k_bias, v_weight, "
+                                    "v_bias, norm_type=None, norm_q_weight=None, norm_q_bias=None, norm_k_weight=None, "
+                                    "norm_k_bias=None, normalized_shape=None, eps=1e-05, unpadded_dim_size=0, head_dim=0, "
+                                    "group=None",
+    "async_ulysses_output_projection": "hidden_states, seq_dimension, head_dimension, proj_weight, proj_bias, "
+                                       "unpadded_dim_size=0, group=None",
+}
+
+
+@pytest.mark.parametrize("name", INTERFACE)
+def test_interface(name):
+    import longspan
+
+    given = inspect.signature(getattr(longspan, name)).parameters.values()
+    by_place = [one.replace(annotation=inspect.Parameter.empty) for one in given if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert ", ".join(map(str, by_place)) == INTERFACE[name]
+    assert all(one.default is not one.empty for one in given if one.kind is one.KEYWORD_ONLY)

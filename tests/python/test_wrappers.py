@@ -37,9 +37,12 @@ def compiled(model):
 
 
 def train_wrapped(rank, family, wrap, batches, options):
+    from longspan.parallelize import state_of_model
+
     model = small_model(family, **options)
     model, loader = longspan.parallelize(model, batches, sequence_parallel_size=2, mode="zigzag-ring",
                                          fused_loss=family == "llama" and wrap in (ddp, fsdp2))
+    state_of_model(model).passes_states = family == "qwen3_5_text"
     return train(wrap(model), loader, evaluated=0 if wrap is compiled else 2)
 
 
@@ -62,6 +65,27 @@ def accelerated(rank, batches):
             optimizer.step()
             optimizer.zero_grad()
     return results
+
+
+def sharded_by_deepspeed(rank, stages, batches):
+    """Losses and norms of gradients under DeepSpeed's ZeRO."""
+    import deepspeed
+
+    found = []
+    for stage in stages:
+        model, loader = longspan.parallelize(small_model("llama"), batches, sequence_parallel_size=2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2)
+        config = dict(train_micro_batch_size_per_gpu=2, gradient_clipping=1.0, zero_optimization=dict(stage=stage),
+                      zero_allow_untested_optimizer=True)
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+        steps = []
+        for batch in loader:
+            loss = engine(**batch).loss
+            engine.backward(loss)
+            engine.step()
+            steps.append((loss.item(), float(engine.get_global_grad_norm())))
+        found.append(steps)
+    return found
 
 
 def close(found, expected):
@@ -100,6 +124,15 @@ def fsdp1(rank, batches):
 def test_fsdp1_is_refused():
     for found in run_forks(2, fsdp1, uneven_batches(1)):
         assert all("FSDP1" in error for error in found)
+
+
+@pytest.mark.parametrize("stages", [[3], pytest.param([1, 2], marks=pytest.mark.long)])
+def test_deepspeed(stages):
+    batches = uneven_batches(STEPS)
+    expected, _ = train(small_model("llama"), batches, evaluated=0)
+    for found in run_forks(2, sharded_by_deepspeed, stages, batches):
+        for steps in found:
+            close(steps, expected)
 
 
 def test_accelerate():

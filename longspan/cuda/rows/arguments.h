@@ -24,6 +24,13 @@ inline constexpr int kLogitScalarsAtOnce = 16, kLogitVectorsAtOnce = 8;
 /// cross-entropy's gradient.
 inline constexpr int kLogitThreads = 512;
 
+/// Values of a matrix in 4 bits that share a scale, and scales that share a scale of their own
+/// (FourBits).
+inline constexpr int kPackedBlock = 64, kPackedScales = 256;
+
+/// Elements of a parameter whose moments in 8 bits share a scale.
+inline constexpr int kMomentBlock = 256;
+
 /// Rows that a dropout thread processes, for one vector of columns.
 inline constexpr int kDropOutRows = 8;
 /// The bits of a hash that dropout compares.
@@ -32,10 +39,11 @@ inline constexpr unsigned long long kHashMask = (1ull << 53) - 1;
 /// Threads of a block that sums weight gradients: columns, and parts of the sum.
 inline constexpr int kSumColumns = 32, kSumParts = 16;
 
-/// Gemms of rows sorted by group: a block's tile, its depth in each step, its threads, and the
-/// bytes that these threads share.
-inline constexpr int kTileRows = 128, kTileColumns = 128, kTileDepth = 32, kGemmThreads = 256;
-inline constexpr int kGemmSharedBytes = 34816;
+/// Gemms of rows sorted by group: a block's tile, its depth in each step, its threads, the steps
+/// whose tiles it holds in shared memory at most (stages; at least one less), and a stage's bytes:
+/// of two tiles in bf16, or of one in bf16 and one in fp32.
+inline constexpr int kTileRows = 128, kTileColumns = 128, kTileDepth = 32, kGemmThreads = 128;
+inline constexpr int kMostStages = 4, kBf16StageBytes = 16384, kFp32StageBytes = 24576;
 /// Largest number of products in the sum of one gemm of rows: gate, up, and an adapter of each.
 inline constexpr int kMostFactors = 4;
 
@@ -140,6 +148,28 @@ struct DropOut {
   float scale;
 };
 
+/// Tokens that the convolution sees, its own included.
+inline constexpr int kConvTaps = 4;
+
+/// y = silu(sum over w of weight[w] x[t - kConvTaps + 1 + w]), over the tokens that a token sees.
+struct CausalConv {
+  const void* x;                 // [num_tokens, num_channels]
+  const void* before;            // [num_before, num_channels], tokens before the first; may be null
+  const float* weight;           // [kConvTaps, num_channels]
+  const unsigned char* earlier;  // [num_tokens], how many earlier tokens a token sees
+  void* y;
+  long long num_tokens;
+  int num_channels, num_before, tokens_of_thread;
+};
+
+struct CausalConvBackward {
+  CausalConv forward;  // without y
+  const void* dy;
+  void* dx;
+  void* dbefore;   // like before; may be null
+  float* dweight;  // [blocks_y, kConvTaps, num_channels], written
+};
+
 struct LogSumExp {
   const float* logits;  // [rows, size]
   const long long* labels;
@@ -193,9 +223,8 @@ struct GroupedRows {
   const long long* biases;  // [num_groups], pointers; null: no biases
   void* y;                  // [.., num_columns], bf16
   const long long* to;      // null: the same row
-  int num_factors;
-  int num_columns;
-  int biases_are_bf16;
+  int num_factors, num_columns;
+  int biases_are_bf16, num_stages;
   float scale;
 };
 
@@ -211,7 +240,7 @@ struct GroupedMatrices {
   RowGroups sorted;
   RowsOfGradient a, b;
   const long long* gradients;  // [num_groups], pointers; bf16 or fp32
-  int gradients_are_bf16;
+  int gradients_are_bf16, num_stages;
 };
 
 /// gradients[group] += the sum over the group's rows of weights[row] * x.
@@ -236,6 +265,57 @@ struct GroupedDots {
   const long long* to;
   int num_columns;
   int adds;  // adds to the old value
+};
+
+/// A matrix in the format of bitsandbytes (FourBitLayout).
+struct PackedBlocks {
+  const unsigned char* codes;
+  void* values;                // [num_values], fp32 or bf16
+  const void* scales;          // of blocks: fp32, or codes of 8 bits where group_scales is not null
+  const float* group_scales;   // of kPackedScales scales
+  const float* mean;           // of the scales
+  const float* numbers;        // [16], of the codes
+  const float* scale_numbers;  // [256], of 8-bit scales
+  long long num_values;
+};
+
+/// One update of AdamW with moments in 8 bits.
+struct Update8bit {
+  const void* gradient;  // [num_values], like values
+  void* values;          // fp32 or bf16
+  unsigned char* first_codes;
+  unsigned char* second_codes;
+  float* first_scales;  // of blocks of kMomentBlock values
+  float* second_scales;
+  long long num_values;
+  float beta1, beta2, epsilon, decay, rate, root_correction2;
+  float first_numbers[256], second_numbers[256];  // of the codes, ascending
+};
+
+/// A matrix with a scale and a zero for some columns of a row (GroupedLayout).
+struct PackedGroups {
+  const unsigned char* codes;
+  void* values;                // [num_rows, num_columns], fp32 or bf16
+  const float* scales;         // [num_rows, num_groups]
+  const unsigned char* zeros;  // [num_rows, num_groups]
+  const int* column_groups;    // [num_columns]
+  long long num_rows, num_columns, num_groups, row_bytes;
+};
+
+/// Matrices of all groups, rounded from fp32 to bf16.
+struct CastMatrices {
+  const long long* matrices;  // [num_groups], pointers
+  void* cast;                 // [num_groups, size]
+  long long size;             // of a matrix: a multiple of kBf16Vector
+};
+
+/// Rows that have arrived from num_ranks processes for num_experts experts of this process, sorted
+/// by process, then by expert. Writes their order by expert, then by process.
+struct ArrivedRows {
+  const long long* arrived;  // [num_ranks, num_experts], rows
+  long long* order;          // arriving rows, in the order of experts
+  long long* places;         // the inverse of order
+  int num_ranks, num_experts;
 };
 
 /// sum[row] += the sum over i of weights[row, i] * y[row, i].

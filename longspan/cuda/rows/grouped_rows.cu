@@ -4,7 +4,7 @@
 namespace longspan::cuda {
 
 /// Finds the first row of each group, and the group of each tile of rows.
-LONGSPAN_KERNEL(group_tiles, GroupTiles, kGemmThreads) {
+LONGSPAN_KERNEL(group_tiles, GroupTiles, kBlockThreads) {
   const int threads = static_cast<int>(blockDim.x);
   for (int group = static_cast<int>(threadIdx.x); group <= a.num_groups; group += threads) {
     long long begin = 0, first = 0;
@@ -18,6 +18,33 @@ LONGSPAN_KERNEL(group_tiles, GroupTiles, kGemmThreads) {
         is_group ? first + (a.counts[group] + kTileRows - 1) / kTileRows : a.num_tiles;
     if (is_group) a.first_tiles[group] = first;
     for (long long tile = first; tile < end; ++tile) a.tile_groups[tile] = group;
+  }
+}
+
+/// Casts the matrices of all groups. blockIdx.y: the group.
+LONGSPAN_KERNEL(cast_matrices, CastMatrices, kBlockThreads) {
+  const long long first =
+      (static_cast<long long>(blockIdx.x) * kBlockThreads + threadIdx.x) * kBf16Vector;
+  if (first >= a.size) return;
+  float x[kBf16Vector];
+  load_numbers(reinterpret_cast<const float*>(a.matrices[blockIdx.y]) + first, x);
+  store_numbers(static_cast<bf16*>(a.cast) + blockIdx.y * a.size + first, x);
+}
+
+/// A block orders the rows of one process for one expert.
+LONGSPAN_KERNEL(order_arrived, ArrivedRows, kBlockThreads) {
+  const int own = static_cast<int>(blockIdx.x), rank = own / a.num_experts,
+            expert = own % a.num_experts;
+  long long begin = 0, sorted_begin = 0;
+  for (int i = 0; i < a.num_ranks * a.num_experts; ++i) {
+    const int of_rank = i / a.num_experts, of_expert = i % a.num_experts;
+    const long long rows = a.arrived[i];
+    if (i < own) begin += rows;
+    if (of_expert < expert || (of_expert == expert && of_rank < rank)) sorted_begin += rows;
+  }
+  for (long long row = threadIdx.x; row < a.arrived[own]; row += blockDim.x) {
+    a.order[sorted_begin + row] = begin + row;
+    a.places[begin + row] = sorted_begin + row;
   }
 }
 
@@ -42,13 +69,13 @@ LONGSPAN_KERNEL(combine_rows, CombineRows, kBlockThreads) {
 }
 
 /// dots[to[row]] (+)= a row of x times a row of y, or times a vector of its group. One warp a row.
-LONGSPAN_KERNEL(grouped_dots, GroupedDots, kGemmThreads) {
+LONGSPAN_KERNEL(grouped_dots, GroupedDots, kBlockThreads) {
   const int tile = static_cast<int>(blockIdx.x);
   const int group = static_cast<int>(a.sorted.tile_groups[tile]);
   if (group >= a.sorted.num_groups) return;
   const long long begin = a.sorted.begins[group] + (tile - a.sorted.first_tiles[group]) * kTileRows;
   const long long end = min(a.sorted.begins[group + 1], begin + kTileRows);
-  const int lane = static_cast<int>(threadIdx.x) % 32, warps = kGemmThreads / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warps = kBlockThreads / 32;
   const void* const vector =
       a.vectors == nullptr ? nullptr : reinterpret_cast<const void*>(a.vectors[group]);
   // Rows past the end take part in the warp's sums.

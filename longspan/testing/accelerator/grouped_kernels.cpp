@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "longspan/cuda/rows/arguments.h"
+#include "longspan/kernels/arrived_rows.h"
 
 namespace longspan::testing::accelerator {
 namespace {
@@ -188,9 +189,35 @@ Compute combine(const cuda::CombineRows& a, Arguments& given) {
   };
 }
 
+Compute cast(const cuda::CastMatrices& a, int64_t num_groups, Arguments& given) {
+  const at::Tensor at_E = given.read(a.matrices, {num_groups}, at::kLong),
+                   copies = given.write(a.cast, {num_groups, a.size}, at::kBFloat16);
+  std::vector<at::Tensor> all;
+  for (int64_t e = 0; e < num_groups; ++e) {
+    const auto* const front = reinterpret_cast<const void*>(at_E[e].item<int64_t>());
+    all.push_back(given.read(front, {a.size}, at::kFloat));
+  }
+  return [=] { copies.copy_(at::stack(all)); };
+}
+
+/// By the host's code.
+Compute arrived(const cuda::ArrivedRows& a, Arguments& given) {
+  const at::Tensor counts =
+      given.read(a.arrived, {a.num_ranks * a.num_experts}, at::kLong).contiguous();
+  const auto* const first = counts.const_data_ptr<int64_t>();
+  const ArrivedRows rows = order_arrived({first, first + counts.numel()}, a.num_experts);
+  const at::Tensor order = given.write(a.order, rows.order_S.sizes(), at::kLong),
+                   places = given.write(a.places, rows.places_S.sizes(), at::kLong);
+  return [=] {
+    order.copy_(rows.order_S);
+    places.copy_(rows.places_S);
+  };
+}
+
 }  // namespace
 
-Compute grouped_kernel(std::string_view name, const void* argument, Arguments& given) {
+Compute grouped_kernel(std::string_view name, const cuda::Launch& launch, const void* argument,
+                       Arguments& given) {
   if (name == "group_tiles") return tiles(as<cuda::GroupTiles>(argument), given);
   if (name.starts_with("grouped_rows_")) {
     return rows(name.starts_with("grouped_rows_transposed_"), as<cuda::GroupedRows>(argument),
@@ -199,6 +226,10 @@ Compute grouped_kernel(std::string_view name, const void* argument, Arguments& g
   if (name == "grouped_matrices") return matrices(as<cuda::GroupedMatrices>(argument), given);
   if (name == "grouped_sums") return sums(as<cuda::GroupedSums>(argument), given);
   if (name == "grouped_dots") return dots(as<cuda::GroupedDots>(argument), given);
+  if (name == "cast_matrices") {
+    return cast(as<cuda::CastMatrices>(argument), launch.blocks_y, given);
+  }
+  if (name == "order_arrived") return arrived(as<cuda::ArrivedRows>(argument), given);
   if (name == "combine_rows") return combine(as<cuda::CombineRows>(argument), given);
   return {};
 }

@@ -61,13 +61,17 @@ struct GivenExperts {
     }
     return there;
   }
+  int64_t rows_of_pass = 0;
+
   Experts layer() const {
     MixtureOfExpertsSpec spec;
     spec.num_experts = kNumExperts;
     spec.experts_per_token = kChosen;
     spec.expert_size = kExpertSize;
     spec.bias = true;
-    return {spec, experts, /*exchange=*/nullptr};
+    Experts all(spec, experts, /*exchange=*/nullptr);
+    all.cast_for_pass(rows_of_pass, x.options());
+    return all;
   }
   at::Tensor forward() const {
     at::Tensor sum = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
@@ -121,6 +125,36 @@ TEST_CASE(
     const at::Tensor exact = expected[i].to(at::kDouble);
     CHECK((made[i].cpu().to(at::kDouble) - exact).norm().item<double>() <=
           0x1p-7 * exact.norm().item<double>());
+  }
+}
+
+TEST_CASE("grouped kernels: matrices in fp32 are cast once for the gemms of a pass") {
+  install();
+  const cuda::WithKernels lent(simulated_kernels(0));
+  at::manual_seed(7);
+  const GivenExperts given;
+  const auto results = [&](int64_t rows_of_pass) {
+    GivenExperts there = given.on(device());
+    there.rows_of_pass = rows_of_pass;
+    Machine::get().restart_counters();
+    std::vector<at::Tensor> all = there.backward();
+    const Counters counters = Machine::get().counters();
+    CHECK(counters.host_syncs == 0);
+    const auto launches = [&](const char* name) {
+      const auto found = counters.launches_of.find(name);
+      return found == counters.launches_of.end() ? 0 : found->second;
+    };
+    const bool casts = rows_of_pass > 0;
+    CHECK(launches("cast_matrices") == (casts ? 3 : 0));
+    CHECK(launches("grouped_rows_f") == (casts ? 0 : 2));
+    CHECK(launches("grouped_rows_b") == (casts ? 2 : 0));
+    CHECK(launches("grouped_rows_transposed_b") == (casts ? 2 : 0));
+    return all;
+  };
+  const std::vector<at::Tensor> read = results(0), cast = results(1 << 20);
+  for (size_t i = 0; i < read.size(); ++i) {
+    CAPTURE(i);
+    CHECK(cast[i].cpu().equal(read[i].cpu()));
   }
 }
 

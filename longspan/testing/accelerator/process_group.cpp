@@ -52,6 +52,30 @@ class StreamWork : public c10d::Work {
   bool blocks_host_, was_asked_ = false;
 };
 
+/// Sums this rank's parts of all ranks as a ring does: from the next rank's part to the own one.
+class RingSum : public c10d::Work {
+ public:
+  RingSum(WorkPtr exchange, at::Tensor parts, at::Tensor output, int rank)
+      : exchange_(std::move(exchange)),
+        parts_(std::move(parts)),
+        output_(std::move(output)),
+        rank_(rank) {}
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    exchange_->wait(timeout);
+    const int64_t num_ranks = parts_.size(0);
+    at::Tensor sum = parts_[(rank_ + 1) % num_ranks].clone();
+    for (int64_t i = 2; i <= num_ranks; ++i) sum.add_(parts_[(rank_ + i) % num_ranks]);
+    output_.copy_(sum.view_as(output_));
+    return true;
+  }
+
+ private:
+  WorkPtr exchange_;
+  at::Tensor parts_, output_;
+  int rank_;
+};
+
 /// The messages of one launch.
 struct Collective {
   std::string name;
@@ -141,6 +165,19 @@ class StreamGroup : public c10d::Backend {
         {"all_gather", {input}, {output}, [this, options](Tensors& inputs, Tensors& outputs) {
            return Carried{carrier_->_allgather_base(outputs[0], inputs[0], options)};
          }});
+  }
+
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& /*options*/) override {
+    require_order("reduce_scatter", input, /*alike=*/true);
+    return launch({"reduce_scatter", {input}, {output}, [this](Tensors& inputs, Tensors& outputs) {
+                     at::Tensor sent = inputs[0].view({getSize(), -1}),
+                                parts = at::empty_like(sent);
+                     std::vector<int64_t> rows(static_cast<size_t>(getSize()), 1);
+                     WorkPtr exchange = carrier_->alltoall_base(parts, sent, rows, rows);
+                     return Carried{c10::make_intrusive<RingSum>(
+                         std::move(exchange), std::move(parts), outputs[0], getRank())};
+                   }});
   }
 
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& received,

@@ -15,6 +15,8 @@ namespace longspan::testing::accelerator {
 /// - The group accepts only dense tensors of the device that was current when the group was made.
 /// - A collective runs on a stream of the group, after all earlier work of the current stream.
 ///   Work::wait() makes the current stream wait, not the host; a barrier's wait blocks both.
+/// - A reduce-scatter sums in the order of a ring: of rank r's share, rank r + 1's part comes
+/// first.
 /// - Messages between startCoalescing and endCoalescing are sent together; without messages,
 ///   endCoalescing returns null. Messages have no tags: two ranks match them in order.
 /// - Tensors live until the work has ended.

@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "longspan/comm/backend.h"
+#include "longspan/comm/group.h"
+#include "longspan/comm/link.h"
 #include "longspan/testing/accelerator/accelerator.h"
 #include "longspan/testing/accelerator/streams_for_tests.h"
 
@@ -92,6 +94,13 @@ TEST_CASE("accelerator: collectives bring what they should, and the host waits f
       group.alltoall_base(exchanged, parts, rows, rows)->wait();
       check("all_to_all", exchanged, ranks * 10 + rank);
 
+      // A sum in fp32 by the order of a ring: 1 is lost beside 2^24, unless it comes last.
+      at::Tensor share = at::empty({1}, of_rank(rank)),
+                 large = at::full({num_ranks}, rank == 0 ? 16777216.0 : 1.0, of_rank(rank));
+      group._reduce_scatter_base(share, large)->wait();
+      check("reduce_scatter", share,
+            at::full({1}, 16777216.0F + static_cast<float>(num_ranks == 3 && rank == 0 ? 2 : 0)));
+
       std::vector<at::Tensor> from_last{at::full({3}, rank, of_rank(rank))};
       c10d::BroadcastOptions options;
       options.rootRank = num_ranks - 1;
@@ -129,6 +138,36 @@ TEST_CASE("accelerator: collectives bring what they should, and the host waits f
   });
   CHECK(!fault.has_value());
   CHECK(waits == 0);
+}
+
+TEST_CASE("accelerator: groups sum by NCCL's reduce-scatter in fp32, or exchange") {
+  for (const Link link : {Link::kNccl, Link::kNcclByExchange}) {
+    const bool scatters = link == Link::kNccl;
+    CAPTURE(scatters);
+    std::vector<std::string> wrong(3);
+    const auto fault = run_ranks(3, [&](c10d::Backend& backend, int rank) {
+      const Group group =
+          group_over(c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&backend),
+                     "shard", traits_of(link));
+      const auto check = [&](const char* what, bool right) {
+        if (!right) wrong[static_cast<size_t>(rank)] += what;
+      };
+      // In bf16, 1 is lost beside 256.
+      const at::Tensor x = at::full({6, 2}, rank == 0 ? 256.0 : 1.0, of_rank(rank));
+      const at::Tensor sum = group.reduce_scatter(x.to(at::kBFloat16)).wait();
+      check("bf16", sum.scalar_type() == at::kBFloat16 &&
+                        sum.cpu().equal(at::full({2, 2}, 258.0, at::kBFloat16)));
+      check("bytes", group.traffic().reduce_scatter == 2 * 4 * (scatters ? 4 : 2));
+      check("fp32", group.reduce_scatter(x).wait().cpu().equal(at::full({2, 2}, 258.0)));
+      check("empty", group.reduce_scatter(x.narrow(0, 0, 0)).wait().numel() == 0);
+      check("other bytes", group.traffic().all_to_all == 0);
+      check("in place", group.scatters_in_place(at::kFloat) == scatters &&
+                            !group.scatters_in_place(at::kBFloat16));
+      group.shut_down();
+    });
+    if (fault) FAIL_CHECK(std::string(fault->what()));
+    for (const std::string& what : wrong) CHECK(what == "");
+  }
 }
 
 // The current stream waits for the collective, so its pool may reuse the memory, while the carrier

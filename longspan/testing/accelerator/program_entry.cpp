@@ -73,7 +73,9 @@ int num_devices() {
 void set_device(int device) { set_current_device(device); }
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                               int rank, int size, int64_t timeout_seconds) {
+                                               int rank, int size, int64_t timeout_seconds,
+                                               const c10::intrusive_ptr<c10d::Backend>& /*whole*/,
+                                               int /*color*/) {
   return make_group(make_gloo_backend(store, rank, size, timeout_seconds, "127.0.0.1"), store);
 }
 

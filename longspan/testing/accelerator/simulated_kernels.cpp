@@ -14,9 +14,11 @@
 #include "longspan/cuda/rows/arguments.h"
 #include "longspan/kernels/cpu_rows.h"
 #include "longspan/kernels/dropout.h"
+#include "longspan/testing/accelerator/byte_kernels.h"
 #include "longspan/testing/accelerator/grouped_kernels.h"
 #include "longspan/testing/accelerator/kernel_arguments.h"
 #include "longspan/testing/accelerator/machine.h"
+#include "longspan/testing/accelerator/recurrent_kernels.h"
 
 namespace longspan::testing::accelerator {
 namespace {
@@ -250,14 +252,18 @@ Compute kernel_of(std::string_view name, const cuda::Launch& launch, const void*
   if (is_next(name, "drop_out_")) {
     return drop_out(dtype_of(name.back()), as<cuda::DropOut>(argument), given);
   }
-  if (Compute compute = grouped_kernel(name, argument, given)) return compute;
+  if (Compute compute = grouped_kernel(name, launch, argument, given)) return compute;
+  if (Compute compute = recurrent_kernel(name, launch.blocks_y, argument, given)) return compute;
+  if (Compute compute = byte_kernel(name, argument, given)) return compute;
   throw std::logic_error(fmt::format("the simulated accelerator has no kernel {}", name));
 }
 
 class RowKernels : public cuda::Kernels {
  public:
   explicit RowKernels(int device) : device_(device) {}
-  int num_multiprocessors() const override { return 132; }  // an H100's
+  // An H100's.
+  int num_multiprocessors() const override { return 132; }
+  int shared_bytes() const override { return 228 << 10; }
 
  protected:
   void start(const std::string& name, const cuda::Launch& launch, const void* argument) override {

@@ -53,6 +53,114 @@ impl ChunkReader for Part {
     }
 }
 
+/// Why a walk over a structure in Thrift's compact protocol ends early.
+enum Halt {
+    EndOfBytes,
+    Broken,
+}
+
+/// Walks over a structure before the library reads it. Each element of a list takes a byte or more,
+/// so the walk ends; the library reads 2^31 elements of a list of one-bit elements without a byte.
+struct Walk<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Walk<'_> {
+    fn skip(&mut self, count: u64) -> std::result::Result<(), Halt> {
+        let left = self.bytes.len() - self.at;
+        let count = usize::try_from(count).map_err(|_| Halt::Broken)?;
+        if count > left {
+            return Err(Halt::EndOfBytes);
+        }
+        self.at += count;
+        Ok(())
+    }
+
+    fn byte(&mut self) -> std::result::Result<u8, Halt> {
+        self.skip(1)?;
+        Ok(self.bytes[self.at - 1])
+    }
+
+    fn number(&mut self) -> std::result::Result<u64, Halt> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Halt::Broken)
+    }
+
+    fn elements(&mut self, count: u64, kinds: &[u8], depth: u8) -> std::result::Result<(), Halt> {
+        if count > 0 && kinds.iter().all(|kind| matches!(kind, 1 | 2)) {
+            return Err(Halt::Broken);
+        }
+        for _ in 0..count {
+            kinds.iter().try_for_each(|&kind| self.value(kind, depth))?;
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, kind: u8, depth: u8) -> std::result::Result<(), Halt> {
+        let depth = depth.checked_sub(1).ok_or(Halt::Broken)?;
+        match kind {
+            1 | 2 => Ok(()), // true, false
+            3 => self.skip(1),
+            4..=6 => self.number().map(|_| ()),
+            7 => self.skip(8),
+            8 => {
+                let count = self.number()?;
+                self.skip(count)
+            }
+            9 | 10 => {
+                let head = self.byte()?;
+                let count = if head >> 4 == 15 { self.number()? } else { u64::from(head >> 4) };
+                self.elements(count, &[head & 0xf], depth)
+            }
+            11 => match self.number()? {
+                0 => Ok(()),
+                count => {
+                    let kinds = self.byte()?;
+                    self.elements(count, &[kinds >> 4, kinds & 0xf], depth)
+                }
+            },
+            12 => loop {
+                let head = self.byte()?;
+                if head & 0xf == 0 {
+                    return Ok(());
+                }
+                if head >> 4 == 0 {
+                    self.number()?; // the field's number
+                }
+                self.value(head & 0xf, depth)?;
+            },
+            13 => self.skip(16),
+            _ => Err(Halt::Broken),
+        }
+    }
+}
+
+/// Walks over a structure at the begin of the bytes.
+fn walk(bytes: &[u8]) -> std::result::Result<(), Halt> {
+    const STRUCTURE: u8 = 12;
+    Walk { bytes, at: 0 }.value(STRUCTURE, 32)
+}
+
+/// Checks the description at the end of a file. The library refuses a file without one.
+fn check_footer(part: &Part) -> Result<()> {
+    let Some(end) = part.size.checked_sub(8) else { return Ok(()) };
+    let tail = part.bytes(end, 8).map_err(broken)?;
+    let size = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+    if &tail[4..] != b"PAR1" || size > end {
+        return Ok(());
+    }
+    let footer = part.bytes(end - size, size as usize).map_err(broken)?;
+    walk(&footer).map_err(|_| broken("its description has fields that no writer writes"))
+}
+
 /// The begin of a page's header, in Thrift's compact protocol: type, size, compressed size,
 /// checksum if there is one, and the number of values. Every writer writes them in this order.
 fn check_page(header: &[u8]) -> std::result::Result<(), &'static str> {
@@ -124,8 +232,15 @@ impl Read for Header {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if !self.is_checked {
             let Rest { part, at } = &self.rest;
-            let begin = part.bytes(*at, part.size.saturating_sub(*at).min(64) as usize)?;
-            check_page(&begin).map_err(io::Error::other)?;
+            let left = part.size.saturating_sub(*at);
+            check_page(&part.bytes(*at, left.min(64) as usize)?).map_err(io::Error::other)?;
+            // A header with statistics may be long.
+            let is_whole = [64, 4096, 1 << 20].into_iter().any(|most| {
+                part.bytes(*at, left.min(most) as usize).is_ok_and(|bytes| walk(&bytes).is_ok())
+            });
+            if !is_whole {
+                return Err(io::Error::other("a page's header is broken, or longer than 1 MiB"));
+            }
             self.is_checked = true;
         }
         self.rest.read(to)
@@ -177,6 +292,7 @@ fn check_compression(group: &RowGroupMetaData) -> Result<()> {
 impl Parquet {
     pub fn open(part: Part) -> Result<Self> {
         // Types follow from the parquet types alone, and not from a copy of Arrow's schema.
+        check_footer(&part)?;
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata = ArrowReaderMetadata::load(&part, options).map_err(broken)?;
         metadata.metadata().row_groups().iter().try_for_each(check_compression)?;

@@ -112,6 +112,9 @@ def draw_any_kind(rng):
         keys |= dict(sequence_parallel_size=sharing, sequence_parallel_mode=mode)
         words.append(f"{mode} {sharing}")
     restarts = 1 if start == LAUNCHER and rng.random() < 0.25 else 0
+    if rng.random() < 0.3:
+        keys["save_async"] = True
+        words.append("saves in the background")
     words.append(f"{num_processes} processes, {start}" if num_processes > 1 else "1 process")
     return Kind(", ".join(words), json.dumps(keys, sort_keys=True), start, num_processes, restarts)
 

@@ -1,0 +1,130 @@
+#include "longspan/session/load_kernels.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "longspan/attention/load_attention.h"
+#include "longspan/config/config.h"
+#include "longspan/cuda/cuda.h"
+#include "longspan/cuda/gpu_error.h"
+#include "longspan/cuda/kernels.h"
+#include "longspan/kernels/grouped_library.h"
+#include "longspan/liveness/agreement.h"
+#include "longspan/memory/out_of_memory.h"
+#include "longspan/session/backends.h"
+#include "longspan/settings/choices.h"
+#include "longspan/spec/expert_gemms.h"
+#include "longspan/spec/model_spec.h"
+#include "longspan/text/deferred_warnings.h"
+
+namespace longspan {
+namespace {
+
+/// Says the warnings of all ranks once each, with the ranks unless they are all. Collective.
+void say_warnings(const Group& world, const Events& events) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  const std::string own = fmt::format("{}", fmt::join(take_deferred_warnings(), "\n"));
+  const std::vector<std::string> texts = world.gather_text(own);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (!texts[rank].empty()) ranks_of[texts[rank]].push_back(rank);
+  }
+  for (const auto& [text, ranks] : ranks_of) {
+    const bool are_all = static_cast<int>(ranks.size()) == world.size();
+    const std::string where =
+        are_all ? ""
+                : fmt::format("\n(Only of rank{} {}: the other ranks wait for slower ones.)",
+                              ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+    if (world.rank() == 0) events.tell(Said{.text = text + where, .of_any_rank = true});
+  }
+}
+
+std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// Measures the gemms of experts on this rank's GPU. Returns '1' for each that at::_grouped_mm
+/// computes faster than Longspan's kernel, else '0'.
+std::string measured(const std::vector<UsedGemm>& gemms, int gpu, at::Device device) {
+  std::string wins(gemms.size(), '0');
+  const bool are_grouped = grouped::have_kernels(at::device(device).dtype(at::kBFloat16));
+  if (!library_groups_gemms(cuda::capability_or_0(gpu)) || !are_grouped) return wins;
+  try {
+    for (size_t i = 0; i < gemms.size(); ++i) {
+      if (grouped::time_gemm(gemms[i], device).library_wins()) wins[i] = '1';
+    }
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    // No other kernel can run after an error of the GPU.
+    if (is_out_of_memory(error) || is_error_of_gpu(what)) throw;
+    defer_warning(
+        fmt::format("warning: at::_grouped_mm cannot be used for experts on this GPU: {}. "
+                    "Longspan's kernels take its place.",
+                    first_line_of(what)));
+    return std::string(gemms.size(), '0');
+  }
+  return wins;
+}
+
+/// Lets at::_grouped_mm compute the gemms of experts that it computes faster on all ranks. `wins`:
+/// of this rank. None is chosen where ranks have measured different numbers of gemms. Collective.
+void choose_gemms(const std::vector<UsedGemm>& gemms, const std::string& wins, const Group& world,
+                  const Events& events) {
+  std::string all = wins;
+  for (const std::string& other : world.gather_text(wins)) {
+    if (other.size() != gemms.size()) return;
+    for (size_t i = 0; i < all.size(); ++i) all[i] = std::min(all[i], other[i]);
+  }
+  std::vector<ExpertGemm> chosen;
+  for (size_t i = 0; i < gemms.size(); ++i) {
+    if (all[i] == '1') chosen.push_back(gemms[i].gemm);
+  }
+  if (!chosen.empty()) {
+    events.say(fmt::format(
+        "at::_grouped_mm computes {} of {} kinds of gemms of experts, which it computes "
+        "faster on this GPU than Longspan's kernel.",
+        chosen.size(), gemms.size()));
+  }
+  grouped::let_library_multiply(std::move(chosen));
+}
+
+}  // namespace
+
+KernelUses kernel_uses(const Config& config) {
+  const bool in_bf16 = computes_in_bf16(config.model, config.optimization);
+  return {.in_bf16 = in_bf16,
+          .casts_experts = in_bf16 && !config.model.pure_bf16 && !trains_adapter(config.method),
+          .most_tokens = config.data.cutoff_len};
+}
+
+void load_kernels(const RunPlan& plan, const KernelUses& uses, Workers& workers,
+                  const Events& events) {
+  grouped::let_library_multiply({});  // an earlier session of this process may have chosen some
+  if (!plan.device.cuda()) return;
+  std::vector<UsedGemm> gemms;
+  std::string wins;
+  all_or_none_patiently(workers.world(), workers.notices(), [&] {
+    if (load_cuda().replacement_kernels != nullptr) return;  // nothing is compiled or loaded
+    cuda::load_all_kernels(plan.own_gpu());
+    if (!uses.in_bf16) return;  // ATen's operators compute attention
+    std::vector<AttentionSpec> specs;
+    for (const auto& [spec, count] : attentions_of(plan.model.spec)) specs.push_back(spec);
+    if (plan.reference) {
+      for (const auto& [spec, count] : attentions_of(*plan.reference)) specs.push_back(spec);
+    }
+    load_attention(block_kernel_of(plan.device), device_of(plan.device, plan.own_gpu()),
+                   at::kBFloat16, specs, uses.most_tokens);
+    // Only casts of a pass lie side by side. A deterministic run uses the same kernels everywhere.
+    if (!uses.casts_experts || gpu_numbers().deterministic) return;
+    gemms = gemms_of_experts(plan.model.spec, plan.parallel.expert_parallel_size, uses.most_tokens);
+    wins = measured(gemms, plan.own_gpu(), device_of(plan.device, plan.own_gpu()));
+  });
+  choose_gemms(gemms, wins, workers.world(), events);
+  say_warnings(workers.world(), events);
+}
+
+}  // namespace longspan

@@ -1,0 +1,39 @@
+#include "longspan/spec/expert_gemms.h"
+
+#include <algorithm>
+
+#include "longspan/spec/device_sizes.h"
+#include "longspan/spec/model_spec.h"
+
+namespace longspan {
+
+std::vector<UsedGemm> gemms_of_experts(const ModelSpec& model, int64_t expert_parallel_size,
+                                       int64_t num_tokens) {
+  std::vector<UsedGemm> gemms;
+  for (const LayerSpec& layer : model.pattern) {
+    const MixtureOfExpertsSpec* const experts = experts_of(layer);
+    if (experts == nullptr) continue;
+    const int64_t D = model.hidden_size, I = experts->expert_size,
+                  E = experts->num_experts / expert_parallel_size;
+    if (cost_of(*experts, D).grouped.rows == 0) continue;
+    const int64_t num_rows = num_tokens * experts->experts_per_token;
+    // Rows that arrive from other ranks are sorted already.
+    const bool moves = expert_parallel_size == 1;
+    const auto add = [&](int64_t depth, int64_t columns, bool transposed, bool picked,
+                         bool placed) {
+      const ExpertGemm gemm{E, depth, columns, transposed};
+      if (std::ranges::count(gemms, gemm, &UsedGemm::gemm) > 0) return;
+      gemms.push_back({gemm, num_rows, picked, placed});
+    };
+    if (!experts->bias) {
+      add(D, experts->stacked ? 2 * I : I, /*transposed=*/false, moves, false);
+      add(I, D, /*transposed=*/false, false, moves);
+    }
+    add(D, I, /*transposed=*/true, moves, false);
+    // Two matrices give a sum of two products.
+    if (experts->stacked) add(2 * I, D, /*transposed=*/true, false, moves);
+  }
+  return gemms;
+}
+
+}  // namespace longspan

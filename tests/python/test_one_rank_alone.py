@@ -1,0 +1,86 @@
+"""A mistake or the silence of one rank is an exception on the others as well."""
+
+import time
+
+import pytest
+import torch
+from forks import run_forks
+from hf_models import small_model, uneven_batches
+from hf_trainer import padded, trainer_of
+
+import longspan
+
+TIMEOUT = 10  # seconds; also of calls that must succeed
+
+
+def error_of(function):
+    with pytest.raises(longspan.LongspanError) as caught:
+        function()
+    return type(caught.value).__name__, str(caught.value)
+
+
+def wrong(rank, folder):
+    """A batch, whole rows, arguments, a model, a setting and a batch of a Trainer that are wrong on rank 1 alone."""
+    found = []
+    batch = uneven_batches(1)[0]
+    mask = batch["attention_mask"]
+    model, loader = longspan.parallelize(small_model("llama"), [batch | dict(attention_mask=mask * (1 + rank))], timeout=60,
+                                         sequence_parallel_size=2)
+    found.append(error_of(lambda: model(**next(iter(loader)))))
+    model, loader = longspan.parallelize(small_model("llama"), [batch], timeout=60, sequence_parallel_size=2)
+    cut = next(iter(loader))
+    found.append(error_of(lambda: model(**(batch if rank else cut))))
+    found.append(error_of(lambda: model(**cut, logits_to_keep=rank)))
+    found.append(error_of(lambda: longspan.parallelize(small_model("llama"), timeout=70 + rank, sequence_parallel_size=2)))
+    found.append(error_of(lambda: longspan.parallelize(small_model("llama", attention_dropout=0.1 * rank), sequence_parallel_size=2)))
+    trainer = trainer_of(folder / str(rank), small_model("llama"), label_smoothing_factor=0.5 * rank)
+    found.append(error_of(lambda: longspan.parallelize_trainer(trainer, sequence_parallel_size=2)))
+    trainer = trainer_of(folder / str(rank), small_model("llama"), max_steps=1, eval_strategy="no",
+                         collator=lambda examples: padded(examples) | ({"words": 1} if rank else {}))
+    found.append(error_of(lambda: longspan.parallelize_trainer(trainer, sequence_parallel_size=2).train()))
+    return found
+
+
+def test_a_wrong_rank(tmp_path):
+    first, second = run_forks(2, wrong, tmp_path)
+    unlike = [found.pop(3) for found in (first, second)]  # names the rank's own arguments
+    assert all(kind == "UsageError" and "all ranks must call it alike" in text for kind, text in unlike), unlike
+    assert first == second
+    for (kind, text), sentence in zip(first, ["attention_mask has other values than 0 and 1", "got whole rows",
+                                              "got logits_to_keep", "attention_dropout is 0.1", "label_smoothing_factor=0.5",
+                                              "the batch has words"], strict=True):
+        assert kind == "UsageError" and text.startswith("rank 1: ") and sentence in text, text
+
+
+def silent(rank):
+    """Errors of rank 0 while rank 1 does something else, each after a call that both make."""
+    import torch.distributed as dist
+
+    found = []
+
+    def alone(function):
+        start = time.monotonic()
+        if rank == 0:
+            found.append((*error_of(function), time.monotonic() - start))
+        dist.barrier()
+
+    def made():
+        model, loader = longspan.parallelize(small_model("llama", num_hidden_layers=1), uneven_batches(2), timeout=TIMEOUT,
+                                             sequence_parallel_size=2)
+        return model, next(iter(loader))
+
+    model, batch = made()
+    model(**batch).loss.backward()
+    alone(lambda: model(**batch))
+    group = dist.new_group([0, 1])
+    x = torch.ones(1, 4, 2, 3)
+    longspan.gather_seq_scatter_heads(x, 1, 2, group=group, timeout=TIMEOUT)
+    alone(lambda: longspan.gather_seq_scatter_heads(x, 1, 2, group=group, timeout=TIMEOUT))
+    return found
+
+
+def test_a_silent_rank():
+    first, second = run_forks(2, silent)
+    assert len(first) == 2 and second == []
+    for kind, text, seconds in first:
+        assert kind == "CommunicationError" and seconds < 60, (text, seconds)
