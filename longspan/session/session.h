@@ -18,7 +18,8 @@
 //
 // A session prints nothing, ends no process, handles no signal and changes no setting of the
 // process. Several sessions may exist in one process, one after another or concurrently, also as
-// ranks of one run on threads.
+// ranks of one run on threads. A program of several ranks over Gloo ignores SIGPIPE (Python does):
+// Gloo writes without MSG_NOSIGNAL, and a lost rank would end the others before they can report it.
 #pragma once
 
 #include <cstdint>
