@@ -1,12 +1,14 @@
-// The kernels over rows on a GPU beside the same of ATen's operators: microseconds by the GPU's own
-// clock, and bytes that must be read and written, a second. Tensors are larger than the GPU's
-// cache. And the gemms of experts beside one expert after the other, and beside at::_grouped_mm: a
-// million times a million operations a second. Usage: bench_cuda_rows [numbers of a row...]
+// The kernels over rows, of recurrences and of 8-bit AdamW on a GPU beside the same of ATen's
+// operators: microseconds by the GPU's own clock, and bytes that must be read and written, a
+// second. Tensors are larger than the GPU's cache. And the gemms of experts beside one expert after
+// the other, and beside at::_grouped_mm: a million times a million operations a second. Usage:
+// bench_cuda_rows [numbers of a row...]
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,9 +20,13 @@
 
 #include "longspan/cuda/cuda.h"
 #include "longspan/cuda/kernels.h"
+#include "longspan/kernels/causal_conv.h"
 #include "longspan/kernels/fused_rows.h"
+#include "longspan/kernels/gated_delta_rule.h"
 #include "longspan/kernels/gemm.h"
 #include "longspan/kernels/grouped_gemm.h"
+#include "longspan/optim/adamw_8bit_device.h"
+#include "longspan/optim/block_quantization.h"
 
 namespace {
 
@@ -139,6 +145,58 @@ void compare_heads_of_vocabulary(int64_t V) {
           [&] { longspan::cross_entropy_gradient_(logits, labels, lse, scale); });
 }
 
+/// The layers of Qwen3.5-9B with a recurrence. Bytes: of inputs and outputs, and of their gradients.
+void compare_recurrences() {
+  constexpr int64_t T = 16384, M = 16, N = 32, K = 128, kTaps = 4;
+  const auto options = at::device(at::kCUDA).dtype(at::kBFloat16);
+  const longspan::Packing packing = longspan::Packing::single(T);
+  const auto both = [](const std::string& name, int64_t num_bytes, const auto& forward,
+                       const std::vector<at::Tensor>& leaves, const at::Tensor& dy) {
+    compare(name, num_bytes, forward);
+    compare(name + " and its gradient", 3 * num_bytes, [&] {
+      const at::AutoGradMode with_gradients(true);
+      for (const at::Tensor& leaf : leaves) leaf.mutable_grad() = at::Tensor();
+      forward().backward(dy);
+    });
+  };
+  const auto leaf = [&](at::IntArrayRef sizes) {
+    return at::randn(sizes, options).requires_grad_(true);
+  };
+  const int64_t channels = (2 * M + N) * K;
+  const at::Tensor x = leaf({T, channels}),
+                   taps = at::randn({channels, 1, kTaps}, options.dtype(at::kFloat));
+  taps.requires_grad_(true);
+  both(
+      "causal_conv, bf16", 2 * x.nbytes(),
+      [&] {
+        return longspan::causal_conv_silu(x, longspan::ParameterRows::all_of(taps), packing, {});
+      },
+      {x, taps}, at::randn_like(x));
+  const auto gate = [&] { return at::rand({T, N}, options.dtype(at::kFloat)); };
+  const longspan::DeltaRuleInputs in{leaf({T, M, K}), leaf({T, M, K}), leaf({T, N, K}),
+                                     gate().neg().requires_grad_(true),
+                                     gate().requires_grad_(true)};
+  both(
+      "delta rule, bf16",
+      2 * (in.q_TMK.nbytes() + in.v_TNV.nbytes() + in.g_TN.nbytes()),
+      [&] { return longspan::gated_delta_rule(in, packing, {}).out_TNV; },
+      {in.q_TMK, in.k_TMK, in.v_TNV, in.g_TN, in.beta_TN}, at::randn_like(in.v_TNV));
+}
+
+void compare_updates(at::ScalarType dtype) {
+  const auto options = at::device(at::kCUDA);
+  const int64_t num_blocks = kNumbers / longspan::kQuantizationBlock;
+  const at::Tensor gradient = at::randn({kNumbers}, options).to(dtype), values = gradient.clone();
+  const auto codes = [&] { return at::full({kNumbers}, 127, options.dtype(at::kByte)); };
+  const auto scales = [&] { return at::full({num_blocks}, 1e-3, options); };
+  const longspan::Moments8bit moments{codes(), scales(), codes(), scales()};
+  compare("8-bit AdamW, " + name_of(dtype), 3 * values.nbytes() + 4 * kNumbers + 16 * num_blocks,
+          [&] {
+            longspan::update_8bit_on_gpu(moments, gradient, values,
+                                         {0.9f, 0.999f, 1e-8f, 1.0f, 1e-5f, 1.0f});
+          });
+}
+
 /// Rows of each of E experts, S in all: the same number for each, or half for the first, half of
 /// the rest for the second, and so on, and an eighth of the mean for each at least.
 std::vector<int64_t> rows_of_experts(int64_t E, int64_t S, bool skewed) {
@@ -153,8 +211,8 @@ std::vector<int64_t> rows_of_experts(int64_t E, int64_t S, bool skewed) {
   return counts;
 }
 
-/// The gemm of gates and its weight gradients, for E experts of which each row has k.
-/// `held`: the dtype of the matrices.
+/// The gemms of gates and of the matrices behind them, for E experts of which each row has k.
+/// `held`: the dtype of the matrices. From 128 rows of an expert on, a pass casts fp32 matrices.
 void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I, at::ScalarType held, bool skewed) {
   constexpr int64_t kRows = 16384;
   const int64_t S = kRows * k;
@@ -164,14 +222,16 @@ void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I, at::ScalarType 
   const auto options = at::device(at::kCUDA).dtype(at::kBFloat16);
   const at::Tensor x = at::randn({kRows, D}, options),
                    weights = at::randn({E, I, D}, options).to(held),
+                   down = at::randn({E, D, I}, options).to(held),
                    from = at::randint(kRows, {S}, options.dtype(at::kLong)),
                    gradients = at::zeros({E, I, D}, options.dtype(at::kFloat));
-  at::Tensor y = at::empty({S, I}, options);
+  at::Tensor y = at::empty({S, I}, options), dx = at::empty({S, D}, options);
   const longspan::SortedRows sorted =
       longspan::grouped::sort_out(at::tensor(counts).to(at::kCUDA), S);
   longspan::GroupTable table(x.device());
   table.add(weights.unbind(0));
   table.add(gradients.unbind(0));
+  table.add(down.unbind(0));
   table.send();
   const auto print = [&](const char* what, const std::function<void()>& work) {
     double microseconds = 0;
@@ -190,6 +250,24 @@ void compare_experts(int64_t E, int64_t k, int64_t D, int64_t I, at::ScalarType 
              name_of(held), skewed ? ", half of the rows to the first" : "");
   print("gates at once",
         [&] { longspan::grouped::forward_out(y, {}, sorted, {{{x, from}, table.at(0)}}, {}); });
+  print("gates' input gradients at once",
+        [&] { longspan::grouped::input_gradient_out(dx, {}, sorted, {{{y}, table.at(0)}}); });
+  print("down at once",
+        [&] { longspan::grouped::forward_out(dx, {}, sorted, {{{y}, table.at(2)}}, {}); });
+  print("down's input gradients at once",
+        [&] { longspan::grouped::input_gradient_out(y, {}, sorted, {{{dx}, table.at(2)}}); });
+  if (held == at::kFloat) {
+    const auto cast = [&] { return longspan::grouped::cast_to_bf16({weights.unbind(0)}); };
+    const double microseconds = microseconds_of(cast);
+    fmt::print("  {:<34} {:>9.1f} us {:>6.0f} GB/s\n", "cast of gates' matrices", microseconds,
+               6.0 * static_cast<double>(weights.numel()) / microseconds / 1e3);
+    print("cast, and gates at once", [&] {
+      longspan::GroupTable in_bf16(x.device());
+      in_bf16.add(cast()[0]);
+      in_bf16.send();
+      longspan::grouped::forward_out(y, {}, sorted, {{{x, from}, in_bf16.at(0)}}, {});
+    });
+  }
   const auto rows_of = [&](const at::Tensor& all, int64_t e) {
     return all.narrow(0, begins[e], counts[e]);
   };
@@ -234,6 +312,8 @@ int main(int argc, char** argv) {
   }
   compare_heads(/*H=*/256, /*num_pairs=*/32, at::kBFloat16);
   for (const int64_t V : {32000, 151936, 262144}) compare_heads_of_vocabulary(V);
+  compare_recurrences();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) compare_updates(dtype);
   for (const at::ScalarType held : {at::kBFloat16, at::kFloat}) {
     for (const bool skewed : {false, true}) {
       compare_experts(/*E=*/128, /*k=*/8, /*D=*/2048, /*I=*/768, held, skewed);  // Qwen3-30B-A3B

@@ -11,6 +11,7 @@
 #include "longspan/attention/flash3_attention.h"
 #include "longspan/testing/gpu.h"
 #include "longspan/testing/kernel_check.h"
+#include "longspan/testing/tolerance.h"
 
 namespace longspan {
 namespace {
@@ -95,15 +96,69 @@ TEST_CASE("cuda attention: FlashAttention 3, where it is installed") {
   }
 }
 
-TEST_CASE("cuda attention: the same bits each time, where that is asked for") {
-  if (!testing::has_gpu(/*deterministic=*/true)) return;
-  const auto random = [](int64_t heads) {
-    return at::randn({4096, heads, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+TEST_CASE("cuda attention: a document of 600,000 tokens, and one of 64 behind it") {
+  constexpr int64_t kLong = 600'000, kShort = 64, T = kLong + kShort, N = 2;
+  for (const bool deterministic : {false, true}) {
+    if (!testing::has_gpu(deterministic)) return;
+    CAPTURE(deterministic);
+    const auto random = [](int64_t heads) {
+      return at::randn({T, heads, 64}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+    };
+    const AttentionGradientInputs row{random(N), random(N), random(1), random(1), {}, {}};
+    const AttentionSpec spec = plain_attention(N, 1, 64);
+    const BlockKernel& kernel = cuda_block_kernel();
+    const std::vector<Block> blocks{{0, kLong, 0, kLong, true},
+                                    {kLong, kShort, kLong, kShort, true}};
+    const AttentionResult result = kernel.forward(row.q_TNH, row.k_SMH, row.v_SMH, spec, blocks);
+    const AttentionGradients gradients = kernel.backward(
+        {row.dout_TNH, row.q_TNH, row.k_SMH, row.v_SMH, result.out_TNH, result.lse_NT}, spec,
+        blocks);
+    // The last queries of each document by themselves, composed in fp64. No other query sees the
+    // keys of their own tokens.
+    for (const Block& document : blocks) {
+      const int64_t begin = document.k_begin, end = begin + document.k_length;
+      const auto part = [](const at::Tensor& x, int64_t from, int64_t to) {
+        return x.narrow(0, from, to - from).to(at::kDouble);
+      };
+      const auto last = [&](const at::Tensor& x) { return part(x, end - kShort, end); };
+      const std::vector<Block> alone{
+          {0, kShort, 0, end - begin, true, document.k_length - kShort}};
+      const at::Tensor q = last(row.q_TNH), k = part(row.k_SMH, begin, end),
+                       v = part(row.v_SMH, begin, end),
+                       lse = result.lse_NT.narrow(1, end - kShort, kShort).to(at::kDouble);
+      const AttentionResult expected = kernel.forward(q, k, v, spec, alone);
+      const AttentionGradients wanted = kernel.backward(
+          {last(row.dout_TNH), q, k, v, last(result.out_TNH), lse}, spec, alone);
+      const auto check = [&](const at::Tensor& actual, const at::Tensor& exact, double tolerance) {
+        CHECK(testing::relative_error(actual, exact) < tolerance);
+      };
+      const auto own = [&](const at::Tensor& x) {
+        return x.narrow(0, document.k_length - kShort, kShort);
+      };
+      check(lse, expected.lse_NT, 64 * 0x1p-24);
+      check(last(result.out_TNH), expected.out_TNH, 4 * 0x1p-9);
+      check(last(gradients.dq_TNH), wanted.dq_TNH, 4 * 0x1p-9);
+      check(last(gradients.dk_SMH), own(wanted.dk_SMH), 4 * 0x1p-9);
+      check(last(gradients.dv_SMH), own(wanted.dv_SMH), 4 * 0x1p-9);
+    }
+  }
+}
+
+TEST_CASE("cuda attention: 70,000 documents of one token, more than a grid has segments") {
+  if (!testing::has_gpu()) return;
+  constexpr int64_t T = 70'000;
+  std::vector<Block> singles;
+  for (int64_t i = 0; i < T; ++i) singles.push_back({i, 1, i, 1, true});
+  check_kernel(cuda_block_kernel(), at::kCUDA, at::kBFloat16, {2, 1, 64, 64},
+               {"documents of one token", T, T, singles, true}, 4 * 0x1p-9);
+}
+
+void check_same_bits(int64_t T, int64_t N, int64_t M, const std::vector<Block>& blocks) {
+  const auto random = [&](int64_t heads) {
+    return at::randn({T, heads, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
   };
-  const at::Tensor q = random(4), k = random(2), v = random(2), dout = random(4);
-  const AttentionSpec spec = plain_attention(4, 2, 128);
-  const std::vector<Block> blocks{
-      {0, 3000, 0, 3000, true}, {3000, 1096, 0, 1000, false}, {3000, 1096, 3000, 1096, true}};
+  const at::Tensor q = random(N), k = random(M), v = random(M), dout = random(N);
+  const AttentionSpec spec = plain_attention(N, M, 128);
   const BlockKernel& kernel = cuda_block_kernel();
   const AttentionResult result = kernel.forward(q, k, v, spec, blocks);
   const auto backward = [&] {
@@ -116,6 +171,16 @@ TEST_CASE("cuda attention: the same bits each time, where that is asked for") {
     CHECK(again.dk_SMH.equal(first.dk_SMH));
     CHECK(again.dv_SMH.equal(first.dv_SMH));
   }
+}
+
+TEST_CASE("cuda attention: the same bits each time, where that is asked for") {
+  if (!testing::has_gpu(/*deterministic=*/true)) return;
+  check_same_bits(
+      4096, 4, 2,
+      {{0, 3000, 0, 3000, true}, {3000, 1096, 0, 1000, false}, {3000, 1096, 3000, 1096, true}});
+  // Of one head each multiprocessor has accumulators of its own, so that the row takes several
+  // calls.
+  check_same_bits(100'000, 1, 1, {{0, 100'000, 0, 100'000, true}});
 }
 
 }  // namespace

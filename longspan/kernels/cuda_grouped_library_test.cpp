@@ -1,5 +1,5 @@
-// at::_grouped_mm in the place of Longspan's kernel. Here on a CPU, whose at::_grouped_mm
-// multiplies by one matrix after the other. Tolerance: as in cuda_grouped_gemm_test.cpp.
+// at::_grouped_mm in the place of Longspan's kernel: on a CPU, whose at::_grouped_mm multiplies by
+// one matrix after the other, and on a GPU. Tolerance: as in cuda_grouped_gemm_test.cpp.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
@@ -19,19 +19,24 @@ constexpr double kRounding = 0x1p-24, kBf16Rounding = 0x1p-8;
 struct LibraryCase {
   int64_t E = 5, depth = 40, columns = 24, S = 90;
   bool transposed;
+  at::Device device;
   std::vector<int64_t> counts{30, 0, 41, 19, 0};
   testing::EmulatedKernels kernels;
-  std::vector<testing::CopiedVector> copied;  // by Longspan's kernel
-  cuda::WithKernels lent{kernels};
-  SortedRows sorted = sort_out(at::tensor(counts), S);
-  at::Tensor x = at::randn({50, depth}).to(at::kBFloat16), from_S = at::randint(0, 50, {S}),
-             to_S = at::randperm(S), matrices, biases = at::randn({E, columns});
-  GroupTable table{at::kCPU};
+  std::vector<testing::CopiedVector> copied;  // by Longspan's emulated kernel
+  std::optional<cuda::WithKernels> lent;
+  SortedRows sorted;
+  at::Tensor x = at::randn({50, depth}).to(device, at::kBFloat16),
+             from_S = at::randint(0, 50, {S}).to(device), to_S = at::randperm(S).to(device),
+             matrices, biases = at::randn({E, columns}).to(device);
+  GroupTable table{device};
 
-  explicit LibraryCase(bool is_transposed) : transposed(is_transposed) {
+  explicit LibraryCase(bool is_transposed, at::Device on = at::kCPU)
+      : transposed(is_transposed), device(on) {
+    if (device.is_cpu()) lent.emplace(kernels);
+    sorted = sort_out(at::tensor(counts).to(device), S);
     matrices = at::randn(transposed ? at::IntArrayRef{E, depth, columns}
                                     : at::IntArrayRef{E, columns, depth})
-                   .to(at::kBFloat16);
+                   .to(device, at::kBFloat16);
     table.add(matrices.unbind(0));
     table.add(biases.unbind(0));
     table.send();
@@ -68,11 +73,11 @@ struct LibraryCase {
   }
 };
 
-TEST_CASE("cuda emulation: at::_grouped_mm computes gemms of experts where it is chosen") {
+void check_library_on(at::Device device) {
   at::manual_seed(31);
   for (const bool transposed : {false, true}) {
     CAPTURE(transposed);
-    LibraryCase c(transposed);
+    LibraryCase c(transposed, device);
     const GroupMatrices held = c.table.at(0);
     REQUIRE(held.side_by_side.defined());
     at::Tensor y = at::empty({c.S, c.columns}, c.x.options());
@@ -92,6 +97,16 @@ TEST_CASE("cuda emulation: at::_grouped_mm computes gemms of experts where it is
       c.check(in_order);
     }
   }
+}
+
+TEST_CASE("cuda emulation: at::_grouped_mm computes gemms of experts where it is chosen") {
+  check_library_on(at::kCPU);
+}
+
+TEST_CASE("cuda gemm: at::_grouped_mm of the GPU, with empty groups and in pieces") {
+  if (!testing::has_gpu()) return;
+  use_gpu(0, GpuNumbers{});  // it computes nothing where the same bits are asked for
+  check_library_on(at::kCUDA);
 }
 
 TEST_CASE("cuda emulation: all other gemms of experts are Longspan's") {

@@ -251,7 +251,10 @@ TEST_CASE("cuda rows: a pass with enough rows casts matrices of experts, and no 
     };
     const bool before = kind.held == at::kBFloat16 && !kind.adapters;
     const int64_t enough = expert_casts(kind.spec, kHidden).num_tokens;
-    CHECK(all_bf16(enough, at::kBFloat16) == before);  // no kernels
+    {
+      const cuda::WithoutKernels without;
+      CHECK(all_bf16(enough, at::kBFloat16) == before);
+    }
     const AnyKernels kernels;
     CHECK(all_bf16(enough, at::kBFloat16));
     CHECK(all_bf16(enough - 1, at::kBFloat16) == before);
