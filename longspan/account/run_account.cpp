@@ -119,7 +119,8 @@ int64_t update_bytes(const AccountSettings& settings, const ParallelPlan& plan,
 }
 
 std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const ParallelPlan& plan,
-                                           const RowLengths& row, int64_t element_bytes) {
+                                           const RowLengths& row, int64_t element_bytes,
+                                           bool cuda) {
   const Packing padded =
       padded_row(plan, row.documents.empty() ? Packing::single(std::max<int64_t>(1, row.num_tokens))
                                              : Packing::from_documents(row.documents));
@@ -127,7 +128,7 @@ std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const Paralle
   const std::vector<int64_t> counts = layers_of_pattern(model);
   for (size_t i = 0; const LayerSpec& layer : model.pattern) {
     layers.push_back({cost_of(layer, model.hidden_size), counts[i++],
-                      mixer_memory(plan, layer.mixer, padded, element_bytes)});
+                      mixer_memory(plan, layer.mixer, padded, element_bytes, cuda)});
     if (const MixtureOfExpertsSpec* experts = experts_of(layer)) {
       layers.back().casts = expert_casts(*experts, model.hidden_size);
     }
@@ -216,7 +217,7 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
   facts.hidden_size = model.hidden_size;
   facts.vocab_size = model.vocab_size;
   facts.compute_bytes = bf16 ? 2 : 4;
-  facts.layers = layers_of(model, plan, row, facts.compute_bytes);
+  facts.layers = layers_of(model, plan, row, facts.compute_bytes, hardware.cuda);
   facts.last_layer = static_cast<size_t>((model.num_layers - 1) % std::ssize(model.pattern));
   for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.dim;
   const UpdateRule& rule = update_rule_of(settings.optimization);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "longspan/plan/ring_parts.h"
 #include "longspan/registers/method.h"
 
 namespace longspan {
@@ -23,9 +24,10 @@ double rows_of(const std::vector<HeadTokens>& all) {
 
 /// One step of travelling keys.
 struct Hop {
-  double kv = 0;       // head rows that have arrived for the step
-  double latents = 0;  // or number of tokens whose latents have arrived
-  double queries = 0;  // head rows that see any of the arrived keys
+  int64_t kv_heads = 0;  // of a kernel call
+  double kv = 0;         // head rows that have arrived for the step
+  double latents = 0;    // or number of tokens whose latents have arrived
+  double queries = 0;    // head rows that see any of the arrived keys
 };
 
 Hop hop_of(const AttentionStep& step) {
@@ -34,6 +36,7 @@ Hop hop_of(const AttentionStep& step) {
     hop.latents += static_cast<double>(tokens.length);
   }
   for (const AttentionCall& call : step.calls) {
+    hop.kv_heads = std::max(hop.kv_heads, call.keys.num_heads);
     if (call.blocks.empty()) continue;
     int64_t begin = call.blocks[0].q_begin, end = begin;
     for (const Block& block : call.blocks) {
@@ -45,33 +48,39 @@ Hop hop_of(const AttentionStep& step) {
   return hop;
 }
 
-/// Returns the memory of one pass around the rings: keys that have arrived and keys in transit. The
-/// backward visits the own keys (hop 0) last. Its memory is also the step's gradients, and the
-/// gradients of the previous step, outgoing and incoming. The account has the gradients of the own
-/// keys, which do not exist before the last step. In the forward, parts of the own keys are copied
-/// before they leave (ring_parts.h). Otherwise the account is for keys that travel in one part.
-AttentionMemory memory_of_hops(const std::vector<Hop>& hops, const RowBytes& bytes) {
+/// Returns the memory of one pass around the rings whose keys travel in `num_parts` parts
+/// (ring_parts.h): keys that have arrived, keys in transit, and copies of own parts that have not
+/// left. The backward visits the own keys (hop 0) last. Its memory is also a part's share of the
+/// queries' gradients, and gradients of keys: those of the part, and, outgoing and incoming, those
+/// of the step's earlier parts and of the previous step's later parts. The account has the
+/// gradients of the own keys, which the pass makes in its last step.
+AttentionMemory memory_of_hops(const std::vector<Hop>& hops, const RowBytes& bytes,
+                               int64_t num_parts) {
   const auto at = [&](size_t s) { return s < hops.size() ? hops[s] : Hop{}; };
-  const auto keys = [&](double kv, double latents) {
-    return kv * bytes.kv + latents * bytes.latents;
-  };
+  const auto keys = [&](const Hop& hop) { return hop.kv * bytes.kv + hop.latents * bytes.latents; };
+  const double share = 1.0 / static_cast<double>(num_parts), copied = num_parts > 1 ? 1.0 : 0.0;
   AttentionMemory most;
-  for (size_t s = 0; s < hops.size(); ++s) {
-    const Hop now = at(s), next = at(s + 1), before = s > 1 ? at(s - 1) : Hop{};
-    const double arrived = keys(now.kv + next.kv, now.latents + next.latents);
-    AttentionMemory memory;
-    memory.forward =
-        arrived + (s > 0 ? now.queries * bytes.output * bytes.widening : next.kv * bytes.kv);
-    if (s > 0) {
-      const bool is_whole = s == 1 && now.queries == hops[0].queries;
-      memory.backward = arrived + bytes.widening * ((is_whole ? 0.0 : now.queries * bytes.query) +
-                                                    2 * keys(before.kv, before.latents));
+  const auto add = [&](double forward, double backward) {
+    most = fullest(most, {.forward = forward, .backward = backward});
+  };
+  const Hop own = hops[0], last = hops.back();
+  const double own_copies = copied * keys(at(1));
+  add(keys(at(1)) + own_copies + copied * share * own.queries * bytes.output * bytes.widening,
+      bytes.widening * (share * own.queries * bytes.query + (1 + share) * keys(last)));
+  for (size_t s = 1; s < hops.size(); ++s) {
+    const Hop now = hops[s], before = s > 1 ? hops[s - 1] : Hop{};
+    const bool is_whole = num_parts == 1 && s == 1 && now.queries == own.queries;
+    for (int64_t part = 0; part < num_parts; ++part) {
+      const double earlier = share * static_cast<double>(part), later = 1 - earlier - share;
+      const double arrived =
+          keys(now) + (earlier + share) * keys(at(s + 1)) + (s == 1 ? later * own_copies : 0.0);
+      const double gradients = (is_whole ? 0.0 : share * now.queries * bytes.query) +
+                               (2 * earlier + share - 1) * keys(now) +
+                               2 * (1 - earlier) * keys(before);
+      add(arrived + share * now.queries * bytes.output * bytes.widening,
+          arrived + bytes.widening * gradients);
     }
-    most = fullest(most, memory);
   }
-  const Hop last = at(hops.size() - 1);
-  most.backward = std::max(most.backward, bytes.widening * (hops[0].queries * bytes.query +
-                                                            2 * keys(last.kv, last.latents)));
   return most;
 }
 
@@ -194,8 +203,10 @@ AttentionMemory memory_of_degrees(const ParallelPlan& plan, const AttentionShape
                                   plan.ulysses_size, shape, tokens);
     }
     AttentionMemory hops;
+    const bool is_whole = shape.spec.window || latents_go_round(geometry);
     for (const std::vector<Hop>& pass : passes_of(geometry)) {
-      if (pass.size() > 1) hops = fullest(hops, memory_of_hops(pass, bytes));
+      const int64_t parts = is_whole ? 1 : num_ring_parts(pass[0].kv_heads, shape.cuda);
+      if (pass.size() > 1) hops = fullest(hops, memory_of_hops(pass, bytes, parts));
     }
     memory.forward += hops.forward;
     memory.backward += hops.backward;

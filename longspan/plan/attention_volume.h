@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// A layer's attention and the size of its elements.
+/// A layer's attention, the size of its elements, and the device of its tensors.
 struct AttentionShape {
   AttentionShape(const AttentionSpec& spec, int64_t element_bytes = 4, int64_t gradient_bytes = 4)
       : spec(spec), element_bytes(element_bytes), gradient_bytes(gradient_bytes) {}
@@ -17,6 +17,7 @@ struct AttentionShape {
   AttentionSpec spec;
   int64_t element_bytes;   // 2 in bf16
   int64_t gradient_bytes;  // of kv gradients that travel around a ring; 4 for bf16
+  bool cuda = false;       // on a GPU, where keys travel in one part (plan/ring_parts.h)
 
   /// Bytes of one head of one token: key_bytes() of a query or key, value_bytes() of a value or
   /// output.

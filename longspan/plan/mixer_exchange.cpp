@@ -51,11 +51,13 @@ AttentionVolume mixer_volume(const ParallelPlan& plan, const TokenMixerSpec& mix
 }
 
 AttentionMemory mixer_memory(const ParallelPlan& plan, const TokenMixerSpec& mixer,
-                             const Packing& padded, int64_t element_bytes) {
+                             const Packing& padded, int64_t element_bytes, bool cuda) {
   const SharedParts parts = parts_of(mixer);
   AttentionMemory memory;
   if (parts.attention != nullptr) {
-    memory = attention_memory(plan, AttentionShape(*parts.attention, element_bytes), padded);
+    AttentionShape shape(*parts.attention, element_bytes);
+    shape.cuda = cuda;
+    memory = attention_memory(plan, shape, padded);
   }
   if (parts.recurrence) {
     const AttentionMemory more = recurrent_memory(plan, padded, *parts.recurrence, element_bytes);

@@ -18,8 +18,8 @@ AttentionVolume mixer_volume(const ParallelPlan& plan, const TokenMixerSpec& mix
                              bool output_is_known);
 
 /// Returns the memory that one layer adds on a rank: the sum of attention_memory() and
-/// recurrent_memory().
+/// recurrent_memory(). `cuda`: the ranks are GPUs.
 AttentionMemory mixer_memory(const ParallelPlan& plan, const TokenMixerSpec& mixer,
-                             const Packing& padded, int64_t element_bytes);
+                             const Packing& padded, int64_t element_bytes, bool cuda);
 
 }  // namespace longspan

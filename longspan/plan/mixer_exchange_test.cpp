@@ -38,14 +38,14 @@ TEST_CASE("mixer exchange: of a recurrence, and of an attention, what their form
   const AttentionVolume volume = mixer_volume(plan, net, row, kElementBytes, true, true);
   CHECK(volume.forward == sent.forward);
   CHECK(volume.backward == sent.backward);
-  CHECK(mixer_memory(plan, net, row, kElementBytes).forward == held.forward);
+  CHECK(mixer_memory(plan, net, row, kElementBytes, false).forward == held.forward);
 
   LatentAttentionSpec latent;
   latent.attention = plain_attention(4, 4, 8);
   const AttentionMemory attended =
       attention_memory(plan, AttentionShape(latent.attention, kElementBytes), row);
   CHECK(attended.forward > 0);
-  CHECK(mixer_memory(plan, latent, row, kElementBytes).forward == attended.forward);
+  CHECK(mixer_memory(plan, latent, row, kElementBytes, false).forward == attended.forward);
 }
 
 }  // namespace

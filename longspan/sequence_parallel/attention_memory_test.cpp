@@ -189,8 +189,7 @@ struct Bounds {
 };
 
 /// The formulas omit: for slices, and for heads sent during projections, a second copy of the data
-/// cut out for others; for latents, the temporaries of expanding those that arrive; for rings, the
-/// memory that travelling in parts saves.
+/// cut out for others; for latents, the temporaries of expanding those that arrive.
 Bounds bounds_of(const Situation& situation) {
   const std::string_view method = situation.plan.method->name;
   Bounds bounds;
@@ -199,7 +198,6 @@ Bounds bounds_of(const Situation& situation) {
     bounds.forward.least = 0.7;
     bounds.backward.most = 1.2;
   }
-  if (situation.plan.ring_size > 1) bounds.backward.most = 1.15;
   if (situation.spec.latent_dim) bounds.forward.least = bounds.backward.least = 0.8;
   return bounds;
 }
