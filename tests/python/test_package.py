@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -108,3 +109,11 @@ def test_a_wheel_names_its_torch(tmp_path, monkeypatch):
     metadata = (tmp_path / f"site/longspan-0.1.0+torch{minor}.dist-info/METADATA").read_text()
     assert f"\nVersion: 0.1.0+torch{minor}\n" in metadata and f"\nRequires-Dist: torch=={minor}.*\n" in metadata
     assert (tmp_path / "site/bin/longspan").read_text().startswith(f"#!{sys.executable}")
+
+
+def test_the_page_names_the_tested_versions():
+    installed = dict(re.findall(r'^([a-z-]+)==(\d+\.\d+)[^;\n]*(?:; python_version >= "3.11")?$',
+                                (ROOT / "tools/test-requirements.txt").read_text(), re.M))
+    page = " ".join((ROOT / "docs/python-hugging-face.md").read_text().split())
+    for package in ("transformers", "TRL", "PEFT", "accelerate", "DeepSpeed"):
+        assert f"{package} {installed[package.lower()]}" in page
