@@ -29,7 +29,7 @@ export CCACHE_DEPEND := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build program wheel unit-tests kernel-tests python-tests test test-device operators test-kernels test-torch test-families test-real-model test-real-server same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build program wheel test-wheel unit-tests kernel-tests python-tests test test-device operators test-kernels test-torch test-families test-real-model test-real-server same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -111,6 +111,10 @@ test-families: build setup-tests
 	$(SAY) "Every family with every method, and pictures (30 to 45 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  tools/python_tests $(BIN)/python tests/long/every_family.py tests/long/every_picture.py \
 	  tests/long/every_python_family.py tests/long/every_border.py
+
+# The newest wheel, in a fresh environment of its torch: seconds of the installation, the import and the first losses.
+test-wheel: $(VENV)/.ready
+	@$(BIN)/python tests/long/wheel.py $$(ls -t dist/longspan-*.whl | head -1)
 
 $(VENV)/.ready-real-model: $(VENV)/.ready-tests tests/long/requirements.txt
 	@tools/setup_environment $(PYTHON) $(VENV) tests/long/requirements.txt --no-deps
