@@ -130,8 +130,7 @@ AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads,
 const Group& group_of(const std::string& process_group, bool cuda, int64_t timeout_seconds) {
   static const Group alone;
   if (process_group.empty()) return alone;
-  return context_of(rows_of_group(process_group), any_heads(), cuda, timeout_seconds)
-      .mesh.sequence;
+  return context_of(rows_of_group(process_group), any_heads(), cuda, timeout_seconds).mesh.sequence;
 }
 
 int64_t first_timeout(const std::string& process_group, bool cuda, int64_t timeout_seconds) {

@@ -192,8 +192,7 @@ at::Tensor net_over_row(NetTensors x, const NetOptions& options) {
                             /*norm_eps=*/0);
   RowContext layer_row{nullptr, *context.packing, {}, x.x_TJ.scalar_type()};
   layer_row.whole_row = row;
-  return with_one_derivative(layer.over_row(x.x_TJ, x.a_TN, x.b_TN, layer_row),
-                             "gated_delta_net");
+  return with_one_derivative(layer.over_row(x.x_TJ, x.a_TN, x.b_TN, layer_row), "gated_delta_net");
 }
 
 at::Tensor gated_delta_net(const at::Tensor& x_TJ, const at::Tensor& a_TN, const at::Tensor& b_TN,

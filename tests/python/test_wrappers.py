@@ -1,7 +1,5 @@
 """Wrappers around a parallelized model, beside transformers alone on one process."""
 
-import os
-
 import pytest
 import torch
 from forks import run_forks
@@ -44,12 +42,11 @@ def train_wrapped(rank, family, wrap, batches):
     return train(wrap(model), loader)
 
 
-def compiled_beside_eager(rank, size, batches, folder):
+def compiled_beside_eager(rank, size, batches):
     """The largest differences of the loss and of gradients between torch.compile's inductor and the eager model."""
     import torch._inductor.config
 
     torch._inductor.config.compile_threads = 1  # no further processes
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     model, loader = longspan.parallelize(small_model("llama", num_hidden_layers=1), batches, sequence_parallel_size=size)
     cut = next(iter(loader))
     found = []
@@ -121,8 +118,8 @@ def test_wrapper(family, wrap):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_compiled(size, tmp_path):
-    for differences in run_forks(size, compiled_beside_eager, size, uneven_batches(1), tmp_path):
+def test_compiled(size):
+    for differences in run_forks(size, compiled_beside_eager, size, uneven_batches(1)):
         assert len(differences) == 13 and max(differences) < 1e-5, differences
 
 
