@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 import longspan
 
-dist.init_process_group("gloo")  # nccl on GPUs
+dist.init_process_group("gloo")  # on GPUs: "cpu:gloo,cuda:nccl"
 loader = torch.utils.data.DataLoader(tiny.Rows(), batch_size=2, shuffle=True)
 model, loader = longspan.parallelize(tiny.model(), loader, sequence_parallel_size=dist.get_world_size())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

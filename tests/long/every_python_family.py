@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 
@@ -50,29 +49,6 @@ def model_of(family):
     return hf_models.small_model(family, **options)
 
 
-def picture_examples(count):
-    """Rows of uneven lengths with none, one or two pictures."""
-    generator = torch.Generator().manual_seed(8)
-    made = []
-    for number in range(count):
-        ids, grids = [], [[1, 4, 2 * (2 + n)] for n in range(number % 3)]
-        for grid in grids:
-            ids += torch.randint(1, 90, (3,), generator=generator).tolist()
-            ids += [92, *[90] * (math.prod(grid) // test_hf_pictures.MERGE**2), 93]
-        ids += torch.randint(1, 90, (11 + number * 5 % 17,), generator=generator).tolist()
-        patches = torch.randn(sum(map(math.prod, grids)), 3 * 2 * test_hf_pictures.PATCH**2, generator=generator)
-        made.append(dict(input_ids=ids, labels=[-100 if id >= 90 else id for id in ids], grids=grids, patches=patches))
-    return made
-
-
-def padded_pictures(batch):
-    made = hf_trainer.padded(batch)
-    if grids := [grid for example in batch for grid in example["grids"]]:
-        made |= dict(pixel_values=torch.cat([example["patches"] for example in batch]), image_grid_thw=torch.tensor(grids),
-                     mm_token_type_ids=(made["input_ids"] == 90).int())
-    return made
-
-
 def is_packed(family, mode, size):
     return family not in PICTURES and (MODES.index(mode) + size) % 2 == 1
 
@@ -82,8 +58,7 @@ def trainer_of(folder, family, packed, unpacked=False, **arguments):
 
     flat = DataCollatorWithFlattening()
     if family in PICTURES:
-        return hf_trainer.trainer_of(folder, model_of(family), padded_pictures, picture_examples, remove_unused_columns=False,
-                                     **arguments)
+        return test_hf_pictures.trainer_of(folder, model_of(family), **arguments)
     collator = (lambda batch: hf_models.unpacked(flat(batch))) if unpacked else flat if packed else hf_trainer.padded
     return hf_trainer.trainer_of(folder, model_of(family), collator, **arguments)
 
@@ -148,8 +123,9 @@ def test_same_numbers(family, size, tmp_path_factory):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["SFT", "DPO", "GRPO"])
-def test_ten_steps_of_trl(tmp_path, kind, size):
-    hf_models.small_model("llama").save_pretrained(tmp_path / "model")
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_ten_steps_of_trl(tmp_path, family, kind, size):
+    hf_models.small_model(family).save_pretrained(tmp_path / "model")
     options = dict(max_steps=10)
     expected = run_forks(1, test_trl.train, kind, tmp_path, 0, options, "auto")[0]
     for found in run_forks(size, test_trl.train, kind, tmp_path, size, options, "auto"):

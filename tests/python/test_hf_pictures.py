@@ -1,5 +1,8 @@
 """A model of pictures on ranks that share rows, beside transformers alone on one process."""
 
+import math
+
+import hf_trainer
 import pytest
 import torch
 from forks import run_forks
@@ -59,6 +62,33 @@ def batches():
             batch |= dict(pixel_values=patches, image_grid_thw=grids, mm_token_type_ids=(ids == 90).int())
         made.append(batch)
     return made
+
+
+def picture_examples(count):
+    """Rows of uneven lengths with none, one or two pictures."""
+    generator = torch.Generator().manual_seed(8)
+    made = []
+    for number in range(count):
+        ids, grids = [], [[1, 4, 2 * (2 + n)] for n in range(number % 3)]
+        for grid in grids:
+            ids += torch.randint(1, 90, (3,), generator=generator).tolist()
+            ids += [92, *[90] * (math.prod(grid) // MERGE**2), 93]
+        ids += torch.randint(1, 90, (11 + number * 5 % 17,), generator=generator).tolist()
+        patches = torch.randn(sum(map(math.prod, grids)), 3 * 2 * PATCH**2, generator=generator)
+        made.append(dict(input_ids=ids, labels=[-100 if id >= 90 else id for id in ids], grids=grids, patches=patches))
+    return made
+
+
+def padded_pictures(batch):
+    made = hf_trainer.padded(batch)
+    if grids := [grid for example in batch for grid in example["grids"]]:
+        made |= dict(pixel_values=torch.cat([example["patches"] for example in batch]), image_grid_thw=torch.tensor(grids),
+                     mm_token_type_ids=(made["input_ids"] == 90).int())
+    return made
+
+
+def trainer_of(folder, model, **arguments):
+    return hf_trainer.trainer_of(folder, model, padded_pictures, picture_examples, remove_unused_columns=False, **arguments)
 
 
 def shared(rank, size, runs):

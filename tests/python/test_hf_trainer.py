@@ -4,6 +4,7 @@ import functools
 from types import SimpleNamespace
 
 import pytest
+import test_hf_pictures
 import torch
 from forks import run_forks
 from hf_models import small_model
@@ -17,7 +18,10 @@ def train(rank, folder, family, size, arguments, options, resume=False):
 
     arguments = dict(arguments)
     collator = DataCollatorWithFlattening() if arguments.pop("packed", False) else padded
-    trainer = trainer_of(f"{folder}/{size}", small_model(family), collator, **arguments)
+    if family in test_hf_pictures.KINDS:
+        trainer = test_hf_pictures.trainer_of(f"{folder}/{size}", test_hf_pictures.small_model(family), **arguments)
+    else:
+        trainer = trainer_of(f"{folder}/{size}", small_model(family), collator, **arguments)
     if size:
         longspan.parallelize_trainer(trainer, sequence_parallel_size=size, **options)
     logs = logs_of(trainer, resume)
@@ -47,7 +51,9 @@ def alone(folder, family, **arguments):
 
 @pytest.mark.parametrize("family, ranks, size, arguments, options", [
     ("llama", 1, 1, {}, {}),
-    ("llama", 2, 2, {}, dict(mode="zigzag-ring")),
+    ("gpt_oss", 2, 2, {}, dict(mode="zigzag-ring")),
+    ("qwen3_5_text", 2, 2, {}, {}),
+    ("qwen2_5_vl", 2, 2, {}, dict(mode="striped-ring")),
     ("qwen2", 3, 3, dict(packed=True, gradient_checkpointing=True), dict(takeover="sdpa")),
 ])
 def test_trainer(tmp_path_factory, family, ranks, size, arguments, options):
