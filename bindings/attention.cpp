@@ -12,6 +12,7 @@
 #include "bindings/attention_context.h"
 #include "bindings/packing_numbers.h"
 #include "bindings/registration.h"
+#include "bindings/second_derivative.h"
 #include "bindings/traced.h"
 #include "longspan/base/user_error.h"
 #include "longspan/comm/process_group.h"
@@ -130,7 +131,8 @@ at::Tensor attend_with(const AttentionInputs& inputs, MaybeTensor documents,
         "have {}: pass the lengths that token_order() returned",
         size, q_TNH.size(0), num_tokens, packing.num_tokens()));
   }
-  return context.attention->attend(inputs, spec, packing, checkpoint);
+  return with_one_derivative(context.attention->attend(inputs, spec, packing, checkpoint),
+                             "attention");
 }
 
 at::Tensor attend(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
@@ -212,6 +214,7 @@ struct TracedAttention : torch::autograd::Function<TracedAttention> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
+    refuse_second_derivative("attention");
     const auto options =
         c10::static_intrusive_pointer_cast<AttendOptions>(ctx->saved_data["options"].toCapsule());
     const auto saved = ctx->get_saved_variables();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/registration.h"
+#include "bindings/second_derivative.h"
 #include "bindings/traced.h"
 #include "longspan/base/user_error.h"
 #include "longspan/kernels/fused_op.h"
@@ -81,16 +82,6 @@ struct LabelledTokens {
   }
 };
 
-/// Throws while autograd records a backward (create_graph): the gradients would be constants.
-void refuse_second_derivative() {
-  if (!c10::GradMode::is_enabled()) return;
-  for_python([] {
-    throw UserError(
-        "linear_cross_entropy has no second derivative: a backward with create_graph=True cannot "
-        "pass it");
-  });
-}
-
 /// Returns the losses of tokens, [T] in fp32 (fp64 for fp64), and the log-sum-exp of their logits,
 /// [T] in fp64.
 TwoTensors token_losses(const at::Tensor& x_TD, const at::Tensor& weight_VD,
@@ -148,7 +139,7 @@ struct TokenLosses : torch::autograd::Function<TokenLosses> {
     return {losses_T, lse_T};
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    refuse_second_derivative();
+    refuse_second_derivative("linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
     if (!is_traced(gradients[0]) && !ctx->needs_input_grad(1)) {
       const auto [dx_TD, none] = recomputed_gradients(
@@ -212,7 +203,7 @@ struct SummedLosses : torch::autograd::Function<SummedLosses> {
     return labelled.spread(at::cat(nll).to(x_TD.scalar_type()), x_TD.size(0));
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    refuse_second_derivative();
+    refuse_second_derivative("linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
     const int64_t ignore_index = ctx->saved_data["ignore_index"].toInt();
     auto of_sum =

@@ -13,6 +13,7 @@
 
 #include "bindings/attention_context.h"
 #include "bindings/registration.h"
+#include "bindings/second_derivative.h"
 #include "bindings/traced.h"
 #include "longspan/kernels/fused_op.h"
 #include "longspan/layers/gated_delta_net.h"
@@ -191,7 +192,7 @@ at::Tensor net_over_row(NetTensors x, const NetOptions& options) {
                             /*norm_eps=*/0);
   RowContext layer_row{nullptr, *context.packing, {}, x.x_TJ.scalar_type()};
   layer_row.whole_row = row;
-  return layer.over_row(x.x_TJ, x.a_TN, x.b_TN, layer_row);
+  return with_one_derivative(layer.over_row(x.x_TJ, x.a_TN, x.b_TN, layer_row), "gated_delta_net");
 }
 
 at::Tensor gated_delta_net(const at::Tensor& x_TJ, const at::Tensor& a_TN, const at::Tensor& b_TN,
@@ -242,6 +243,7 @@ struct ReplayedNet : torch::autograd::Function<ReplayedNet> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
+    refuse_second_derivative("gated_delta_net");
     const auto options =
         c10::static_intrusive_pointer_cast<NetOptions>(ctx->saved_data["options"].toCapsule());
     const auto x = ctx->get_saved_variables();

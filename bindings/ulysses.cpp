@@ -14,6 +14,7 @@
 
 #include "bindings/exchange_plan.h"
 #include "bindings/registration.h"
+#include "bindings/second_derivative.h"
 #include "bindings/traced.h"
 #include "longspan/base/user_error.h"
 #include "longspan/comm/process_group.h"
@@ -194,7 +195,7 @@ at::Tensor wait(const ExchangePointer& exchange) {
   return for_python([&] {
     const auto finish = std::exchange(exchange->finish, nullptr);
     if (!finish) throw UserError("wait() was called before: call it once");
-    return finish();
+    return with_one_derivative(finish(), "an exchange in flight");
   });
 }
 

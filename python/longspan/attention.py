@@ -153,7 +153,7 @@ def attention(
     sinks: [N], an additional logit of each query head without a value (gpt-oss). All ranks pass the same sinks. The gradient
         is this rank's part; the sum over the ranks is the gradient.
 
-    Differentiable. Under torch.autocast q, k and v are cast, as those of torch's scaled_dot_product_attention. Every rank of
+    Differentiable once. Under torch.autocast q, k and v are cast, as those of torch's scaled_dot_product_attention. Every rank of
     the group calls the function. Raises UsageError, CommunicationError.
     """
     return _attend(q, k, v, sinks, documents_of_row(cu_seqlens, documents), name_of(group), mode,

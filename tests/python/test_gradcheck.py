@@ -1,5 +1,7 @@
 """Gradients of every function of the package in fp64, beside differences: on one process, and exchanges on two ranks."""
 
+import functools
+
 import pytest
 import torch
 from hf_models import small_model
@@ -25,8 +27,9 @@ def leaves(*shapes):
 
 def softmax_attention(q, k, v):
     """[T, N, H], the layout of DeepSpeed's module."""
-    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1)
+    scores = torch.einsum("qnh,knh->nqk", q, k)
+    future = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+    return torch.einsum("nqk,knh->qnh", torch.softmax(scores.masked_fill(future, -torch.inf), -1), v)
 
 
 def projections(x, wq, bq, wk, wv, nq, nk):
@@ -61,9 +64,13 @@ def offloaded(x, w):
         return mlp(x, w)
 
 
+@functools.cache
+def parallelized():
+    return longspan.parallelize(small_model("llama", num_hidden_layers=1), sequence_parallel_size=1)[0]
+
+
 def mean_of_losses(x):
-    model, _ = longspan.parallelize(small_model("llama", num_hidden_layers=1), sequence_parallel_size=1)
-    return longspan.mean_loss(model, x.square().sum(), torch.tensor(3))
+    return longspan.mean_loss(parallelized(), x.square().sum(), torch.tensor(3))
 
 
 def attended(q, k, v):
@@ -104,6 +111,25 @@ def test_gradcheck(name):
     assert torch.autograd.gradcheck(function, leaves(*shapes))
 
 
+# Functions without a second derivative, and the name in their error.
+ONCE = {"attention": "attention", "attend": "attention", "linear_cross_entropy": "linear_cross_entropy",
+        "LinearCrossEntropy": "linear_cross_entropy"} | dict.fromkeys(
+            ["async_ulysses_qkv_projection", "async_ulysses_output_projection", "DistributedAttention"], "an exchange in flight")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_second_derivatives(name):
+    function, *shapes = CASES[name]
+    inputs = leaves(*shapes)
+    if name not in ONCE:
+        assert torch.autograd.gradgradcheck(function, inputs)
+        return
+    results = function(*inputs)
+    for result in results if isinstance(results, tuple) else [results]:
+        with pytest.raises(ValueError, match=f"^{ONCE[name]} has no second derivative: .*create_graph"):
+            torch.autograd.grad(result.sum(), inputs, create_graph=True, allow_unused=True)
+
+
 class OwnPart(torch.autograd.Function):
     """This rank's part of a dimension of x, which all ranks have. Its gradient is gathered."""
 
@@ -114,7 +140,7 @@ class OwnPart(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        return gathered(gradient, ctx.dim), None
+        return Whole.apply(gradient, ctx.dim), None
 
 
 class Whole(torch.autograd.Function):
@@ -127,7 +153,7 @@ class Whole(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient.chunk(2, ctx.dim)[torch.distributed.get_rank()].clone(), None
+        return OwnPart.apply(gradient, ctx.dim), None
 
 
 def gathered(own, dim):
@@ -146,9 +172,9 @@ def exchanges(rank):
         longspan.gather_seq_scatter_heads_qkv(OwnPart.apply(x, 1), 1, restore_shape=False, group=group, head_size=2), 3)
     assert torch.equal(there(x), x) and torch.equal(back(x), x) and torch.equal(three(fused), fused.unflatten(-1, (3, 4)))
     # A few exchanges for each function: the product of the Jacobian with two random vectors, the same on both ranks.
-    return [torch.autograd.gradcheck(function, [given], fast_mode=True)
-            for function, given in [(there, x), (back, x), (three, fused)]]
+    return [check(function, [given], fast_mode=True) for function, given in [(there, x), (back, x), (three, fused)]
+            for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck)]
 
 
 def test_gradcheck_of_exchanges_on_two_ranks():
-    assert run_ranks(2, exchanges) == [[True, True, True]] * 2
+    assert run_ranks(2, exchanges) == [[True] * 6] * 2
