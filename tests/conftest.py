@@ -37,6 +37,9 @@ for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1):
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("LONGSPAN_BUILD", ROOT / "build"))
 PROGRAM = program_of(BUILD)
+# torch's cache of compiled graphs has the same key for all instruction sets: code for the vectors of one, compiled for
+# another, leaves elements out.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(BUILD / "inductor" / os.environ.get("ATEN_CPU_CAPABILITY", "chosen"))
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
     "+ '<|im_end|>\\n' }}{% endfor %}"
