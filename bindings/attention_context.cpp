@@ -23,9 +23,10 @@ struct ContextKey {
 struct Contexts {
   std::mutex mutex;
   std::map<ContextKey, std::unique_ptr<AttentionContext>> made;
-  /// By process group and purpose. A context that is made again has new keys in the store. Ranks
-  /// with another timeout meet under the same keys.
-  std::map<std::pair<std::string, std::string>, int> num_made;
+  /// The timeouts of the contexts that were made, in order, by process group and purpose. A context
+  /// that is made again has new keys in the store. Ranks with another timeout meet under the same
+  /// keys.
+  std::map<std::pair<std::string, std::string>, std::vector<int64_t>> timeouts;
 };
 
 Contexts& contexts() {
@@ -44,6 +45,18 @@ const std::array<Degree, 3> kDegrees{{{&kUlyssesDegree, &ParallelPlan::ulysses_s
 int size_of(const std::string& process_group) {
   return process_group.empty() ? 1 : place_in(process_group).size;
 }
+
+std::string purpose_of(const SharedRows& rows, const AttentionSpec& heads, bool cuda) {
+  return fmt::format("{}.{}/{}.{}/{}.{}/{}", rows.method, fmt::join(rows.degrees, "."),
+                     heads.num_heads, heads.num_kv_heads, heads.key_dim, heads.value_dim,
+                     cuda ? "cuda" : "cpu");
+}
+
+/// The rows and heads of group_of(). The method takes any heads.
+SharedRows rows_of_group(const std::string& process_group) {
+  return {process_group, "allgather", {}};
+}
+AttentionSpec any_heads() { return plain_attention(1, 1, 1); }
 
 }  // namespace
 
@@ -93,12 +106,7 @@ ParallelPlan plan_for(int size, const SharedRows& rows, const AttentionLayers& l
 
 AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads, bool cuda,
                              int64_t timeout_seconds) {
-  const ContextKey key{
-      rows.process_group,
-      fmt::format("{}.{}/{}.{}/{}.{}/{}", rows.method, fmt::join(rows.degrees, "."),
-                  heads.num_heads, heads.num_kv_heads, heads.key_dim, heads.value_dim,
-                  cuda ? "cuda" : "cpu"),
-      timeout_seconds};
+  const ContextKey key{rows.process_group, purpose_of(rows, heads, cuda), timeout_seconds};
   Contexts& all = contexts();
   const std::lock_guard lock(all.mutex);
   std::unique_ptr<AttentionContext>& context = all.made[key];
@@ -107,9 +115,10 @@ AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads,
   auto made = std::make_unique<AttentionContext>();
   made->plan = plan_of(rows, {{heads, 1}}, {.num_tokens = 8192, .element_bytes = 4, .cuda = cuda});
   if (!rows.process_group.empty()) {
-    int& num_made = all.num_made[{key.process_group, key.purpose}];
+    std::vector<int64_t>& timeouts = all.timeouts[{key.process_group, key.purpose}];
+    timeouts.push_back(timeout_seconds);
     made->mesh =
-        mesh_of(rows.process_group, fmt::format("{}/{}", key.purpose, num_made++), made->plan,
+        mesh_of(rows.process_group, fmt::format("{}/{}", key.purpose, timeouts.size()), made->plan,
                 cuda ? Link::kNccl : Link::kGloo, timeout_seconds, rendezvous_from_environment());
   }
   made->attention =
@@ -121,10 +130,15 @@ AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads,
 const Group& group_of(const std::string& process_group, bool cuda, int64_t timeout_seconds) {
   static const Group alone;
   if (process_group.empty()) return alone;
-  // A method that takes any heads.
-  const AttentionContext& context =
-      context_of({process_group, "allgather", {}}, plain_attention(1, 1, 1), cuda, timeout_seconds);
-  return context.mesh.sequence;
+  return context_of(rows_of_group(process_group), any_heads(), cuda, timeout_seconds).mesh.sequence;
+}
+
+int64_t first_timeout(const std::string& process_group, bool cuda, int64_t timeout_seconds) {
+  const std::string purpose = purpose_of(rows_of_group(process_group), any_heads(), cuda);
+  Contexts& all = contexts();
+  const std::lock_guard lock(all.mutex);
+  const auto timeouts = all.timeouts.find({process_group, purpose});
+  return timeouts == all.timeouts.end() ? timeout_seconds : timeouts->second.front();
 }
 
 void forget_contexts(const std::string& process_group) {

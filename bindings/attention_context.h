@@ -76,6 +76,10 @@ AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads,
 /// CommunicationError.
 const Group& group_of(const std::string& process_group, bool cuda, int64_t timeout_seconds);
 
+/// Returns the timeout of the first call of group_of() for a process group; before it,
+/// `timeout_seconds`. Ranks that pass different timeouts meet with the first one.
+int64_t first_timeout(const std::string& process_group, bool cuda, int64_t timeout_seconds);
+
 /// Closes the connections of a process group's contexts. Collective.
 void forget_contexts(const std::string& process_group);
 

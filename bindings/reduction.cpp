@@ -38,10 +38,15 @@ at::Tensor sum_of_ranks_and_record(const at::Tensor& x, const std::string& group
   return SumOfRanks::apply(x, group, timeout);
 }
 
+int64_t first_timeout_of(const std::string& group, bool cuda, int64_t timeout) {
+  return for_python([&] { return first_timeout(group, cuda, timeout); });
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(longspan, library) {
   library.def("sum_of_ranks(Tensor x, str group, int timeout) -> Tensor");
+  library.def("first_timeout(str group, bool cuda, int timeout) -> int", first_timeout_of);
 }
 TORCH_LIBRARY_IMPL(longspan, Autograd, library) {
   library.impl("sum_of_ranks", sum_of_ranks_and_record);

@@ -37,6 +37,12 @@ def all_sum(numbers: torch.Tensor, group: Optional[dist.ProcessGroup], timeout: 
     return _native.call("sum_of_ranks", numbers, name_of(_every(group)), timeout)
 
 
+def first_timeout(timeout: int) -> int:
+    """Returns the timeout with which all ranks have met first; `timeout` if they have not met. Ranks that pass different
+    timeouts do not meet again."""
+    return _native.call("first_timeout", name_of(_every(None)), device_of(None).type == "cuda", timeout)
+
+
 def of_ranks(numbers: list[int], group: Optional[dist.ProcessGroup], timeout: int) -> list[list[int]]:
     """Returns the numbers of each rank of a group, all below 2^53. All ranks pass as many. Collective."""
     everyone = _every(group)

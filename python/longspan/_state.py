@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from longspan import _native, _trl
-from longspan._loss import all_sum, average_gradients, device_of, require_equal, world_size
+from longspan._loss import all_sum, average_gradients, device_of, first_timeout, of_ranks, require_equal, world_size
 from longspan._rows import DOCUMENT_KEYS, ROWS, RowCutter, Rows
 from longspan.attention import Heads, Sharing, share
 from longspan.errors import UsageError
@@ -208,11 +208,18 @@ def sequence_group(size: int) -> tuple[Optional[dist.ProcessGroup], int, int]:
 
 
 def agree(text: str, failure: Optional[UsageError], timeout: int) -> None:
-    """Raises UsageError on all ranks if they describe the run differently, or if one of them has a failure. Collective.
-    Raises CommunicationError."""
-    if world_size() > 1:
-        require_equal(zlib.crc32(text.encode()), failure, "parallelize() has other arguments, or another model, on other ranks "
-                      f"than here ({text}): all ranks must call it alike", None, timeout)
+    """Raises UsageError on all ranks if they describe the run differently, if they have different timeouts, or if one of them
+    has a failure. Collective. Raises CommunicationError."""
+    if world_size() == 1:
+        return
+    meeting = first_timeout(timeout)
+    require_equal(zlib.crc32(text.encode()), failure, "parallelize() has other arguments, or another model, on other ranks "
+                  f"than here ({text}): all ranks must call it alike", None, meeting)
+    timeouts = [number for number, in of_ranks([timeout], None, meeting)]
+    other = next((rank for rank, number in enumerate(timeouts) if number != timeouts[0]), None)
+    if other is not None:
+        raise UsageError(f"parallelize() has timeout={timeouts[0]} on rank 0 and timeout={timeouts[other]} on rank {other}: all "
+                         "ranks must call it alike")
 
 
 def share_alike(heads: Any, group: Optional[dist.ProcessGroup], mode: str, device: torch.device, timeout: int,

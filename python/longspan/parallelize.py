@@ -57,7 +57,7 @@ def parallelize(
     save_attention: gradient checkpointing that is not reentrant saves the output of attention, as large as the queries,
         and computes attention once (save_attention()).
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
-    timeout: seconds that a collective may take.
+    timeout: seconds that a collective may take. This call waits for the other ranks as long as the first one did.
 
     Returns the model and a loader of this rank's tokens. model(**batch).loss is the mean over the labels of all ranks, and
     its gradients are right after backward() without a wrapper, and under DDP, FSDP and DeepSpeed over all ranks. A label of
@@ -74,7 +74,7 @@ def parallelize(
     dtype, device = next(base.parameters()).dtype, next(base.parameters()).device
     agree(f"{config.model_type}, {dtype}, {device.type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
           f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, takeover={takeover}, token_keys={token_keys}, "
-          f"fused_loss={fused_loss}, save_attention={save_attention}, timeout={timeout}, {heads}", None, timeout)
+          f"fused_loss={fused_loss}, save_attention={save_attention}, {heads}", None, timeout)
     group, data_rank, data_size = sequence_group(sequence_parallel_size)
     if sequence_parallel_size == 1:
         group = None
