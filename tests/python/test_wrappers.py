@@ -107,6 +107,28 @@ def test_wrapper(family, wrap):
         assert found[1] == pytest.approx(expected[1][: len(found[1])], abs=1e-5)
 
 
+def compiled_beside_eager(rank, batches):
+    """The largest differences of the loss and of gradients between torch.compile's inductor and the eager model."""
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1  # no further processes
+    model, loader = longspan.parallelize(small_model("llama", num_hidden_layers=1), batches, sequence_parallel_size=1)
+    cut = next(iter(loader))
+    found = []
+    for one in (model, torch.compile(model)):
+        model.zero_grad()
+        loss = one(**cut).loss
+        loss.backward()
+        found.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+    return [(ours - theirs).abs().max().item() for ours, theirs in zip(*found, strict=True)]
+
+
+@pytest.mark.long
+def test_inductor():
+    (differences,) = run_forks(1, compiled_beside_eager, uneven_batches(1))
+    assert len(differences) == 13 and max(differences) < 1e-5, differences
+
+
 def fsdp1(rank, batches):
     """Errors of a model within FSDP1, whose parameters are flattened, and are views of a flat one."""
     from torch.distributed.fsdp import FullyShardedDataParallel
