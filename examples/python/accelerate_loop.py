@@ -7,7 +7,7 @@ from accelerate import Accelerator
 import longspan
 
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-loader = torch.utils.data.DataLoader(tiny.rows(), batch_size=2, shuffle=True)
+loader = torch.utils.data.DataLoader(tiny.Rows(), batch_size=2, shuffle=True)
 model, loader = longspan.parallelize(tiny.model(), loader, sequence_parallel_size=accelerator.num_processes)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 model, optimizer = accelerator.prepare(model, optimizer)  # not the loader, which is dealt to groups already

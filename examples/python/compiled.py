@@ -9,7 +9,7 @@ import longspan
 dist.init_process_group("gloo")
 model = tiny.model()
 model.gradient_checkpointing_enable(dict(use_reentrant=False))
-loader = torch.utils.data.DataLoader(tiny.rows(6), batch_size=2)
+loader = torch.utils.data.DataLoader(tiny.Rows(6), batch_size=2)
 model, loader = longspan.parallelize(model, loader, sequence_parallel_size=dist.get_world_size())
 compiled = torch.compile(model, backend="aot_eager")  # on GPUs without the backend; attention stays outside of the graphs
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

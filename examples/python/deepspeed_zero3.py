@@ -8,7 +8,7 @@ import torch.distributed as dist
 import longspan
 
 deepspeed.init_distributed("gloo")  # nccl on GPUs
-loader = torch.utils.data.DataLoader(tiny.rows(), batch_size=2)
+loader = torch.utils.data.DataLoader(tiny.Rows(), batch_size=2)
 model, loader = longspan.parallelize(tiny.model(), loader, sequence_parallel_size=dist.get_world_size())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 config = dict(train_micro_batch_size_per_gpu=2, zero_optimization=dict(stage=3), zero_allow_untested_optimizer=True)

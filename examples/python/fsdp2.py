@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 import longspan
 
 dist.init_process_group("gloo")
-loader = torch.utils.data.DataLoader(tiny.rows(), batch_size=2)
+loader = torch.utils.data.DataLoader(tiny.Rows(), batch_size=2)
 model, loader = longspan.parallelize(tiny.model(), loader, sequence_parallel_size=dist.get_world_size())
 for layer in model.model.layers:
     fully_shard(layer)  # over all ranks, also those that share rows

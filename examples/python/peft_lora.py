@@ -9,7 +9,7 @@ import longspan
 
 dist.init_process_group("gloo")
 model = get_peft_model(tiny.model(), LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
-loader = torch.utils.data.DataLoader(tiny.rows(), batch_size=2)
+loader = torch.utils.data.DataLoader(tiny.Rows(), batch_size=2)
 model, loader = longspan.parallelize(model, loader, sequence_parallel_size=dist.get_world_size())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for batch in loader:

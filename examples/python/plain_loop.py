@@ -7,7 +7,7 @@ import torch.distributed as dist
 import longspan
 
 dist.init_process_group("gloo")  # nccl on GPUs
-loader = torch.utils.data.DataLoader(tiny.rows(), batch_size=2, shuffle=True)
+loader = torch.utils.data.DataLoader(tiny.Rows(), batch_size=2, shuffle=True)
 model, loader = longspan.parallelize(tiny.model(), loader, sequence_parallel_size=dist.get_world_size())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for epoch in range(3):
@@ -17,5 +17,5 @@ for epoch in range(3):
         loss.backward()  # ends with the mean of gradients over all ranks
         optimizer.step()
         optimizer.zero_grad()
-    if dist.get_rank() == 0:
-        print(f"epoch {epoch}: loss {loss.item():.3f}")
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: loss {loss.item():.3f}")

@@ -21,10 +21,18 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=fast, pad_token="<pad>", eos_token="<eos>")
 
 
-def rows(count=16, tokens=128):
+class Rows(torch.utils.data.Dataset):
     """Rows of counting numbers, which a model learns fast."""
-    ids = [(torch.arange(tokens) * (1 + number % 3) + number) % 90 + 3 for number in range(count)]
-    return [dict(input_ids=one, labels=one) for one in ids]
+
+    def __init__(self, count=16, tokens=128):
+        self.count, self.tokens = count, tokens
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, number):
+        ids = (torch.arange(self.tokens) * (1 + number % 3) + number) % 90 + 3
+        return dict(input_ids=ids, labels=ids)
 
 
 def texts(count, length):

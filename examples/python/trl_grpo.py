@@ -7,7 +7,7 @@ from trl import GRPOConfig, GRPOTrainer
 import longspan
 
 
-def many_words(completions, **_):
+def many_words(completions, **_) -> list[float | None]:
     """The reward: different words in an answer."""
     return [float(len(set(answer.split()))) for answer in completions]
 

@@ -310,11 +310,11 @@ class Session:
                            top_p, repetition_penalty, max_new_tokens, list(end_tokens), seed, logprobs, num_at_a_time)
         return [Answer(**answer) for answer in json.loads(texts)]
 
-    def save(self, folder: str) -> None:
+    def save(self, folder: Union[str, os.PathLike[str]]) -> None:
         """Saves the model, or the adapter, as a Hugging Face folder."""
         self._call("session_save", str(folder))
 
-    def save_checkpoint(self, folder: str, source: str = "") -> str:
+    def save_checkpoint(self, folder: Union[str, os.PathLike[str]], source: str = "") -> str:
         """Saves folder/checkpoint-N after N steps: the model, the optimizer's state, and `source`, the place in your
         data. Returns the folder once the checkpoint is complete, whatever `save_async` is."""
         return self._call("session_save_checkpoint", str(folder), source)
