@@ -9,7 +9,9 @@
 
 #include <tuple>
 
+#include "bindings/attention_arguments.h"
 #include "bindings/attention_context.h"
+#include "bindings/equal_calls.h"
 #include "bindings/packing_numbers.h"
 #include "bindings/registration.h"
 #include "bindings/second_derivative.h"
@@ -38,33 +40,6 @@ AttentionSpec heads_of(Ints heads) {
 std::array<int64_t, 3> three(Ints degrees) {
   TORCH_CHECK_VALUE(degrees.size() == 3, "degrees: ", degrees.size(), " numbers, and 3 are needed");
   return {degrees[0], degrees[1], degrees[2]};
-}
-
-void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Tensor& v_TMV,
-                  const at::Tensor& sinks_N) {
-  const auto fail = [&](const char* limit) {
-    throw UserError(fmt::format("attention: q {}, k {}, v {}: {}", q_TNH.sizes(), k_TMH.sizes(),
-                                v_TMV.sizes(), limit));
-  };
-  if (q_TNH.dim() != 3 || k_TMH.dim() != 3 || v_TMV.dim() != 3) {
-    fail("each must be [tokens, heads, elements]");
-  }
-  if (k_TMH.size(0) != q_TNH.size(0) || v_TMV.size(0) != q_TNH.size(0)) {
-    fail("all must have the same tokens");
-  }
-  if (v_TMV.size(1) != k_TMH.size(1) || q_TNH.size(1) % std::max<int64_t>(k_TMH.size(1), 1) != 0) {
-    fail("k and v must have the same heads, whose number divides the heads of q");
-  }
-  if (k_TMH.size(2) != q_TNH.size(2)) fail("q and k must have the same elements of a head");
-  for (const at::Tensor& x : {k_TMH, v_TMV}) {
-    if (x.scalar_type() != q_TNH.scalar_type() || x.device() != q_TNH.device()) {
-      fail("all must have the same dtype and device");
-    }
-  }
-  if (sinks_N.defined() && (sinks_N.dim() != 1 || sinks_N.size(0) != q_TNH.size(1))) {
-    throw UserError(fmt::format("attention: sinks {} must be one number for each of {} heads",
-                                sinks_N.sizes(), q_TNH.size(1)));
-  }
 }
 
 /// The method that is named, or the fastest one.
@@ -109,7 +84,18 @@ c10::intrusive_ptr<AttendOptions> options_of(const std::string& group, const std
 at::Tensor attend_with(const AttentionInputs& inputs, MaybeTensor documents,
                        const AttendOptions& options, AttentionCheckpoint checkpoint) {
   const at::Tensor &q_TNH = inputs.q_TNH, &k_TMH = inputs.k_SMH, &v_TMV = inputs.v_SMH;
-  check_shapes(q_TNH, k_TMH, v_TMV, inputs.sinks_N);
+  require_equal_calls(options.group, q_TNH.is_cuda(), options.timeout, [&] {
+    return checked_arguments({.q_TNH = q_TNH,
+                              .k_TMH = k_TMH,
+                              .v_TMV = v_TMV,
+                              .sinks_N = inputs.sinks_N,
+                              .documents = documents,
+                              .method = options.method,
+                              .degrees = options.degrees,
+                              .scale = options.scale,
+                              .window = options.window,
+                              .softcap = options.softcap});
+  });
   AttentionSpec spec = heads_of({q_TNH.size(1), k_TMH.size(1), q_TNH.size(2), v_TMV.size(2)});
   spec.scale = options.scale;
   spec.window = options.window;

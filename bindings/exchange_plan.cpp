@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bindings/attention_context.h"
+#include "bindings/equal_calls.h"
 #include "longspan/base/user_error.h"
 #include "longspan/comm/process_group.h"
 
@@ -46,7 +47,7 @@ int64_t dim_in(const at::Tensor& x, int64_t dim, const char* name) {
 namespace {
 
 struct Dims {
-  int64_t seq, head;
+  int64_t seq = 0, head = 0;
 };
 
 Dims dims_in(const at::Tensor& x, int64_t seq_dim, int64_t head_dim) {
@@ -57,6 +58,19 @@ Dims dims_in(const at::Tensor& x, int64_t seq_dim, int64_t head_dim) {
 
 int size_of_group(const std::string& process_group) {
   return process_group.empty() ? 1 : place_in(process_group).size;
+}
+
+int rank_in_group(const std::string& process_group) {
+  return process_group.empty() ? 0 : place_in(process_group).rank;
+}
+
+/// Throws UserError unless a rank has its share of `num_heads` heads.
+void check_heads(int64_t heads, int num_ranks, int rank, int64_t num_heads, int64_t num_queries) {
+  const int64_t share = head_shares(num_ranks, num_heads, num_queries)[rank].count();
+  if (heads == share) return;
+  throw UserError(
+      fmt::format("heads_to_seq: rank {} of {} passes {} heads, and of {} heads the rank has {}",
+                  rank, num_ranks, heads, num_heads, share));
 }
 
 ExchangePlan plan_exchange(const Group& group, const Dims& dims, int64_t num_tokens,
@@ -99,9 +113,14 @@ at::Tensor index_of_copies(const ExchangePlan& plan, const at::Tensor& like) {
 
 ExchangePlan plan_to_heads(const at::Tensor& x, const std::string& process_group, int64_t seq_dim,
                            int64_t head_dim, int64_t num_queries, int64_t timeout) {
-  const Dims dims = dims_in(x, seq_dim, head_dim);
   const int P = size_of_group(process_group);
-  head_shares(P, x.size(dims.head), num_queries);  // a mistake is found before ranks connect
+  Dims dims;
+  require_equal_calls(process_group, x.is_cuda(), timeout, [&] {
+    dims = dims_in(x, seq_dim, head_dim);
+    head_shares(P, x.size(dims.head), num_queries);
+    return fmt::format("exchanges tokens {} for heads {} of {} {}, {} query heads", dims.seq,
+                       dims.head, x.sizes(), c10::toString(x.scalar_type()), num_queries);
+  });
   return plan_exchange(group_of(process_group, x.is_cuda(), timeout), dims, x.size(dims.seq) * P,
                        x.size(dims.head), num_queries);
 }
@@ -109,22 +128,24 @@ ExchangePlan plan_to_heads(const at::Tensor& x, const std::string& process_group
 ExchangePlan plan_to_seq(const at::Tensor& x, const std::string& process_group, int64_t head_dim,
                          int64_t seq_dim, std::optional<int64_t> num_heads, int64_t num_queries,
                          int64_t timeout) {
-  const Dims dims = dims_in(x, seq_dim, head_dim);
-  const int P = size_of_group(process_group);
+  const int P = size_of_group(process_group), rank = rank_in_group(process_group);
+  Dims dims;
+  require_equal_calls(process_group, x.is_cuda(), timeout, [&] {
+    dims = dims_in(x, seq_dim, head_dim);
+    if (x.size(dims.seq) % P != 0) {
+      throw UserError(fmt::format("heads_to_seq: {} tokens, which {} ranks do not divide: pad them",
+                                  x.size(dims.seq), P));
+    }
+    if (num_heads) check_heads(x.size(dims.head), P, rank, *num_heads, num_queries);
+    std::vector<int64_t> others = x.sizes().vec();  // without the heads, which differ
+    others[dims.head] = num_heads.value_or(0);
+    return fmt::format("exchanges heads {} for tokens {} of {} {}, {} query heads", dims.head,
+                       dims.seq, others, c10::toString(x.scalar_type()), num_queries);
+  });
   const int64_t tokens = x.size(dims.seq), heads = x.size(dims.head);
-  if (tokens % P != 0) {
-    throw UserError(
-        fmt::format("heads_to_seq: {} tokens, which {} ranks do not divide: pad them", tokens, P));
-  }
   const Group& group = group_of(process_group, x.is_cuda(), timeout);
-  const ExchangePlan plan = plan_exchange(
-      group, dims, tokens, num_heads ? *num_heads : added_up(heads, group), num_queries);
-  if (heads != plan.mine.count()) {
-    throw UserError(
-        fmt::format("heads_to_seq: rank {} of {} passes {} heads, and of {} heads the rank has {}",
-                    group.rank(), P, heads, plan.num_heads, plan.mine.count()));
-  }
-  return plan;
+  return plan_exchange(group, dims, tokens, num_heads ? *num_heads : added_up(heads, group),
+                       num_queries);
 }
 
 at::Tensor rows_of(const at::Tensor& x, const ExchangePlan& plan) {

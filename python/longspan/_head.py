@@ -21,15 +21,14 @@ MODEL_TYPES = frozenset(["gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "
                          "qwen3_next"])
 
 
-def install(base: Any, state: State) -> None:
-    """Replaces the forward of a model's head. Raises UsageError if the head is another than a matrix, or the model changes
-    its logits."""
+def check(base: Any, config: Any) -> None:
+    """Raises UsageError if the head of a model is another than a matrix, or the model changes its logits."""
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    head, name = base.get_output_embeddings(), state.config.model_type
+    head, name = base.get_output_embeddings(), config.model_type
     if name not in MODEL_TYPES:
         raise UsageError(f"fused_loss=True is not possible for {name}, only for {', '.join(sorted(MODEL_TYPES))}: leave it out")
-    if cap := getattr(state.config, "final_logit_softcapping", None):
+    if cap := getattr(config, "final_logit_softcapping", None):
         raise UsageError(f"fused_loss=True is not possible for {name} with final_logit_softcapping={cap}: leave it out")
     if type(head) is not torch.nn.Linear or head.bias is not None:
         raise UsageError(f"fused_loss=True needs a head that is a torch.nn.Linear without bias, and {name} has {head}: leave it "
@@ -37,6 +36,11 @@ def install(base: Any, state: State) -> None:
     if base.loss_function is not ForCausalLMLoss:
         raise UsageError(f"fused_loss=True takes transformers' own loss, and {name} has the loss_function "
                          f"{base.loss_function}: leave fused_loss out")
+
+
+def install(base: Any, state: State) -> None:
+    """Replaces the forward of a model's head, which check() has accepted."""
+    head = base.get_output_embeddings()
 
     def forward(own: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         """x: [B, T, D]. Returns losses [B, T, 1] if the forward of the model has labels, and else logits."""

@@ -13,7 +13,7 @@ import torch
 
 from longspan._rows import ROWS, Rows
 from longspan._state import outside_graphs
-from longspan.attention import attend
+from longspan.attention import attend, calls_compared
 from longspan.errors import UsageError
 
 NAME = "longspan"
@@ -74,13 +74,19 @@ def attention_forward(
     documents = longspan_rows.documents
     if len(documents) != query.shape[0]:
         raise UsageError(f"{name}: {query.shape[0]} rows, and the batch was cut with {len(documents)}")
-    sharing = state_of(longspan_rows.key).sharing
-    outs = [
-        attend(query[b].transpose(0, 1), key[b].transpose(0, 1), value[b].transpose(0, 1), sharing=sharing,
-               documents=documents[b], scale=scaling, window=sliding_window, softcap=softcap,
-               sinks=None if s_aux is None else s_aux.to(query.dtype))
-        for b in range(len(documents))
-    ]
+    state = state_of(longspan_rows.key)
+    if not state.in_forward and torch._C._current_graph_task_id() < 0:  # gradient checkpointing computes layers in a backward
+        raise UsageError(f"{name}: attention runs outside of the forward of the model that parallelize() got, so nobody would "
+                         "compute the mean of gradients: call this model as model(**batch), with output_hidden_states=True for "
+                         "hidden states")
+    sharing = state.sharing
+    with calls_compared():  # by the digests of batches, before the forward
+        outs = [
+            attend(query[b].transpose(0, 1), key[b].transpose(0, 1), value[b].transpose(0, 1), sharing=sharing,
+                   documents=documents[b], scale=scaling, window=sliding_window, softcap=softcap,
+                   sinks=None if s_aux is None else s_aux.to(query.dtype))
+            for b in range(len(documents))
+        ]
     return outs[0][None] if len(outs) == 1 else torch.stack(outs), None
 
 
@@ -144,10 +150,10 @@ def take_over(name: str) -> None:
     own = outside_graphs(attention_forward)
 
     def attention_of_both(module: Any, *given: Any, **named: Any) -> Any:
-        from longspan.parallelize import state_of
+        from longspan.parallelize import shares_rows, state_of
 
         rows = named.get(ROWS)  # a vision tower, which has a config of another kind, gets them as well
-        shares = rows is not None and type(module.config) is type(state_of(rows.key).config)
+        shares = shares_rows(module.config) if rows is None else type(module.config) is type(state_of(rows.key).config)
         return (own if shares else attention)(module, *given, **named)
 
     def mask_of_both(*, config: Any = None, **named: Any) -> Any:

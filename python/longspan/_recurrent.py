@@ -21,14 +21,22 @@ from longspan.errors import UsageError
 _CLASSES = frozenset(["Qwen3NextGatedDeltaNet", "Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet"])
 
 
+def check(model: torch.nn.Module, config: Any) -> None:
+    """Raises UsageError for recurrent layers that are not known."""
+    count, found = list(getattr(config, "layer_types", None) or []).count("linear_attention"), _layers_of(model)
+    if len(found) != count:
+        raise UsageError(f"{config.model_type}: {count} layers have linear attention, and {len(found)} of them are of a kind that "
+                         f"longspan knows ({', '.join(sorted(_CLASSES))})")
+
+
+def _layers_of(model: torch.nn.Module) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__ in _CLASSES]
+
+
 def install(model: torch.nn.Module, state: State, num_tokens: int) -> None:
-    """Replaces the forward of a model's recurrent layers. The plan for rows of `num_tokens` tokens decides how the ranks share
-    these layers. Raises UsageError for layers that are not known."""
-    types_of_layers = getattr(state.config, "layer_types", None) or []
-    found: list[Any] = [module for module in model.modules() if type(module).__name__ in _CLASSES]
-    if len(found) != list(types_of_layers).count("linear_attention"):
-        raise UsageError(f"{state.config.model_type}: {list(types_of_layers).count('linear_attention')} layers have linear "
-                         f"attention, and {len(found)} of them are of a kind that longspan knows ({', '.join(sorted(_CLASSES))})")
+    """Replaces the forward of a model's recurrent layers, which check() has accepted. The plan for rows of `num_tokens` tokens
+    decides how the ranks share these layers."""
+    found = _layers_of(model)
     state.passes_states = all(_can_pass_states(layer) for layer in found) and len(found) > 0 and _native.call(
         "passes_states", _net_of(found[0]), found[0].conv_kernel_size, state.sharing.name, state.sharing.mode,
         list(state.sharing.degrees), list(state.cutter.heads), num_tokens, found[0].conv1d.weight.dtype.itemsize,
@@ -111,13 +119,15 @@ def _row_by_heads(
     begin, count, first, num_keys = _native.call("share_of_heads", sharing.rank, sharing.size, layer.num_v_heads,
                                                  layer.num_k_heads)
     K, V = layer.head_k_dim, layer.head_v_dim
-    weight = layer.conv1d.weight.squeeze(1)
+    weight, conv_bias = layer.conv1d.weight.squeeze(1), layer.conv1d.bias
     starts = [first * K, layer.key_dim + first * K, 2 * layer.key_dim + begin * V]
     sizes = [num_keys * K, num_keys * K, count * V]
-    weights = torch.cat([weight[start:start + size] for start, size in zip(starts, sizes)])
+    channels = torch.cat([torch.arange(start, start + size, device=weight.device) for start, size in zip(starts, sizes)])
+    weights, biases = weight[channels], None if conv_bias is None else conv_bias[channels]
     decay, bias = layer.A_log[begin:begin + count].float().exp(), layer.dt_bias[begin:begin + count]
     if count == 0:  # fewer heads than ranks; all ranks take part in the exchanges, and all parameters have gradients
-        nothing = (of_keys.sum() + weight.sum() + layer.A_log.sum() + layer.dt_bias.sum()) * 0
+        parameters = [weight, layer.A_log, layer.dt_bias] + [conv_bias] * (conv_bias is not None)
+        nothing = (of_keys.sum() + sum(x.sum() for x in parameters)) * 0
         return _native.call("heads_to_tokens", of_values[..., :V] + nothing.to(of_values.dtype), layer.num_v_heads, *where)
     queries, keys = of_keys.split([K, K], -1)
     values, b, a = of_values.split([V, 1, 1], -1)
@@ -131,7 +141,7 @@ def _row_by_heads(
     for length in documents:
         part = slice(start, start + length)
         start += length
-        convolved = functions.causal_conv1d_fn(mixed[..., part], weights, layer.conv1d.bias, activation=layer.activation)
+        convolved = functions.causal_conv1d_fn(mixed[..., part], weights, biases, activation=layer.activation)
         q, k, v = (x.transpose(1, 2).unflatten(-1, (-1, size)) for x, size in zip(convolved.split(sizes, 1), (K, K, V)))
         out, _ = functions.torch_chunk_gated_delta_rule(
             q.index_select(2, owner), k.index_select(2, owner), v, g=g[:, part], beta=beta[:, part], initial_state=None,

@@ -118,6 +118,7 @@ class RowCutter:
     def split(self, batch: Any) -> tuple[dict[str, Any], Cut]:
         """As above, with the places of the tokens. Raises UsageError."""
         batch = checked_batch(batch)
+        digest = _digest_of(batch)
         ids = batch.pop("input_ids")
         labels, shifted = batch.pop("labels", None), batch.pop("shift_labels", None)
         given, mask = batch.pop("position_ids", None), batch.pop("attention_mask", None)
@@ -129,7 +130,7 @@ class RowCutter:
         positions = positions_of(ids, borders) if given is None else given
         cut = self.cut(ids, positions, mask)
         _check_borders(borders, ids, cut)
-        rows = cut.rows
+        rows = dataclasses.replace(cut.rows, digest=digest)
         if self.has_pictures:
             own |= {name: batch.pop(name) for name in _PICTURE_KEYS if name in batch} | {"input_ids": ids}
             own["attention_mask"] = torch.ones_like(ids) if mask is None else mask
@@ -152,7 +153,7 @@ class RowCutter:
                 "batch, or, if it has one number for each token [rows, tokens], name it in parallelize(token_keys={name: "
                 "the value of padding})."
             )
-        return own | {ROWS: rows}, cut
+        return own | {ROWS: rows}, dataclasses.replace(cut, rows=rows)
 
     def cut(self, ids: torch.Tensor, positions: torch.Tensor, mask: Optional[torch.Tensor]) -> Cut:
         """ids, positions, mask (1: a token, 0: padding at the ends of a row): [B, S]."""
@@ -163,8 +164,7 @@ class RowCutter:
         real = torch.tensor([sum(lengths) for lengths in documents])[:, None]
         begin = torch.tensor(first)[:, None]
         index = torch.where((index < 0) | (index >= real), -1, index + begin)
-        digest = zlib.crc32(repr(padded).encode(), zlib.crc32(ids.cpu().contiguous().view(-1).numpy().tobytes()))
-        return Cut(index, begin, torch.tensor(last)[:, None], documents, Rows(self.key, padded, digest))
+        return Cut(index, begin, torch.tensor(last)[:, None], documents, Rows(self.key, padded, 0))
 
     def order(self, documents: Sequence[Sequence[int]]) -> tuple[torch.Tensor, tuple[tuple[int, ...], ...]]:
         """Returns index [B, T] and the documents of the padded rows, which all have the same length. `index` counts in the
@@ -184,6 +184,18 @@ class RowCutter:
         index, padded = _native.call("token_order_of", list(documents), self.rank, self.size, self.mode, list(self.degrees),
                                      list(self.heads), 1)
         return index, tuple(padded)
+
+
+def _digest_of(batch: Mapping[str, Any]) -> int:
+    """A number of all keys and values of a batch."""
+    digest = 0
+    for name in sorted(batch):
+        value = batch[name]
+        is_tensor = isinstance(value, torch.Tensor)
+        digest = zlib.crc32(repr((name, value.shape, value.dtype) if is_tensor else (name, value)).encode(), digest)
+        if is_tensor:
+            digest = zlib.crc32(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy(), digest)
+    return digest
 
 
 def checked_batch(batch: Any) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_leaves
 
 from longspan import _native, _trl
 from longspan._loss import all_sum, average_gradients, device_of, first_timeout, of_ranks, require_equal, world_size
@@ -35,6 +37,8 @@ class State:
     passes_states: bool = False  # recurrent layers pass states from rank to rank, and exchange no heads (_recurrent.py)
     fused_head: bool = False  # the head computes losses (_head.py)
     head_labels: Optional[torch.Tensor] = None  # of the forward that runs, if the head computes losses
+    in_forward: bool = False  # the model's own forward runs
+    _random: Any = None  # the common random numbers, which wait for the end of the forward that runs
     _call: Any = None  # the cut of the forward that runs, and its arguments before
     _task: int = -1  # autograd's number of the backward pass that ends with a mean of gradients
 
@@ -53,7 +57,7 @@ class State:
 
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Checks the arguments, and cuts TRL's. Raises UsageError on all ranks that share rows."""
-        self._call, self.head_labels = None, None
+        self._call, self.head_labels, self.in_forward = None, None, False
         if self.unshared:
             return None
         try:
@@ -64,6 +68,8 @@ class State:
         self.check_same_batch(rows.digest, None)
         if self.fused_head and named.get("labels") is not None:
             self.head_labels = named.get("shift_labels")
+        self.in_forward = True
+        self._begin_dropout(module)
         return given, named | {"use_cache": False}
 
     def _checked(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], Rows]:
@@ -104,6 +110,8 @@ class State:
         """Gathers what TRL's forward returns. Lets the backward from this output end with a mean of gradients, if nobody else
         computes it."""
         del given
+        self.in_forward = False
+        self._end_dropout()
         if self.head_labels is not None:
             self.head_labels, output = None, _without_logits(output)
         if self._call is not None:
@@ -113,11 +121,30 @@ class State:
         self._watch(module, output)
         return output
 
+    def _begin_dropout(self, module: torch.nn.Module) -> None:
+        """Lets ranks that share rows draw different masks of dropout. Their common random numbers, by which they read the same
+        rows, go on alike."""
+        self._end_dropout()
+        if self.sharing.size == 1 or not any(isinstance(part, _DropoutNd) and part.training and part.p > 0
+                                             for part in module.modules()):
+            return
+        seed = int(torch.empty((), dtype=torch.int64).random_(1 << 53)) + dist.get_rank()
+        device = next(module.parameters()).device
+        self._random = torch.random.fork_rng([device] if device.type == "cuda" else [])
+        self._random.__enter__()
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+    def _end_dropout(self) -> None:
+        if self._random is not None:
+            self._random.__exit__(None, None, None)
+            self._random = None
+
     def _watch(self, module: torch.nn.Module, output: Any) -> None:
         if not torch.is_grad_enabled() or world_size() == 1 or self.unshared or _is_averaged(module):
             return
-        values = output.values() if isinstance(output, dict) else output
-        for value in [values] if isinstance(values, torch.Tensor) else values:
+        for value in tree_leaves(dict(output) if isinstance(output, dict) else output):
             if isinstance(value, torch.Tensor) and value.requires_grad:
                 value.register_hook(lambda gradient: self._end_with_mean(module))
 
@@ -168,14 +195,19 @@ def _is_averaged(module: torch.nn.Module) -> bool:
     if ddp is not None:
         _check_ranks("DistributedDataParallel", dist.get_world_size(ddp.process_group))
         return True
-    for parameter in module.parameters():
-        mesh = getattr(parameter, "device_mesh", None)
-        if mesh is not None:  # a DTensor: FSDP2
-            _check_ranks("fully_shard", mesh.size())
-            return True
-        if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):  # DeepSpeed's ZeRO 3; 1 and 2
-            return True
-    return False
+    # FSDP2's parameters are no DTensors between the forward and the backward where reshard_after_forward is False.
+    if any(getattr(part, "_is_fsdp_managed_module", False) for part in module.modules()):
+        from torch.distributed.fsdp import FSDPModule
+
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                state: Any = part._get_fsdp_state()
+                for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
+                    if group is not None:
+                        _check_ranks("fully_shard", group.mesh_info.mesh.size())
+        return True
+    return any(hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")  # DeepSpeed's ZeRO 3; 1 and 2
+               for parameter in module.parameters())
 
 
 def _check_ranks(name: str, size: int) -> None:

@@ -6,8 +6,9 @@ heads, H: elements of a query's or key's head, V: elements of a value's head.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional, Union
 
 import torch
@@ -156,8 +157,9 @@ def attention(
     Differentiable once. Under torch.autocast q, k and v are cast, as those of torch's scaled_dot_product_attention. Every rank of
     the group calls the function. Raises UsageError, CommunicationError.
     """
-    return _attend(q, k, v, sinks, documents_of_row(cu_seqlens, documents), name_of(group), mode,
-                   [ulysses_degree or 0, 0, 0], scale, window, softcap, timeout)
+    with telling(group, q, timeout):
+        row = documents_of_row(cu_seqlens, documents)
+    return _attend(q, k, v, sinks, row, group, mode, [ulysses_degree or 0, 0, 0], scale, window, softcap, timeout)
 
 
 def attend(
@@ -173,20 +175,48 @@ def attend(
     sinks: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """As attention(), with a method that was chosen before. `documents`: TokenOrder.documents or TokenOrder.row."""
-    return _attend(q, k, v, sinks, documents_of_row(None, documents), sharing.name, sharing.mode, list(sharing.degrees), scale,
+    return _attend(q, k, v, sinks, documents_of_row(None, documents), sharing.group, sharing.mode, list(sharing.degrees), scale,
                    window, softcap, sharing.timeout)
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Optional[torch.Tensor], documents: Optional[torch.Tensor],
-            group: str, mode: str, degrees: list[int], scale: Optional[float], window: Optional[int],
+            group: Optional[dist.ProcessGroup], mode: str, degrees: list[int], scale: Optional[float], window: Optional[int],
             softcap: Optional[float], timeout: int) -> torch.Tensor:
-    if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
-        raise UsageError(f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: each must be [tokens, heads, elements]")
+    with telling(group, q, timeout):
+        if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
+            raise UsageError(f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: each must be [tokens, heads, elements]")
     q, k, v = (_native.autocast(x) for x in (q, k, v))
     scale = q.shape[2] ** -0.5 if scale is None else float(scale)
-    arguments = q, k, v, sinks, documents, group, mode, degrees, scale, window, softcap, timeout
+    arguments = q, k, v, sinks, documents, name_of(group), mode, degrees, scale, window, softcap, timeout
     results = checkpointing.open_results()
     return _native.call("attend", *arguments) if results is None else _native.call("attend_saved", *arguments, results)
+
+
+@contextlib.contextmanager
+def _telling(name: str, is_cuda: bool, timeout: int) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as failure:
+        _native.call("compare_calls", "", str(failure), name, is_cuda, timeout)
+        raise
+
+
+def telling(group: Optional[dist.ProcessGroup], x: torch.Tensor, timeout: int) -> Any:
+    """A context of checks that are not collective. A UsageError is raised on all ranks of the group: the others are in the call
+    that follows the checks, which compares calls."""
+    if torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    return _telling(name_of(group), x.is_cuda, timeout)
+
+
+@contextlib.contextmanager
+def calls_compared() -> Iterator[None]:
+    """Within the context this thread's calls are not compared between ranks."""
+    before = _native.call("set_calls_compared", True)
+    try:
+        yield
+    finally:
+        _native.call("set_calls_compared", before)
 
 
 def name_of(group: Optional[dist.ProcessGroup]) -> str:

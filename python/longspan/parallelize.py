@@ -11,7 +11,7 @@ import torch
 from longspan import _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
-from longspan._rows import RowCutter
+from longspan._rows import IGNORED, RowCutter
 from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
 from longspan.attention import DEFAULT_TIMEOUT, Heads
 from longspan.errors import UsageError
@@ -21,6 +21,10 @@ CHECKED_TYPES = frozenset(["gemma2", "gemma3_text", "gpt_oss", "llama", "mistral
                            "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"])
 
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "linear_attention"])
+
+# Names of models whose outputs are numbers of single tokens: language models, and models without a head.
+_CLASSES = ("ForCausalLM", "ForConditionalGeneration", "Model")
+
 _states: list[State] = []
 Model = TypeVar("Model", bound=torch.nn.Module)
 
@@ -68,6 +72,9 @@ def parallelize(
         base = _base_of(model)
         config = _text_config_of(base, allow_unchecked)
         heads = heads_of(config)
+        _recurrent.check(base, config)
+        if fused_loss:
+            _head.check(base, config)
     except UsageError as failure:
         agree("", failure, timeout)
         raise
@@ -84,20 +91,19 @@ def parallelize(
     cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {}, has_pictures)
     state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config,
                   config._attn_implementation, (takeover or _hf_attention.NAME, _hf_attention.NAME))
-    _states.append(state)
 
+    # Here all checks are behind, and the changes begin: a model that was refused is as it was.
     _hf_attention.install()
-    if takeover is None:
-        config._attn_implementation = _hf_attention.NAME
-    else:
+    if takeover is not None:
         _hf_attention.take_over(takeover)
-        config._attn_implementation = takeover
+    _recurrent.install(base, state, num_tokens)
+    _states.append(state)
+    config._attn_implementation = takeover or _hf_attention.NAME
     if fused_loss:
         _head.install(base, state)
     if hasattr(base, "loss_function"):
         base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared,  # pyright: ignore
                                            lambda: state.head_labels is not None, timeout)
-    _recurrent.install(base, state, num_tokens)
     if has_pictures:
         _pictures.install(base, state)
     base._longspan_key = state.key  # pyright: ignore[reportArgumentType]
@@ -113,10 +119,33 @@ def parallelize_loader(model: torch.nn.Module, loader: Iterable[Any]) -> Paralle
 
     model: after parallelize(), also within wrappers. loader: yields batches of whole rows. Iterating is collective over all
         ranks. Without gradients the loss of a batch is the mean of the group that shares the batch. A group for which no batch
-        is left gets one without labels, whose loss is 0: a mean over steps is too small if the number of batches is no
-        multiple of the number of groups. Raises UsageError.
+        is left gets one without labels, whose loss is 0: evaluate() computes the mean over all labels. Raises UsageError.
     """
     return _loader_of(state_of_model(model), loader)
+
+
+def evaluate(model: torch.nn.Module, loader: Iterable[Any]) -> tuple[float, int]:
+    """Returns the mean loss over the labels of all batches of all ranks, and the number of these labels.
+
+    model: after parallelize(), also within wrappers; in evaluation mode during the call. loader: of parallelize_loader(). Without
+    labels the mean is 0. Collective over all ranks. Raises UsageError, CommunicationError.
+    """
+    timeout, device = state_of_model(model).sharing.timeout, next(model.parameters()).device
+    sums, trains = torch.zeros(2, dtype=torch.double, device=device), model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for batch in loader:
+                batch = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
+                if batch.get("shift_labels") is None:
+                    raise UsageError("a batch has no labels: evaluate() takes batches with labels or shift_labels")
+                # The loss is a mean of the group. Its ranks add their parts of the labels.
+                count = (batch["shift_labels"] != IGNORED).sum()
+                sums += torch.stack([model(**batch).loss.double() * count, count.double()])
+    finally:
+        model.train(trains)
+    total, count = _loss.all_sum(sums, None, timeout).tolist()
+    return total / max(count, 1), int(count)
 
 
 def _loader_of(state: State, loader: Iterable[Any]) -> ParallelLoader:
@@ -233,6 +262,9 @@ def _text_config_of(model: Any, allow_unchecked: bool) -> Any:
         raise UsageError(f"model type {text.model_type} was never compared with training on one process; checked are "
                          f"{', '.join(sorted(CHECKED_TYPES))}: pass allow_unchecked=True and compare the loss and the norm "
                          "of gradients of a few steps")
+    if not any(kind.__name__.endswith(_CLASSES) and not kind.__name__.endswith("PreTrainedModel") for kind in type(model).__mro__):
+        raise UsageError(f"{type(model).__name__}: heads over the tokens of a whole row are not supported, and a rank has a part of "
+                         "each row: load the model with AutoModelForCausalLM, or without a head with AutoModel")
     if not model._can_set_attn_implementation():
         raise UsageError(f"{name}: the model does not call transformers' AttentionInterface, so attention cannot be replaced")
     return text

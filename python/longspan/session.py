@@ -219,6 +219,10 @@ class Session:
             if it returns the loss of this rank's labels.
         Raises the exception of the function, if it raises one.
         """
+        if loss is None and (reads != "logprobs" or whole_row):
+            raise UsageError("reads and whole_row are for a loss function, and loss is None: pass a function, or leave them out")
+        if loss is not None and weight is not None:
+            raise UsageError(f"weight is {weight}, and the loss function divides by its own denominators: leave weight out")
         if loss is None:
             weight = self.count(rows).weight if weight is None else float(weight)
             return RowLosses(*self._call("session_forward_backward", _handles(rows), weight))

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.functional import layer_norm, linear, pad, rms_norm
 
 from longspan import _native
-from longspan.attention import DEFAULT_TIMEOUT, name_of
+from longspan.attention import DEFAULT_TIMEOUT, name_of, telling
 from longspan.errors import UsageError
 
 _default_group: Optional[dist.ProcessGroup] = None
@@ -54,7 +54,7 @@ def gather_seq_scatter_heads(
     x: torch.Tensor,
     seq_dim: int,
     head_dim: int,
-    unpadded_dim_size: int = 0,
+    unpadded_dim_size: Optional[int] = 0,
     async_op: bool = False,
     group: Optional[dist.ProcessGroup] = None,
     *,
@@ -65,7 +65,7 @@ def gather_seq_scatter_heads(
     """Exchanges a part of the tokens of all heads for all tokens of a part of the heads, before attention.
 
     x: of any shape; dimension `seq_dim` has this rank's tokens, dimension `head_dim` the row's heads.
-    unpadded_dim_size: tokens of the row without padding; later tokens are cut off. 0: there is no padding.
+    unpadded_dim_size: tokens of the row without padding; later tokens are cut off. 0 or None: there is no padding.
     async_op: returns a Work, whose wait() returns the tensor.
     head_size: consecutive elements of dimension `head_dim` that make one head.
     num_query_heads: of keys and values with fewer heads than the queries, the number of query heads. The rank then gets the
@@ -99,8 +99,9 @@ def gather_heads_scatter_seq(
     Returns a contiguous tensor. Raises UsageError, CommunicationError.
     """
     name, place = _place_in(group)
-    x, head_dim, shape = _with_heads(x, head_dim, head_size)
-    seq_dim = _from_front(x, seq_dim, shape)
+    with _telling(group, x, timeout):
+        x, head_dim, shape = _with_heads(x, head_dim, head_size)
+        seq_dim = _from_front(x, seq_dim, shape)
     missing = -x.shape[seq_dim] % place[1]
     if missing:
         x = pad(x, [0, 0] * (x.dim() - 1 - seq_dim) + [0, missing])
@@ -125,11 +126,12 @@ def gather_seq_scatter_heads_qkv(
         the three.
     """
     last = qkv_tensor.shape[-1]
-    if last % (3 * head_size) != 0:
-        raise UsageError(f"qkv_tensor's last dimension is {last}, and must be a multiple of 3 times head_size {head_size}")
-    seq_dim = _from_front(qkv_tensor, seq_dim, None)
+    with _telling(group, qkv_tensor, timeout):
+        if head_size < 1 or last % (3 * head_size) != 0:
+            raise UsageError(f"qkv_tensor's last dimension is {last}, and must be a multiple of 3 times head_size {head_size}")
+        seq_dim = _from_front(qkv_tensor, seq_dim, None)
     three = qkv_tensor.unflatten(-1, (3, last // 3))
-    work = _start_to_heads(three, seq_dim, three.dim() - 1, unpadded_dim_size or 0, async_op, group, head_size, 0, timeout)
+    work = _start_to_heads(three, seq_dim, three.dim() - 1, unpadded_dim_size, async_op, group, head_size, 0, timeout)
     if restore_shape:
         work._shape = (-3, -1) if head_size > 1 else (-2, -1)
     return work if async_op else work.wait()
@@ -145,11 +147,14 @@ def reduce_sequence_parallel_loss(
     All ranks get the same result. The gradient of a rank's loss is n_r / max(sum_r n_r, 1): the sum of the ranks' gradients is
     the gradient of the result. Raises UsageError, CommunicationError.
     """
-    if loss.numel() != 1:
-        raise UsageError(f"loss has the shape {list(loss.shape)}: pass one number")
+    with _telling(group, loss, timeout):
+        if loss.numel() != 1:
+            raise UsageError(f"loss has the shape {list(loss.shape)}: pass one number")
     count = torch.as_tensor(num_valid_tokens, device=loss.device).detach().to(torch.double).reshape(())
     own = torch.where(count > 0, loss.reshape(()).to(torch.double), 0.0) * count
     name, _ = _place_in(group)
+    if not torch.compiler.is_compiling():
+        _native.call("compare_calls", "reduces a loss", "", name, loss.is_cuda, timeout)
     total, tokens = _native.call("sum_of_ranks", torch.stack([own, count]), name, timeout).unbind()
     return (total / tokens.detach().clamp(min=1)).to(loss.dtype).reshape(loss.shape)
 
@@ -171,7 +176,7 @@ def async_ulysses_qkv_projection(
     norm_k_bias: Optional[torch.Tensor] = None,
     normalized_shape: Optional[Union[int, list[int], torch.Size]] = None,
     eps: float = 1e-5,
-    unpadded_dim_size: int = 0,
+    unpadded_dim_size: Optional[int] = 0,
     head_dim: int = 0,
     group: Optional[dist.ProcessGroup] = None,
     *,
@@ -192,12 +197,13 @@ def async_ulysses_qkv_projection(
     Keys and values can have fewer heads than queries (num_query_heads in gather_seq_scatter_heads()). Raises UsageError,
     CommunicationError.
     """
-    norms = {None: None, "rmsnorm": rms_norm, "layernorm": layer_norm}
-    if norm_type not in norms:
-        raise UsageError(f"norm_type is {norm_type!r}, and must be None, 'rmsnorm' or 'layernorm'")
-    for name, weight in (("q_weight", q_weight), ("k_weight", k_weight), ("v_weight", v_weight)):
-        if head_dim < 1 or weight.shape[0] % head_dim != 0:
-            raise UsageError(f"{name} makes {weight.shape[0]} elements: head_dim is {head_dim}, and must be positive and divide them")
+    with _telling(group, hidden_states, timeout):
+        if norm_type not in (None, "rmsnorm", "layernorm"):
+            raise UsageError(f"norm_type is {norm_type!r}, and must be None, 'rmsnorm' or 'layernorm'")
+        for name, weight in (("q_weight", q_weight), ("k_weight", k_weight), ("v_weight", v_weight)):
+            if head_dim < 1 or weight.shape[0] % head_dim != 0:
+                raise UsageError(f"{name} makes {weight.shape[0]} elements: head_dim is {head_dim}, and must be positive and divide "
+                                 "them")
     num_queries = q_weight.shape[0] // head_dim
     works = []
     for weight, bias in ((q_weight, q_bias), (k_weight, k_bias), (v_weight, v_bias)):
@@ -219,7 +225,7 @@ def async_ulysses_output_projection(
     head_dimension: int,
     proj_weight: torch.Tensor,
     proj_bias: Optional[torch.Tensor],
-    unpadded_dim_size: int = 0,
+    unpadded_dim_size: Optional[int] = 0,
     group: Optional[dist.ProcessGroup] = None,
     *,
     timeout: int = DEFAULT_TIMEOUT,
@@ -228,29 +234,32 @@ def async_ulysses_output_projection(
 
     In the backward, the exchange runs under the gradient of the weight.
 
-    hidden_states: [batch, tokens of the row, heads of this rank, head_dim]. Returns [batch, tokens of this rank, dim].
-    unpadded_dim_size: tokens of the row without padding; 0: all of hidden_states'. Raises UsageError, CommunicationError.
+    hidden_states: [batch, tokens of the row, heads of this rank, head_dim], or, if the ranks divide the heads, [batch, tokens of
+        the row, heads of this rank * head_dim]. Returns [batch, tokens of this rank, dim].
+    unpadded_dim_size: tokens of the row without padding; 0 or None: all of hidden_states'. Raises UsageError,
+        CommunicationError.
     """
-    tokens = hidden_states.shape[seq_dimension]
-    if unpadded_dim_size and tokens != unpadded_dim_size:
-        raise UsageError(f"hidden_states has {tokens} tokens, and unpadded_dim_size is {unpadded_dim_size}: they must be equal")
-    head_size = hidden_states.shape[-1]
-    if proj_weight.shape[1] % head_size != 0:
-        raise UsageError(f"proj_weight takes {proj_weight.shape[1]} elements, which heads of {head_size} do not divide")
     name, place = _place_in(group)
-    seq_dim = _from_front(hidden_states, seq_dimension, None)
+    with _telling(group, hidden_states, timeout):
+        seq_dim, is_flat = _from_front(hidden_states, seq_dimension, None), hidden_states.dim() == 3
+        tokens, head_size = hidden_states.shape[seq_dim], 1 if is_flat else hidden_states.shape[-1]
+        if unpadded_dim_size and tokens != unpadded_dim_size:
+            raise UsageError(f"hidden_states has {tokens} tokens, and unpadded_dim_size is {unpadded_dim_size}: they must be equal")
+        if proj_weight.shape[1] % head_size != 0:
+            raise UsageError(f"proj_weight takes {proj_weight.shape[1]} elements, which heads of {head_size} do not divide")
     x = pad(hidden_states, [0, 0] * (hidden_states.dim() - 1 - seq_dim) + [0, -tokens % place[1]])
     num_heads = proj_weight.shape[1] // head_size
     if torch.compiler.is_compiling():
         y = _native.call("heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, 0, timeout)
-        return linear(y.flatten(-2), proj_weight, proj_bias)
+        return linear(y if is_flat else y.flatten(-2), proj_weight, proj_bias)
     exchange = _native.call("start_heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, timeout)
     # Autograd runs nodes in the reverse order of their creation: _Parameters after the exchange has been started, before it
     # is waited for.
     later: list[Optional[torch.Tensor]] = [None, None]
     weight, bias = _native.autocast(proj_weight), None if proj_bias is None else _native.autocast(proj_bias)
     weight, bias = _Parameters.apply(weight, bias, later)
-    x = _native.autocast(_native.call("wait", exchange).flatten(-2))
+    y = _native.call("wait", exchange)
+    x = _native.autocast(y if is_flat else y.flatten(-2))
     return _Projection.apply(x, weight, bias, later)
 
 
@@ -261,27 +270,41 @@ class DistributedAttention(torch.nn.Module):
         layout of q.
     sequence_process_group: None: as `group` of the functions.
     scatter_idx: dimension of the heads. gather_idx: dimension of the tokens.
+    sp_stream, num_kv_heads: DeepSpeed's, and not needed: exchanges are in flight together, and k has the number of its heads.
 
     Query heads are a multiple of the heads of keys and values, and both can be any number. forward() takes DeepSpeed's
-    batch_dim_idx, and does not need it.
+    batch_dim_idx, the third dimension, and does not need it. rotary_pos_emb must be None. Raises UsageError,
+    CommunicationError.
     """
 
     def __init__(self, local_attention: Callable[..., torch.Tensor], sequence_process_group: Optional[dist.ProcessGroup],
-                 scatter_idx: int = 2, gather_idx: int = 0, *, timeout: int = DEFAULT_TIMEOUT) -> None:
+                 scatter_idx: int = 2, gather_idx: int = 0, sp_stream: Any = None, num_kv_heads: Optional[int] = None, *,
+                 timeout: int = DEFAULT_TIMEOUT) -> None:
         super().__init__()
+        del sp_stream, num_kv_heads
         self.timeout = timeout
         self.local_attn, self.spg = local_attention, sequence_process_group
         self.scatter_idx, self.gather_idx = scatter_idx, gather_idx
 
-    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch_dim_idx: int = 0, *args: Any,
-                **kwargs: Any) -> torch.Tensor:
-        del batch_dim_idx
-        heads = query.shape[_from_front(query, self.scatter_idx, None)]
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch_dim_idx: Optional[int] = None,
+                rotary_pos_emb: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with _telling(self.spg, query, self.timeout):
+            self._check(query, batch_dim_idx, rotary_pos_emb)
+        heads = query.shape[self.scatter_idx]
         q, k, v = [_start_to_heads(x, self.gather_idx, self.scatter_idx, 0, True, self.spg, 1, heads, self.timeout)
                    for x in (query, key, value)]
         out = self.local_attn(q.wait(), k.wait(), v.wait(), *args, **kwargs)
         return gather_heads_scatter_seq(out, self.scatter_idx, self.gather_idx, self.spg, num_heads=heads,
                                         timeout=self.timeout)
+
+    def _check(self, query: torch.Tensor, batch_dim_idx: Optional[int], rotary_pos_emb: Any) -> None:
+        tokens, heads = (_from_front(query, dim, None) for dim in (self.gather_idx, self.scatter_idx))
+        if batch_dim_idx is not None and _from_front(query, batch_dim_idx, None) in (tokens, heads):
+            raise UsageError(f"batch_dim_idx is {batch_dim_idx}, and dimension {tokens} has the tokens (gather_idx), dimension "
+                             f"{heads} the heads (scatter_idx): the three must differ")
+        if rotary_pos_emb is not None:
+            raise UsageError("rotary_pos_emb is not supported: rotate q and k of this rank's tokens before the call, and leave it "
+                             "out")
 
 
 class _Parameters(torch.autograd.Function):
@@ -320,14 +343,16 @@ class _Projection(torch.autograd.Function):
                 nothing.expand_as(bias) if ctx.needs_input_grad[2] else None, None)
 
 
-def _start_to_heads(x: torch.Tensor, seq_dim: int, head_dim: int, unpadded: int, in_flight: bool,
+def _start_to_heads(x: torch.Tensor, seq_dim: int, head_dim: int, unpadded: Optional[int], in_flight: bool,
                     group: Optional[dist.ProcessGroup], head_size: int, num_queries: int, timeout: int) -> Work:
     name, place = _place_in(group)
-    x, head_dim, shape = _with_heads(x, head_dim, head_size)
-    seq_dim = _from_front(x, seq_dim, shape)
-    num_tokens = x.shape[seq_dim] * place[1]
-    if unpadded < 0 or unpadded > num_tokens:
-        raise UsageError(f"unpadded_dim_size is {unpadded}: it must be from 0 to the {num_tokens} tokens of the ranks")
+    unpadded = 0 if unpadded is None else unpadded
+    with _telling(group, x, timeout):
+        x, head_dim, shape = _with_heads(x, head_dim, head_size)
+        seq_dim = _from_front(x, seq_dim, shape)
+        num_tokens = x.shape[seq_dim] * place[1]
+        if unpadded < 0 or unpadded > num_tokens:
+            raise UsageError(f"unpadded_dim_size is {unpadded}: it must be from 0 to the {num_tokens} tokens of the ranks")
     operator = "start_seq_to_heads" if in_flight and not torch.compiler.is_compiling() else "seq_to_heads"
     exchange = _native.call(operator, x, name, place, seq_dim, head_dim, num_queries, timeout)
     return Work(exchange, shape, (seq_dim, unpadded) if unpadded else None)
@@ -337,6 +362,10 @@ def _place_in(group: Optional[dist.ProcessGroup]) -> tuple[str, list[int]]:
     """A group's name, and this process's rank in it and its size."""
     group = _default_group if group is None else group
     return name_of(group), [0, 1] if group is None else [group.rank(), group.size()]
+
+
+def _telling(group: Optional[dist.ProcessGroup], x: torch.Tensor, timeout: int) -> Any:
+    return telling(_default_group if group is None else group, x, timeout)
 
 
 def _with_heads(x: torch.Tensor, head_dim: int, head_size: int) -> tuple[torch.Tensor, int, Optional[tuple[int, int]]]:

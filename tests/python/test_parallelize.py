@@ -185,6 +185,29 @@ def test_held_out_rows():
         assert found == pytest.approx([expected[rank // 2]], abs=1e-5)
 
 
+def evaluated(rank, batches):
+    import longspan
+
+    model, _ = longspan.parallelize(small_model("llama"), sequence_parallel_size=2)
+    loader = longspan.parallelize_loader(model, batches)
+    with pytest.raises(longspan.UsageError, match="has no labels"):
+        longspan.evaluate(model, longspan.parallelize_loader(model, [dict(input_ids=batches[0]["input_ids"])]))
+    return longspan.evaluate(torch.nn.parallel.DistributedDataParallel(model), loader), model.training
+
+
+def test_evaluate():
+    """The mean over all labels, with two groups, and a last batch without a partner."""
+    batches = uneven_batches(3)
+    batches[1]["labels"][:, 5:] = -100
+    model, total, labels = small_model("llama").eval(), 0.0, 0
+    with torch.no_grad():
+        for batch in batches:
+            count = (batch["labels"][:, 1:] != -100).sum().item()
+            total, labels = total + model(**batch).loss.item() * count, labels + count
+    for (loss, count), trains in run_forks(4, evaluated, batches):
+        assert count == labels and loss == pytest.approx(total / labels, abs=1e-5) and trains
+
+
 def own_loss(rank, batches):
     """A loop with a loss of its own: the mean of squared log-probabilities."""
     import longspan
@@ -211,6 +234,53 @@ def test_own_loss():
     for found in run_forks(2, own_loss, batches):
         for ours, theirs in zip(found, expected):
             assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def hidden_losses(rank, batch):
+    """Norms of gradients of losses of an output within a tuple; the message for a call of a part of the model."""
+    import longspan
+
+    model, loader = longspan.parallelize(small_model("llama"), [batch], sequence_parallel_size=2, mode="zigzag-ring")
+    own = next(iter(loader))
+    shifted = own.pop("shift_labels")
+    del own["labels"]
+    norm = of_hidden(model, own, shifted, lambda *sums: longspan.mean_loss(model, *sums))
+    with pytest.raises(longspan.UsageError, match="outside of the forward of the model"):
+        model.model(**own)
+    return norm
+
+
+def of_hidden(model, batch, shifted, mean):
+    hidden = model(**batch, output_hidden_states=True).hidden_states[1].square().sum(-1) * (shifted != -100)
+    mean(hidden.sum(), (shifted != -100).sum()).backward()
+    return torch.nn.utils.get_total_norm([x.grad for x in model.parameters() if x.grad is not None]).item()
+
+
+def test_loss_of_hidden_states():
+    batch = uneven_batches(1)[0]
+    shifted = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
+    expected = of_hidden(small_model("llama"), {key: batch[key] for key in ("input_ids", "attention_mask")}, shifted,
+                         lambda total, count: total / count)
+    assert run_forks(2, hidden_losses, batch) == [pytest.approx(expected, rel=1e-5)] * 2
+
+
+def masks(rank, batch):
+    """A mask of dropout of this rank's tokens, in the forward and in the recomputation, and the random state afterwards."""
+    import longspan
+
+    model, loader = longspan.parallelize(small_model("phi3", resid_pdrop=0.5), [batch], sequence_parallel_size=2)
+    model.gradient_checkpointing_enable(dict(use_reentrant=False))
+    found = []
+    model.model.layers[0].resid_attn_dropout.register_forward_hook(lambda module, given, out: found.append(out.detach() == 0))
+    model.train()(**next(iter(loader))).loss.backward()
+    return found, torch.get_rng_state()
+
+
+def test_dropout_of_ranks():
+    """Ranks that share a row draw different masks, and stay in step with their samplers."""
+    (one, state), (other, state_of_other) = run_forks(2, masks, uneven_batches(1)[0])
+    assert one[0].equal(one[1]) and one[0].shape == other[0].shape and not one[0].equal(other[0])
+    assert state.equal(state_of_other)
 
 
 def accumulated(rank, batches):

@@ -43,6 +43,16 @@ def test_models():
     biased = small_model("llama")
     biased.lm_head = torch.nn.Linear(48, 96)
     refused("without bias", parallel, biased, fused_loss=True)
+    # A model that was refused is as it was: a retry finds the attention that the model had.
+    attention = biased.config._attn_implementation
+    retried, _ = parallel(biased)
+    with longspan.whole_rows(retried):
+        assert retried.config._attn_implementation == attention != "longspan"
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    for kind in (AutoModelForSequenceClassification, AutoModelForTokenClassification):
+        refused("heads over the tokens of a whole row", parallel, kind.from_config(small_model("llama").config), allow_unchecked=True)
+    parallel(AutoModel.from_config(small_model("llama").config))
     own = small_model("llama")
     own.loss_function = lambda *given, **named: None
     refused("takes transformers' own loss", parallel, own, fused_loss=True)
@@ -191,6 +201,16 @@ def test_forwards():
     torch.testing.assert_close(whole[0], model(**cut).logits[0])
 
 
+def test_takeover_without_rows():
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    model, _ = parallel(small_model("llama"), takeover="sdpa")
+    layer, q = model.model.layers[0].self_attn, torch.zeros(1, 6, 4, 8)
+    refused("attention has no longspan_rows", ALL_ATTENTION_FUNCTIONS["sdpa"], layer, q, q[:, :2], q[:, :2], None, scaling=1.0)
+    with longspan.whole_rows(model):
+        ALL_ATTENTION_FUNCTIONS["sdpa"](layer, q, q[:, :2], q[:, :2], None, scaling=1.0)
+
+
 def test_masks():
     """transformers' makers of masks: attention needs none for documents and windows, and serves no other."""
     from transformers import masking_utils
@@ -229,9 +249,11 @@ def mistakes(rank):
     failure(lambda: longspan.parallelize(small_model("llama", num_attention_heads=3, num_key_value_heads=1), mode="ulysses",
                                          sequence_parallel_size=2))
     other = uneven_batches(1)[0]
-    other["input_ids"] = other["input_ids"] + rank
-    model, loader = longspan.parallelize(small_model("llama"), [other], sequence_parallel_size=2)
-    failure(lambda: model(**next(iter(loader))))
+    for key, change in (("input_ids", rank), ("labels", 3 * rank), ("weights", 0.5 * rank)):
+        batch = other | dict(weights=torch.ones(2, 41))
+        batch[key] = torch.where(other["labels"] < 0, batch[key], batch[key] + change)
+        model, loader = longspan.parallelize(small_model("llama"), [batch], sequence_parallel_size=2, token_keys=dict(weights=0))
+        failure(lambda: model(**next(iter(loader))))
     alone = [dist.new_group([0]), dist.new_group([1])][rank]
     model, loader = longspan.parallelize(small_model("llama"), uneven_batches(1), sequence_parallel_size=2)
     ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=alone)
@@ -268,7 +290,7 @@ def mistakes(rank):
 
 def test_every_rank():
     expected = ["sequence_parallel_size=3, and there are 2 ranks: choose a divisor of 2", "all ranks must call it alike",
-                "3", "have different batches", "averages gradients over 1 ranks, and must do so over all 2",
+                "3", *["have different batches"] * 3, "averages gradients over 1 ranks, and must do so over all 2",
                 "the model is a DistributedDataParallel", "parameters are sharded", "the model is a FullyShardedDataParallel",
                 "parameters are sharded", "attention_dropout is 0.1", "not causal", "got attention_mask",
                 "dropout of attention is 0.5", "was called for this model before", "was called for this model before",

@@ -40,6 +40,26 @@ def test_both_ways(size):
             close(ours, expected[number // 2])
 
 
+def biased_model():
+    """A gated delta network whose convolution has a bias."""
+    model = small_model("qwen3_5_text", **ODD)
+    for layer in model.modules():
+        if hasattr(layer, "conv1d"):
+            layer.conv1d.bias = torch.nn.Parameter(torch.linspace(-1, 1, layer.conv1d.weight.shape[0]))
+    return model
+
+
+def biased(rank):
+    model, loader = longspan.parallelize(biased_model(), uneven_batches(2), mode="ulysses", sequence_parallel_size=2)
+    return train(model, loader)
+
+
+def test_bias_of_the_convolution():
+    expected = train(biased_model(), uneven_batches(2))
+    for found in run_forks(2, biased):
+        close(found, expected)
+
+
 def plan_of(rank, size):
     """By numbers of value heads: whether the ranks pass states."""
     from longspan.parallelize import state_of_model

@@ -248,6 +248,9 @@ def test_mistakes(models):
         refused("at least 1 is needed", session.evaluate, [Sample([1, 2])], batch_size=0)
         refused("is broken", session.load_checkpoint, "nowhere")
         refused('"logprobs" or "hidden"', session.forward_backward, [], mean_of, reads="logits")
+        refused("weight is 2", session.forward_backward, [], mean_of, weight=2)
+        for keys in (dict(reads="hidden"), dict(whole_row=True)):
+            refused("are for a loss function", session.forward_backward, [], **keys)
         assert len(train(session)[0]) == NUM_STEPS
     refused("this session is closed", session.reduce)
 

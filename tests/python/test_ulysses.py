@@ -51,6 +51,7 @@ def exchanges(rank, size, heads):
     here = row[:, :, heads_of(rank, size, heads)]
     keys = dict(seq_dim=1, head_dim=2, group=group)
     assert torch.equal(longspan.gather_seq_scatter_heads(own, unpadded_dim_size=tokens, **keys), here)
+    assert longspan.gather_seq_scatter_heads(own, unpadded_dim_size=None, **keys).shape[1] == own.shape[1] * size
     padded = longspan.gather_seq_scatter_heads(own, **keys)
     assert padded.shape[1] == own.shape[1] * size and padded.is_contiguous() and torch.equal(padded[:, :tokens], here)
     works = [longspan.gather_seq_scatter_heads(x, unpadded_dim_size=tokens, async_op=True, **keys) for x in (own, -own)]
@@ -152,6 +153,19 @@ def projections(rank, size, heads, kv_heads, norm):
     return max(((a - b).abs().max() / (b.abs().max() + 1)).item() for a, b in pairs)
 
 
+def flat_projection(rank, size):
+    """The difference of an output projection whose heads and their elements are one dimension from one with four dimensions."""
+    import longspan
+
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 3 * size, 2, 4, requires_grad=True), torch.randn(6, 8 * size, requires_grad=True)
+    both = []
+    for y in (x, x.flatten(2)):
+        out = longspan.async_ulysses_output_projection(y, 1, 2, weight, None, None, torch.distributed.group.WORLD)
+        both.append([out, *torch.autograd.grad(out.sin().sum(), [x, weight])])
+    return max((a - b).abs().max().item() for a, b in zip(*both, strict=True))
+
+
 def order_of_backward(rank, size):
     """Names of the backward's nodes of an output projection, in the order in which autograd runs them."""
     import longspan
@@ -170,7 +184,7 @@ def order_of_backward(rank, size):
 
 
 def wrapped(rank, size, heads, kv_heads):
-    """Error of DistributedAttention, with tokens in the first dimension, and of its slope."""
+    """Error of DistributedAttention, with tokens in the first dimension or in the second, and of its slope."""
     import longspan
 
     def attention(q, k, v, scale):
@@ -184,6 +198,11 @@ def wrapped(rank, size, heads, kv_heads):
     module = longspan.DistributedAttention(attention, torch.distributed.group.WORLD)
     error = (module(*own, 1, scale=0.5) - tokens_of(rank, size, attention(*row, scale=0.5), 0)).abs().max().item()
     assert error < 4 * size * 16 * UNITS, error
+    second = longspan.DistributedAttention(
+        lambda q, k, v, scale: attention(*(x.transpose(0, 1) for x in (q, k, v)), scale).transpose(0, 1),
+        torch.distributed.group.WORLD, 2, 1, None)
+    out = second(*(x.transpose(0, 1).contiguous() for x in own), 0, None, 0.5)  # arguments in DeepSpeed's places
+    assert torch.equal(out.transpose(0, 1), module(*own, 1, scale=0.5))
     return slope_error(lambda *x: module(*x, scale=0.5).sin().sum(), own)
 
 
@@ -241,12 +260,16 @@ def misuse(rank, size):
     refused(projection, x[0], 1, 2, weight, None, weight, None, weight, None, "batchnorm", head_dim=4, group=group)
     refused(longspan.async_ulysses_output_projection, x, 1, 2, weight, None, 5, group=group)
     refused(longspan.async_ulysses_output_projection, x, 1, 2, torch.zeros(8, 12), None, group=group)
+    module = longspan.DistributedAttention(lambda q, k, v: q, group, 2, 1)
+    refused(module, x, x, x, 2)
+    refused(module, x, x, x, 0, (x, x))
     return texts
 
 
 MISUSE = ["are both 1", "a dimension is 4", "unpadded_dim_size is", "head_size is 4", "6 heads for 9 query heads", "0 heads for",
           "pass the heads that seq_to_heads returned", "and of 9 heads", "must be a multiple of 3", "pass one number",
-          "pass a process group", "head_dim is 5", "norm_type is 'batchnorm'", "unpadded_dim_size is 5", "heads of 8 do not divide"]
+          "pass a process group", "head_dim is 5", "norm_type is 'batchnorm'", "unpadded_dim_size is 5", "heads of 8 do not divide",
+          "the three must differ", "rotary_pos_emb is not supported"]
 
 
 def compiled(rank, size, heads):
@@ -285,7 +308,7 @@ CASES = {
     2: [(exchanges, 4), (exchanges, 3), (exchanges, 7),  # DeepSpeed's uneven heads: 3, 7
         (projections, 4, 2, None), (projections, 3, 3, "rmsnorm"), (projections, 7, 1, "layernorm"),
         (projections, 6, 3, "rmsnorm"),  # a kv head serves both ranks, beside another one
-        (wrapped, 7, 7), (wrapped, 6, 3), (misuse,), (compiled, 3)],
+        (wrapped, 7, 7), (wrapped, 6, 3), (misuse,), (flat_projection,), (compiled, 3)],
     3: [(exchanges, 2), (projections, 2, 1, None),  # a rank without heads
         (wrapped, 3, 1), (losses,)],
 }
@@ -311,6 +334,8 @@ def test_on_ranks(size):
                 assert found < 1e-7, results
             elif name == "projections":  # sums of at most 13 * 28 numbers near 1 in three layers
                 assert found < 13 * 28 * 3 * 16 * UNITS, results
+            elif name == "flat_projection":
+                assert found == 0, results
             elif name == "losses":
                 check_losses(rank, found)
             elif name == "compiled":

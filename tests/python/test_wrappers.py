@@ -32,6 +32,21 @@ def fsdp2(model):
     return fully_shard(model)
 
 
+def fsdp2_without_layers(model):
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model)
+
+
+def fsdp2_kept_whole(model):
+    """Layers whose parameters are whole between the forward and the backward."""
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model.model.layers:
+        fully_shard(layer, reshard_after_forward=False)
+    return fully_shard(model, reshard_after_forward=False)
+
+
 def compiled(model):
     return torch.compile(model, backend="eager")
 
@@ -93,13 +108,17 @@ def close(found, expected):
         assert ours == (pytest.approx(theirs[0], abs=1e-5), pytest.approx(theirs[1], abs=1e-4))
 
 
+FSDP2 = [fsdp2_without_layers, fsdp2_kept_whole]
+
+
 @pytest.mark.parametrize("family, wrap", [
     ("llama", checkpointed), ("qwen3_5_text", checkpointed), ("llama", checkpointed_reentrant), ("llama", ddp),
     ("qwen3_5_text", ddp), ("llama", fsdp2), ("qwen3_5_text", fsdp2), ("llama", compiled),
+    *(("llama", wrap) for wrap in FSDP2),
 ])
 def test_wrapper(family, wrap):
     batches, options = uneven_batches(STEPS), {}
-    if wrap is compiled:  # slow
+    if wrap in (compiled, *FSDP2):  # slow, or one more case
         batches, options = batches[:2], dict(num_hidden_layers=1)
     expected = train(small_model(family, **options), batches)
     for found in run_forks(2, train_wrapped, family, wrap, batches, options):
