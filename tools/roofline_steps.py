@@ -38,6 +38,9 @@ class MixedLaunches:
 STEP, HEAD = AFTER.launches.step, AFTER.launches.head
 UPDATED_AT_ONCE, NORMS_AT_ONCE, INDEXED = 2240 * 65536, 128, 2**31  # as in tools/roofline
 PART = 7 + 7 + 16  # kernels of a part of a row in a recurrence: forward, again, backward
+# Bytes of accumulators in a call of flash attention 2's backward, and rows beside a document's (attention/flash_accumulators.h);
+# kernels of each further call, with which a rank's sums take one kernel more than the casts of a single call.
+ACCUMULATORS, ROWS_BESIDE, CALL = 2 << 30, 128, 9
 SEGMENT_BEFORE = 587  # of a segment, before there were kernels for recurrences: two counts, to 0.1 %
 EXPERT_BEFORE = 39  # of an expert, before all were computed at once
 COUNTED_LAUNCHES = {
@@ -59,6 +62,14 @@ def num_parts(model, tokens):
     chunks, room = math.ceil(tokens / C), max(RULE_BYTES, RULE_TENSORS * tokens * 2 * N * K)
     parts = math.ceil(chunks / max(LEAST_CHUNKS, int(room // chunk)))
     return math.ceil(chunks / math.ceil(chunks / parts))  # of equal size
+
+
+def attention_calls(model, tokens):
+    """Calls of flash attention 2's backward of one document: null GPUs have no cuDNN, which takes heads of up to 128 numbers."""
+    multiple = 32 if model.head_dim <= 128 else 64
+    padded = math.ceil(model.head_dim / multiple) * multiple
+    rows = ACCUMULATORS // (4 * model.num_attention_heads * padded)
+    return 1 if tokens + ROWS_BESIDE <= rows else math.ceil(tokens / (rows // ROWS_BESIDE * ROWS_BESIDE - ROWS_BESIDE))
 
 
 # A step
@@ -88,6 +99,7 @@ def counted():
             (cut_to(HYBRID, 4), 32768, 1866, 0, f"{hybrid} 32768{kept}"),
             (cut_to(HYBRID, 8), 32768, 3631, 0, f"{hybrid} 32768{kept} --memory 160 --config num_hidden_layers=8"),
             (cut_to(HYBRID, 4), 65536, 3217, 0, f"{hybrid} 65536{kept} --memory 160"),
+            (cut_to(HYBRID, 4), 131072, 5536, 0, f"{hybrid} 131072{kept} --memory 400"),  # two calls of attention's backward
             (cut_to(MIXTURE, 2), 16384, 479, 0, f"{mixture} 16384"),
             (cut_to(MIXTURE, 4), 16384, 882, 1, f"{mixture} 16384 --memory 160 --config num_hidden_layers=4"),
             # The last chunk of experts has one row, whose choices another kernel sorts.
@@ -115,6 +127,8 @@ def launches_of(model, tokens, way, labels=1.0, size=1):
     launches += math.ceil(num_tensors(model) / NORMS_AT_ONCE) + 2 * (math.ceil(4 * model.head / INDEXED) - 1)
     launches += model.attentions * (each.period + each.inputs * mixers[0]) + each.last_layer
     launches += each.feed_forward * feed_forward * (model.num_hidden_layers - 1) + each.last * last
+    further = attention_calls(model, tokens) - 1
+    launches += model.attentions * (CALL * further + (further > 0))
     if way is APART:
         launches += model.recurrences * SEGMENT_BEFORE * math.ceil(tokens / SEGMENT)
         return launches + model.num_hidden_layers * model.num_experts // size * EXPERT_BEFORE

@@ -12,8 +12,9 @@ namespace {
 
 constexpr int64_t kFineMultiple = 256, kCoarseMultiple = 1024, kFineBelow = 8192;
 
-bool suits_cudnn(const Block& block) {
+bool suits_cudnn(const Block& block, int64_t most_tokens) {
   if (block.lower || std::min(block.q_length, block.k_length) < kLeastForCudnn) return false;
+  if (cudnn_length(std::max(block.q_length, block.k_length)) > most_tokens) return false;
   // cuDNN's causal mask begins in the upper left corner. No query sees the fill behind the keys.
   if (block.causal) return block.offset == 0 && block.q_length == block.k_length;
   return cudnn_length(block.q_length) == block.q_length &&
@@ -154,12 +155,23 @@ int64_t cudnn_length(int64_t length) {
   return (length + multiple - 1) / multiple * multiple;
 }
 
-BlocksByKernel by_kernel(const std::vector<Block>& blocks) {
+BlocksByKernel by_kernel(const std::vector<Block>& blocks, int64_t most_tokens) {
   BlocksByKernel result;
   for (const Block& block : blocks) {
-    (suits_cudnn(block) ? result.cudnn : result.varlen).push_back(block);
+    (suits_cudnn(block, most_tokens) ? result.cudnn : result.varlen).push_back(block);
   }
   return result;
+}
+
+bool fit_flash3_accumulators(const std::vector<Block>& blocks) {
+  constexpr int64_t kRowsBeside = 128;   // no tile is longer
+  constexpr int64_t kMostHeadDim = 256;  // packages may be built without smaller ones
+  int64_t num_queries = kRowsBeside, num_keys = kRowsBeside;
+  for (const Block& block : blocks) {
+    num_queries += block.q_length + kRowsBeside;
+    num_keys += block.k_length + kRowsBeside;
+  }
+  return std::max(num_queries, num_keys) <= std::numeric_limits<int32_t>::max() / kMostHeadDim;
 }
 
 bool has_several_calls(const std::vector<Block>& blocks) {

@@ -22,8 +22,16 @@ struct BlocksByKernel {
 };
 
 /// cuDNN computes long blocks whose masks it has: causal blocks that begin with the first key, and
-/// blocks without a mask whose lengths need no fill (cudnn_length).
-BlocksByKernel by_kernel(const std::vector<Block>& blocks);
+/// blocks without a mask whose lengths need no fill (cudnn_length). Blocks that are longer than
+/// `most_tokens` with their fill are left to the varlen kernel.
+BlocksByKernel by_kernel(const std::vector<Block>& blocks,
+                         int64_t most_tokens = std::numeric_limits<int64_t>::max());
+
+/// True if FlashAttention 3 can compute the gradients of the blocks, however they are divided into
+/// calls: its backward computes offsets into the accumulators of a head in 32 bits
+/// (hopper/flash_bwd_launch_template.h: rows of all segments, padded at each, times the padded head
+/// dim). Its other offsets have 64 bits.
+bool fit_flash3_accumulators(const std::vector<Block>& blocks);
 
 /// Returns the length to which a causal block of cuDNN is filled up, so that few lengths need a
 /// plan: to a multiple of 256 tokens below 8192, where a fill to 1024 takes a noticeable share of

@@ -1,12 +1,16 @@
 #include "longspan/attention/call_plan.h"
 
+#include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "longspan/attention/cudnn_attention.h"
 
 namespace longspan {
 namespace {
@@ -76,6 +80,35 @@ TEST_CASE("call plan: long blocks are cuDNN's, and a short one changes nothing a
   CHECK_FALSE(is_cudnn({0, 8192 + 256, 0, 4096, false}));   // one more length that needs a plan
   CHECK_FALSE(is_cudnn({0, 4096, 0, 4096, true, 0, -99}));  // a window
   CHECK_FALSE(is_cudnn({0, 4096, 0, 8192, true, 4096}));    // a mask that begins elsewhere
+}
+
+TEST_CASE("call plan: no block whose offsets may wrap in 32 bits goes to cuDNN") {
+  // 32 heads of 128 numbers: 2^19 tokens have 2^31. Where a document begins does not count.
+  const auto heads = [](int64_t tokens, int64_t token_stride) {
+    return at::empty_strided({tokens, 32, 128}, {token_stride, 128, 1},
+                             at::device(at::kMeta).dtype(at::kBFloat16));
+  };
+  constexpr int64_t kTokens = int64_t{1} << 19, kMost = kTokens - 1;
+  CHECK(cudnn::most_tokens({heads(4 * kTokens, 4096)}) == kMost);
+  CHECK(cudnn::most_tokens({heads(4, 4096), heads(4, 3 * 4096)}) == kMost / 3);
+  const int64_t whole = kMost / 1024 * 1024;  // filled up to a multiple of 1024
+  const std::vector<Block> blocks = documents({whole, whole + 1, 4096});
+  const BlocksByKernel by = by_kernel(blocks, kMost);
+  REQUIRE(by.cudnn.size() == 2);
+  CHECK(by.cudnn[1].q_begin == 2 * whole + 1);
+  REQUIRE(by.varlen.size() == 1);
+  CHECK(by.varlen[0].q_length == whole + 1);
+  CHECK(by_kernel({{0, 4096, 0, whole + 1024, false}}, kMost).cudnn.empty());
+}
+
+TEST_CASE("call plan: offsets into FlashAttention 3's accumulators have 32 bits") {
+  constexpr int64_t kRows = std::numeric_limits<int32_t>::max() / 256;
+  CHECK(fit_flash3_accumulators(documents({kRows - 256})));
+  CHECK_FALSE(fit_flash3_accumulators(documents({kRows - 255})));
+  // Each segment is padded, and queries and keys count apart.
+  CHECK(fit_flash3_accumulators(documents({1024, kRows - 1024 - 384})));
+  CHECK_FALSE(fit_flash3_accumulators(documents({1024, kRows - 1024 - 383})));
+  CHECK_FALSE(fit_flash3_accumulators({{0, 1024, 0, kRows, false}}));
 }
 
 TEST_CASE("call plan: the fill is at most an eighth of a block") {

@@ -119,7 +119,8 @@ class CudaKernel : public BlockKernel {
                                 const AttentionSpec& spec,
                                 const std::vector<Block>& blocks) const override {
     if (!is_for_flash(q, spec)) return composed::forward(q, k, v, spec, blocks);
-    if (const BlocksByKernel by = by_kernel(blocks); !by.cudnn.empty() && cudnn::takes(q, spec)) {
+    const BlocksByKernel by = by_kernel(blocks, cudnn::most_tokens({q, k, v}));
+    if (!by.cudnn.empty() && cudnn::takes(q, spec)) {
       AttentionResult result;
       if (!by.varlen.empty()) result = varlen_forward(q, k, v, spec, by.varlen);
       const auto computed = attempt(cudnn::give_up, [&] {
@@ -136,7 +137,10 @@ class CudaKernel : public BlockKernel {
                                      const std::vector<Block>& blocks) const override {
     const at::Tensor& q = inputs.q_TNH;
     if (!is_for_flash(q, spec)) return composed::backward(inputs, spec, blocks);
-    if (const BlocksByKernel by = by_kernel(blocks); !by.cudnn.empty() && cudnn::takes(q, spec)) {
+    const BlocksByKernel by = by_kernel(
+        blocks,
+        cudnn::most_tokens({inputs.dout_TNH, q, inputs.k_SMH, inputs.v_SMH, inputs.out_TNH}));
+    if (!by.cudnn.empty() && cudnn::takes(q, spec)) {
       AttentionGradients sums;
       if (!by.varlen.empty()) sums = varlen_backward(inputs, spec, by.varlen);
       const auto computed = attempt(cudnn::give_up, [&] {
@@ -163,7 +167,10 @@ class CudaKernel : public BlockKernel {
   static AttentionGradients varlen_backward(const AttentionGradientInputs& inputs,
                                             const AttentionSpec& spec,
                                             const std::vector<Block>& blocks) {
-    if (const BlockKernel* flash3 = flash3::kernel_for(inputs.q_TNH, spec, /*backward=*/true)) {
+    const BlockKernel* const flash3 =
+        fit_flash3_accumulators(blocks) ? flash3::kernel_for(inputs.q_TNH, spec, /*backward=*/true)
+                                        : nullptr;
+    if (flash3 != nullptr) {
       const auto gradients =
           attempt(flash3::give_up, [&] { return flash3->backward(inputs, spec, blocks); });
       if (gradients) return *gradients;

@@ -8,6 +8,7 @@
 #include <ATen/ops/_cudnn_attention_forward.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <tuple>
@@ -72,6 +73,14 @@ bool takes(const at::Tensor& q_TNH, const AttentionSpec& spec) {
          spec.key_dim <= kCudnnMostHeadDim && spec.key_dim % kHeadDimMultiple == 0 &&
          !at::globalContext().deterministicAlgorithms() && !refused_by_cudnn() &&
          cuda::capability_or_0(q_TNH.device().index()) >= kCudnnHopper;
+}
+
+int64_t most_tokens(std::initializer_list<at::Tensor> of_tokens) {
+  int64_t widest = 1;
+  for (const at::Tensor& x : of_tokens) {
+    widest = std::max({widest, x.stride(0), x.size(1) * x.size(2)});
+  }
+  return std::numeric_limits<int32_t>::max() / widest;
 }
 
 void forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,

@@ -2,6 +2,7 @@
 // ATen's flash attention (docs/gpu-measurements.md).
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "longspan/attention/block_kernel.h"
@@ -13,6 +14,11 @@ namespace longspan::cudnn {
 /// for each new length in about 0.1 s. cuDNN's gradients are not bit-reproducible, so takes() is
 /// false in deterministic runs.
 bool takes(const at::Tensor& q_TNH, const AttentionSpec& spec);
+
+/// Returns the most tokens of a block of these tensors, [tokens, heads, dim], for which a call has
+/// offsets of fewer than 2^31 elements. cuDNN's kernels are closed source, so nothing shows that
+/// their offsets have more than 32 bits. A document may begin at any token.
+int64_t most_tokens(std::initializer_list<at::Tensor> of_tokens);
 
 /// Makes takes() return false from now on, after cuDNN refused a call that takes() had accepted.
 /// Warns once.

@@ -43,11 +43,7 @@ void check_part(const Compiler& nvrtc, Part part, int architecture) {
   CHECK(count(compiled->log, "bytes stack frame") == kernels);
   const int in_registers =
       count(compiled->log, " 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads");
-  // NVRTC 12.9 gives a kernel of 8-bit AdamW 48 registers on 12.0, whatever its launch bounds, and
-  // spills 16 bytes.
-  const bool is_known =
-      part == Part::kAdamW8bit && architecture == 120 && nvrtc.version().starts_with("12.");
-  CHECK(in_registers == (is_known ? kernels - 1 : kernels));
+  CHECK(in_registers == kernels);
 }
 
 TEST_CASE("cuda kernels: every part compiles, and no kernel keeps registers in memory") {

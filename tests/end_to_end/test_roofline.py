@@ -94,6 +94,12 @@ def test_parts_of_a_row():
     assert parts == {15360: 1, 15361: 2, 65536: 5, 131072: 5, 1 << 20: 5}
 
 
+def test_calls_of_attention_by_hand():
+    """Of 16 heads of 256 numbers 131,072 rows fit in 2 GiB; a call in parts has 128 queries less."""
+    calls = {tokens: steps.attention_calls(mixed.HYBRID, tokens) for tokens in (130944, 130945, 2 * 130944, 2 * 130944 + 1)}
+    assert calls == {130944: 1, 130945: 2, 2 * 130944: 2, 2 * 130944 + 1: 3}
+
+
 def test_bytes_of_the_rule_by_hand():
     """One key head and one value head of two numbers: in each chunk of 64 tokens, what operations read and write in fp32 and in
     bf16."""
