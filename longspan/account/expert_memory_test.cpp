@@ -134,6 +134,18 @@ TEST_CASE("memory account: a pass with enough tokens casts the matrices of all e
   facts.expert_parallel_size = 4;
   CHECK(step_to(kEnough) == 2 * (2 - 1) * kExpert);
   facts.expert_parallel_size = 1;
+  // A library copies rows: inputs, and results of gate and up, of a token's two experts.
+  const auto copied = [&](int64_t tokens) {
+    facts.num_tokens = facts.num_labels = tokens;
+    facts.copies_rows_of_experts = false;
+    const int64_t without = account_of(facts).device;
+    facts.copies_rows_of_experts = true;
+    return account_of(facts).device - without;
+  };
+  CHECK(copied(kEnough - 1) == 0);
+  CHECK(copied(kEnough) == kEnough * 2 * 2 * (64 + 2 * 400));
+  CHECK(copied(16'000) == int64_t{32} << 20);
+  facts.copies_rows_of_experts = false;
   // Adapters in fp32 beside matrices in bf16.
   facts.casts_blocks = false;
   facts.expert_adapter_rank = 16;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "longspan/spec/expert_gemms.h"
+
 namespace longspan {
 
 bool shares_out(const MemoryFacts& facts, const LayerCost& cost) {
@@ -32,6 +34,19 @@ double adapter_cast_bytes(const MemoryFacts& facts, const LayerSizes& s, bool is
   if (!facts.casts_expert_adapters) return 0.0;
   return static_cast<double>(facts.compute_bytes * experts_cast(facts, s, is_last) *
                              facts.expert_adapter_rank * s.casts.adapters);
+}
+
+double copied_rows_bytes(const MemoryFacts& facts, const LayerSizes& s, double rows, bool is_last) {
+  // Only matrices that a pass casts lie side by side.
+  if (!facts.copies_rows_of_experts || !facts.casts_blocks ||
+      experts_cast(facts, s, is_last) == 0) {
+    return 0.0;
+  }
+  // Of each expert of a token, its inputs and the results of gate and up.
+  const GroupedCost& grouped = s.cost.feed_forward.grouped;
+  const int64_t numbers = grouped.rows * facts.hidden_size + 2 * grouped.width;
+  return std::min(static_cast<double>(kLibraryBytes),
+                  rows * static_cast<double>(facts.compute_bytes * numbers));
 }
 
 namespace {

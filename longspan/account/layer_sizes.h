@@ -26,6 +26,7 @@ struct LayerSizes {
   double scaled;   // output gradient of the widest adapter, times the factors of magnitudes
   double queries_wide, kv_wide, output_wide;  // gradients of attention, in the accumulation dtype
   RuleMemory rule;                            // of a recurrence
+  int64_t rule_tokens;                        // of a call of its rule
   AttentionMemory shared;                     // memory added by sequence parallelism
   double labels;                              // fraction of tokens that have a label
   int64_t num_tokens, num_labels;             // tokens and labels of this rank
@@ -39,6 +40,9 @@ int64_t cast_at_once(const MemoryFacts& facts, const LayerSizes& s, bool is_last
 /// Returns the bytes of experts' adapters that are cast at the same time; 0 unless they are held in
 /// higher precision.
 double adapter_cast_bytes(const MemoryFacts& facts, const LayerSizes& s, bool is_last);
+/// Returns the bytes of rows that a library's grouped gemm copies, in a chunk of `rows` rows; 0
+/// where Longspan's kernels compute all experts.
+double copied_rows_bytes(const MemoryFacts& facts, const LayerSizes& s, double rows, bool is_last);
 /// True if the layer's experts are distributed over ranks. The layer then computes all tokens of a
 /// rank at once, not in chunks.
 bool shares_out(const MemoryFacts& facts, const LayerCost& cost);

@@ -37,8 +37,9 @@ struct MemoryFacts {
     /// If the model's last layer is of this kind and the number is not 0, the last layer is a kept
     /// layer.
     int64_t kept = 0;
-    ExpertCasts casts = {};  // without experts: none
-    RuleMemory rule = {};    // of a recurrence that a GPU computes in parts of the row
+    ExpertCasts casts = {};   // without experts: none
+    RuleMemory rule = {};     // of a recurrence that a GPU computes in parts of the row
+    int64_t rule_tokens = 0;  // of a call of the rule
   };
   std::vector<Layers> layers;
   bool scales_embedding = false;
@@ -115,7 +116,9 @@ struct MemoryFacts {
   bool experts_at_once = false;
   int64_t expert_adapter_rank = 0;     // 0: experts have no adapters
   bool casts_expert_adapters = false;  // held in higher precision than the compute dtype
-  bool cuda = false;                   // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
+  /// A library's grouped gemm may compute experts, and copies rows (spec/expert_gemms.h).
+  bool copies_rows_of_experts = false;
+  bool cuda = false;  // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
   /// Multiprocessors of a GPU that computes the same bits each time; 0: the bits may differ.
   int64_t deterministic_multiprocessors = 0;
   int64_t num_groups = 0;         // communication groups of this process (plan/rank_groups.h)

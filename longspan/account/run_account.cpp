@@ -6,18 +6,19 @@
 #include <memory>
 
 #include "longspan/account/kept_layers.h"
+#include "longspan/account/layers_of_row.h"
 #include "longspan/account/saved_copy.h"
 #include "longspan/account/step_peak.h"
 #include "longspan/attention/call_plan.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/driver.h"
 #include "longspan/plan/cost_model.h"
-#include "longspan/plan/mixer_exchange.h"
 #include "longspan/plan/rank_groups.h"
 #include "longspan/registers/stage.h"
 #include "longspan/registers/update_rule.h"
 #include "longspan/settings/choices.h"
 #include "longspan/spec/eight_bit_sizes.h"
+#include "longspan/spec/expert_gemms.h"
 
 namespace longspan {
 namespace {
@@ -118,26 +119,6 @@ int64_t update_bytes(const AccountSettings& settings, const ParallelPlan& plan,
   return std::max(of_sums, of_rule + of_wholes);
 }
 
-std::vector<MemoryFacts::Layers> layers_of(const ModelSpec& model, const ParallelPlan& plan,
-                                           const RowLengths& row, int64_t element_bytes,
-                                           bool cuda) {
-  const Packing padded =
-      padded_row(plan, row.documents.empty() ? Packing::single(std::max<int64_t>(1, row.num_tokens))
-                                             : Packing::from_documents(row.documents));
-  std::vector<MemoryFacts::Layers> layers;
-  const std::vector<int64_t> counts = layers_of_pattern(model);
-  for (size_t i = 0; const LayerSpec& layer : model.pattern) {
-    layers.push_back({cost_of(layer, model.hidden_size), counts[i++],
-                      mixer_memory(plan, layer.mixer, padded, element_bytes, cuda)});
-    if (const MixtureOfExpertsSpec* experts = experts_of(layer)) {
-      layers.back().casts = expert_casts(*experts, model.hidden_size);
-    }
-    const auto net = std::visit([](const auto& x) { return recurrence_in(x); }, layer.mixer);
-    if (net) layers.back().rule = rule_memory(*net, element_bytes);
-  }
-  return layers;
-}
-
 /// Returns the inputs for a model's tower, whose lowest trained unit says where tensors are saved.
 MemoryFacts::Tower tower_of(const ModelSpec& model, const RunParameters& parameters,
                             const RowLengths& row, int64_t compute_bytes, int64_t rows_ahead) {
@@ -217,7 +198,7 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
   facts.hidden_size = model.hidden_size;
   facts.vocab_size = model.vocab_size;
   facts.compute_bytes = bf16 ? 2 : 4;
-  facts.layers = layers_of(model, plan, row, facts.compute_bytes, hardware.cuda);
+  facts.layers = layers_of_row(model, plan, row, facts.compute_bytes, hardware.cuda);
   facts.last_layer = static_cast<size_t>((model.num_layers - 1) % std::ssize(model.pattern));
   for (const RotaryKind& kind : rotary_kinds_of(model)) facts.angle_numbers += kind.dim;
   const UpdateRule& rule = update_rule_of(settings.optimization);
@@ -331,6 +312,9 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
   facts.experts_at_once = hardware.cuda && bf16 &&
                           facts.expert_adapter_rank % kGroupedNumbers == 0 &&
                           (facts.expert_adapter_rank == 0 || settings.method.lora_dropout == 0);
+  const int capability = hardware.cuda ? cuda::capability_or_0(0) : 0;  // 0: not known
+  facts.copies_rows_of_experts = facts.experts_at_once && !settings.model.full_determinism &&
+                                 (capability == 0 || library_groups_gemms(capability));
   facts.num_groups = std::ssize(connected_groups(plan));
   facts.widens_attention = bf16 && !hardware.cuda;
   facts.attention_threads = hardware.cuda ? 0 : hardware.num_threads;

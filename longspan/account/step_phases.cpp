@@ -75,6 +75,7 @@ LayerSizes sizes_of(const MemoryFacts& facts, size_t kind) {
   const MemoryFacts::Layers& layers = facts.layers[kind];
   LayerSizes sizes = sizes_of(facts, layers.cost, layers.shared, layers.casts);
   sizes.rule = layers.rule;
+  sizes.rule_tokens = layers.rule_tokens;
   return sizes;
 }
 
@@ -146,7 +147,7 @@ double mixed_again(const MemoryFacts& facts, const LayerSizes& s) {
 
 /// Returns the temporary bytes of the row's largest part. `of_chunk`: a member of RuleMemory.
 double composed_bytes(const MemoryFacts& facts, const LayerSizes& s, int64_t of_chunk) {
-  return facts.cuda ? static_cast<double>(chunks_of_part(s.num_tokens, s.rule) * of_chunk) : 0.0;
+  return facts.cuda ? static_cast<double>(chunks_of_part(s.rule_tokens, s.rule) * of_chunk) : 0.0;
 }
 
 /// Adds the phases of the feed-forward. In the backward the gradients of the block's output and of
@@ -163,13 +164,14 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   const bool in_chunks = share * static_cast<double>(s.num_tokens) > rows;
   const bool saved = (place.keeps || !facts.checkpointing) && facts.mlp_tiles == 0;
   const int64_t cast = cast_at_once(facts, s, place.is_last);
-  const double adapters = adapter_cast_bytes(facts, s, place.is_last);
+  const double beside = adapter_cast_bytes(facts, s, place.is_last) +
+                        copied_rows_bytes(facts, s, rows, place.is_last);
   // The gate is then written into the saved tensor.
   const double forward = s.feed_forward_forward - (saved ? s.feed_forward_own_saved / 2 : 0.0);
   phases.push_back(
       {.name = "an MLP",
        .per_token = index + (facts.checkpointing ? 2 : 1) * share * s.D,
-       .fixed = rows * (forward + s.dropped + s.scaled + 2 * s.hidden + s.behind) + adapters +
+       .fixed = rows * (forward + s.dropped + s.scaled + 2 * s.hidden + s.behind) + beside +
                 of_matrices({matrices.numbers, 0}, cast, facts.casts_blocks, false, facts),
        .in_forward = true,
        .has_mixed = false});
@@ -195,7 +197,7 @@ void add_feed_forward(const MemoryFacts& facts, const LayerSizes& s, const Layer
   const double of_norm =
       4.0 * (rows + (facts.cuda ? kBlocks * static_cast<double>(facts.hidden_size) : 0.0));
   const double chunk =
-      of_norm + adapters +
+      of_norm + beside +
       rows * ((saved ? s.feed_forward_working_saved : s.feed_forward_working) + s.dropped +
               s.scaled + again + 2 * s.hidden + of_output + of_behind) +
       of_matrices({matrices.numbers + after, matrices.largest}, cast + after, facts.casts_blocks,

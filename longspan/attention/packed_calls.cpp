@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <list>
-#include <mutex>
 
 #include "longspan/attention/equal_dims.h"
+#include "longspan/memory/recently_used.h"
 #include "longspan/memory/transfer.h"
 
 namespace longspan {
@@ -31,57 +30,38 @@ std::vector<PackedCall> make_calls(const std::vector<Block>& blocks, const CallL
   return calls;
 }
 
-bool same(const Block& a, const Block& b) {
-  return std::tie(a.q_begin, a.q_length, a.k_begin, a.k_length, a.causal, a.offset, a.lower) ==
-         std::tie(b.q_begin, b.q_length, b.k_begin, b.k_length, b.causal, b.offset, b.lower);
-}
+/// A list of blocks as the calls of a kernel.
+struct CallsOf {
+  std::vector<Block> blocks;
+  CallLimits limits;
+  int64_t T, S;
+  at::Device device;
 
-// A cache of calls. All layers of a row use the same few lists of blocks, forward and backward, so
-// each list is uploaded to the device once.
-class RecentCalls {
- public:
-  using Calls = std::shared_ptr<const std::vector<PackedCall>>;
-
-  Calls of(const std::vector<Block>& blocks, const CallLimits& limits, int64_t T, int64_t S,
-           at::Device device) {
-    const std::lock_guard lock(mutex_);
-    const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-      return entry.T == T && entry.S == S && entry.device == device && entry.limits == limits &&
-             std::equal(entry.blocks.begin(), entry.blocks.end(), blocks.begin(), blocks.end(),
-                        same);
-    });
-    if (known != entries_.end()) {
-      entries_.splice(entries_.begin(), entries_, known);
-    } else {
-      entries_.push_front({blocks, limits, T, S, device,
-                           std::make_shared<const std::vector<PackedCall>>(
-                               make_calls(blocks, limits, T, S, device))});
-      if (entries_.size() > kMostEntries) entries_.pop_back();
-    }
-    return entries_.front().calls;
+  bool operator==(const CallsOf& other) const {
+    return T == other.T && S == other.S && device == other.device && limits == other.limits &&
+           std::ranges::equal(blocks, other.blocks, same);
   }
-
- private:
-  // Enough for a ring of 8 in two directions, for layers with and without a window, forward and
-  // backward. An evicted entry is freed on attention's stream, and no attention on another stream
-  // reads it.
-  static constexpr size_t kMostEntries = 64;
-  struct Entry {
-    std::vector<Block> blocks;
-    CallLimits limits;
-    int64_t T, S;
-    at::Device device;
-    Calls calls;
-  };
-  std::mutex mutex_;
-  std::list<Entry> entries_;  // most recently used first
+  static bool same(const Block& a, const Block& b) {
+    return std::tie(a.q_begin, a.q_length, a.k_begin, a.k_length, a.causal, a.offset, a.lower) ==
+           std::tie(b.q_begin, b.q_length, b.k_begin, b.k_length, b.causal, b.offset, b.lower);
+  }
 };
+using Calls = std::shared_ptr<const std::vector<PackedCall>>;
 
-RecentCalls::Calls calls_of(const std::vector<Block>& blocks, const CallLimits& limits, int64_t T,
-                            int64_t S, at::Device device) {
+/// All layers of a row use the same few lists of blocks, forward and backward, so each list is
+/// uploaded to the device once.
+Calls calls_of(const std::vector<Block>& blocks, const CallLimits& limits, int64_t T, int64_t S,
+               at::Device device) {
+  // Enough for a ring of 8 in two directions, for layers with and without a window, forward and
+  // backward. Calls that are forgotten are freed on attention's stream, and no attention on another
+  // stream reads them.
+  constexpr int64_t kMostLists = 64;
   // Never destroyed: the driver may be gone at exit.
-  static RecentCalls& recent = *new RecentCalls;
-  return recent.of(blocks, limits, T, S, device);
+  static auto& recent = *new RecentlyUsed<CallsOf, Calls>(kMostLists);
+  return recent.of({blocks, limits, T, S, device}, 1, [&] {
+    return std::make_shared<const std::vector<PackedCall>>(
+        make_calls(blocks, limits, T, S, device));
+  });
 }
 
 void make_zeros(at::Tensor& total, const at::Tensor& like) {
@@ -162,7 +142,7 @@ AttentionResult forward_packed(const at::Tensor& q_TNH, const at::Tensor& k_SMH,
   result.out_TNH = at::zeros_like(q, at::MemoryFormat::Contiguous);
   result.lse_NT = at::full({N, T}, -std::numeric_limits<double>::infinity(),
                            q.options().dtype(at::toOpMathType(q.scalar_type())));
-  const RecentCalls::Calls calls = calls_of(blocks, limits, T, k.size(0), q.device());
+  const Calls calls = calls_of(blocks, limits, T, k.size(0), q.device());
   for (const PackedCall& call : *calls) {
     auto [out, lse] =
         forward(call, call.queries.gather(q), call.keys.gather(k), call.keys.gather(v));
@@ -183,7 +163,7 @@ AttentionGradients backward_packed(const AttentionGradientInputs& inputs,
                    v = with_head_dim(inputs.v_SMH, head_dim),
                    out = with_head_dim(inputs.out_TNH, head_dim);
   AttentionGradients sums;
-  const RecentCalls::Calls calls = calls_of(blocks, limits, q.size(0), k.size(0), q.device());
+  const Calls calls = calls_of(blocks, limits, q.size(0), k.size(0), q.device());
   for (const PackedCall& call : *calls) {
     auto [dq, dk, dv] =
         backward(call, {call.queries.gather(dout), call.queries.gather(q), call.keys.gather(k),

@@ -11,6 +11,7 @@
 #include "longspan/kernels/cuda_causal_conv.h"
 #include "longspan/kernels/fused_op.h"
 #include "longspan/memory/transfer.h"
+#include "longspan/rows/row_numbers.h"
 
 namespace longspan {
 namespace {
@@ -59,16 +60,20 @@ cuda_rows::ConvInputs kernel_inputs(const at::Tensor& x_TC, const ParameterRows&
                                     const Packing& packing, const at::Tensor& before_PC) {
   const at::Tensor taps_CW = weight.values().flatten(1).to(at::kFloat);
   const int64_t W = taps_CW.size(1), P = before_PC.defined() ? before_PC.size(0) : 0;
-  std::vector<uint8_t> earlier;
-  earlier.reserve(x_TC.size(0));
-  for (int64_t d = 0; d < packing.num_documents(); ++d) {
-    const int64_t before = d == 0 ? P : 0;
-    for (int64_t t = 0; t < packing.length(d); ++t) {
-      earlier.push_back(static_cast<uint8_t>(std::min(t + before, W - 1)));
+  const auto earlier_T = [&] {
+    std::vector<uint8_t> earlier;
+    earlier.reserve(x_TC.size(0));
+    for (int64_t d = 0; d < packing.num_documents(); ++d) {
+      const int64_t before = d == 0 ? P : 0;
+      for (int64_t t = 0; t < packing.length(d); ++t) {
+        earlier.push_back(static_cast<uint8_t>(std::min(t + before, W - 1)));
+      }
     }
-  }
+    return at::tensor(earlier, at::kByte);
+  };
   return {x_TC.contiguous(), P > 0 ? before_PC.to(x_TC.scalar_type()).contiguous() : at::Tensor(),
-          taps_CW.t().contiguous(), sent_to(at::tensor(earlier, at::kByte), x_TC.device())};
+          taps_CW.t().contiguous(),
+          row_numbers(packing, RowNumbers::kEarlierTokens, {W, P}, x_TC.device(), earlier_T)};
 }
 
 /// The convolution by kernels; undefined where there are none for these tensors. A row that trains

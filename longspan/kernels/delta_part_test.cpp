@@ -27,9 +27,10 @@ using testing::on_gpu;
 
 using RowRule = std::function<DeltaRuleResult(const DeltaRuleInputs&, const at::Tensor& state)>;
 
-/// A row of four documents, with numbers in bf16 and gates in fp32.
+/// A row of four documents, which begin and end within chunks and at their borders, with numbers in
+/// bf16 and gates in fp32. Each head's decays are weaker than those of the head before.
 struct RowCase {
-  Packing packing = Packing::from_lengths({100, 28, 64, 150});
+  Packing packing = Packing::from_lengths({90, 70, 32, 150});
   int64_t T = packing.num_tokens(), M = 2, N = 4, K = 16, V = 8;
   std::vector<at::Tensor> inputs;
   at::Tensor dout_TNV, dstate_NKV;
@@ -41,8 +42,10 @@ struct RowCase {
     const auto gate = [&] {
       return at::rand({T, N}, on_gpu(at::kDouble)).to(at::kFloat).to(at::kDouble);
     };
-    inputs = {numbers({T, M, K}), numbers({T, M, K}), numbers({T, N, V}), -gate(), gate(),
-              numbers({N, K, V})};
+    const at::Tensor strength_N = at::pow(0.5, at::arange(N, on_gpu(at::kDouble)));
+    inputs = {
+        numbers({T, M, K}), numbers({T, M, K}), numbers({T, N, V}), -gate() * strength_N, gate(),
+        numbers({N, K, V})};
     dout_TNV = numbers({T, N, V});
     dstate_NKV = numbers({N, K, V});
   }

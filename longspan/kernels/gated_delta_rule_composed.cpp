@@ -16,7 +16,7 @@
 #include "longspan/kernels/delta_scan.h"
 #include "longspan/kernels/fused_op.h"
 #include "longspan/kernels/gated_delta_rule.h"
-#include "longspan/memory/transfer.h"
+#include "longspan/rows/row_numbers.h"
 #include "longspan/spec/composed_rule.h"
 #include "longspan/spec/recurrence_spec.h"
 
@@ -29,14 +29,16 @@ struct RowDocuments {
 
   RowDocuments() = default;
   RowDocuments(const Packing& packing, const at::Device& device) {
-    const int64_t Z = (packing.num_tokens() + kRuleChunk - 1) / kRuleChunk;
-    std::vector<int64_t> documents;
-    documents.reserve(Z * kRuleChunk);
-    for (int64_t d = 0; d < packing.num_documents(); ++d) {
-      documents.insert(documents.end(), packing.length(d), d);
-    }
-    documents.resize(Z * kRuleChunk, documents.back());
-    all_ZC = sent_to(at::tensor(documents, at::kLong), device).view({Z, kRuleChunk});
+    all_ZC = row_numbers(packing, RowNumbers::kDocuments, {}, device, [&] {
+      const int64_t Z = (packing.num_tokens() + kRuleChunk - 1) / kRuleChunk;
+      std::vector<int64_t> documents;
+      documents.reserve(Z * kRuleChunk);
+      for (int64_t d = 0; d < packing.num_documents(); ++d) {
+        documents.insert(documents.end(), packing.length(d), d);
+      }
+      documents.resize(Z * kRuleChunk, documents.back());
+      return at::tensor(documents, at::kLong).view({Z, kRuleChunk});
+    });
   }
   int64_t num_chunks() const { return all_ZC.size(0); }
   at::Tensor of_chunks(int64_t begin, int64_t count) const {

@@ -155,8 +155,10 @@ struct Recurrence {
       state_NKV = rest.state_NKV;
     }
     const at::Tensor before_NKV = row.state_before(transition_NKK, state_NKV);
-    const at::Tensor carried_NsV = at::bmm(map.out_TNV.narrow(2, V, K).transpose(0, 1), before_NKV);
-    const at::Tensor entered_sNV = map.out_TNV.narrow(2, 0, V) + carried_NsV.transpose(0, 1);
+    // A split has its gradient in one tensor; each part of two would have one of the whole size.
+    const std::vector<at::Tensor> out = map.out_TNV.split_with_sizes({V, K}, 2);
+    const at::Tensor carried_NsV = at::bmm(out[1].transpose(0, 1), before_NKV);
+    const at::Tensor entered_sNV = out[0] + carried_NsV.transpose(0, 1);
     outs.insert(outs.begin(), entered_sNV.to(x_sJ.scalar_type()));
     return at::cat(outs);
   }

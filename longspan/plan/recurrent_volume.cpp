@@ -85,6 +85,18 @@ AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded
   return {once, checkpointing ? 2 * once : once};
 }
 
+int64_t entering_tokens(const ParallelPlan& plan, const Packing& padded) {
+  if (plan.sequence_size == 1 || goes_by_heads(plan.recurrent_way, padded)) return 0;
+  const int64_t size = padded.num_tokens() / plan.sequence_size;
+  int64_t most = 0;
+  for (int64_t d = 0; d < padded.num_documents(); ++d) {
+    // The first slice that the document enters has the most tokens of it.
+    const int64_t slice = padded.begin(d) / size + 1;
+    most = std::max(most, std::min(padded.end(d), (slice + 1) * size) - slice * size);
+  }
+  return most;
+}
+
 AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded,
                                  const RecurrenceSpec& net, int64_t element_bytes) {
   if (plan.sequence_size == 1 || padded.num_tokens() == 0) return {};
@@ -93,8 +105,15 @@ AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded
   const bool moves = by_heads || tokens_elsewhere(plan, padded) > 0;
   const int64_t twice = moves ? t * numbers_of_token(net) * element_bytes : 0;
   const int64_t maps = by_heads ? 0 : plan.sequence_size * map_bytes(net, element_bytes);
+  // Values and outputs with the columns of the map; in the rule's backward values, and gradients of
+  // outputs and of values in place of those without.
+  const int64_t entering = entering_tokens(plan, padded) * net.num_value_heads,
+                wide =
+                    entering * (net.key_dim + net.value_dim) * std::max<int64_t>(4, element_bytes),
+                plain = entering * net.value_dim * element_bytes;
   AttentionMemory memory;
-  memory.forward = memory.backward = static_cast<double>(twice + maps);
+  memory.forward = static_cast<double>(twice + maps + 2 * wide);
+  memory.backward = static_cast<double>(twice + maps + 3 * wide - 2 * plain);
   memory.output = static_cast<double>(t * net.num_values() * element_bytes);
   return memory;
 }

@@ -38,9 +38,14 @@ AttentionVolume recurrent_volume(const ParallelPlan& plan, const Packing& padded
                                  const RecurrenceSpec& net, int64_t element_bytes,
                                  bool checkpointing);
 
+/// Returns the largest number of tokens of a slice's first document, if it goes on from an earlier
+/// slice; 0 by heads. The recurrence of these tokens also has the map of states.
+int64_t entering_tokens(const ParallelPlan& plan, const Packing& padded);
+
 /// Returns the memory that one layer adds on a rank (plan/attention_memory.h), by
 /// plan.recurrent_way. Inputs and outputs exist twice: as the rank's tokens, and as the rank's
-/// heads or slice. By states, the maps of all slices exist too.
+/// heads or slice. By states, the maps of all slices exist too, and, of the
+/// entering_tokens(), the values and outputs with the columns of the map, in fp32.
 AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded,
                                  const RecurrenceSpec& net, int64_t element_bytes);
 

@@ -30,8 +30,7 @@ struct UsedGemm {
 std::vector<UsedGemm> gemms_of_experts(const ModelSpec& model, int64_t expert_parallel_size,
                                        int64_t num_tokens);
 
-/// Bytes of rows that a library's grouped gemm of one piece of the rows copies. The memory account
-/// omits them.
+/// Bytes of rows that a library's grouped gemm of one piece of the rows copies.
 inline constexpr int64_t kLibraryBytes = int64_t{32} << 20;
 
 /// Whether at::_grouped_mm has kernels for this compute capability (90 for 9.0). On other GPUs it
