@@ -1,15 +1,13 @@
-"""Counts of null GPUs (test_null_cuda.py) beside the formulas of tools/roofline: bytes through network cards, FLOPs of gemms,
-and launches."""
+"""Counts of null GPUs (test_null_cuda.py) beside the formulas of tools/roofline: bytes through network cards, and FLOPs of
+gemms."""
 
 import dataclasses
 import importlib.machinery
 import importlib.util
-import re
-import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, ROOT
+from conftest import ROOT
 from test_null_cuda import LARGE, TOKENS, WIDE, large, pytestmark, start, train  # noqa: F401
 
 
@@ -117,35 +115,3 @@ def test_flops_of_gemms_are_the_rooflines(large, train, name):
     of_rows = mixed.product_flops(model) + model.recurrences * sum(mixed.rule_step(model)[:2]) - last
     labels, rest = divmod(flops - tokens * of_rows, last + 6 * model.head)
     assert rest == 0 and tokens - 16 < labels < tokens, (labels, rest, counts["gemm_flops"])
-
-
-# Arguments of tests/null_cuda/large_step.py: of dense models, of several ranks, of experts and of recurrences.
-COUNTED_STEPS = ["7b-of-7-layers 8192 kept_mlp_layers=0",
-                 "7b 32768 kept_mlp_layers=0 zero_stage=3 sequence_parallel_size=2 --gpus 2 --config num_hidden_layers=2",
-                 "30b-a3b-of-2-layers 16384", "qwen3.5-9b-of-4-layers 32768 kept_mlp_layers=0"]
-
-
-def launches_of_a_step(arguments, folder):
-    ended = subprocess.run([sys.executable, ROOT / "tests" / "null_cuda" / "large_step.py", *arguments.split(), "--build", BUILD,
-                            "--work", folder], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    steps = {int(count) for count in re.search(r"^launches of each step: \[(.*)\]", ended.stdout, re.M)[1].split(", ")}
-    assert len(steps) == 1, ended.stdout
-    return steps.pop()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arguments", COUNTED_STEPS)
-def test_launches_that_the_roofline_is_held_to(tmp_path, arguments):
-    roofline = load_roofline()
-    counted = {each.arguments: each.launches for each in roofline.COUNTED}
-    counted |= {line[4]: line[2] for line in roofline.counted_mixed()}
-    assert launches_of_a_step(arguments, tmp_path) == counted[arguments]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("tokens", [32768, 131072])
-def test_launches_of_recurrences_of_the_page(tmp_path, tokens):
-    (line,) = re.findall(rf"^\| {tokens:,} \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|.* GiB \|$",
-                         (ROOT / "docs" / "gpu-measurements.md").read_text(), re.M)
-    assert launches_of_a_step(f"qwen3.5-9b-of-4-layers {tokens}", tmp_path) == int(line.replace(",", ""))
