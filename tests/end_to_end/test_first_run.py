@@ -15,6 +15,9 @@ from null_gpus import null_environment, null_program, why_none  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = ROOT / "tests/gpu"
+sys.path.insert(0, str(SCRIPTS))
+from launches import kind_of  # noqa: E402
+
 # What the script asks of it: which GPUs there are, and MiB in use.
 NVIDIA_SMI = """#!/bin/sh
 case "$*" in
@@ -187,6 +190,29 @@ exec {simulated_program(BUILD)} "$@"
     status, text = first_run("--parts", "profile", "--profile", "tiny:256")
     assert status == 1 and "- **FAILED**: the last of 4 steps" in text and "has not loaded liblaunches.so" in text, text
     assert "Traceback" not in text, text
+
+
+# Names as CUPTI records them: of torch, of cuDNN, and of longspan/cuda/rows.
+KINDS = {
+    "attention forward": ["cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0"],
+    "attention backward": ["cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_5_64x64x128_1x1x1_kernel0_0",
+                           "_ZN5cudnn6fusion28compute_dot_do_o_specializedI13__nv_bfloat16EEvv",
+                           "_ZN13pytorch_flash24flash_bwd_dot_do_o_kernelILb1E"],
+    "optimizer": [UPDATE, "adamw_8bit_f_v4", "adamw_8bit_b_v1"],
+    "recurrences": ["unit_heads_b", "unit_heads_backward_f", "delta_chunks_b", "delta_chunks_backward_b", "delta_scan_f",
+                    "causal_conv_b_v8", "causal_conv_backward_f_v4"],
+    "experts": ["group_tiles", "grouped_rows_b", "grouped_rows_transposed_f", "grouped_matrices", "grouped_dots",
+                "grouped_sums", "cast_matrices", "combine_rows", "order_arrived"],
+    "rows (longspan/cuda/rows)": ["norm_f_b_v4", "drop_out_b_v8", "unpack_groups_b_v8", "sum_weight_gradients"],
+    "gemm": ["nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT"],
+    "copies and casts": ["_ZN2at6native24unrolled_copy_kernelE"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_kernels(kind):
+    """By name, in the table of a step's time."""
+    assert {name: kind_of(name) for name in KINDS[kind]} == dict.fromkeys(KINDS[kind], kind)
 
 
 @pytest.mark.parametrize("update, steps, expected", [

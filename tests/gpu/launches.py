@@ -26,10 +26,14 @@ def short(name):
 # By the first pattern that a name has in it: FlashAttention 3 is written in CUTLASS, and NCCL broadcasts.
 KINDS = [
     ("NCCL", r"nccl"),
-    ("attention forward", r"flash_fwd|FlashAttnFwd"), ("attention backward", r"flash_bwd|FlashAttnBwd"),
+    ("attention forward", r"flash_fwd|FlashAttnFwd|flash_fprop"),
+    ("attention backward", r"flash_bwd|FlashAttnBwd|flash_bprop|cudnn.*(dot_do_o|convert_dq)"),
+    ("optimizer", r"adam|multi_tensor|foreach"),
+    # The names in longspan/cuda/rows.
+    ("recurrences", r"^(unit_heads|delta_chunks|delta_scan|causal_conv)_"),
+    ("experts", r"^(grouped_\w+|group_tiles|cast_matrices|combine_rows|order_arrived)$"),
     ("rows (longspan/cuda/rows)", r"_v\d+$|^sum_weight_gradients$"),
     ("gemm", r"gemm|cutlass|nvjet|Kernel2|sm90_xmma|splitK|cublas"),
-    ("optimizer", r"adam|multi_tensor|foreach"),
     ("softmax, loss", r"oftmax|logsumexp|nll"),
     ("reductions", r"reduce_kernel"), ("copies and casts", r"copy|Copy|cast"),
     ("elementwise", r"elementwise|Elementwise|vectorized"), ("index", r"index|gather|scatter|Scatter"),
