@@ -189,16 +189,22 @@ def _write_dataset(folder: Path, dataset: list, tokens: list, entry: dict) -> No
 
 
 def make_rows(folder: Path, checkpoint: Path, case: Case, count: int) -> int:
-    """Writes `count` rows as an alpaca dataset (rows.json with its dataset_info.json) and as ids and
-    labels (tokens.json). Returns the labels of a row."""
-    writer, dataset, tokens = _Writer(checkpoint, case), [], []
-    for _ in range(count):
+    """Writes `count` rows. Returns the labels of a row."""
+    make_documents(folder, checkpoint, [case] * count)
+    return round(case.tokens * case.answer_share)
+
+
+def make_documents(folder: Path, checkpoint: Path, cases: list[Case]) -> None:
+    """Writes a conversation of each case as an alpaca dataset (rows.json with its dataset_info.json) and as ids
+    and labels (tokens.json)."""
+    writers, dataset, tokens = {case: _Writer(checkpoint, case) for case in set(cases)}, [], []
+    for case in cases:
+        writer = writers[case]
         (prompt, question), (answer, reply) = writer.prompt(), writer.answer()
         dataset.append({"instruction": prompt, "input": "", "output": answer})
         tokens.append({"input_ids": question + reply, "labels": [-100] * len(question) + reply})
         assert len(tokens[-1]["input_ids"]) == case.tokens, len(tokens[-1]["input_ids"])
     _write_dataset(folder, dataset, tokens, {})
-    return writer.labels
 
 
 def make_pairs(folder: Path, checkpoint: Path, case: Case, count: int) -> int:

@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-from runs import (ROOT, Report, UsedMemory, case_of, flops, found_by_sanitizer, last_lines, num_gpus, run, settings,
-                  train)
+from runs import (ROOT, Report, UsedMemory, case_of, cases_of, flops, found_by_sanitizer, last_lines, left_free, lengths_of,
+                  num_gpus, run, settings, train)
 
 # A rank that is killed, one that stands still, and what the others say.
 SIGNAL_TESTS = ["tests/end_to_end/test_reliability.py::test_a_killed_rank",
@@ -43,9 +43,10 @@ def parse_arguments():
     parser.add_argument("--speed", default="1.5b:8192,1.5b:32768,7b-of-7-layers:32768,1.5b:131072,"
                                              "1.5b:524288:offload_activations=true",
                         help="model:tokens of the rows whose speed is measured, and more keys after them; the longest takes "
-                             "minutes a step")
+                             "minutes a step. 4096+8x64: nine documents in a row")
     parser.add_argument("--memory", default="1.5b:8192,1.5b:32768", help="the same, of what memory is looked at")
     parser.add_argument("--profile", default="1.5b:8192", help="the same, of the step whose time is looked at")
+    parser.add_argument("--edges", default=",".join(EDGES), help=f"of the part `edges`: {', '.join(EDGES)} (default: all)")
     parser.add_argument("--zero", default="", help=f"of the part `zero`: {'; '.join(ZERO)} (default: all)")
     parser.add_argument("--processes", type=int, default=8, help="of the part `zero`; they share GPUs that are fewer")
     parser.add_argument("--peer", action="store_true", help="transformers beside each of them")
@@ -255,11 +256,13 @@ def speed(options, report):
     report.say("|---|---|---|---|---|---|---|---|---|")
     more = dict(pair.split("=", 1) for pair in options.keys.split(",") if pair)
     for case in options.speed.split(","):
-        shape, tokens, keys = case_of(case)
-        name = f"speed-{shape}-{tokens}"
+        shape, documents, keys = case_of(case)
+        tokens = sum(lengths_of(documents))
+        labels = sum(round(each.tokens * each.answer_share) for each in cases_of(shape, documents))
+        name = f"speed-{shape}-{documents}"
         # A step of a very long row takes minutes.
         max_steps, patience = (3, 3000) if tokens > 200_000 else (6, 400)
-        config = settings(options, shape, tokens, name, **(dict(device="cuda", max_steps=max_steps) | more | keys))
+        config = settings(options, shape, documents, name, **(dict(device="cuda", max_steps=max_steps) | more | keys))
         steps = train(options, report, name, config, patience)
         if not steps:
             continue
@@ -269,27 +272,89 @@ def speed(options, report):
 
         def row(who, seconds, peak, account, loss):
             median = sorted(seconds)[len(seconds) // 2]
-            mfu = flops(shape, tokens, round(0.9 * tokens)) / median / options.peak
-            report.say(f"| {shape} | {tokens} | {who} | {median:.3f} | {tokens / median:.0f} | {mfu:.1%} | "
+            mfu = flops(shape, documents, labels) / median / options.peak
+            report.say(f"| {shape} | {documents} | {who} | {median:.3f} | {tokens / median:.0f} | {mfu:.1%} | "
                        f"{peak / 2**30:.2f} | {account} | {loss:.4f} |")
 
         row("Longspan", [b - a for a, b in zip(ends[1:], ends[2:])], memory["measured"][0]["device"],
             f"{memory['device'] / 2**30:.2f}", steps[0]["loss"])
-        if not options.peer:
+        if not options.peer or documents != str(tokens):
             continue
         status, text, _ = run([sys.executable, ROOT / "tests/gpu/transformers_steps.py", options.work / f"model-{shape}",
-                               options.work / f"rows-{tokens}" / "tokens.json", 4],
-                              options.work / f"peer-{shape}-{tokens}.log", 200)
+                               options.work / f"rows-{documents}" / "tokens.json", 4],
+                              options.work / f"peer-{shape}-{documents}.log", 200)
         if status != 0:
             why = "out of memory" if "OutOfMemoryError" in text else f"ended with {status}"
             report.say(f"| {shape} | {tokens} | transformers | {why} | | | | | |")
             continue
         peer = json.loads(text.strip().splitlines()[-1])
-        row("transformers", peer["seconds"][1:], peer["peak"], "", peer["losses"][0])
+        who = "transformers" + "".join(f", no {package}" for package in peer["missing"])
+        row(who, peer["seconds"][1:], peer["peak"], "", peer["losses"][0])
+
+
+def rates(options, report):
+    """Kernels over rows beside ATen's operators, and gemms of experts, with matrices in bf16 and fp32, even and skewed."""
+    report.say("\n## Rates of kernels (bench_cuda_rows)\n")
+    if not (program := options.build / "bench_cuda_rows").exists():
+        return report.left_out("bench_cuda_rows", "`make bench-programs` builds it")
+    status, text, seconds = run([program], options.work / "bench_cuda_rows.log", 300)
+    report.check("bench_cuda_rows", status == 0, f"{seconds:.0f} s")
+    report.say(f"\n```\n{text.strip()}\n```")
+
+
+SPARE = 256 << 20  # bytes that a first step finds beside what the run needs
+
+
+def nearly_full(options, report):
+    """A run, and the same with no more of the GPU than the first has needed and SPARE: a process holds the rest."""
+    report.say("\n## A first step with memory nearly full\n")
+    keys = dict(device="cuda", max_steps=2, kept_mlp_layers=0)
+    config = settings(options, "1.5b", 8192, "full-before", **keys)
+    if not (before := train(options, report, "full-before", config)):
+        return
+    told = json.loads((options.work / "full-before" / "memory.json").read_text())
+    needed = max(told["device"], told["measured"][0]["reserved"]) + told["beside_tensors"]
+    with left_free(needed + SPARE) as free:
+        steps = train(options, report, "full", settings(options, "1.5b", 8192, "full", **keys))
+    if steps:
+        losses = [entries[0]["loss"] for entries in (steps, before)]
+        report.check(f"the first step with {free / 2**30:.2f} GiB free, of which it needs {needed / 2**30:.2f}",
+                     abs(losses[0] / losses[1] - 1) < 2e-2, f"losses {losses[0]:.4f} and {losses[1]:.4f}")
+
+
+def part_with(part, **changes):
+    return lambda options, report: part(argparse.Namespace(**vars(options) | changes), report)
+
+
+# Limits of lengths and of memory, each in one to three minutes of an H200.
+EDGES = {
+    "documents": part_with(memory, memory="1.5b-of-4-layers:600000+64:kept_mlp_layers=0"),
+    "determinism": part_with(memory, memory="1.5b:131072:full_determinism=true"),
+    "rates": rates,
+    # By cuDNN and by flash attention 2, in several calls.
+    "mixed": part_with(profile, profile="1.5b:12288+4x3072+16x512+32x64"),
+    "recurrences": part_with(profile, profile="qwen3.5-9b-of-4-layers:32768"),
+    "shapes": part_with(speed, speed="qwen3.5-9b-of-4-layers:32768,30b-a3b-of-2-layers:32768", peer=True),
+    "full": nearly_full,
+}
+
+
+def edges(options, report):
+    for name in options.edges.split(","):
+        run_part(name, EDGES[name], options, report)
 
 
 PARTS = {"env": env, "kernels": kernels, "tiny": tiny, "resume": resume, "tests": tests, "families": families,
-         "zero": zero, "signals": signals, "memory": memory, "profile": profile, "speed": speed}
+         "zero": zero, "signals": signals, "memory": memory, "profile": profile, "speed": speed, "edges": edges}
+
+
+def run_part(name, part, options, report):
+    begin = time.time()
+    try:
+        part(options, report)
+    except Exception as error:  # the report is of use without the part
+        report.check(name, False, f"{type(error).__name__}: {error}")
+    report.say(f"\n({name}: {time.time() - begin:.0f} s)")
 
 
 def main():
@@ -299,16 +364,12 @@ def main():
     report.say(f"# First run on GPUs, {datetime.date.today()}\n")
     if num_gpus() == 0:
         raise SystemExit("nvidia-smi shows no GPU here: there is nothing to run")
-    for part in options.parts.split(","):
-        if part not in PARTS:
-            raise SystemExit(f"--parts {part}: choose from {', '.join(PARTS)}")
-    for part in options.parts.split(","):
-        begin = time.time()
-        try:
-            PARTS[part](options, report)
-        except Exception as error:  # the report is of use without the part
-            report.check(part, False, f"{type(error).__name__}: {error}")
-        report.say(f"\n({part}: {time.time() - begin:.0f} s)")
+    for what, chosen, all_parts in (("--parts", options.parts, PARTS), ("--edges", options.edges, EDGES)):
+        for name in chosen.split(","):
+            if name not in all_parts:
+                raise SystemExit(f"{what} {name}: choose from {', '.join(all_parts)}")
+    for name in options.parts.split(","):
+        run_part(name, PARTS[name], options, report)
     report.say(f"\n{len(report.failed)} failed" + "".join(f"\n- {name}" for name in report.failed))
     options.report.write_text("\n".join(report.lines) + "\n")
     raise SystemExit(1 if report.failed else 0)

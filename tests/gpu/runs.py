@@ -1,5 +1,6 @@
 """Runs of the program on a machine with GPUs, and the report of what they showed."""
 
+import contextlib
 import json
 import os
 import re
@@ -88,17 +89,35 @@ def num_gpus():
 
 
 def case_of(text):
-    """(model, tokens, more keys) of model:tokens or model:tokens:key=value;key=value."""
-    shape, tokens, *keys = text.split(":", 2)
-    return shape, int(tokens), dict(pair.split("=", 1) for pair in (keys[0].split(";") if keys else []))
+    """(model, documents, more keys) of model:documents or model:documents:key=value;key=value."""
+    shape, documents, *keys = text.split(":", 2)
+    return shape, documents, dict(pair.split("=", 1) for pair in (keys[0].split(";") if keys else []))
 
 
-def settings(options, shape, tokens, name, **changes):
+def lengths_of(documents):
+    """Tokens of each document of a row: of one in 4096, of nine in 4096+8x64."""
+    lengths = []
+    for part in str(documents).split("+"):
+        count, _, length = part.rpartition("x")
+        lengths += [int(length)] * int(count or 1)
+    return lengths
+
+
+def cases_of(shape, documents):
+    """What workload.py makes of them. Answers leave a prompt in a short one too."""
+    from speed.workload import Case
+
+    return [Case(length, SHAPES[shape]["vocab_size"], 0.9 if length >= 256 else 0.5, True) for length in lengths_of(documents)]
+
+
+def settings(options, shape, documents, name, **changes):
+    """A run whose rows have these documents each, `documents` as for lengths_of()."""
+    lengths = lengths_of(documents)
     keys = {"model_name_or_path": str(make_model(options, shape)), "stage": "sft", "do_train": True,
-            "finetuning_type": "full", "dataset": "rows", "dataset_dir": str(make_row_data(options, shape, tokens)),
-            "template": "chatml", "cutoff_len": tokens, "output_dir": str(options.work / name), "overwrite_output_dir": True,
-            "disable_shuffling": True, "logging_steps": 1, "save_strategy": "no", "max_steps": 5,
-            "per_device_train_batch_size": 1, "learning_rate": 1e-5, "lr_scheduler_type": "constant", "bf16": True,
+            "finetuning_type": "full", "dataset": "rows", "dataset_dir": str(make_row_data(options, shape, documents)),
+            "template": "chatml", "cutoff_len": sum(lengths), "neat_packing": len(lengths) > 1,
+            "output_dir": str(options.work / name), "overwrite_output_dir": True, "disable_shuffling": True,
+            "logging_steps": 1, "save_strategy": "no", "max_steps": 5, "per_device_train_batch_size": 1, "learning_rate": 1e-5, "lr_scheduler_type": "constant", "bf16": True,
             "disable_tqdm": True, "nproc_per_node": 1} | changes
     path = options.work / f"{name}.yaml"
     path.write_text(json.dumps(keys))
@@ -122,12 +141,14 @@ def make_model(options, shape):
     return folder
 
 
-def make_row_data(options, shape, tokens):
-    from speed.workload import Case, make_rows
+def make_row_data(options, shape, documents):
+    """Six rows, or the documents of one, which packing puts into one again."""
+    from speed.workload import make_documents
 
-    folder = options.work / f"rows-{tokens}"
+    folder = options.work / f"rows-{documents}"
     if not folder.exists():
-        make_rows(folder, make_model(options, shape), Case(tokens, SHAPES[shape]["vocab_size"], 0.9, True), 6)
+        cases = cases_of(shape, documents)
+        make_documents(folder, make_model(options, shape), cases * 6 if len(cases) == 1 else cases)
     return folder
 
 
@@ -146,9 +167,9 @@ def train(options, report, name, config, timeout=300, wrapper=(), **variables):
     return logged(options, name)
 
 
-def flops(shape, tokens, labels):
-    """Of a step on one row, without recomputation: 6 for each token and each parameter of the blocks that it meets,
-    attention's causal pairs, the head at labels. Without the recurrences of GatedDeltaNets, which are some hundredths."""
+def flops(shape, documents, labels):
+    """Of a step on one row of these documents, without recomputation: 6 for each token and each parameter of the blocks that
+    it meets, attention's causal pairs, the rule of GatedDeltaNets in chunks of 64 tokens, the head at labels."""
     s = SHAPES[shape]
     D, L, N, M = (s[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"))
     H = s.get("head_dim", D // N)
@@ -156,15 +177,33 @@ def flops(shape, tokens, labels):
         mlp = 3 * D * s["moe_intermediate_size"] * s["num_experts_per_tok"] + D * s["num_experts"]
     else:
         mlp = 3 * D * s["intermediate_size"]
-    attention, recurrent, num_attentions = D * H * (2 * N + 2 * M), 0, L
+    attention, recurrent, rule, num_attentions = D * H * (2 * N + 2 * M), 0, 0, L
     if "full_attention_interval" in s:  # its queries have gates
         attention += D * H * N
-        keys = s["linear_num_key_heads"] * s["linear_key_head_dim"]
-        values = s["linear_num_value_heads"] * s["linear_value_head_dim"]
-        recurrent = D * (2 * keys + 3 * values + 2 * s["linear_num_value_heads"])
+        C, K, W = 64, s["linear_key_head_dim"], s["linear_value_head_dim"]
+        keys, heads = s["linear_num_key_heads"] * K, s["linear_num_value_heads"]
+        recurrent = D * (2 * keys + 3 * heads * W + 2 * heads)
+        # Products with keys; of each value head the inverse with keys and values, the output, two products with the state.
+        rule = 4 * C * keys + heads * (2 * C * (K + W) + 2 * (K + C) * W + 4 * K * W)
         num_attentions = L // s["full_attention_interval"]
     blocks = L * mlp + num_attentions * attention + (L - num_attentions) * recurrent
-    return 6 * blocks * tokens + 6 * N * H * tokens * (tokens + 1) * num_attentions + 6 * D * s["vocab_size"] * labels
+    pairs = sum(length * (length + 1) for length in lengths_of(documents))
+    of_tokens = (6 * blocks + 3 * rule * (L - num_attentions)) * sum(lengths_of(documents))
+    return of_tokens + 6 * N * H * pairs * num_attentions + 6 * D * s["vocab_size"] * labels
+
+
+@contextlib.contextmanager
+def left_free(size):
+    """Of the first GPU, while it lives: a process holds the rest. Gives the bytes that are free."""
+    hold = ("import sys, torch; free = lambda: torch.cuda.mem_get_info()[0]; "
+            "held = torch.empty(max(0, free() - int(sys.argv[1])), dtype=torch.uint8, device='cuda'); "
+            "print(free(), flush=True); sys.stdin.read()")
+    command = [sys.executable, "-c", hold, str(size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            yield int(holder.stdout.readline())
+        finally:
+            holder.stdin.close()
 
 
 class UsedMemory:

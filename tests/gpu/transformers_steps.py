@@ -1,15 +1,26 @@
 """The same training by transformers, for the part `speed` of first_run.py: fp32 weights under bf16 autocast, which is what
-`bf16: true` means there, sdpa without a mask, gradient checkpointing, fused AdamW. Prints seconds of each step, losses, and
-the peak of the GPU's memory.
+`bf16: true` means there, sdpa without a mask, gradient checkpointing, fused AdamW. Prints seconds of each step, losses, the
+peak of the GPU's memory, and the missing packages of kernels for recurrences, without which transformers computes them by
+torch's operators.
 
   transformers_steps.py MODEL TOKENS.json STEPS"""
 
+import importlib
 import json
 import sys
 import time
 
 import torch
 from transformers import AutoModelForCausalLM
+
+
+def is_missing(package):
+    """As transformers finds out: also a package that is there, and cannot be imported."""
+    try:
+        importlib.import_module(package)
+    except Exception:
+        return True
+    return False
 
 
 def main():
@@ -33,7 +44,9 @@ def main():
         losses.append(loss.item())
         torch.cuda.synchronize()
         seconds.append(time.time() - begin)
-    print(json.dumps({"seconds": seconds, "losses": losses, "peak": torch.cuda.max_memory_allocated()}))
+    wanted = ["fla", "causal_conv1d"] if hasattr(model.config, "linear_num_value_heads") else []
+    print(json.dumps({"seconds": seconds, "losses": losses, "peak": torch.cuda.max_memory_allocated(),
+                      "missing": [package for package in wanted if is_missing(package)]}))
 
 
 main()
