@@ -1,5 +1,6 @@
 """The script of the first run on GPUs does all it says, on simulated ones."""
 
+import json
 import os
 import subprocess
 import sys
@@ -59,11 +60,15 @@ def first_run(tmp_path):
 
 @pytest.mark.long
 def test_parts_that_train(first_run):
-    status, text = first_run("--parts", "env,zero,memory", "--zero", "3, all offloads", "--processes", "2", "--memory", "tiny:256")
+    status, text = first_run("--parts", "env,zero,memory", "--zero", "3, all offloads", "--processes", "2",
+                             "--memory", "tiny:256,tiny:256+2x64")
     assert status == 0, text
     assert "GPU 0" in text or "name, driver_version" in text
     assert "- passed: zero_stage 3, all offloads: losses of 5 steps beside one process" in text, text
-    assert "| tiny | 256 | " in text and "- passed: no run takes more than its account" in text, text
+    lines = (first_run.work / "memory-tiny-256+2x64" / "trainer_log.jsonl").read_text().splitlines()
+    tokens = [line["total_tokens"] for line in map(json.loads, lines) if "loss" in line]
+    assert tokens == [384, 2 * 384], "a row has all three documents"
+    assert "| tiny | 256 | " in text and "| tiny | 256+2x64 | " in text and "- passed: no run takes more than its account" in text, text
     assert "- not run: nvidia-smi beside the account: nvidia-smi shows less" in text, text  # it shows 0
     assert text.endswith("\n0 failed\n"), text
 
