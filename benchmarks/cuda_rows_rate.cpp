@@ -145,7 +145,8 @@ void compare_heads_of_vocabulary(int64_t V) {
           [&] { longspan::cross_entropy_gradient_(logits, labels, lse, scale); });
 }
 
-/// The layers of Qwen3.5-9B with a recurrence. Bytes: of inputs and outputs, and of their gradients.
+/// The layers of Qwen3.5-9B with a recurrence. Bytes: of inputs and outputs, and of their
+/// gradients.
 void compare_recurrences() {
   constexpr int64_t T = 16384, M = 16, N = 32, K = 128, kTaps = 4;
   const auto options = at::device(at::kCUDA).dtype(at::kBFloat16);
@@ -177,8 +178,7 @@ void compare_recurrences() {
                                      gate().neg().requires_grad_(true),
                                      gate().requires_grad_(true)};
   both(
-      "delta rule, bf16",
-      2 * (in.q_TMK.nbytes() + in.v_TNV.nbytes() + in.g_TN.nbytes()),
+      "delta rule, bf16", 2 * (in.q_TMK.nbytes() + in.v_TNV.nbytes() + in.g_TN.nbytes()),
       [&] { return longspan::gated_delta_rule(in, packing, {}).out_TNV; },
       {in.q_TMK, in.k_TMK, in.v_TNV, in.g_TN, in.beta_TN}, at::randn_like(in.v_TNV));
 }

@@ -121,14 +121,13 @@ TEST_CASE("cuda attention: a document of 600,000 tokens, and one of 64 behind it
         return x.narrow(0, from, to - from).to(at::kDouble);
       };
       const auto last = [&](const at::Tensor& x) { return part(x, end - kShort, end); };
-      const std::vector<Block> alone{
-          {0, kShort, 0, end - begin, true, document.k_length - kShort}};
+      const std::vector<Block> alone{{0, kShort, 0, end - begin, true, document.k_length - kShort}};
       const at::Tensor q = last(row.q_TNH), k = part(row.k_SMH, begin, end),
                        v = part(row.v_SMH, begin, end),
                        lse = result.lse_NT.narrow(1, end - kShort, kShort).to(at::kDouble);
       const AttentionResult expected = kernel.forward(q, k, v, spec, alone);
-      const AttentionGradients wanted = kernel.backward(
-          {last(row.dout_TNH), q, k, v, last(result.out_TNH), lse}, spec, alone);
+      const AttentionGradients wanted =
+          kernel.backward({last(row.dout_TNH), q, k, v, last(result.out_TNH), lse}, spec, alone);
       const auto check = [&](const at::Tensor& actual, const at::Tensor& exact, double tolerance) {
         CHECK(testing::relative_error(actual, exact) < tolerance);
       };

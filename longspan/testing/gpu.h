@@ -1,4 +1,4 @@
-// Tests that need a GPU. Their names begin with "cuda"; `gpu_tests` contains nothing else.
+// Tests that need a GPU. `gpu_tests` has them, and the tests of kernels that run on any GPU.
 #pragma once
 
 #include <doctest/doctest.h>
