@@ -50,9 +50,16 @@ def test_bytes_through_network_cards(large, train, way):
                    "a ring, gradients exchanged": ([exchanged] * 2 + [exchanged + ring] * 2, 0)}[way]
     sent = [rank["card_bytes"] for rank in counts]
     exchanges = sorted(rank.get("Send", 0) + rank.get("AlltoAll", 0) for rank in sent)
-    # The collectives that warm the groups up (comm/warm_up.h) come on top.
+    # The collectives that warm the groups up (comm/warm_up.h), and texts of all ranks, come on top.
     for found, formula in zip(exchanges + [rank.get("ReduceScatter", 0) for rank in sent], sends + [sums] * 4):
         assert formula <= found <= formula + WARM_UP, sent
+    if CARDS[way]["zero_stage"] == 3:
+        # A layer's matrices in bf16 forward, backward and for the file. Norms, and the embedding and the head, which nothing
+        # needs again in the backward, are gathered in fp32; the last norm once.
+        layer = 3 * (2 * shape.layer + 4 * 2 * shape.D)
+        formula = world.ring(shape.L * layer + 2 * 4 * 2 * shape.V * shape.D + 4 * shape.D)[1]
+        for rank in sent:
+            assert formula <= rank["AllGather"] <= formula + WARM_UP, sent
 
 
 # Rows that each of four ranks sends to each of 16 experts, four on a rank: a rank's tokens, four times. Each rank has other
