@@ -13,7 +13,7 @@ SEGMENT = 512  # tokens that one pass of the gated delta rule took before there 
 RULE_BYTES, RULE_TENSORS, LEAST_CHUNKS = 2 << 30, 4, 8
 FP32 = 67e12  # data sheet of an H100 SXM: fp32 FLOP/s without tensor cores. No batched gemm has been measured.
 # Multiprocessors, their fp32 lanes, each with a product and a sum at once, and clocks/s; columns of a block (delta_arguments.h).
-MULTIPROCESSORS, LANES, SCAN_COLUMNS = 132, 128, 32
+MULTIPROCESSORS, LANES, SCAN_COLUMNS = 132, 128, (16, 32)
 CLOCK = FP32 / (2 * LANES * MULTIPROCESSORS)
 # FLOP/s of gemms of experts in bf16, and of the gradients of their matrices; measured on an H200 with 1024 rows for each
 # expert (docs/gpu-measurements.md): all experts at once, and one after the other.
@@ -142,8 +142,10 @@ def scan_seconds(model, tokens, ranks, way):
     """Of the scans of one of `ranks`, which has some heads of the whole row. A block passes columns of a head's state through all
     chunks, one after the other; blocks on one multiprocessor share its lanes."""
     _, N, K, W = heads_of(model)
-    waves = math.ceil(math.ceil(N / ranks) * math.ceil(W / SCAN_COLUMNS) / MULTIPROCESSORS)
-    clocks = 2 * C * K * SCAN_COLUMNS / LANES  # of a block in a chunk: an update, and the next state
+    heads = math.ceil(N / ranks)
+    columns = next((each for each in SCAN_COLUMNS if heads * math.ceil(W / each) <= MULTIPROCESSORS), SCAN_COLUMNS[-1])
+    waves = math.ceil(heads * math.ceil(W / columns) / MULTIPROCESSORS)
+    clocks = 2 * C * K * columns / LANES  # of a block in a chunk: an update, and the next state
     return model.recurrences * SCANS * math.ceil(tokens / C) * clocks * waves / CLOCK / way.gemm
 
 
