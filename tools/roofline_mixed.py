@@ -5,6 +5,7 @@ chunk of its rule; E, k: experts of a layer, and of a token."""
 from dataclasses import dataclass
 
 C = 64  # tokens of a chunk of the gated delta rule
+SCANS = 4  # of a step: forward, again, in the backward, and in reverse
 
 
 @dataclass(frozen=True)
@@ -161,11 +162,11 @@ def rule_scan(model):
 
 
 def rule_step(model):
-    """FLOPs of gemms in bf16, of gemms in fp32, and of kernels, which compute in fp32, in a step: forward, again, and backward. Kernels
+    """FLOPs of gemms in bf16, of gemms in fp32, of inverses and of scans, both in fp32, in a step: forward, again, and backward. Kernels
     scan three times and once in reverse, and make inverses three times, and once their gradients."""
     forward, backward = rule_products(model)
     in_bf16, in_fp32 = (flops_of([each for each in 2 * forward + backward if each[1] == size]) for size in (2, 4))
-    return in_bf16, in_fp32, 4 * rule_scan(model) + (3 + 4) * C * C * model.linear_num_value_heads
+    return in_bf16, in_fp32, (3 + 4) * C * C * model.linear_num_value_heads, SCANS * rule_scan(model)
 
 
 def rule_step_before(model):

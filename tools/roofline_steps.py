@@ -5,13 +5,16 @@ from dataclasses import dataclass, replace
 
 from roofline_machine import (AFTER, BEFORE, LAUNCH, MACHINE, MEMORY, NETWORK, PEAK, Group, Part, attention_part, gathers_of,
                               head_part, num_chunks, optimizer_part, seconds_of, states_part, sums_of)
-from roofline_mixed import (BOTH, C, HYBRID, MIXTURE, expert_bytes, expert_flops, heads_of, mixer_bytes, product_flops, routing_of,
-                            row_bytes, rule_bytes, rule_numbers_before, rule_step, rule_step_before, useful_flops)
+from roofline_mixed import (BOTH, C, HYBRID, MIXTURE, SCANS, expert_bytes, expert_flops, heads_of, mixer_bytes, product_flops,
+                            routing_of, row_bytes, rule_bytes, rule_numbers_before, rule_step, rule_step_before, useful_flops)
 
 SEGMENT = 512  # tokens that one pass of the gated delta rule took before there were kernels for recurrences
 # Bytes of the backward of a part of a row, or so many tensors [tokens, value heads, key dim] (longspan/spec/composed_rule.h).
 RULE_BYTES, RULE_TENSORS, LEAST_CHUNKS = 2 << 30, 4, 8
 FP32 = 67e12  # data sheet of an H100 SXM: fp32 FLOP/s without tensor cores. No batched gemm has been measured.
+# Multiprocessors, their fp32 lanes, each with a product and a sum at once, and clocks/s; columns of a block (delta_arguments.h).
+MULTIPROCESSORS, LANES, SCAN_COLUMNS = 132, 128, (16, 32)
+CLOCK = FP32 / (2 * LANES * MULTIPROCESSORS)
 # FLOP/s of gemms of experts in bf16, and of the gradients of their matrices; measured on an H200 with 1024 rows for each
 # expert (docs/gpu-measurements.md): all experts at once, and one after the other.
 GROUPED, ONE_BY_ONE = (223e12, 175e12), (149e12, 145e12)
@@ -149,6 +152,17 @@ def experts_part(model, tokens, size, ranks, way):
     return Part("experts", for_rows + for_matrices, moved, seconds + moved / MEMORY), rows, fill
 
 
+def scan_seconds(model, tokens, ranks, way):
+    """Of the scans of one of `ranks`, which has some heads of the whole row. A block passes columns of a head's state through all
+    chunks, one after the other; blocks on one multiprocessor share its lanes."""
+    _, N, K, W = heads_of(model)
+    heads = math.ceil(N / ranks)
+    columns = next((each for each in SCAN_COLUMNS if heads * math.ceil(W / each) <= MULTIPROCESSORS), SCAN_COLUMNS[-1])
+    waves = math.ceil(heads * math.ceil(W / columns) / MULTIPROCESSORS)
+    clocks = 2 * C * K * columns / LANES  # of a block in a chunk: an update, and the next state
+    return model.recurrences * SCANS * math.ceil(tokens / C) * clocks * waves / CLOCK / way.gemm
+
+
 def parts_of(model, tokens, ranks, way, size=1, world=None):
     """Parts of a step of one of `ranks`, which share the row by Ulysses and the recurrences by heads. `world`: ranks that divide the states
     (ZeRO 3); `size`: expert_parallel_size."""
@@ -165,12 +179,13 @@ def parts_of(model, tokens, ranks, way, size=1, world=None):
     if model.is_hybrid:
         rows = model.recurrences * t
         if way is APART:
-            in_bf16, in_fp32, moved = 0, sum(rule_step_before(model)) * rows, 4 * 5 * rule_numbers_before(model) * rows
+            in_bf16, in_fp32, scans, moved = 0, sum(rule_step_before(model)) * rows, 0, 4 * 5 * rule_numbers_before(model) * rows
         else:
-            (in_bf16, *others), moved = (each * rows for each in rule_step(model)), rule_bytes(model) * rows
+            (in_bf16, *others, scans), moved = (each * rows for each in rule_step(model)), rule_bytes(model) * rows
             in_fp32 = sum(others)
         seconds = (in_bf16 / PEAK + in_fp32 / FP32) / way.gemm + moved / way.rows_rate
-        parts.append(Part("recurrences", in_bf16 + in_fp32, moved, seconds))
+        seconds += 0 if way is APART else scan_seconds(model, tokens, ranks, way)
+        parts.append(Part("recurrences", in_bf16 + in_fp32 + scans, moved, seconds))
     if model.num_experts:
         parts.append(experts_part(model, t, size, world, way)[0])
     moved = row_bytes(model, size > 1) * t

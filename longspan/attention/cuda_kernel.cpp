@@ -10,8 +10,8 @@
 #include <ATen/ops/_flash_attention_forward.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
-#include <stdexcept>
 #include <string>
 
 #include "longspan/attention/block_kernel.h"
@@ -20,9 +20,8 @@
 #include "longspan/attention/cudnn_attention.h"
 #include "longspan/attention/flash3_attention.h"
 #include "longspan/attention/packed_calls.h"
+#include "longspan/attention/refusals.h"
 #include "longspan/cuda/driver.h"
-#include "longspan/cuda/gpu_error.h"
-#include "longspan/memory/out_of_memory.h"
 
 namespace longspan {
 namespace {
@@ -87,20 +86,19 @@ AttentionGradients flash2_backward(const AttentionGradientInputs& inputs, const 
                          });
 }
 
-/// Returns compute(), or nothing where the kernel refuses; then gives the kernel up. Rethrows
-/// errors of the GPU and out-of-memory: an earlier kernel may have caused an error of the GPU, and
-/// no other kernel can run after it.
+/// Returns compute(), or nothing where the kernel refuses; then gives the kernel up. Throws where
+/// the GPU is short of memory: given up on one rank alone, a kernel would make the others wait for
+/// this rank in the whole run.
 template <typename Compute>
-auto attempt(void (*give_up)(const std::string& reason), const Compute& compute)
+auto attempt(at::Device device, void (*give_up)(const std::string& reason), const Compute& compute)
     -> std::optional<decltype(compute())> {
   try {
     return compute();
-  } catch (const c10::Error& error) {
-    if (is_out_of_memory(error) || is_error_of_gpu(error.what_without_backtrace())) throw;
-    give_up(error.what_without_backtrace());
-  } catch (const std::runtime_error& error) {  // from a library without torch's error types
-    if (is_out_of_memory(error) || is_error_of_gpu(error.what())) throw;
-    give_up(error.what());
+  } catch (const std::exception& error) {
+    if (!is_refusal(error)) throw;
+    TORCH_CHECK_WITH(OutOfMemoryError, !is_short_of_memory(device),
+                     "a kernel of attention has too little GPU memory: ", reason_of(error));
+    give_up(reason_of(error));
   }
   return std::nullopt;
 }
@@ -123,7 +121,7 @@ class CudaKernel : public BlockKernel {
     if (!by.cudnn.empty() && cudnn::takes(q, spec)) {
       AttentionResult result;
       if (!by.varlen.empty()) result = varlen_forward(q, k, v, spec, by.varlen);
-      const auto computed = attempt(cudnn::give_up, [&] {
+      const auto computed = attempt(q.device(), cudnn::give_up, [&] {
         cudnn::forward(q, k, v, spec, by.cudnn, result);
         return true;
       });
@@ -143,7 +141,7 @@ class CudaKernel : public BlockKernel {
     if (!by.cudnn.empty() && cudnn::takes(q, spec)) {
       AttentionGradients sums;
       if (!by.varlen.empty()) sums = varlen_backward(inputs, spec, by.varlen);
-      const auto computed = attempt(cudnn::give_up, [&] {
+      const auto computed = attempt(q.device(), cudnn::give_up, [&] {
         cudnn::backward(inputs, spec, by.cudnn, sums);
         return true;
       });
@@ -157,8 +155,8 @@ class CudaKernel : public BlockKernel {
                                         const at::Tensor& v, const AttentionSpec& spec,
                                         const std::vector<Block>& blocks) {
     if (const BlockKernel* flash3 = flash3::kernel_for(q, spec, /*backward=*/false)) {
-      const auto result =
-          attempt(flash3::give_up, [&] { return flash3->forward(q, k, v, spec, blocks); });
+      const auto result = attempt(q.device(), flash3::give_up,
+                                  [&] { return flash3->forward(q, k, v, spec, blocks); });
       if (result) return *result;
     }
     return flash2_forward(q, k, v, spec, blocks);
@@ -171,8 +169,8 @@ class CudaKernel : public BlockKernel {
         fit_flash3_accumulators(blocks) ? flash3::kernel_for(inputs.q_TNH, spec, /*backward=*/true)
                                         : nullptr;
     if (flash3 != nullptr) {
-      const auto gradients =
-          attempt(flash3::give_up, [&] { return flash3->backward(inputs, spec, blocks); });
+      const auto gradients = attempt(inputs.q_TNH.device(), flash3::give_up,
+                                     [&] { return flash3->backward(inputs, spec, blocks); });
       if (gradients) return *gradients;
     }
     return flash2_backward(inputs, spec, blocks);

@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "longspan/attention/call_plan.h"
+#include "longspan/attention/refusals.h"
 #include "longspan/cuda/driver.h"
 #include "longspan/text/deferred_warnings.h"
 
@@ -27,6 +28,17 @@ constexpr int kCudnnHopper = 90;
 std::atomic<bool>& refused_by_cudnn() {
   static std::atomic<bool> value = false;
   return value;
+}
+
+std::atomic<bool>& is_for_cpus() {
+  static std::atomic<bool> value = false;
+  return value;
+}
+
+/// True if the device's cuDNN is faster than ATen's flash attention.
+bool is_fast_on(at::Device device) {
+  return device.is_cuda() ? cuda::capability_or_0(device.index()) >= kCudnnHopper
+                          : is_for_cpus().load();
 }
 
 int64_t filled_up(const Block& block, int64_t length) {
@@ -64,15 +76,21 @@ void give_up(const std::string& reason) {
   if (refused_by_cudnn().exchange(true)) return;
   defer_warning(fmt::format(
       "warning: cuDNN refuses attention ({}). ATen's flash attention computes it instead.",
-      reason.substr(0, reason.find('\n'))));
+      reason));
 }
 
 bool takes(const at::Tensor& q_TNH, const AttentionSpec& spec) {
   const bool half = q_TNH.scalar_type() == at::kBFloat16 || q_TNH.scalar_type() == at::kHalf;
-  return half && q_TNH.is_cuda() && !spec.softcap && spec.key_dim == spec.value_dim &&
+  return half && !spec.softcap && spec.key_dim == spec.value_dim &&
          spec.key_dim <= kCudnnMostHeadDim && spec.key_dim % kHeadDimMultiple == 0 &&
          !at::globalContext().deterministicAlgorithms() && !refused_by_cudnn() &&
-         cuda::capability_or_0(q_TNH.device().index()) >= kCudnnHopper;
+         is_fast_on(q_TNH.device());
+}
+
+ForCpus::ForCpus() : had_refused_(refused_by_cudnn().exchange(false)) { is_for_cpus() = true; }
+ForCpus::~ForCpus() {
+  is_for_cpus() = false;
+  refused_by_cudnn() = had_refused_;
 }
 
 int64_t most_tokens(std::initializer_list<at::Tensor> of_tokens) {
@@ -88,10 +106,12 @@ void forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor&
   const int64_t T = q_TNH.size(0), N = q_TNH.size(1);
   for (const Block& block : blocks) {
     const CudnnPart part(block, q_TNH, k_SMH, v_SMH);
-    const auto all = at::_cudnn_attention_forward(
-        part.q, part.k, part.v, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, part.Lq,
-        part.Lk, /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, block.causal,
-        /*return_debug_mask=*/false, spec.scale);
+    const auto all = with_second_try(q_TNH.device(), [&] {
+      return at::_cudnn_attention_forward(
+          part.q, part.k, part.v, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, part.Lq,
+          part.Lk, /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, block.causal,
+          /*return_debug_mask=*/false, spec.scale);
+    });
     const at::Tensor out = rows_of(std::get<0>(all), block.q_length);
     const at::Tensor lse = std::get<1>(all).view({N, part.Lq}).narrow(1, 0, block.q_length);
     if (block.q_length == T) {
@@ -118,11 +138,13 @@ void backward(const AttentionGradientInputs& inputs, const AttentionSpec& spec,
     const CudnnPart own(block, q_TNH, k_SMH, v_SMH);
     at::Tensor lse = lse_NT.narrow(1, block.q_begin, block.q_length);
     if (own.Lq > block.q_length) lse = at::constant_pad_nd(lse, {0, own.Lq - block.q_length});
-    const auto [dq, dk, dv] = at::_cudnn_attention_backward(
-        part(dout_TNH, block.q_begin, block.q_length, own.Lq), own.q, own.k, own.v,
-        part(out_TNH, block.q_begin, block.q_length, own.Lq),
-        lse.contiguous().view({1, -1, own.Lq, 1}), seed, seed, none, none, none, own.Lq, own.Lk,
-        /*dropout_p=*/0.0, block.causal, spec.scale);
+    const auto [dq, dk, dv] = with_second_try(q_TNH.device(), [&] {
+      return at::_cudnn_attention_backward(
+          part(dout_TNH, block.q_begin, block.q_length, own.Lq), own.q, own.k, own.v,
+          part(out_TNH, block.q_begin, block.q_length, own.Lq),
+          lse.contiguous().view({1, -1, own.Lq, 1}), seed, seed, none, none, none, own.Lq, own.Lk,
+          /*dropout_p=*/0.0, block.causal, spec.scale);
+    });
     const at::Tensor parts[] = {rows_of(dq, block.q_length), rows_of(dk, block.k_length),
                                 rows_of(dv, block.k_length)};
     if (!sums.dq_TNH.defined() && blocks.size() == 1 && block.q_length == q_TNH.size(0) &&

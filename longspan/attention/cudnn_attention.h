@@ -24,9 +24,22 @@ int64_t most_tokens(std::initializer_list<at::Tensor> of_tokens);
 /// Warns once.
 void give_up(const std::string& reason);
 
+/// In its lifetime takes() accepts tensors of CPUs, and cuDNN has refused nothing before. For
+/// tests, which register the operators of cuDNN for CPUs.
+class ForCpus {
+ public:
+  ForCpus();
+  ~ForCpus();
+  ForCpus(const ForCpus&) = delete;
+  ForCpus& operator=(const ForCpus&) = delete;
+
+ private:
+  bool had_refused_;
+};
+
 /// Computes blocks of by_kernel() into `result`, whose other queries keep their values. If `result`
 /// is undefined, same contract as BlockKernel::forward_round(). Throws c10::Error if cuDNN refuses
-/// the call.
+/// a call twice, the second time with the memory of torch's cache.
 void forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,
              const AttentionSpec& spec, const std::vector<Block>& blocks, AttentionResult& result);
 

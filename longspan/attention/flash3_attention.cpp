@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "longspan/attention/packed_calls.h"
+#include "longspan/attention/refusals.h"
 #include "longspan/cuda/driver.h"
 #include "longspan/cuda/shared_library.h"
 #include "longspan/text/deferred_warnings.h"
@@ -85,6 +86,7 @@ class Operator {
     return handle_.schema().argumentIndexWithName(argument).has_value();
   }
 
+  /// `values`: the first is a tensor.
   c10::Stack call(std::initializer_list<Given> values) const {
     c10::Stack stack;
     for (const c10::Argument& argument : handle_.schema().arguments()) {
@@ -94,8 +96,11 @@ class Operator {
                                             : argument.default_value().value_or(c10::IValue()));
     }
     const at::AutoDispatchBelowAutograd below;
-    handle_.callBoxed(&stack);
-    return stack;
+    return with_second_try(values.begin()->second.toTensor().device(), [&] {
+      c10::Stack results = stack;
+      handle_.callBoxed(&results);
+      return results;
+    });
   }
 
  private:

@@ -117,8 +117,12 @@ constexpr const char* kForward =
     "cu_seqlens_k, int? max_seqlen_q, int? max_seqlen_k, float softmax_scale, bool is_causal, int "
     "window_size_left = -1, int window_size_right = -1, int num_splits = 0) -> (Tensor, Tensor)";
 
+/// Calls that pass_on() refuses from here on.
+int num_refused = 0;
+
 /// Calls the installed operator of the same name with the arguments that it has.
 void pass_on(const c10::OperatorHandle& here, c10::Stack* stack) {
+  TORCH_CHECK(num_refused-- <= 0, "no cause");
   const std::string name = here.schema().name();
   const auto installed = c10::Dispatcher::singleton().findSchemaOrThrow(
       ("flash_attn_3" + name.substr(name.find(':'))).c_str(), "");
@@ -178,6 +182,21 @@ TEST_CASE("flash attention 3: arguments are bound by name, whatever was added or
   CHECK(kernel.takes(at::kBFloat16, plain_attention(2, 1, 64), /*backward=*/true, false));
   CHECK(kernel.takes(at::kBFloat16, plain_attention(2, 1, 64), /*backward=*/false, true));
   CHECK_FALSE(kernel.takes(at::kBFloat16, plain_attention(2, 1, 64), /*backward=*/true, true));
+}
+
+TEST_CASE("flash attention 3: a call refused once is made again") {
+  installed_kernel();
+  const Version version("flash_attn_3_refusing", {kForward, kBackward});
+  const flash3::Kernel kernel("flash_attn_3_refusing");
+  const at::Tensor q = at::randn({5, 2, 8}), k = at::randn({5, 1, 8});
+  const auto forward = [&] {
+    return kernel.forward(q, k, k, plain_attention(2, 1, 8), {{0, 5, 0, 5, true}});
+  };
+  const AttentionResult wanted = forward();
+  num_refused = 1;
+  CHECK(at::equal(forward().out_TNH, wanted.out_TNH));
+  num_refused = 2;
+  CHECK_THROWS_AS(forward(), c10::Error);
 }
 
 TEST_CASE("flash attention 3: a form that is not known is named") {

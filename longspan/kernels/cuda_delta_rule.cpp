@@ -17,13 +17,17 @@ static_assert(cuda::kRuleTokens == kRuleChunk);
 
 bool is_number_type(const at::Tensor& x) { return is_fp32(x) || is_bf16(x); }
 
+Kernels& kernels_for(const at::Tensor& x, Part part) {
+  Kernels* const kernels = kernels_of(x, part);
+  TORCH_CHECK(kernels != nullptr, "the kernels of the gated delta rule are gone");
+  return *kernels;
+}
+
 template <typename Argument>
 void start(Part part, const std::string& name, const at::Tensor& like, const Launch& launch,
            const Argument& argument) {
   if (launch.blocks_x == 0 || launch.blocks_y == 0) return;
-  Kernels* const kernels = kernels_of(like, part);
-  TORCH_CHECK(kernels != nullptr, "the kernels of the gated delta rule are gone");
-  kernels->launch(fmt::format("{}_{}", name, letter(like)), launch, argument);
+  kernels_for(like, part).launch(fmt::format("{}_{}", name, letter(like)), launch, argument);
 }
 
 cuda::HeadPlaces rows_of_heads(const at::Tensor& x) { return {x.stride(0), x.stride(1)}; }
@@ -162,12 +166,15 @@ void chunk_operands_backward(const PartGradients& to, const at::Tensor& dheads_M
 void delta_scan(const ScanMatrices& m, const at::Tensor& state_NKV) {
   const int64_t N = m.a_NZCK.size(0), Z = m.a_NZCK.size(1), K = m.a_NZCK.size(3),
                 V = m.e_NZCV.size(3);
-  start(Part::kDeltaScan, "delta_scan", m.a_NZCK,
-        Launch{.blocks_x = blocks_of(V, cuda::kScanColumns),
+  const bool is_narrow = N * blocks_of(V, cuda::kNarrowScanColumns) <=
+                         kernels_for(m.a_NZCK, Part::kDeltaScan).num_multiprocessors();
+  const int columns = is_narrow ? cuda::kNarrowScanColumns : cuda::kScanColumns;
+  start(Part::kDeltaScan, is_narrow ? "delta_scan_narrow" : "delta_scan", m.a_NZCK,
+        Launch{.blocks_x = blocks_of(V, columns),
                .blocks_y = static_cast<unsigned>(N),
-               .threads_x = cuda::kScanThreads,
-               .shared_bytes = (cuda::kScanKeys + cuda::kRuleTokens) * cuda::kScanColumns *
-                               static_cast<unsigned>(sizeof(float))},
+               .threads_x = static_cast<unsigned>(columns * cuda::kScanColumnThreads),
+               .shared_bytes = static_cast<unsigned>((cuda::kScanKeys + cuda::kRuleTokens) *
+                                                     columns * sizeof(float))},
         cuda::DeltaScan{.a = places_in_chunks(m.a_NZCK),
                         .b = places_in_chunks(m.b_NZCK),
                         .e = places_in_chunks(m.e_NZCV),

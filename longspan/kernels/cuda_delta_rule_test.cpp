@@ -22,28 +22,20 @@ using cuda_rows::OperandGradients;
 using cuda_rows::PartGradients;
 using cuda_rows::PartOperands;
 using testing::AnyKernels;
+using testing::check_within;
+using testing::kRounding;
+using testing::last_rounding;
 using testing::on_gpu;
 using testing::wide;
 
 constexpr int64_t C = kRuleChunk;
-constexpr double kRounding = 0x1p-24, kSmallest = 0x1p-126;
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16};
-
-/// Returns the rounding to this type that follows a number's roundings in fp32.
-double last_rounding(at::ScalarType dtype) { return dtype == at::kFloat ? 0 : 0x1.02p-8; }
 
 at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
   return at::randn(sizes, on_gpu(at::kDouble)).to(dtype);
 }
 at::Tensor nothing(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
   return at::full(sizes, NAN, on_gpu(dtype));
-}
-
-/// `bound`: the allowed distance of each number.
-void check_within(const at::Tensor& actual, const at::Tensor& exact, const at::Tensor& bound) {
-  REQUIRE(actual.sizes() == exact.sizes());
-  const double excess = ((wide(actual) - exact).abs() / (bound + kSmallest)).max().item<double>();
-  CHECK(excess <= 1);  // false for NaN
 }
 
 TEST_CASE("cuda delta rule: heads of length one and their gradients") {
@@ -84,9 +76,12 @@ TEST_CASE("cuda delta rule: heads of length one and their gradients") {
   }
 }
 
+struct ChunkSizes {
+  int64_t M, N, S, Z, K, V;
+};
+
 /// A part's chunks, whose documents end within a chunk, at a chunk's end, and behind chunks.
-struct Chunks {
-  static constexpr int64_t M = 2, N = 4, S = 150, Z = 3, K = 12, V = 8;
+struct Chunks : ChunkSizes {
   at::ScalarType dtype;
   DeltaPart in;
   at::Tensor products_MZACC;
@@ -97,12 +92,13 @@ struct Chunks {
   at::Tensor decay_NZCC, lower_NZCC;  // in fp64
   double most = 0;                    // of the logarithm of a decay
 
-  Chunks(double strength, at::ScalarType of_numbers) : dtype(of_numbers) {
+  Chunks(const ChunkSizes& sizes, double strength, at::ScalarType of_numbers)
+      : ChunkSizes(sizes), dtype(of_numbers) {
     const at::TensorOptions fp64 = on_gpu(at::kDouble);
     at::Tensor documents = at::zeros({Z * C}, fp64.dtype(at::kLong));
     documents.narrow(0, 40, 24).fill_(1);
-    documents.narrow(0, 64, 66).fill_(2);
-    documents.narrow(0, 130, Z * C - 130).fill_(3);
+    documents.narrow(0, 64, Z * C - 64).fill_(2);
+    documents.narrow(0, S - 20, Z * C - S + 20).fill_(3);
     in = {.q_SMK = random({S, M, K}),
           .k_SMK = random({S, M, K}),
           // Values as parts of longer rows.
@@ -141,21 +137,30 @@ struct Chunks {
   }
   at::Tensor queries() const { return out.heads_MZACK.select(2, 0); }
   at::Tensor keys() const { return out.heads_MZACK.select(2, 1); }
-  static at::Tensor of_value_heads(const at::Tensor& x_MZCI) {
+  at::Tensor of_value_heads(const at::Tensor& x_MZCI) const {
     return x_MZCI.repeat_interleave(N / M, 0);
   }
-  static at::Tensor of_key_heads(const at::Tensor& x_NZCI) {
+  at::Tensor of_key_heads(const at::Tensor& x_NZCI) const {
     return x_NZCI.view({M, N / M, Z, C, x_NZCI.size(3)}).sum(1);
   }
-  static at::Tensor gates(const at::Tensor& x_SN) {
+  at::Tensor gates(const at::Tensor& x_SN) const {
     return rows_in_chunks(x_SN.unsqueeze(2), Z).squeeze(3);
   }
-  static at::Tensor of_tokens(const at::Tensor& x_NZC) {
+  at::Tensor of_tokens(const at::Tensor& x_NZC) const {
     return x_NZC.flatten(1).narrow(1, 0, S).t();
   }
   /// Roundings of a decay: of its logarithm, and of exp.
   double roundings_of_decay() const { return most + 4; }
 };
+
+/// Calls check(chunks) for small heads of several key heads, and for heads of Qwen3.5's sizes.
+template <typename Check>
+void for_chunks(Check&& check) {
+  for (const at::ScalarType dtype : kTypes) {
+    for (const double strength : {1e-3, 0.9}) check(Chunks({2, 4, 150, 3, 12, 8}, strength, dtype));
+    check(Chunks({1, 2, 100, 2, 128, 128}, 0.9, dtype));
+  }
+}
 
 /// The operands by their formulas, but the inverse.
 std::vector<at::Tensor> operands_of(const ChunkMatrices& made, const at::Tensor& q_NZCK,
@@ -172,32 +177,27 @@ std::vector<at::Tensor> operands_of(const ChunkMatrices& made, const at::Tensor&
 TEST_CASE("cuda delta rule: operands of chunks") {
   const AnyKernels kernels;
   at::manual_seed(42);
-  for (const at::ScalarType dtype : kTypes) {
-    for (const double strength : {1e-3, 0.9}) {
-      const Chunks c(strength, dtype);
-      const double of_decay = c.roundings_of_decay() * kRounding, last = last_rounding(dtype);
-      const at::Tensor v_NZCV = rows_in_chunks(wide(c.in.v_SNV), Chunks::Z);
-      const auto exact = operands_of(c.exact, Chunks::of_value_heads(wide(c.queries())),
-                                     Chunks::of_value_heads(wide(c.keys())), v_NZCV);
-      const at::Tensor made[] = {c.out.left_NZCL, c.out.right_NZCR, c.out.kept_NZCK,
-                                 c.out.whole_NZ};
-      for (size_t i = 0; i < exact.size(); ++i) {
-        CAPTURE(i);
-        check_within(made[i], exact[i],
-                     (of_decay + 2 * kRounding + (i < 3 ? last : 0)) * exact[i].abs());
-      }
-      CHECK(at::equal(wide(c.out.dout_NZCV), rows_in_chunks(wide(c.dout_SNV), Chunks::Z)));
-      // (1 + L) T = 1: L has the roundings of a decay and of two products; a number of T is a sum
-      // of at most C products.
-      const at::Tensor T = wide(c.out.inverse_NZCC), L = c.lower_NZCC,
-                       one = at::eye(C, T.options());
-      const at::Tensor products = at::matmul(L.abs(), T.abs());
-      check_within(T + at::matmul(L, T), one.expand(T.sizes()),
-                   (of_decay + 2 * kRounding) * products +
-                       (static_cast<double>(C + 2) * kRounding + last) * (products + T.abs()));
-      CHECK(at::equal(T.triu(1), at::zeros_like(T)));
+  for_chunks([](const Chunks& c) {
+    const double of_decay = c.roundings_of_decay() * kRounding, last = last_rounding(c.dtype);
+    const at::Tensor v_NZCV = rows_in_chunks(wide(c.in.v_SNV), c.Z);
+    const auto exact = operands_of(c.exact, c.of_value_heads(wide(c.queries())),
+                                   c.of_value_heads(wide(c.keys())), v_NZCV);
+    const at::Tensor made[] = {c.out.left_NZCL, c.out.right_NZCR, c.out.kept_NZCK, c.out.whole_NZ};
+    for (size_t i = 0; i < exact.size(); ++i) {
+      CAPTURE(i);
+      check_within(made[i], exact[i],
+                   (of_decay + 2 * kRounding + (i < 3 ? last : 0)) * exact[i].abs());
     }
-  }
+    CHECK(at::equal(wide(c.out.dout_NZCV), rows_in_chunks(wide(c.dout_SNV), c.Z)));
+    // (1 + L) T = 1: L has the roundings of a decay and of two products; a number of T is a sum
+    // of at most C products.
+    const at::Tensor T = wide(c.out.inverse_NZCC), L = c.lower_NZCC, one = at::eye(C, T.options());
+    const at::Tensor products = at::matmul(L.abs(), T.abs());
+    check_within(T + at::matmul(L, T), one.expand(T.sizes()),
+                 (of_decay + 2 * kRounding) * products +
+                     (static_cast<double>(C + 2) * kRounding + last) * (products + T.abs()));
+    CHECK(at::equal(T.triu(1), at::zeros_like(T)));
+  });
 }
 
 /// Gradients of g, beta, heads, products and v.
@@ -210,10 +210,10 @@ InputGradients gradients_of(const Chunks& c, const OperandGradients& d,
   const auto number = [&](const at::Tensor& x) { return of_sizes ? wide(x).abs() : wide(x); };
   const auto per_token = [](const at::Tensor& x, const at::Tensor& y) { return (x * y).sum(3); };
   const double minus = of_sizes ? 1 : -1;
-  constexpr int64_t K = Chunks::K, V = Chunks::V;
-  const at::Tensor q = number(Chunks::of_value_heads(c.queries())),
-                   k = number(Chunks::of_value_heads(c.keys())),
-                   v = number(rows_in_chunks(c.in.v_SNV, Chunks::Z)), dleft = number(d.dleft_NZCL),
+  const int64_t K = c.K, V = c.V;
+  const at::Tensor q = number(c.of_value_heads(c.queries())),
+                   k = number(c.of_value_heads(c.keys())),
+                   v = number(rows_in_chunks(c.in.v_SNV, c.Z)), dleft = number(d.dleft_NZCL),
                    dright = number(d.dright_NZCR), dkept = number(d.dkept_NZCK),
                    dqs = dleft.narrow(3, 0, K), dks = minus * dright.narrow(3, 0, K),
                    dbv = dright.narrow(3, K, V);
@@ -228,124 +228,70 @@ InputGradients gradients_of(const Chunks& c, const OperandGradients& d,
   const at::Tensor dscores = c.decay_NZCC * dleft.narrow(3, K, C),
                    dproducts = c.decay_NZCC * dlower, beta = m.beta_NZC.unsqueeze(3),
                    since = m.since_NZC.unsqueeze(3);
-  const at::Tensor both =
-      dlower * lower + dscores * number(Chunks::of_value_heads(c.in_fp64.qk_MZCC));
+  const at::Tensor both = dlower * lower + dscores * number(c.of_value_heads(c.in_fp64.qk_MZCC));
   const at::Tensor of_end = per_token(dkept, k) * m.to_end_NZC, of_begin = dsince * m.since_NZC;
   const at::Tensor dsum = both.sum(3) + minus * both.sum(2) + of_begin + minus * of_end;
   const at::Tensor dg =
       dsum.flip({2}).cumsum(2).flip({2}) + of_end.sum(2, true) + (dwhole * m.whole_NZ).unsqueeze(2);
   const at::Tensor dbeta = m.since_NZC * per_token(dks, k) + per_token(dbv, v) +
-                           (dproducts * number(Chunks::of_value_heads(c.in_fp64.kk_MZCC))).sum(3);
-  const auto stacked = [](const at::Tensor& of_q, const at::Tensor& of_k) {
-    return at::stack({Chunks::of_key_heads(of_q), Chunks::of_key_heads(of_k)}, 2);
+                           (dproducts * number(c.of_value_heads(c.in_fp64.kk_MZCC))).sum(3);
+  const auto stacked = [&](const at::Tensor& of_q, const at::Tensor& of_k) {
+    return at::stack({c.of_key_heads(of_q), c.of_key_heads(of_k)}, 2);
   };
-  return {Chunks::of_tokens(dg), Chunks::of_tokens(dbeta),
+  return {c.of_tokens(dg), c.of_tokens(dbeta),
           stacked(since * dqs, m.to_end_NZC.unsqueeze(3) * dkept + beta * since * dks),
           stacked(dscores, beta * dproducts),
-          (beta * dbv).permute({1, 2, 0, 3}).flatten(0, 1).narrow(0, 0, Chunks::S)};
+          (beta * dbv).permute({1, 2, 0, 3}).flatten(0, 1).narrow(0, 0, c.S)};
 }
 
 TEST_CASE("cuda delta rule: gradients of the operands of chunks") {
   const AnyKernels kernels;
   at::manual_seed(43);
-  constexpr int64_t M = Chunks::M, N = Chunks::N, S = Chunks::S, Z = Chunks::Z, K = Chunks::K,
-                    V = Chunks::V;
-  for (const at::ScalarType dtype : kTypes) {
-    for (const double strength : {1e-3, 0.9}) {
-      Chunks c(strength, dtype);
-      const OperandGradients d{.dinverse_NZCC = random({N, Z, C, C}, dtype),
-                               .dleft_NZCL = random({N, Z, C, K + C}, dtype),
-                               .dright_NZCR = random({N, Z, C, K + V}, dtype),
-                               .dkept_NZCK = random({N, Z, C, K}, dtype),
-                               .held_NZLV = random({N, Z, K + C, V}, dtype),
-                               .dheld_NZLV = random({N, Z, K + C, V}, dtype)};
-      const PartGradients to{{}, {}, nothing({S, N, V}, dtype), nothing({S, N}), nothing({S, N})};
-      const at::Tensor dheads = nothing({M, Z, 2, C, K});
-      cuda_rows::chunk_operands_backward(to, dheads, d, c.out, c.in);
-      const InputGradients made{to.dg_SN, to.dbeta_SN, dheads, c.out.products_MZACC, to.dv_SNV},
-          exact = gradients_of(c, d, c.out.inverse_NZCC, /*of_sizes=*/false),
-          sizes = gradients_of(c, d, c.out.inverse_NZCC, /*of_sizes=*/true);
-      // Two products with the inverse, sums over a head's numbers, a decay, and twenty operations.
-      const double rounding =
-          (static_cast<double>(2 * C + K + V) + c.roundings_of_decay() + 20) * kRounding;
-      for (size_t i = 0; i < exact.size(); ++i) {
-        CAPTURE(i);
-        check_within(made[i], exact[i],
-                     rounding * sizes[i] + (i == 4 ? last_rounding(dtype) : 0) * exact[i].abs());
-      }
-      // The formulas are the gradients.
-      InputGradients leaves{wide(c.in.g_SN), wide(c.in.beta_SN), wide(c.out.heads_MZACK),
-                            wide(c.products_MZACC), wide(c.in.v_SNV)};
-      for (at::Tensor& x : leaves) x = x.detach().clone().requires_grad_(true);
-      const ChunkMatrices matrices =
-          chunk_matrices({leaves[0], leaves[1], leaves[3].select(2, 0), leaves[3].select(2, 1),
-                          c.in.documents_ZC, c.in.document_before_1});
-      std::vector<at::Tensor> results =
-          operands_of(matrices, Chunks::of_value_heads(leaves[2].select(2, 0)),
-                      Chunks::of_value_heads(leaves[2].select(2, 1)), rows_in_chunks(leaves[4], Z));
-      results.push_back(matrices.inverse_NZCC);
-      const auto states = [&](const at::Tensor& x) { return wide(x).narrow(2, 0, K); };
-      const auto found = torch::autograd::grad(
-          results, leaves,
-          {wide(d.dleft_NZCL), wide(d.dright_NZCR), wide(d.dkept_NZCK),
-           (states(d.held_NZLV) * states(d.dheld_NZLV)).sum(at::IntArrayRef{2, 3}),
-           wide(d.dinverse_NZCC)});
-      const auto formulas = gradients_of(c, d, matrices.inverse_NZCC.detach(), /*of_sizes=*/false);
-      for (size_t i = 0; i < found.size(); ++i) {
-        CAPTURE(i);
-        CHECK(testing::relative_error(formulas[i], found[i]) < 1e-10);
-      }
+  for_chunks([](const Chunks& c) {
+    const auto& [M, N, S, Z, K, V] = static_cast<const ChunkSizes&>(c);
+    const OperandGradients d{.dinverse_NZCC = random({N, Z, C, C}, c.dtype),
+                             .dleft_NZCL = random({N, Z, C, K + C}, c.dtype),
+                             .dright_NZCR = random({N, Z, C, K + V}, c.dtype),
+                             .dkept_NZCK = random({N, Z, C, K}, c.dtype),
+                             .held_NZLV = random({N, Z, K + C, V}, c.dtype),
+                             .dheld_NZLV = random({N, Z, K + C, V}, c.dtype)};
+    const PartGradients to{{}, {}, nothing({S, N, V}, c.dtype), nothing({S, N}), nothing({S, N})};
+    const at::Tensor dheads = nothing({M, Z, 2, C, K});
+    cuda_rows::chunk_operands_backward(to, dheads, d, c.out, c.in);
+    const InputGradients made{to.dg_SN, to.dbeta_SN, dheads, c.out.products_MZACC, to.dv_SNV},
+        exact = gradients_of(c, d, c.out.inverse_NZCC, /*of_sizes=*/false),
+        sizes = gradients_of(c, d, c.out.inverse_NZCC, /*of_sizes=*/true);
+    // Two products with the inverse, sums over a head's numbers, a decay, and twenty operations.
+    const double rounding =
+        (static_cast<double>(2 * C + K + V) + c.roundings_of_decay() + 20) * kRounding;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      CAPTURE(i);
+      check_within(made[i], exact[i],
+                   rounding * sizes[i] + (i == 4 ? last_rounding(c.dtype) : 0) * exact[i].abs());
     }
-  }
-}
-
-TEST_CASE("cuda delta rule: each chunk of a scan, in both directions") {
-  const AnyKernels kernels;
-  at::manual_seed(44);
-  for (const at::ScalarType dtype : kTypes) {
-    for (const auto& [K, V] : {std::pair{128, 36}, {16, 8}, {4, 100}}) {
-      for (const bool reversed : {false, true}) {
-        CAPTURE(K);
-        CAPTURE(reversed);
-        const int64_t N = 2, Z = 3;
-        const double small = 0.1, last = last_rounding(dtype);
-        // Columns of wider rows; in reverse x and the states in place of e and f.
-        const at::Tensor both = (random({N, Z, C, K + V}) * small).to(dtype),
-                         all = random({N, Z, K + C, V}, dtype), given = all.clone(),
-                         states = all.narrow(2, 0, K), rows = all.narrow(2, K, C);
-        const cuda_rows::ScanMatrices m{.a_NZCK = both.narrow(3, 0, K),
-                                        .b_NZCK = (random({N, Z, C, K}) * small).to(dtype),
-                                        .e_NZCV = reversed ? rows : both.narrow(3, K, V),
-                                        .f_NZKV = reversed ? states : at::Tensor(),
-                                        .x_NZCV = rows,
-                                        .states_NZKV = states,
-                                        .decay_NZ = at::rand({N, Z}, on_gpu(at::kFloat)),
-                                        .reversed = reversed};
-        const at::Tensor e_NZCV = reversed ? given.narrow(2, K, C) : m.e_NZCV,
-                         first = random({N, K, V}), state = first.clone();
-        cuda_rows::delta_scan(m, state);
-        // Each chunk from the kernel's own state before it, as it is stored.
-        for (int64_t step = 0; step < Z; ++step) {
-          const int64_t z = reversed ? Z - 1 - step : step, next = reversed ? z - 1 : z + 1;
-          const auto of = [&](const at::Tensor& x) { return wide(x.select(1, z)); };
-          if (step == 0) CHECK(at::equal(states.select(1, z), first.to(dtype)));
-          const at::Tensor S = of(states), a = of(m.a_NZCK), b = of(m.b_NZCK).transpose(1, 2),
-                           e = of(e_NZCV), made = e + a.bmm(S), products = a.abs().bmm(S.abs());
-          check_within(rows.select(1, z), made,
-                       static_cast<double>(K + 2) * kRounding * (e.abs() + products) +
-                           last * (products + made.abs()));
-          const at::Tensor decay = of(m.decay_NZ).view({N, 1, 1}), x = of(rows),
-                           f = reversed ? wide(given.narrow(2, 0, K).select(1, z))
-                                        : at::zeros_like(S),
-                           kept = decay * S.abs() + b.abs().bmm(x.abs()),
-                           after = decay * S + b.bmm(x) + f;
-          check_within(step + 1 < Z ? states.select(1, next) : state, after,
-                       static_cast<double>(C + 3) * kRounding * (kept + f.abs()) +
-                           last * (kept + after.abs()));
-        }
-      }
+    // The formulas are the gradients.
+    InputGradients leaves{wide(c.in.g_SN), wide(c.in.beta_SN), wide(c.out.heads_MZACK),
+                          wide(c.products_MZACC), wide(c.in.v_SNV)};
+    for (at::Tensor& x : leaves) x = x.detach().clone().requires_grad_(true);
+    const ChunkMatrices matrices =
+        chunk_matrices({leaves[0], leaves[1], leaves[3].select(2, 0), leaves[3].select(2, 1),
+                        c.in.documents_ZC, c.in.document_before_1});
+    std::vector<at::Tensor> results =
+        operands_of(matrices, c.of_value_heads(leaves[2].select(2, 0)),
+                    c.of_value_heads(leaves[2].select(2, 1)), rows_in_chunks(leaves[4], Z));
+    results.push_back(matrices.inverse_NZCC);
+    const auto states = [&](const at::Tensor& x) { return wide(x).narrow(2, 0, K); };
+    const auto found = torch::autograd::grad(
+        results, leaves,
+        {wide(d.dleft_NZCL), wide(d.dright_NZCR), wide(d.dkept_NZCK),
+         (states(d.held_NZLV) * states(d.dheld_NZLV)).sum(at::IntArrayRef{2, 3}),
+         wide(d.dinverse_NZCC)});
+    const auto formulas = gradients_of(c, d, matrices.inverse_NZCC.detach(), /*of_sizes=*/false);
+    for (size_t i = 0; i < found.size(); ++i) {
+      CAPTURE(i);
+      CHECK(testing::relative_error(formulas[i], found[i]) < 1e-10);
     }
-  }
+  });
 }
 
 TEST_CASE("cuda delta rule: tensors without a kernel") {

@@ -16,6 +16,7 @@
 
 #include "longspan/cuda/rows/arguments.h"
 #include "longspan/testing/gpu_check.h"
+#include "longspan/testing/planted_waits.h"
 
 namespace longspan {
 namespace {
@@ -315,6 +316,15 @@ TEST_CASE("cuda emulation: the number of steps in shared memory changes no bit o
     testing::EmulatedKernels fewer(100 << 10), more(164 << 10);
     const std::vector<at::Tensor> some = c.results(fewer, dtype), others = c.results(more, dtype);
     for (size_t i = 0; i < some.size(); ++i) CHECK(at::equal(some[i], others[i]));
+  }
+}
+
+TEST_CASE("cuda emulation: each wait that gemms of groups leave out is found") {
+  if (cuda_available()) return;
+  const SmallCase c;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+    const auto run = [&](cuda::Kernels& kernels) { return c.results(kernels, dtype); };
+    CHECK(testing::check_waits(run) == 2);
   }
 }
 

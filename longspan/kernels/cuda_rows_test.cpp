@@ -1,6 +1,6 @@
-// Norms as GPU kernels, against fp64. Tolerance: the error of ATen's fp32 operators, as in
-// testing/tolerance.h, and one more rounding for a bf16 result. Where terms cancel, the error is
-// relative to the terms.
+// Norms as GPU kernels, against fp64, number by number: the allowed distance is the number of
+// roundings on the way to a number, times the sum of its summands' sizes, and one more rounding for
+// a bf16 result.
 #include "longspan/kernels/cuda_rows.h"
 
 #include <ATen/ATen.h>
@@ -19,12 +19,14 @@ namespace longspan {
 namespace {
 
 using testing::AnyKernels;
-using testing::check_close;
+using testing::check_within;
 using testing::for_shapes;
 using testing::fp32;
 using testing::has_gpu;
+using testing::kRounding;
+using testing::kRowSum;
+using testing::last_rounding;
 using testing::most_numbers;
-using testing::norm_of;
 using testing::on_gpu;
 using testing::random;
 using testing::room;
@@ -39,6 +41,34 @@ constexpr Dtypes kDtypes[] = {{at::kFloat, at::kFloat, at::kFloat},
                               {at::kBFloat16, at::kBFloat16, at::kFloat}};
 
 constexpr double kEps = 1e-6;
+/// Roundings of 1 / rms: the root halves those of the mean of squares.
+constexpr double kOfRstd = (kRowSum + 1) / 2 + 4;
+
+/// Checks the gradient of a norm with weight w, and of w: r (w dy) - h r^3 mean(w dy h) + residual,
+/// and sums over rows.
+struct NormGradient {
+  at::Tensor exact, exact_dweight, bound, bound_of_dweight;
+
+  /// All in fp64. `of_rstd`: roundings of rstd_T.
+  NormGradient(const at::Tensor& dy, const at::Tensor& h, const at::Tensor& rstd_T,
+               const at::Tensor& weight, const at::Tensor& residual, const at::Tensor& before,
+               double of_rstd)
+      : exact_dweight(before.clone()) {
+    exact = composed::norm_backward(dy, h, rstd_T, weight, residual, exact_dweight);
+    const at::Tensor r = rstd_T.unsqueeze(1), parts = (dy * weight).abs();
+    at::Tensor sizes = r * parts + h.abs() * r.pow(3) * (parts * h.abs()).mean(1, true);
+    if (residual.defined()) sizes = sizes + residual.abs();
+    bound = (kRowSum + 3 * of_rstd + 10) * kRounding * sizes;
+    bound_of_dweight = (static_cast<double>(h.size(0)) + of_rstd + 3) * kRounding *
+                       (before.abs() + (dy * h * r).abs().sum(0));
+  }
+  void check(const at::Tensor& dh) const {
+    check_within(dh, exact, bound + last_rounding(dh.scalar_type()) * exact.abs());
+  }
+  void check_weight(const at::Tensor& dweight) const {
+    check_within(dweight, exact_dweight, bound_of_dweight);
+  }
+};
 
 TEST_CASE("cuda rows: the norm") {
   const AnyKernels kernels;
@@ -52,11 +82,11 @@ TEST_CASE("cuda rows: the norm") {
       const at::Tensor exact = composed::scale_rows(wide(h), exact_rstd, wide(weight), at::kDouble);
       at::Tensor rstd, none, y = room({T, D}, dtypes.y, is_aligned);
       REQUIRE(cuda_rows::norm_forward(rstd, none, h, {}, {}, kEps));
-      const at::Tensor other_rstd = composed::reciprocal_rms(fp32(h), kEps);
-      check_close(rstd, other_rstd, exact_rstd);
+      check_within(rstd, exact_rstd, kOfRstd * kRounding * exact_rstd);
       REQUIRE(cuda_rows::norm_forward(rstd, y, h, weight, {}, kEps));
-      const at::Tensor other = composed::scale_rows(fp32(h), other_rstd, weight, at::kFloat);
-      check_close(y, other, exact);
+      const double last = last_rounding(dtypes.y);
+      const at::Tensor bound = (kOfRstd + 2) * kRounding * exact.abs();
+      check_within(y, exact, bound + last * exact.abs());
       // Both at once give the same bits.
       at::Tensor both_rstd, both = room({T, D}, dtypes.y, is_aligned);
       REQUIRE(cuda_rows::norm_forward(both_rstd, both, h, weight, {}, kEps));
@@ -64,10 +94,9 @@ TEST_CASE("cuda rows: the norm") {
       CHECK(at::equal(both, y));
       // With a residual, which may be the sum's memory.
       const at::Tensor exact_sum = wide(residual) + exact;
-      const at::Tensor other_sum = fp32(residual) + other;
       at::Tensor sum_rstd, sum = residual;
       REQUIRE(cuda_rows::norm_forward(sum_rstd, sum, h, weight, residual, kEps));
-      check_close(sum, other_sum, exact_sum, norm_of(exact) + norm_of(exact_sum));
+      check_within(sum, exact_sum, bound + (kRounding + last) * exact_sum.abs());
     });
   }
 }
@@ -83,20 +112,14 @@ TEST_CASE("cuda rows: the norm's gradient, the same bits each time") {
                            weight = random({D}, dtypes.weight, is_aligned),
                            residual = random({T, D}, dtypes.h, is_aligned);
           const at::Tensor rstd = composed::reciprocal_rms(fp32(h), kEps);
-          const at::Tensor parts = wide(dy) * wide(weight) * wide(rstd).unsqueeze(1);
           for (const at::Tensor& extra : {at::Tensor(), residual}) {
             const at::Tensor before = at::randn({D}, on_gpu(at::kFloat));
-            const double size = norm_of(parts) + (extra.defined() ? norm_of(extra) : 0);
+            const NormGradient exact(wide(dy), wide(h), wide(rstd), wide(weight), wide(extra),
+                                     wide(before), /*of_rstd=*/0);
             at::Tensor dh = room({T, D}, dtypes.h, is_aligned), dweight = before.clone();
             REQUIRE(cuda_rows::norm_backward_out(dh, dy, h, rstd, weight, extra, dweight));
-            const at::Tensor exact_dweight = wide(before), other_dweight = before.clone();
-            const at::Tensor exact = composed::norm_backward(
-                wide(dy), wide(h), wide(rstd), wide(weight), wide(extra), exact_dweight);
-            const at::Tensor other = composed::norm_backward(fp32(dy), fp32(h), rstd, fp32(weight),
-                                                             fp32(extra), other_dweight);
-            check_close(dh, other, exact, size);
-            check_close(dweight, other_dweight, exact_dweight,
-                        norm_of((wide(dy) * wide(h) * wide(rstd).unsqueeze(1)).abs().sum(0)));
+            exact.check(dh);
+            exact.check_weight(dweight);
             at::Tensor again = room({T, D}, dtypes.h, is_aligned), dweight_again = before.clone();
             REQUIRE(cuda_rows::norm_backward_out(again, dy, h, rstd, weight, extra, dweight_again));
             CHECK(at::equal(again, dh));
@@ -104,7 +127,7 @@ TEST_CASE("cuda rows: the norm's gradient, the same bits each time") {
             // With a frozen weight, into the residual's memory.
             at::Tensor in_place = extra.defined() ? extra : room({T, D}, dtypes.h, is_aligned);
             REQUIRE(cuda_rows::norm_backward_out(in_place, dy, h, rstd, weight, extra, {}));
-            check_close(in_place, other, exact, size);
+            exact.check(in_place);
           }
         },
         most_numbers() / 4);  // sums over blocks use many threads
@@ -123,18 +146,15 @@ TEST_CASE("cuda rows: heads with weights of their own, hundreds of thousands of 
     at::Tensor rstd, y = room({R, H}, at::kBFloat16, true), dh = room({R, H}, at::kBFloat16, true);
     REQUIRE(cuda_rows::norm_forward(rstd, y, h, weight, {}, kEps));
     const at::Tensor exact_rstd = composed::reciprocal_rms(wide(h), kEps);
-    check_close(y, composed::scale_rows(fp32(h), rstd, weight, at::kFloat),
-                composed::scale_rows(wide(h), exact_rstd, wide(weight), at::kDouble));
-    at::Tensor dweight = at::zeros({H}, on_gpu(at::kFloat)),
-               other_dweight = at::zeros_like(dweight), exact_dweight = wide(dweight);
+    const at::Tensor exact_y = composed::scale_rows(wide(h), exact_rstd, wide(weight), at::kDouble);
+    check_within(y, exact_y,
+                 ((kOfRstd + 2) * kRounding + last_rounding(at::kBFloat16)) * exact_y.abs());
+    at::Tensor dweight = at::zeros({H}, on_gpu(at::kFloat));
     REQUIRE(cuda_rows::norm_backward_out(dh, dy, h, rstd, weight, {}, dweight));
-    const at::Tensor exact =
-        composed::norm_backward(wide(dy), wide(h), wide(rstd), wide(weight), {}, exact_dweight);
-    const at::Tensor other =
-        composed::norm_backward(fp32(dy), fp32(h), rstd, weight, {}, other_dweight);
-    check_close(dh, other, exact, norm_of(wide(dy) * wide(weight) * wide(rstd).unsqueeze(1)));
-    check_close(dweight, other_dweight, exact_dweight,
-                norm_of((wide(dy) * wide(h) * wide(rstd).unsqueeze(1)).abs().sum(0)));
+    const NormGradient exact(wide(dy), wide(h), exact_rstd, wide(weight), {},
+                             at::zeros({H}, on_gpu(at::kDouble)), kOfRstd);
+    exact.check(dh);
+    exact.check_weight(dweight);
   }
 }
 

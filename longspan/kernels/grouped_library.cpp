@@ -7,6 +7,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -26,9 +27,6 @@ struct Chosen {
   }
 };
 
-/// Bytes of matrices and number of rows that time_gemm() uses at most.
-constexpr int64_t kMostMatrixBytes = int64_t{512} << 20, kMostRows = 65536;
-
 /// Returns numbers that are neither equal nor random: a run's random numbers stay as they are.
 at::Tensor some_numbers(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const int64_t size = c10::multiply_integers(sizes);
@@ -41,32 +39,37 @@ at::Tensor some_numbers(at::IntArrayRef sizes, const at::TensorOptions& options)
 
 double milliseconds_of(at::Device device, const std::function<void()>& work) {
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  work();  // at first memory is allocated
-  double best = 1e30;
-  for (int round = 0; round < 3; ++round) {
-    c10::Event begin(device.type(), c10::EventFlag::BACKEND_DEFAULT),
-        end(device.type(), c10::EventFlag::BACKEND_DEFAULT);
-    begin.record(stream);
-    work();
-    end.record(stream);
-    end.synchronize();
-    best = std::min(best, begin.elapsedTime(end));
-  }
-  return best;
+  c10::Event begin(device.type(), c10::EventFlag::BACKEND_DEFAULT),
+      end(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+  begin.record(stream);
+  work();
+  end.record(stream);
+  end.synchronize();
+  return begin.elapsedTime(end);
 }
 
-GemmTimes times_of(const ExpertGemm& gemm, int64_t num_rows, const UsedGemm& used,
-                   at::Device device) {
+/// Returns the rows of experts that all have equally many, and where the first has half of them.
+std::array<SortedRows, 2> even_and_skewed(int64_t num_rows, int64_t E,
+                                          const at::TensorOptions& options) {
+  const auto sorted = [&](int64_t of_first) {
+    const int64_t others = std::max<int64_t>(1, E - 1);
+    at::Tensor counts = at::full({E}, (num_rows - of_first) / others, options.dtype(at::kLong));
+    counts.narrow(0, 0, 1).fill_(num_rows - (num_rows - of_first) / others * (E - 1));
+    return sort_out(counts, num_rows);
+  };
+  return {sorted(num_rows / E), sorted(num_rows / 2)};
+}
+
+GemmTimes times_of(const UsedGemm& used, at::Device device) {
+  const ExpertGemm& gemm = used.gemm;
   const at::TensorOptions options = at::device(device).dtype(at::kBFloat16);
-  const int64_t E = gemm.num_experts;
+  const int64_t E = gemm.num_experts, num_rows = used.num_rows;
   const at::Tensor order = at::arange(num_rows, options.dtype(at::kLong)).flip(0), in_place;
   const PickedRows x{some_numbers({num_rows, gemm.depth}, options), used.picked ? order : in_place};
   const at::Tensor matrices = gemm.transposed
                                   ? some_numbers({E, gemm.depth, gemm.columns}, options)
                                   : some_numbers({E, gemm.columns, gemm.depth}, options);
-  at::Tensor counts = at::full({E}, num_rows / E, options.dtype(at::kLong));
-  counts.narrow(0, 0, 1).add_(num_rows % E);
-  const SortedRows sorted = sort_out(counts, num_rows);
+  const auto [even, skewed] = even_and_skewed(num_rows, E, options);
   GroupTable table(device);
   table.add(matrices.unbind(0));
   table.send();
@@ -74,16 +77,28 @@ GemmTimes times_of(const ExpertGemm& gemm, int64_t num_rows, const UsedGemm& use
   const at::Tensor to_S = used.placed ? order : in_place;
   GroupedOperands by_library{x, table.at(0)}, own = by_library;
   own.matrices.side_by_side = at::Tensor();
-  return {.own = milliseconds_of(device,
-                                 [&] {
-                                   if (gemm.transposed) {
-                                     input_gradient_out(y, to_S, sorted, {own});
-                                   } else {
-                                     forward_out(y, to_S, sorted, {own}, {});
-                                   }
-                                 }),
-          .library = milliseconds_of(
-              device, [&] { multiply_by_library(y, to_S, sorted, by_library, gemm.transposed); })};
+  const auto times = [&](const auto& multiply) {
+    const auto round = [&](const SortedRows& sorted) {
+      return milliseconds_of(device, [&] { multiply(sorted); });
+    };
+    multiply(even);  // at first memory is allocated
+    GemmTimes::OfRows all;
+    all.even = std::min(round(even), round(even));
+    all.skewed = round(skewed);
+    return all;
+  };
+  GemmTimes result;
+  result.own = times([&](const SortedRows& sorted) {
+    if (gemm.transposed) {
+      input_gradient_out(y, to_S, sorted, {own});
+    } else {
+      forward_out(y, to_S, sorted, {own}, {});
+    }
+  });
+  result.library = times([&](const SortedRows& sorted) {
+    multiply_by_library(y, to_S, sorted, by_library, gemm.transposed);
+  });
+  return result;
 }
 
 }  // namespace
@@ -125,22 +140,13 @@ void multiply_by_library(at::Tensor& y, const at::Tensor& to_S, const SortedRows
 }
 
 GemmTimes time_gemm(const UsedGemm& used, at::Device device) {
-  const ExpertGemm& gemm = used.gemm;
-  const double bytes = 2.0 * static_cast<double>(gemm.num_experts * gemm.depth * gemm.columns),
-               rows = static_cast<double>(used.num_rows),
-               part = std::min({1.0, kMostMatrixBytes / bytes, kMostRows / rows});
-  ExpertGemm smaller = gemm;
-  smaller.num_experts =
-      std::max<int64_t>(1, static_cast<int64_t>(part * static_cast<double>(gemm.num_experts)));
-  const int64_t num_rows =
-      std::max<int64_t>(1, used.num_rows * smaller.num_experts / gemm.num_experts);
   const auto free_memory = c10::make_scope_exit([&] {
     try {
       c10::getDeviceAllocator(device.type())->emptyCache();
     } catch (const std::exception&) {  // after an error of the GPU, which the next kernel reports
     }
   });
-  return times_of(smaller, num_rows, used, device);
+  return times_of(used, device);
 }
 
 }  // namespace longspan::grouped

@@ -26,13 +26,18 @@ void multiply_by_library(at::Tensor& y, const at::Tensor& to_S, const SortedRows
 
 /// Milliseconds of a gemm.
 struct GemmTimes {
-  double own = 0, library = 0;
+  /// All experts have equally many rows, or one has half of all rows.
+  struct OfRows {
+    double even = 0, skewed = 0;
+  };
+  OfRows own, library;
   /// A tie goes to the kernel, which needs no copies.
-  bool library_wins() const { return library < 0.95 * own; }
+  bool library_wins() const {
+    return library.even < 0.95 * own.even && library.skewed < 0.95 * own.skewed;
+  }
 };
 
-/// Measures the gemm on this GPU, with as many rows for each expert, but maybe with fewer experts
-/// and rows. Frees its memory. Throws as ATen.
+/// Measures the gemm on this GPU, with all its rows and experts. Frees its memory. Throws as ATen.
 GemmTimes time_gemm(const UsedGemm& used, at::Device device);
 
 }  // namespace longspan::grouped

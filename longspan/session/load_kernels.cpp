@@ -5,11 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "longspan/attention/call_plan.h"
 #include "longspan/attention/load_attention.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
@@ -18,6 +21,8 @@
 #include "longspan/kernels/grouped_library.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/memory/out_of_memory.h"
+#include "longspan/plan/geometry.h"
+#include "longspan/rows/packing.h"
 #include "longspan/session/backends.h"
 #include "longspan/settings/choices.h"
 #include "longspan/spec/expert_gemms.h"
@@ -46,6 +51,41 @@ void say_warnings(const Group& world, const Events& events) {
 }
 
 std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// Returns the attentions of a model's layers, with the blocks of all ranks in the longest row.
+std::vector<UsedAttention> attentions_of_layers(const ModelSpec& model, const ParallelPlan& plan,
+                                                int64_t most_tokens) {
+  std::vector<UsedAttention> uses;
+  for (const auto& [spec, count] : attentions_of(model)) {
+    UsedAttention& use = uses.emplace_back(UsedAttention{spec, most_tokens});
+    if (most_tokens < kLeastForCudnn) continue;
+    const Packing padded = plan.method->padded_row(plan, Packing::single(most_tokens));
+    for (int rank = 0; rank < plan.sequence_size; ++rank) {
+      for (const AttentionStep& step : plan.method->geometry(plan, spec, padded, rank).steps) {
+        for (const AttentionCall& call : step.calls) {
+          for (const Block& block : call.blocks) {
+            use.of_longest_row.push_back({call.queries.num_heads, call.keys.num_heads, block});
+          }
+        }
+      }
+    }
+  }
+  return uses;
+}
+
+std::vector<UsedAttention> attentions_of_run(const RunPlan& plan, int64_t most_tokens) {
+  const ParallelPlan longest = plan.of_longest_rows();
+  std::vector<UsedAttention> uses = attentions_of_layers(plan.model.spec, longest, most_tokens);
+  if (const std::optional<PlannedModel> reference = plan.reference_model(longest)) {
+    std::ranges::copy(attentions_of_layers(reference->spec, reference->plan, most_tokens),
+                      std::back_inserter(uses));
+  }
+  if (const std::optional<VisionSpec>& vision = plan.model.spec.vision) {
+    const int64_t N = vision->num_heads;
+    uses.push_back({plain_attention(N, N, vision->hidden_size / N), kLeastForCudnn});
+  }
+  return uses;
+}
 
 /// Measures the gemms of experts on this rank's GPU. Returns '1' for each that at::_grouped_mm
 /// computes faster than Longspan's kernel, else '0'.
@@ -111,13 +151,8 @@ void load_kernels(const RunPlan& plan, const KernelUses& uses, Workers& workers,
     if (load_cuda().replacement_kernels != nullptr) return;  // nothing is compiled or loaded
     cuda::load_all_kernels(plan.own_gpu());
     if (!uses.in_bf16) return;  // ATen's operators compute attention
-    std::vector<AttentionSpec> specs;
-    for (const auto& [spec, count] : attentions_of(plan.model.spec)) specs.push_back(spec);
-    if (plan.reference) {
-      for (const auto& [spec, count] : attentions_of(*plan.reference)) specs.push_back(spec);
-    }
     load_attention(block_kernel_of(plan.device), device_of(plan.device, plan.own_gpu()),
-                   at::kBFloat16, specs, uses.most_tokens);
+                   at::kBFloat16, attentions_of_run(plan, uses.most_tokens));
     // Only casts of a pass lie side by side. A deterministic run uses the same kernels everywhere.
     if (!uses.casts_experts || gpu_numbers().deterministic) return;
     gemms = gemms_of_experts(plan.model.spec, plan.parallel.expert_parallel_size, uses.most_tokens);

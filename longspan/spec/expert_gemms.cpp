@@ -15,10 +15,15 @@ std::vector<UsedGemm> gemms_of_experts(const ModelSpec& model, int64_t expert_pa
     if (experts == nullptr) continue;
     const int64_t D = model.hidden_size, I = experts->expert_size,
                   E = experts->num_experts / expert_parallel_size;
-    if (cost_of(*experts, D).grouped.rows == 0) continue;
-    const int64_t num_rows = num_tokens * experts->experts_per_token;
-    // Rows that arrive from other ranks are sorted already.
+    const FeedForwardCost cost = cost_of(*experts, D);
+    if (cost.grouped.rows == 0) continue;
+    // Rows that arrive from other ranks are sorted already, and computed at once.
     const bool moves = expert_parallel_size == 1;
+    constexpr int64_t kBf16Bytes = 2;
+    const int64_t chunk = std::max(
+        cost.min_chunk_rows, kCudaSizes.feed_forward_bytes / (cost.grouped.width * kBf16Bytes));
+    const int64_t num_rows =
+        (moves ? std::min(num_tokens, chunk) : num_tokens) * experts->experts_per_token;
     const auto add = [&](int64_t depth, int64_t columns, bool transposed, bool picked,
                          bool placed) {
       const ExpertGemm gemm{E, depth, columns, transposed};

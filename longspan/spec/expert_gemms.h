@@ -21,7 +21,7 @@ struct ExpertGemm {
 /// A gemm as a model uses it.
 struct UsedGemm {
   ExpertGemm gemm;
-  int64_t num_rows;     ///< of all experts, at most
+  int64_t num_rows;     ///< of all experts, in the largest chunk
   bool picked, placed;  ///< rows are gathered from other places, or go to other places
 };
 

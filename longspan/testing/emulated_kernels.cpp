@@ -31,6 +31,8 @@ namespace longspan::testing {
 void EmulatedKernels::start(const std::string& name, const cuda::Launch& launch,
                             const void* argument) {
   block().copied = copied_;
+  block().waits = waits_;
+  block().left_out = left_out_;
   run_on_threads(name, {launch.blocks_x, launch.blocks_y}, {launch.threads_x, launch.threads_y},
                  launch.shared_bytes, argument);
 }

@@ -2,7 +2,11 @@
 // tensors. Results differ only by the rounding of exp and of one division.
 #pragma once
 
+#include <compare>
+#include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "longspan/cuda/kernels.h"
@@ -13,6 +17,13 @@ namespace longspan::testing {
 struct CopiedVector {
   unsigned block_x, block_y;
   const char* from;
+};
+
+/// A line of a kernel's source.
+struct KernelLine {
+  std::string_view file;
+  int line = 0;
+  auto operator<=>(const KernelLine&) const = default;
 };
 
 class EmulatedKernels : public cuda::Kernels {
@@ -26,6 +37,10 @@ class EmulatedKernels : public cuda::Kernels {
 
   /// Collects the copies of the kernels that start from here on.
   void collect_copies_in(std::vector<CopiedVector>& copied) { copied_ = &copied; }
+  /// Collects the barriers and waits for copies of the kernels that start from here on.
+  void collect_waits_in(std::set<KernelLine>& waits) { waits_ = &waits; }
+  /// Lets threads pass this barrier or wait.
+  void leave_out(const KernelLine& wait) { left_out_ = wait; }
 
  protected:
   void start(const std::string& name, const cuda::Launch& launch, const void* argument) override;
@@ -33,6 +48,8 @@ class EmulatedKernels : public cuda::Kernels {
  private:
   int shared_bytes_;
   std::vector<CopiedVector>* copied_ = nullptr;
+  std::set<KernelLine>* waits_ = nullptr;
+  std::optional<KernelLine> left_out_;
 };
 
 }  // namespace longspan::testing

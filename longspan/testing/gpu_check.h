@@ -5,13 +5,13 @@
 #include <ATen/core/Tensor.h>  // files with this header include ATen/ATen.h
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 
 #include "longspan/cuda/cuda.h"
 #include "longspan/cuda/kernels.h"
+#include "longspan/cuda/rows/arguments.h"
 #include "longspan/testing/emulated_kernels.h"
 
 namespace longspan::testing {
@@ -61,18 +61,25 @@ inline at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype, bool is_al
 inline at::Tensor wide(const at::Tensor& x) { return x.defined() ? x.to(at::kDouble) : x; }
 inline at::Tensor fp32(const at::Tensor& x) { return x.defined() ? x.to(at::kFloat) : x; }
 
-inline double norm_of(const at::Tensor& x) { return wide(x).norm().item<double>(); }
+/// The rounding of a number to fp32, and the smallest number that kernels keep exact.
+inline constexpr double kRounding = 0x1p-24, kSmallest = 0x1p-126;
+/// Roundings of a sum over a row: of a thread's numbers, of a warp's lanes, of a block's warps.
+inline constexpr double kRowSum = 32 + 5 + cuda::kMostWarps;
 
-/// `other`: result of ATen operators in fp32. `size`: norm of the summands; default: norm of the
-/// result.
-inline void check_close(const at::Tensor& actual, const at::Tensor& other, const at::Tensor& exact,
-                        std::optional<double> size = {}) {
-  constexpr double kRounding = 0x1p-24, kBf16Rounding = 0x1p-8;
-  const double allowed =
-      4 * std::max(norm_of(wide(other) - exact), 8 * kRounding * size.value_or(norm_of(exact))) +
-      (actual.scalar_type() == at::kBFloat16 ? kBf16Rounding * norm_of(exact) : 0);
-  CHECK(norm_of(wide(actual) - exact) <= allowed);  // false for NaN
+/// Returns the rounding to this type that follows a number's roundings in fp32.
+inline double last_rounding(at::ScalarType dtype) { return dtype == at::kFloat ? 0 : 0x1.02p-8; }
+
+/// `bound`: the allowed distance of each number, the number of its roundings times the sum of its
+/// summands' sizes.
+inline void check_within(const at::Tensor& actual, const at::Tensor& exact,
+                         const at::Tensor& bound) {
+  REQUIRE(actual.sizes() == exact.sizes());
+  if (actual.numel() == 0) return;
+  const double excess = ((wide(actual) - exact).abs() / (bound + kSmallest)).max().item<double>();
+  CHECK(excess <= 1);  // false for NaN
 }
+
+inline double norm_of(const at::Tensor& x) { return wide(x).norm().item<double>(); }
 
 inline constexpr int64_t kNumRows[] = {1, 3, 37, 1000}, kSizes[] = {1, 7, 100, 1536, 3584, 8192};
 

@@ -146,7 +146,7 @@ def test_hybrids(simulated, known_run, data, place, way):
     num_ranks, keys = HYBRID_WAYS[way]
     ended, counts = simulated(num_ranks, model=folder, **keys)
     for rank in counts:
-        assert rank["launches_of"]["delta_scan_b" if keys.get("bf16") else "delta_scan_f"] > 0
+        assert rank["launches_of"]["delta_scan_narrow_b" if keys.get("bf16") else "delta_scan_narrow_f"] > 0
     if keys.get("bf16"):
         assert all(loss > 0 for loss in ended.logged("loss"))
     else:

@@ -157,7 +157,7 @@ __device__ __forceinline__ float scale_of_warp(const float (&x)[kParts][V]) {
 template <typename S, int V>
 __device__ __forceinline__ void update_8bit(const Update8bit& a) {
   constexpr int kParts = kMomentBlock / (32 * V);
-  __shared__ MomentTables tables;
+  LONGSPAN_SHARED(MomentTables, tables);
   make_tables(a, tables);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
             warps = static_cast<int>(blockDim.x / 32);

@@ -10,6 +10,8 @@
 /// The same, with at least `blocks` blocks at once on a multiprocessor.
 #define LONGSPAN_DENSE_KERNEL(name, Argument, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) name(Argument a)
+/// Shared memory of a block: Type name, with these dimensions.
+#define LONGSPAN_SHARED(Type, name, ...) __shared__ Type name __VA_ARGS__
 /// Shared memory of a block; the launch gives its size.
 #define LONGSPAN_SHARED_FLOATS(name) extern __shared__ __align__(16) float name[]
 #endif

@@ -29,8 +29,8 @@ __device__ __forceinline__ float block_max(float x, float* parts) {
 /// sum.
 template <int V, int K>
 __device__ __forceinline__ void log_sum_exp(const LogSumExp& a) {
-  __shared__ float largest_of_warp[kLogitThreads / 32];
-  __shared__ double sum_of_warp[kLogitThreads / 32];
+  LONGSPAN_SHARED(float, largest_of_warp, [kLogitThreads / 32]);
+  LONGSPAN_SHARED(double, sum_of_warp, [kLogitThreads / 32]);
   const float* logits = a.logits + static_cast<long long>(blockIdx.x) * a.size;
   const int step = static_cast<int>(blockDim.x) * V;
   float largest = minus_infinity();
@@ -77,7 +77,7 @@ __device__ __forceinline__ void log_sum_exp(const LogSumExp& a) {
 /// The factor corrects the rounding of the log-sum-exp.
 template <typename Y, int V, int K>
 __device__ __forceinline__ void cross_entropy_gradient(const CrossEntropyGradient& a) {
-  __shared__ float factor_of_row;
+  LONGSPAN_SHARED(float, factor_of_row);
   const long long row = blockIdx.x, offset = row * a.size;
   const float* logits = a.logits + offset;
   const int step = static_cast<int>(blockDim.x) * V;

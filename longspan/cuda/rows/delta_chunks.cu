@@ -196,7 +196,7 @@ __device__ __forceinline__ void invert(const float* lower, float* rows) {
 /// beta v], kept = to_end k, inverse = (1 + beta decay k k^T)^-1.
 template <typename S>
 __device__ __forceinline__ void chunk_operands(const DeltaChunks& a) {
-  __shared__ ChunkGates gates;
+  LONGSPAN_SHARED(ChunkGates, gates);
   LONGSPAN_SHARED_FLOATS(shared);
   float* const lower = shared;                       // [kC, kRuleStride]
   float* const inverse = shared + kC * kRuleStride;  // the same

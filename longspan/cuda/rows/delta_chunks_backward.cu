@@ -177,8 +177,8 @@ __device__ __forceinline__ void inverse_back(const float* left, float* right,
 ///   d sum_i = sum_j P_ij - sum_j P_ji + dsince_i since_i - dto_end_i to_end_i.
 template <typename S>
 __device__ __forceinline__ void chunk_operands_back(const DeltaChunksBackward& a) {
-  __shared__ ChunkGates gates;
-  __shared__ GateGradients found;
+  LONGSPAN_SHARED(ChunkGates, gates);
+  LONGSPAN_SHARED(GateGradients, found);
   LONGSPAN_SHARED_FLOATS(shared);
   float* const left = shared;                      // [kC, kRuleStride]: T, then P
   float* const right = shared + kC * kRuleStride;  // dT, then dbeta of each number

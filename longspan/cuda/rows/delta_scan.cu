@@ -1,13 +1,12 @@
 // The states of the gated delta rule, which pass from chunk to chunk (DeltaScan), and in reverse
-// the gradients of these states. A block has kScanColumns columns of one head's state, which do not
+// the gradients of these states. A block has kColumns columns of one head's state, which do not
 // depend on other columns, and runs through all chunks. Each thread keeps 4 x 4 numbers of the
 // state in registers; shared memory has a copy for the products of all threads. S: type of all
 // matrices but the state itself.
 
 namespace longspan::cuda {
 
-constexpr int kScanVector = kRuleVector, kScanGroups = kScanColumns / kScanVector,
-              kScanRows = kScanThreads / kScanGroups;
+constexpr int kScanVector = kRuleVector, kScanRows = kScanColumnThreads * kScanVector;
 static_assert(kScanRows * kScanVector == kScanKeys && 2 * kScanRows == kRuleTokens,
               "a thread has four rows of the state and two tokens");
 
@@ -19,15 +18,16 @@ __device__ __forceinline__ S* number_at(const ChunkPlaces& of, long long chunk, 
          static_cast<long long>(row) * of.row_stride + column;
 }
 
-template <typename S>
+template <typename S, int kColumns>
 __device__ __forceinline__ void scan_chunks(const DeltaScan& a) {
   LONGSPAN_SHARED_FLOATS(shared);
-  float* const held = shared;                             // [kScanKeys, kScanColumns], the state
-  float* const made = shared + kScanKeys * kScanColumns;  // [kRuleTokens, kScanColumns], x
+  constexpr int kGroups = kColumns / kScanVector;
+  float* const held = shared;                         // [kScanKeys, kColumns], the state
+  float* const made = shared + kScanKeys * kColumns;  // [kRuleTokens, kColumns], x
   const int K = a.key_dim, V = a.value_dim;
-  const int own_column = static_cast<int>(threadIdx.x) % kScanGroups * kScanVector;
-  const int row = static_cast<int>(threadIdx.x) / kScanGroups, key = row * kScanVector;
-  const int column = static_cast<int>(blockIdx.x) * kScanColumns + own_column;
+  const int own_column = static_cast<int>(threadIdx.x) % kGroups * kScanVector;
+  const int row = static_cast<int>(threadIdx.x) / kGroups, key = row * kScanVector;
+  const int column = static_cast<int>(blockIdx.x) * kColumns + own_column;
   const bool has_column = column < V, has_state = has_column && key < K;
   const long long first_chunk = static_cast<long long>(blockIdx.y) * a.num_chunks;
   float* const state = a.state + (static_cast<long long>(blockIdx.y) * K + key) * V + column;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void scan_chunks(const DeltaScan& a) {
       if (has_state && a.f.data != nullptr) {
         load_numbers(number_at<S>(a.f, chunk, key + i, column), added[i]);
       }
-      store_numbers(held + (key + i) * kScanColumns + own_column, own[i]);
+      store_numbers(held + (key + i) * kColumns + own_column, own[i]);
       if (has_state) store_numbers(number_at<S>(a.states, chunk, key + i, column), own[i]);
     }
     __syncthreads();
@@ -65,7 +65,7 @@ __device__ __forceinline__ void scan_chunks(const DeltaScan& a) {
 #pragma unroll
         for (int i = 0; i < kScanVector; ++i) {
           float numbers[kScanVector];
-          load_numbers(held + (k + i) * kScanColumns + own_column, numbers);
+          load_numbers(held + (k + i) * kColumns + own_column, numbers);
 #pragma unroll
           for (int v = 0; v < kScanVector; ++v) sum[v] += factor[i] * numbers[v];
         }
@@ -77,7 +77,7 @@ __device__ __forceinline__ void scan_chunks(const DeltaScan& a) {
         for (int v = 0; v < kScanVector; ++v) x[v] += sum[v];
         store_numbers(number_at<S>(a.x, chunk, t, column), x);
       }
-      store_numbers(made + t * kScanColumns + own_column, x);
+      store_numbers(made + t * kColumns + own_column, x);
     }
     __syncthreads();
 
@@ -88,7 +88,7 @@ __device__ __forceinline__ void scan_chunks(const DeltaScan& a) {
       for (int t = 0; t < kRuleTokens; ++t) {
         float factor[kScanVector], numbers[kScanVector];
         load_numbers(factors + static_cast<long long>(t) * a.b.row_stride, factor);
-        load_numbers(made + t * kScanColumns + own_column, numbers);
+        load_numbers(made + t * kColumns + own_column, numbers);
 #pragma unroll
         for (int i = 0; i < kScanVector; ++i) {
 #pragma unroll
@@ -111,7 +111,13 @@ __device__ __forceinline__ void scan_chunks(const DeltaScan& a) {
   }
 }
 
-LONGSPAN_DENSE_KERNEL(delta_scan_f, DeltaScan, kScanThreads, 2) { scan_chunks<float>(a); }
-LONGSPAN_DENSE_KERNEL(delta_scan_b, DeltaScan, kScanThreads, 2) { scan_chunks<bf16>(a); }
+#define LONGSPAN_SCAN(name, S, columns)                                       \
+  LONGSPAN_DENSE_KERNEL(name, DeltaScan, columns * kScanColumnThreads, 2) {   \
+    scan_chunks<S, columns>(a);                                               \
+  }
+LONGSPAN_SCAN(delta_scan_f, float, kScanColumns)
+LONGSPAN_SCAN(delta_scan_b, bf16, kScanColumns)
+LONGSPAN_SCAN(delta_scan_narrow_f, float, kNarrowScanColumns)
+LONGSPAN_SCAN(delta_scan_narrow_b, bf16, kNarrowScanColumns)
 
 }  // namespace longspan::cuda

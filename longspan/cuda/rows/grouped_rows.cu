@@ -101,7 +101,7 @@ LONGSPAN_KERNEL(grouped_dots, GroupedDots, kBlockThreads) {
 /// gradients of a group += the weighted sum of its rows. threadIdx.x: the column, threadIdx.y: the
 /// thread's part of the rows.
 LONGSPAN_KERNEL(grouped_sums, GroupedSums, kSumColumns* kSumParts) {
-  __shared__ float parts[kSumParts][kSumColumns];
+  LONGSPAN_SHARED(float, parts, [kSumParts][kSumColumns]);
   const int group = static_cast<int>(blockIdx.y);
   const int column = static_cast<int>(blockIdx.x * kSumColumns + threadIdx.x);
   const long long begin = a.sorted.begins[group], end = a.sorted.begins[group + 1];

@@ -8,7 +8,7 @@ enum class Norm { kRms, kScale, kBoth };
 /// y = residual + weight * h * rstd, with rstd = 1 / sqrt(mean(h^2) + eps) computed or given.
 template <Norm kNorm, typename S, typename Y, int V, int K>
 __device__ __forceinline__ void norm_forward(const NormForward& a) {
-  __shared__ float parts[kMostWarps];
+  LONGSPAN_SHARED(float, parts, [kMostWarps]);
   const long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool mine = row < a.num_rows;
   const S* h = static_cast<const S*>(a.h) + row * a.size;

@@ -9,7 +9,7 @@ namespace longspan::cuda {
 /// the numbers of rows and blocks.
 template <typename S, typename Y, int V, int K, bool kSums>
 __device__ __forceinline__ void norm_backward(const NormBackward& a) {
-  __shared__ float parts[2][kMostWarps];
+  LONGSPAN_SHARED(float, parts, [2][kMostWarps]);
   LONGSPAN_SHARED_FLOATS(sums);
   const int first = static_cast<int>(threadIdx.x) * V, step = static_cast<int>(blockDim.x) * V;
   float dweight[kSums ? K : 1][V] = {};
@@ -83,7 +83,7 @@ __device__ __forceinline__ void norm_backward(const NormBackward& a) {
 }
 
 LONGSPAN_KERNEL(sum_weight_gradients, WeightSum, kSumColumns * kSumParts) {
-  __shared__ float sums[kSumParts][kSumColumns];
+  LONGSPAN_SHARED(float, sums, [kSumParts][kSumColumns]);
   const int i = static_cast<int>(blockIdx.x) * kSumColumns + static_cast<int>(threadIdx.x);
   float sum = 0;
   if (i < a.size) {

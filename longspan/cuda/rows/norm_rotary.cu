@@ -84,7 +84,7 @@ __device__ __forceinline__ float sum_of_squares(const HeldPair<S, V> (&held)[K])
 /// y = rotation of weight * x * rstd, with rstd = 1 / sqrt(mean(x^2) + eps).
 template <typename S, int V, int K>
 __device__ __forceinline__ void norm_rotate(const NormRotate& a) {
-  __shared__ float parts[kMostWarps];
+  LONGSPAN_SHARED(float, parts, [kMostWarps]);
   const int head = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
   const bool mine = head < a.num_all;
   const int row = head / a.num_heads, of_row = head % a.num_heads;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void norm_rotate(const NormRotate& a) {
 /// takes heads b, b + blocks, ... With kSums it writes its sum of g x r.
 template <typename S, int V, int K, bool kSums>
 __device__ __forceinline__ void norm_rotate_backward(const NormRotateBackward& a) {
-  __shared__ float parts[2][2][kMostWarps];
+  LONGSPAN_SHARED(float, parts, [2][2][kMostWarps]);
   LONGSPAN_SHARED_FLOATS(sums);
   const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   float dweight[kSums ? K : 1][2][V] = {};
