@@ -16,14 +16,13 @@
 #include "longspan/attention/load_attention.h"
 #include "longspan/config/config.h"
 #include "longspan/cuda/cuda.h"
-#include "longspan/cuda/gpu_error.h"
 #include "longspan/cuda/kernels.h"
 #include "longspan/kernels/grouped_library.h"
 #include "longspan/liveness/agreement.h"
-#include "longspan/memory/out_of_memory.h"
 #include "longspan/plan/geometry.h"
 #include "longspan/rows/packing.h"
 #include "longspan/session/backends.h"
+#include "longspan/session/choose_gemms.h"
 #include "longspan/settings/choices.h"
 #include "longspan/spec/expert_gemms.h"
 #include "longspan/spec/model_spec.h"
@@ -49,8 +48,6 @@ void say_warnings(const Group& world, const Events& events) {
     if (world.rank() == 0) events.tell(Said{.text = text + where, .of_any_rank = true});
   }
 }
-
-std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 /// Returns the attentions of a model's layers, with the blocks of all ranks in the longest row.
 std::vector<UsedAttention> attentions_of_layers(const ModelSpec& model, const ParallelPlan& plan,
@@ -87,42 +84,21 @@ std::vector<UsedAttention> attentions_of_run(const RunPlan& plan, int64_t most_t
   return uses;
 }
 
-/// Measures the gemms of experts on this rank's GPU. Returns '1' for each that at::_grouped_mm
-/// computes faster than Longspan's kernel, else '0'.
+/// Measures the gemms of experts on this rank's GPU: gemms_of_library().
 std::string measured(const std::vector<UsedGemm>& gemms, int gpu, at::Device device) {
-  std::string wins(gemms.size(), '0');
   const bool are_grouped = grouped::have_kernels(at::device(device).dtype(at::kBFloat16));
-  if (!library_groups_gemms(cuda::capability_or_0(gpu)) || !are_grouped) return wins;
-  try {
-    for (size_t i = 0; i < gemms.size(); ++i) {
-      if (grouped::time_gemm(gemms[i], device).library_wins()) wins[i] = '1';
-    }
-  } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
-    // No other kernel can run after an error of the GPU.
-    if (is_out_of_memory(error) || is_error_of_gpu(what)) throw;
-    defer_warning(
-        fmt::format("warning: at::_grouped_mm cannot be used for experts on this GPU: {}. "
-                    "Longspan's kernels take its place.",
-                    first_line_of(what)));
+  if (!library_groups_gemms(cuda::capability_or_0(gpu)) || !are_grouped) {
     return std::string(gemms.size(), '0');
   }
-  return wins;
+  return gemms_of_library(gemms,
+                          [&](const UsedGemm& gemm) { return grouped::time_gemm(gemm, device); });
 }
 
 /// Lets at::_grouped_mm compute the gemms of experts that it computes faster on all ranks. `wins`:
-/// of this rank. None is chosen where ranks have measured different numbers of gemms. Collective.
+/// of this rank. Collective.
 void choose_gemms(const std::vector<UsedGemm>& gemms, const std::string& wins, const Group& world,
                   const Events& events) {
-  std::string all = wins;
-  for (const std::string& other : world.gather_text(wins)) {
-    if (other.size() != gemms.size()) return;
-    for (size_t i = 0; i < all.size(); ++i) all[i] = std::min(all[i], other[i]);
-  }
-  std::vector<ExpertGemm> chosen;
-  for (size_t i = 0; i < gemms.size(); ++i) {
-    if (all[i] == '1') chosen.push_back(gemms[i].gemm);
-  }
+  std::vector<ExpertGemm> chosen = agreed_gemms(gemms, wins, world);
   if (!chosen.empty()) {
     events.say(fmt::format(
         "at::_grouped_mm computes {} of {} kinds of gemms of experts, which it computes "
