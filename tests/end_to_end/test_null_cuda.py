@@ -334,11 +334,11 @@ def test_launches_of_recurrences(large, train):
     """They grow with the parts of a row, of 2 GiB each (spec/composed_rule.h): all chunks of a part in one launch, in the
     forward, where the checkpointed layer is computed again, and in its backward, which computes the part again."""
     model, rows = large("hybrid")
-    counts = {}
+    counts, copied = {}, {}
     for parts, tokens in ((1, 2048), (2, TOKENS)):
         _, (count,) = train(1, dict(NULL_CUDA_MEMORY=str(80 << 10)), **LORA | dict(
             model=model, dataset_dir=rows, cutoff_len=tokens, max_steps=1, gradient_accumulation_steps=1))
-        counts[parts] = count["launches"]
+        counts[parts], copied[tokens] = count["launches"], count["bytes"]["to GPUs"]
         # Three layers. The states pass forward three times, and their gradients once.
         own = {name: launches for name, launches in count["launches"].items() if name.startswith(("unit_heads", "delta_"))}
         assert own == {"unit_heads_b": 9 * parts, "unit_heads_backward_b": 3 * parts, "delta_chunks_b": 9 * parts,
@@ -350,4 +350,7 @@ def test_launches_of_recurrences(large, train):
     print("launches of a run:", one, "with one part,", two, "with two")
     # 31 of each part in each layer, and those of other layers' chunks; a launch for each chunk of 64 tokens would be thousands.
     assert 0 < two - one < 3 * 31 + 850, (one, two)
-
+    # A token's row has five numbers of 8 bytes. Recurrences have its document and its number of earlier tokens, 9 bytes, which
+    # three layers use twice, and which travel once.
+    of_token = (copied[TOKENS] - copied[2048]) / (TOKENS - 2048)
+    assert 5 * 8 + 9 <= of_token < 5 * 8 + 2 * 9, of_token
