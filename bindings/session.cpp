@@ -42,17 +42,19 @@ std::vector<int64_t> session_place(const SessionPointer& s) {
 RowPointer session_row(const SessionPointer& s, const Tensors& ids, const Tensors& labels,
                        const std::vector<int64_t>& documents, const std::vector<int64_t>& desirable,
                        const Names& names, const Tensors& columns, const Names& files,
-                       const std::vector<int64_t>& num_files) {
+                       const Tensors& pixels, const std::vector<int64_t>& grids,
+                       const std::vector<int64_t>& num_pictures) {
   // Not collective: a mistake leaves the session as it was.
   return for_python([&] {
     DrawnExamples drawn;
-    for (Example& example :
-         examples_of_python({ids, labels, documents, desirable, names, columns, files, num_files},
-                            s->pictures())) {
+    std::vector<HeldPixels> held;
+    for (Example& example : examples_of_python({ids, labels, documents, desirable, names, columns,
+                                                files, pixels, grids, num_pictures},
+                                               s->pictures(), held)) {
       drawn.examples.push_back(std::make_shared<const Example>(std::move(example)));
     }
     drawn.pattern = drawn.examples.at(0);
-    return c10::make_intrusive<RowOfPython>(s->open().row(drawn));
+    return c10::make_intrusive<RowOfPython>(s->open().row(drawn), std::move(held));
   });
 }
 
@@ -189,7 +191,7 @@ TORCH_LIBRARY_FRAGMENT(longspan, library) {
   define("session_place", "", "int[]", session_place);
   define("session_row",
          ", Tensor[] ids, Tensor[] labels, int[] documents, int[] desirable, str[] names, "
-         "Tensor[] columns, str[] files, int[] num_files",
+         "Tensor[] columns, str[] files, Tensor[] pixels, int[] grids, int[] num_pictures",
          row, session_row);
   define("session_count", ", " + row + "[] rows", "(float, int, int, int)", session_count);
   define("session_sum_over_groups", ", float value", "float", session_sum_over_groups);

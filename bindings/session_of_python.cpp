@@ -7,6 +7,7 @@
 #include "longspan/config/config.h"
 #include "longspan/liveness/agreement.h"
 #include "longspan/session/attended_model.h"
+#include "longspan/session/picture_files.h"
 #include "longspan/train/encoded_data.h"
 
 namespace longspan {
@@ -26,7 +27,11 @@ SessionOfPython::SessionOfPython(const std::string& file, const std::vector<std:
   world_size_ = where.world_size;
   plan_here(config, where);
   session_ = std::make_unique<Session>(
-      config, SessionParts{.machine = machine_of_python(), .where = where, .events = &sink_});
+      config, SessionParts{.machine = machine_of_python(),
+                           .where = where,
+                           .events = &sink_,
+                           .patches = pictures_ ? pictures_->patches(frame_patches_of(config, {}))
+                                                : FramePatches{}});
   for (const std::string& note : config.notes) session_->events().say(note);
 }
 

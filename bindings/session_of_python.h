@@ -26,8 +26,10 @@
 namespace longspan {
 
 struct RowOfPython final : torch::CustomClassHolder {
-  explicit RowOfPython(Row made) : row(std::move(made)) {}
+  RowOfPython(Row made, std::vector<HeldPixels> pictures)
+      : row(std::move(made)), held(std::move(pictures)) {}
   Row row;
+  std::vector<HeldPixels> held;
 };
 
 /// A loss written in Python: the address of a ctypes.CFUNCTYPE, which takes Python's lock itself.

@@ -25,11 +25,14 @@ std::tuple<double, int64_t, int64_t, double, std::string> session_evaluate(
     const std::vector<at::Tensor>& labels, const std::vector<int64_t>& documents,
     const std::vector<int64_t>& desirable, const std::vector<std::string>& names,
     const std::vector<at::Tensor>& columns, const std::vector<std::string>& files,
-    const std::vector<int64_t>& num_files, int64_t batch_size) {
+    const std::vector<at::Tensor>& pixels, const std::vector<int64_t>& grids,
+    const std::vector<int64_t>& num_pictures, int64_t batch_size) {
   using Result = std::tuple<double, int64_t, int64_t, double, std::string>;
   return s->call([&](Session& session) -> Result {
+    std::vector<HeldPixels> held;
     const ExamplesInMemory examples(examples_of_python(
-        {ids, labels, documents, desirable, names, columns, files, num_files}, s->pictures()));
+        {ids, labels, documents, desirable, names, columns, files, pixels, grids, num_pictures},
+        s->pictures(), held));
     if (batch_size < 1) {
       throw UserError(fmt::format("batch_size: {}, and at least 1 is needed", batch_size));
     }
@@ -131,7 +134,8 @@ TORCH_LIBRARY_FRAGMENT(longspan, library) {
   };
   define("session_evaluate",
          ", Tensor[] ids, Tensor[] labels, int[] documents, int[] desirable, str[] names, "
-         "Tensor[] columns, str[] files, int[] num_files, int batch_size",
+         "Tensor[] columns, str[] files, Tensor[] pixels, int[] grids, int[] num_pictures, "
+         "int batch_size",
          "(float, int, int, float, str)", session_evaluate);
   define("session_label_logprobs", ", __torch__.torch.classes.longspan.Row row", "Tensor",
          session_label_logprobs);

@@ -26,11 +26,10 @@ std::vector<int32_t> ids_of(const at::Tensor& tensor, const std::string& what) {
   return ids;
 }
 
-std::vector<Example> examples_of_python(const GivenSamples& given,
-                                        const SessionPictures* pictures) {
+std::vector<Example> examples_of_python(const GivenSamples& given, const SessionPictures* pictures,
+                                        std::vector<HeldPixels>& held) {
   std::vector<Example> examples;
-  auto files = given.files.begin();
-  size_t i = 0;
+  size_t i = 0, next_picture = 0;
   for (size_t number = 0; number < given.documents.size(); ++number) {
     Example& example = examples.emplace_back();
     example.number = static_cast<int64_t>(number);
@@ -58,13 +57,18 @@ std::vector<Example> examples_of_python(const GivenSamples& given,
         }
         sample.columns[given.names[column]] = {.values = values.detach().cpu()};
       }
-      const auto end = files + given.num_files.at(i);
+      std::vector<GivenPicture> own;
+      for (int64_t picture = 0; picture < given.num_pictures.at(i); ++picture, ++next_picture) {
+        const int64_t* const grid = given.grids.data() + 3 * next_picture;
+        own.push_back({given.files.at(next_picture),
+                       given.pixels.at(next_picture),
+                       {grid[0], grid[1], grid[2]}});
+      }
       if (pictures != nullptr) {
-        pictures->attach(sample, {files, end}, name);
-      } else if (files != end) {
+        pictures->attach(sample, own, name, held);
+      } else if (!own.empty()) {
         throw UserError(name + " has pictures; open the session with pictures=True");
       }
-      files = end;
     }
   }
   if (examples.empty()) throw UserError("there are no samples; give at least one");

@@ -79,8 +79,14 @@ PixelValues pixel_values(std::string_view bytes, const std::string& place,
   // A picture that will be refused is not decoded.
   PictureSize size = picture_size(bytes, place, most_pixels);
   if (limits) size = limited_size(size, *limits, place);
-  const PictureGrid grid = grid_of(size, processor, place);
-  Raster raster = limited_picture(bytes, place, limits, most_pixels);
+  static_cast<void>(grid_of(size, processor, place));
+  return pixel_values(decode_picture(bytes, place, most_pixels), place, processor, limits);
+}
+
+PixelValues pixel_values(Raster raster, const std::string& place, const PictureProcessor& processor,
+                         const std::optional<PictureLimits>& limits) {
+  raster = limits ? limited(std::move(raster), *limits, place) : to_rgb(std::move(raster));
+  const PictureGrid grid = grid_of(raster.size, processor, place);
   if (processor.whitens_transparent_colour) whiten_key(raster);
   const at::Tensor resized = resized_1CHW(
       tensor_of(raster), processed_size(raster.size, processor, place), processor.filter);

@@ -29,6 +29,10 @@ PixelValues pixel_values(std::string_view bytes, const std::string& place,
                          const std::optional<PictureLimits>& limits,
                          int64_t most_pixels = kMostPixels);
 
+/// The overload for a decoded picture. Throws UserError as grid_of() does.
+PixelValues pixel_values(Raster raster, const std::string& place, const PictureProcessor& processor,
+                         const std::optional<PictureLimits>& limits);
+
 /// Returns the picture in RGB, after LLaMA-Factory's limits if they are given. Throws UserError.
 Raster limited_picture(std::string_view bytes, const std::string& place,
                        const std::optional<PictureLimits>& limits,

@@ -42,14 +42,14 @@ namespace longspan {
 
 struct Session::Impl {
   Impl(const Config& settings, const RunPlan& the_plan, Workers& the_workers, Events& the_events,
-       const ModelParts* model)
+       const ModelParts* model, const FramePatches& read)
       : config(settings),
         plan(the_plan),
         workers(the_workers),
         events(the_events),
         device(device_of(plan.device, plan.own_gpu())),
         given(model != nullptr ? &model->parameters : nullptr),
-        ahead(frame_patches_of(config, model != nullptr ? model->patches : FramePatches{})),
+        ahead(frame_patches_of(config, model != nullptr ? model->patches : read)),
         patches(ahead.patches()),
         attention(make_attention(plan.parallel, workers.mesh(), block_kernel_of(plan.device))),
         row_groups(plan.by_degree, workers.mesh(), block_kernel_of(plan.device)),
@@ -150,8 +150,8 @@ Session::Session(const Config& config, const SessionParts& parts) {
   try {
     own->workers.guarded([&] {
       own->workers.meet();
-      impl_ =
-          std::make_unique<Impl>(*own->config, own->plan, own->workers, own->events, parts.model);
+      impl_ = std::make_unique<Impl>(*own->config, own->plan, own->workers, own->events,
+                                     parts.model, parts.patches);
       prepare();
       return RunEnd::kDone;
     });
@@ -164,7 +164,7 @@ Session::Session(const Config& config, const SessionParts& parts) {
 
 Session::Session(const Config& config, const RunPlan& plan, Workers& workers, Events& events,
                  const ModelParts* model)
-    : impl_(std::make_unique<Impl>(config, plan, workers, events, model)) {}
+    : impl_(std::make_unique<Impl>(config, plan, workers, events, model, FramePatches{})) {}
 
 Session::~Session() {
   const std::unique_ptr<SessionOwn> own = std::move(impl_->own);

@@ -75,6 +75,7 @@ struct SessionParts {
   RunControl* control = nullptr;      // null: nothing stops the session
   EventSink* events = nullptr;        // null: events are discarded
   const ModelParts* model = nullptr;  // null: model_name_or_path
+  FramePatches patches = {};          // as ModelParts::patches, for a model of model_name_or_path
 };
 
 /// Sums over the global batch of a step: all rows of all data-parallel groups.

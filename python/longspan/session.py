@@ -10,8 +10,7 @@ import ctypes
 import dataclasses
 import functools
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional, Union
 
 import torch
@@ -19,39 +18,9 @@ import torch
 from longspan import _native
 from longspan._given_config import Config, Overrides, given_config
 from longspan._meeting import port_of_start
+from longspan._samples import Example, Numbers, Sample, ids_of, tensors_of
 from longspan.callbacks import Callback, Listener, dispatch
 from longspan.errors import UsageError
-
-Numbers = Union[torch.Tensor, Sequence[int], Sequence[float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """A tokenized document.
-
-    input_ids: token ids.
-    labels: a token id or -100 (no label) for each token, NOT shifted, as in transformers; None: input_ids.
-    columns: named numbers for each token, [tokens] or [tokens, k], for a loss of your own. All samples of a session
-        have the same columns. Columns are not shifted: number i belongs to token i, and the loss sees the number of the
-        token that PREDICTS a label, the one before the label.
-    pictures: picture files, in the order of their tokens, in a session with pictures=True. input_ids have one token for
-        each feature of a picture, as the model's processor of transformers makes them. The session reads the files, with
-        the model's own processor.
-    """
-
-    input_ids: Numbers
-    labels: Optional[Numbers] = None
-    columns: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
-    pictures: Sequence[Union[str, os.PathLike[str]]] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """Documents that belong together: for dpo and rm the chosen and the rejected answer, for kto the answer and another
-    one to the same prompt, for grpo the answers of a group (with advantages as a column). desirable: of kto."""
-
-    documents: Sequence[Sample]
-    desirable: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +148,7 @@ class Session:
 
     def row(self, samples: Iterable[Union[Sample, Example]]) -> Row:
         """Makes a row of all samples, one document each. Not collective."""
-        return Row(self._call("session_row", *_tensors(samples)))
+        return Row(self._call("session_row", *tensors_of(samples)))
 
     def count(self, rows: Sequence[Row]) -> BatchCounts:
         """Returns sums over the rows of all data-parallel groups."""
@@ -286,7 +255,7 @@ class Session:
 
     def evaluate(self, samples: Iterable[Union[Sample, Example]], batch_size: int = 1) -> Evaluation:
         """Returns the mean of the stage's loss. All ranks pass all samples. batch_size: samples of a row."""
-        loss, num_samples, num_batches, seconds, means = self._call("session_evaluate", *_tensors(samples), batch_size)
+        loss, num_samples, num_batches, seconds, means = self._call("session_evaluate", *tensors_of(samples), batch_size)
         return Evaluation(loss, num_samples, num_batches, seconds, json.loads(means))
 
     def label_logprobs(self, row: Row) -> torch.Tensor:
@@ -310,7 +279,7 @@ class Session:
     ) -> list[Answer]:
         """Generates answers to prompts (token ids) with the current parameters, on the CPU of rank 0, and returns them
         on every rank. Options as in transformers' GenerationConfig. num_at_a_time: sequences in the key-value cache."""
-        texts = self._call("session_generate", [_ids(prompt) for prompt in prompts], do_sample, temperature, top_k,
+        texts = self._call("session_generate", [ids_of(prompt) for prompt in prompts], do_sample, temperature, top_k,
                            top_p, repetition_penalty, max_new_tokens, list(end_tokens), seed, logprobs, num_at_a_time)
         return [Answer(**answer) for answer in json.loads(texts)]
 
@@ -353,33 +322,3 @@ class Session:
 
 def _handles(rows: Sequence[Row]) -> list[Any]:
     return [row._handle for row in rows]
-
-
-def _ids(numbers: Numbers) -> torch.Tensor:
-    ids = torch.as_tensor(numbers)
-    if ids.dtype in (torch.int32, torch.int16, torch.uint8) or ids.numel() == 0:
-        ids = ids.long()
-    return ids.detach()
-
-
-def _column(numbers: Numbers) -> torch.Tensor:
-    # Lists of integers and of floats in one column would have two dtypes.
-    return numbers if isinstance(numbers, torch.Tensor) else torch.tensor(numbers, dtype=torch.double)
-
-
-def _tensors(samples: Iterable[Union[Sample, Example]]) -> tuple[Any, ...]:
-    """Returns the arguments of session_row and session_evaluate."""
-    examples = [given if isinstance(given, Example) else Example([given]) for given in samples]
-    documents = [sample for example in examples for sample in example.documents]
-    names = list(documents[0].columns) if documents else []
-    for sample in documents:
-        if set(sample.columns) != set(names):
-            given = f"{sorted(names)} and {sorted(sample.columns)}"
-            raise UsageError(f"columns {given}: all samples must have the same columns")
-    columns = [_column(sample.columns[name]) for sample in documents for name in names]
-    ids = [_ids(sample.input_ids) for sample in documents]
-    labels = [tokens if sample.labels is None else _ids(sample.labels) for tokens, sample in zip(ids, documents)]
-    counts = [len(example.documents) for example in examples]
-    files = [os.fspath(file) for sample in documents for file in sample.pictures]
-    num_files = [len(sample.pictures) for sample in documents]
-    return ids, labels, counts, [int(example.desirable) for example in examples], names, columns, files, num_files

@@ -5,6 +5,7 @@ import random
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from conftest import free_port
@@ -40,32 +41,48 @@ def documents_of(folder, config):
     return [(ids, labels, [str(folder / "0.png"), str(folder / "1.png")]), (list(range(40, 52)), list(range(40, 52)), [])]
 
 
+def array_of(file):
+    return numpy.asarray(Image.open(file))
+
+
+def processed(folder, files):
+    """pixel_values and image_grid_thw of transformers' processor."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3) if patch_of(folder.name) == 16 else {}
+    processor = Qwen2VLImageProcessorPil(patch_size=patch_of(folder.name), min_pixels=4, max_pixels=1 << 24, **values)
+    return dict(processor([Image.open(file) for file in files], return_tensors="pt")) if files else {}
+
+
 def trained(rank, size, port, folder, documents):
+    """Losses and norms of gradients: of files, of a file and an array, and of the results of transformers' processor."""
     import longspan
 
+    forms = [lambda files: dict(pictures=files), lambda files: dict(pictures=[*files[:1], *map(array_of, files[1:])]),
+             lambda files: processed(folder, files)]
+    found = []
     keys = dict(freeze_vision_tower=False, freeze_multi_modal_projector=False, cutoff_len=512)
     with open_session(config_of(str(folder), **keys), rank, size, port, pictures=True) as session:
-        row = session.row([longspan.Sample(ids, labels, pictures=files) for ids, labels, files in documents])
-        loss = session.sum_up(session.forward_backward([row], lambda given: -given.logprobs.sum() / session.count([row]).weight))
-        norm = session.reduce()
-        session.drop()
-        return loss, norm
+        for form in forms:
+            row = session.row([longspan.Sample(ids, labels, **form(files)) for ids, labels, files in documents])
+            weight = session.count([row]).weight
+            loss = session.sum_up(session.forward_backward([row], lambda given: -given.logprobs.sum() / weight))
+            found.append((loss, session.reduce()))
+            session.drop()
+    return found
 
 
 def alone(folder, documents):
     """The loss and the norm of gradients of transformers, a document at a time."""
     import transformers
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3) if patch_of(folder.name) == 16 else {}
-    processor = Qwen2VLImageProcessorPil(patch_size=patch_of(folder.name), min_pixels=4, max_pixels=1 << 24, **values)
     counts = [sum(label != -100 for label in labels[1:]) for _, labels, _ in documents]
     loss = 0.0
     for (ids, labels, files), count in zip(documents, counts):
         given = dict(input_ids=torch.tensor([ids]), labels=torch.tensor([labels]))
         if files:
-            given |= dict(processor([Image.open(file) for file in files], return_tensors="pt"),
+            given |= dict(processed(folder, files),
                           mm_token_type_ids=(given["input_ids"] == model.config.image_token_id).int())
         loss = loss + model(**given).loss * count / sum(counts)
     loss.backward()
@@ -75,14 +92,18 @@ def alone(folder, documents):
 def test_pictures(folder):
     documents = documents_of(folder, json.loads((folder / "config.json").read_text()))
     expected = alone(folder, documents)
-    for loss, norm in run_ranks(2, trained, 2, free_port(), folder, documents):
-        assert loss == pytest.approx(expected[0], abs=1e-5) and norm == pytest.approx(expected[1], rel=1e-4)
+    for files, array, patches in run_ranks(2, trained, 2, free_port(), folder, documents):
+        assert array == files
+        for loss, norm in (files, patches):
+            assert loss == pytest.approx(expected[0], abs=1e-5) and norm == pytest.approx(expected[1], rel=1e-4)
 
 
 def refused(rank, folder, documents):
     import longspan
 
     (ids, _, files), _ = documents
+    values = processed(folder, files)
+    grids = values["image_grid_thw"]
     texts = []
 
     def attempt(function):
@@ -96,6 +117,12 @@ def refused(rank, folder, documents):
         attempt(lambda: session.row([longspan.Sample(ids, pictures=files[:1])]))
         attempt(lambda: session.row([longspan.Sample(ids, pictures=["missing.png", files[1]])]))
         attempt(lambda: session.row([longspan.Sample(ids, pictures=files, columns=dict(feature=ids))]))
+        for pictures in ([array_of(files[0]).transpose(2, 0, 1)], [torch.zeros(28, 28, 3)], [Image.open(files[0])]):
+            attempt(lambda: session.row([longspan.Sample(ids, pictures=pictures)]))
+        for given in (dict(image_grid_thw=None), dict(pictures=files), dict(image_grid_thw=grids[:1]),
+                      dict(image_grid_thw=grids * torch.tensor([2, 1, 1]) // torch.tensor([1, 1, 2])),
+                      dict(pixel_values=values["pixel_values"][:, 1:])):
+            attempt(lambda: session.row([longspan.Sample(ids, **values | given)]))
         session.row([longspan.Sample(ids, pictures=files)])
     return texts
 
@@ -107,5 +134,10 @@ def test_refused(folder):
     (texts,) = run_ranks(1, refused, folder, documents_of(folder, config))
     for text, part in zip(texts, ["open the session with pictures=True",
                                   f"{sum(counts)} tokens <|image_pad|>, and its pictures have [{counts[0]}] features",
-                                  "missing.png", "the column feature belongs to pictures"], strict=True):
-        assert "sample 0 of example 0" in text and part in text
+                                  "missing.png", "the column feature belongs to pictures",
+                                  "picture 0 has shape [3, 56, 84] and dtype Byte, and must have shape [height, width, 3]",
+                                  "picture 0 has shape [28, 28, 3] and dtype Float", "numpy.asarray(picture.convert",
+                                  *["pixel_values together with image_grid_thw"] * 2, "has 24 patches, and pixel_values have 56",
+                                  "picture 0 has the grid [2, 4, 3] of image_grid_thw, and 24 patches",
+                                  "picture 0 has pixel_values of shape [24, 1175]"], strict=True):
+        assert part in text
