@@ -32,7 +32,7 @@ int count(const std::string& text, const std::string& part) {
 constexpr int kCapabilities[] = {80, 86, 89, 90, 100, 103, 120};
 
 void check_part(const Compiler& nvrtc, Part part, int architecture) {
-  CAPTURE(name_of(part));
+  INFO(std::string(name_of(part)));
   CAPTURE(architecture);
   CAPTURE(nvrtc.version());
   std::optional<Compiled> compiled;

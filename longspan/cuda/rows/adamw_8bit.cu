@@ -210,9 +210,8 @@ __device__ __forceinline__ void update_8bit(const Update8bit& a) {
   }
 }
 
-// The numbers of blocks leave 48 and 64 registers to a thread; without them compilers take up to 60
-// and 70.
-LONGSPAN_DENSE_KERNEL(adamw_8bit_f_v4, Update8bit, kBlockThreads, 5) { update_8bit<float, 4>(a); }
+// Four blocks leave 64 registers to a thread; without a number compilers take up to 70, or spill.
+LONGSPAN_DENSE_KERNEL(adamw_8bit_f_v4, Update8bit, kBlockThreads, 4) { update_8bit<float, 4>(a); }
 LONGSPAN_KERNEL(adamw_8bit_f_v1, Update8bit, kBlockThreads) { update_8bit<float, 1>(a); }
 LONGSPAN_DENSE_KERNEL(adamw_8bit_b_v8, Update8bit, kBlockThreads, 4) { update_8bit<bf16, 8>(a); }
 LONGSPAN_KERNEL(adamw_8bit_b_v1, Update8bit, kBlockThreads) { update_8bit<bf16, 1>(a); }
