@@ -58,9 +58,9 @@ def test_parts_of_a_small_model_by_hand():
     assert mixed.rule_gemms(model) == 2 * (2 * 64 * 3 + 2 * (64 * 3 + 64 * 5 + 3 * 5 + 64 * 5))
     inverse, out, states, keys = 2 * 64 * (3 + 5), 2 * (3 + 64) * 5, 2 * 3 * 5, 2 * 2 * 64 * 3  # of a token and a head
     # In a step products with the inverse three times, outputs of the chunk twice, and two gradients of each; two of the scan.
-    gemms, of_keys, kernels = mixed.rule_step(model)
+    gemms, of_keys, inverses, scans = mixed.rule_step(model)
     assert gemms == 2 * (5 * inverse + 4 * out + 2 * states) and of_keys == 5 * keys
-    assert kernels == 2 * (4 * 2 * states + 3 * 64 * 64 + 4 * 64 * 64)
+    assert inverses == 2 * (3 + 4) * 64 * 64 and scans == 2 * 4 * 2 * states
     # Mixers: forward, again, and two gradients; queries, gates and keys once more. The router: four. The shared expert: three,
     # three again, two again, six gradients.
     assert mixed.product_flops(model) == 2 * (4 * (40 + 80) + 2 * (4 + 4 + 4) + 2 * (4 * 10 + 14 * 14))
