@@ -153,8 +153,8 @@ def experts_part(model, tokens, size, ranks, way):
 
 
 def scan_seconds(model, tokens, ranks, way):
-    """Of the scans of one of `ranks`, which has some heads of the whole row. A block passes columns of a head's state through all
-    chunks, one after the other; blocks on one multiprocessor share its lanes."""
+    """Seconds of the scans of one of `ranks`, which has some heads of the whole row. A block passes columns of a head's
+    state through all chunks, one after the other; blocks on one multiprocessor share its lanes."""
     _, N, K, W = heads_of(model)
     heads = math.ceil(N / ranks)
     columns = next((each for each in SCAN_COLUMNS if heads * math.ceil(W / each) <= MULTIPROCESSORS), SCAN_COLUMNS[-1])

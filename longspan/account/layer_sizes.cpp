@@ -42,7 +42,7 @@ double copied_rows_bytes(const MemoryFacts& facts, const LayerSizes& s, double r
       experts_cast(facts, s, is_last) == 0) {
     return 0.0;
   }
-  // Of each expert of a token, its inputs and the results of gate and up.
+  // For each expert of a token, its inputs and the results of gate and up.
   const GroupedCost& grouped = s.cost.feed_forward.grouped;
   const int64_t numbers = grouped.rows * facts.hidden_size + 2 * grouped.width;
   return std::min(static_cast<double>(kLibraryBytes),

@@ -30,7 +30,7 @@ BlocksByKernel by_kernel(const std::vector<Block>& blocks,
 /// True if FlashAttention 3 can compute the gradients of the blocks, however they are divided into
 /// calls: its backward computes offsets into the accumulators of a head in 32 bits
 /// (hopper/flash_bwd_launch_template.h: rows of all segments, padded at each, times the padded head
-/// dim). Its other offsets have 64 bits.
+/// dim). All other offsets have 64 bits.
 bool fit_flash3_accumulators(const std::vector<Block>& blocks);
 
 /// Returns the length to which a causal block of cuDNN is filled up, so that few lengths need a

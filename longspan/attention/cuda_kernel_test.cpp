@@ -177,7 +177,7 @@ TEST_CASE("cuda attention: the same bits each time, where that is asked for") {
   check_same_bits(
       4096, 4, 2,
       {{0, 3000, 0, 3000, true}, {3000, 1096, 0, 1000, false}, {3000, 1096, 3000, 1096, true}});
-  // Of one head each multiprocessor has accumulators of its own, so that the row takes several
+  // For one head each multiprocessor has accumulators of its own, so that the row takes several
   // calls.
   check_same_bits(100'000, 1, 1, {{0, 100'000, 0, 100'000, true}});
 }

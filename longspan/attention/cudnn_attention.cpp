@@ -98,7 +98,11 @@ int64_t most_tokens(std::initializer_list<at::Tensor> of_tokens) {
   for (const at::Tensor& x : of_tokens) {
     widest = std::max({widest, x.stride(0), x.size(1) * x.size(2)});
   }
-  return std::numeric_limits<int32_t>::max() / widest;
+  return most_tokens(widest);
+}
+
+int64_t most_tokens(int64_t token_numbers) {
+  return std::numeric_limits<int32_t>::max() / token_numbers;
 }
 
 void forward(const at::Tensor& q_TNH, const at::Tensor& k_SMH, const at::Tensor& v_SMH,

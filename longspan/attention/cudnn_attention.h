@@ -19,6 +19,8 @@ bool takes(const at::Tensor& q_TNH, const AttentionSpec& spec);
 /// offsets of fewer than 2^31 elements. cuDNN's kernels are closed source, so nothing shows that
 /// their offsets have more than 32 bits. A document may begin at any token.
 int64_t most_tokens(std::initializer_list<at::Tensor> of_tokens);
+/// `token_numbers`: elements of a token in the widest tensor.
+int64_t most_tokens(int64_t token_numbers);
 
 /// Makes takes() return false from now on, after cuDNN refused a call that takes() had accepted.
 /// Warns once.

@@ -44,7 +44,7 @@ Block cudnn_block(const Tensor& q, const Tensor& k, bool causal, bool is_backwar
   return {0, L, 0, K, causal};
 }
 
-/// OperatorArguments of a call by name, since versions of torch have added some.
+/// Arguments of a call, by name, since versions of torch have added some.
 struct OperatorArguments {
   const c10::FunctionSchema& schema;
   c10::Stack stack;
@@ -54,7 +54,7 @@ struct OperatorArguments {
   }
   Tensor tensor(const char* name) const { return of(name).toTensor(); }
   Tensor wide(const char* name) const { return tensor(name).to(at::kDouble); }
-  /// Of cuDNN, [1, N, L, H] -> [L, N, H].
+  /// Returns a tensor of cuDNN: [1, N, L, H] -> [L, N, H].
   Tensor tokens(const char* name) const { return wide(name).squeeze(0).transpose(0, 1); }
   bool causal() const { return of("is_causal").toBool(); }
   AttentionSpec spec(int64_t N, int64_t M, int64_t H) const {
@@ -224,6 +224,11 @@ TEST_CASE("cudnn attention: what a run needs is tried at its start") {
   // In shorter rows no block is cuDNN's.
   made_calls.clear();
   load_attention(cuda_block_kernel(), at::kCPU, at::kBFloat16, {{spec, 2047, {}}});
+  CHECK(made_calls.empty());
+  // Nor has cuDNN a block of 2^31 numbers.
+  constexpr int64_t N = 1 << 16;
+  load_attention(cuda_block_kernel(), at::kCPU, at::kBFloat16,
+                 {{spec, 2047, {{N, N, {0, 2048, 0, 2048, true}}}}});
   CHECK(made_calls.empty());
 }
 

@@ -46,7 +46,9 @@ void load_attention(const BlockKernel& kernel, at::Device device, at::ScalarType
     const at::Tensor one_head = at::empty({1, 1, spec.key_dim}, options);
     std::set<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>> tried;
     for (const auto& [num_heads, num_kv_heads, block] : of_longest_row) {
-      if (by_kernel({block}).cudnn.empty() || !cudnn::takes(one_head, spec)) continue;
+      const int64_t most = cudnn::most_tokens(std::max(num_heads, num_kv_heads) *
+                                              std::max(spec.key_dim, spec.value_dim));
+      if (by_kernel({block}, most).cudnn.empty() || !cudnn::takes(one_head, spec)) continue;
       if (tried.emplace(num_heads, num_kv_heads, block.q_length, block.k_length, block.causal)
               .second) {
         try_block(kernel, options, spec, num_heads, num_kv_heads, block);

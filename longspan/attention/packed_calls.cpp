@@ -31,13 +31,21 @@ std::vector<PackedCall> make_calls(const std::vector<Block>& blocks, const CallL
 }
 
 /// A list of blocks as the calls of a kernel.
+struct AskedCalls {
+  const std::vector<Block>& blocks;
+  CallLimits limits;
+  int64_t T, S;
+  at::Device device;
+};
 struct CallsOf {
   std::vector<Block> blocks;
   CallLimits limits;
   int64_t T, S;
   at::Device device;
 
-  bool operator==(const CallsOf& other) const {
+  explicit CallsOf(const AskedCalls& asked)
+      : blocks(asked.blocks), limits(asked.limits), T(asked.T), S(asked.S), device(asked.device) {}
+  bool operator==(const AskedCalls& other) const {
     return T == other.T && S == other.S && device == other.device && limits == other.limits &&
            std::ranges::equal(blocks, other.blocks, same);
   }
@@ -58,7 +66,7 @@ Calls calls_of(const std::vector<Block>& blocks, const CallLimits& limits, int64
   constexpr int64_t kMostLists = 64;
   // Never destroyed: the driver may be gone at exit.
   static auto& recent = *new RecentlyUsed<CallsOf, Calls>(kMostLists);
-  return recent.of({blocks, limits, T, S, device}, 1, [&] {
+  return recent.of(AskedCalls{blocks, limits, T, S, device}, 1, [&] {
     return std::make_shared<const std::vector<PackedCall>>(
         make_calls(blocks, limits, T, S, device));
   });

@@ -15,15 +15,12 @@ namespace longspan {
 namespace {
 
 using testing::AnyKernels;
+using testing::check_within;
+using testing::kRounding;
 using testing::on_gpu;
 using testing::wide;
 
-constexpr double kRounding = 0x1p-24, kBf16Rounding = 0x1p-8, kSmallest = 0x1p-126;
-
-void check_within(const at::Tensor& actual, const at::Tensor& exact, const at::Tensor& bound) {
-  REQUIRE(actual.sizes() == exact.sizes());
-  CHECK(((wide(actual) - exact).abs() / (bound + kSmallest)).max().item<double>() <= 1);
-}
+constexpr double kBf16Rounding = 0x1p-8;
 
 TEST_CASE("cuda convolution: output and gradients, over documents and from tokens before") {
   const AnyKernels kernels;

@@ -28,7 +28,7 @@ using testing::room;
 using testing::wide;
 
 /// Bounds of g sigmoid(z) u and of its gradients, in fp64. `dz`: the slope of z in g; `of_z`: the
-/// roundings of z. Those of a sigmoid are up to twelve, and those of z times |z|; on the right of 0
+/// roundings of z. A sigmoid has up to twelve, and those of z times |z|; on the right of 0
 /// its slope falls faster than z grows.
 struct GateBounds {
   at::Tensor out, gate, up;
@@ -58,7 +58,7 @@ TEST_CASE("cuda rows: gates and their gradients, over their whole range") {
                      up = random({T, D}, dtype, is_aligned),
                      dact = random({T, D}, dtype, is_aligned);
           at::Tensor exact_gate = wide(gate), exact_up = wide(up), exact_act = wide(dact);
-          // Of the tanh form of gelu, z has the roundings of seven operations.
+          // In the tanh form of gelu, z has the roundings of seven operations.
           constexpr double kSlope = 1.5957691216057307, kCubic = 0.044715;
           const at::Tensor g = exact_gate.clone(), cubic = kCubic * g.square();
           const GateBounds bounds(g, exact_up, exact_act, is_swiglu ? g : kSlope * g * (1 + cubic),

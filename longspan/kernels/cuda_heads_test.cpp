@@ -205,7 +205,7 @@ TEST_CASE("cuda rows: gradients of heads that are normed and rotated, the same b
             (kRowSum + 3 * kOfRstd + kOfRotation + 10) * kRounding * sizes.view(x.sizes()) +
             last_rounding(dtypes.x) * exact.abs();
         const at::Tensor bound_of_dweight =
-            (static_cast<double>(T * N) + kOfRstd + kOfRotation + 3) * kRounding *
+            (testing::roundings_of_weight_sum(T * N) + kOfRstd + kOfRotation + 3) * kRounding *
             (wide(before).abs() + (turned * rows * r).abs().sum(0));
         for (const at::Tensor& rstd : {at::Tensor(), fp32(exact_rstd)}) {
           CAPTURE(rstd.defined());

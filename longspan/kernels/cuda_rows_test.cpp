@@ -59,7 +59,7 @@ struct NormGradient {
     at::Tensor sizes = r * parts + h.abs() * r.pow(3) * (parts * h.abs()).mean(1, true);
     if (residual.defined()) sizes = sizes + residual.abs();
     bound = (kRowSum + 3 * of_rstd + 10) * kRounding * sizes;
-    bound_of_dweight = (static_cast<double>(h.size(0)) + of_rstd + 3) * kRounding *
+    bound_of_dweight = (testing::roundings_of_weight_sum(h.size(0)) + of_rstd + 3) * kRounding *
                        (before.abs() + (dy * h * r).abs().sum(0));
   }
   void check(const at::Tensor& dh) const {

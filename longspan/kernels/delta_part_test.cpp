@@ -90,8 +90,8 @@ struct RowCase {
   }
 };
 
-/// What a part's kernels and gemms compute for a whole row, with the bounds of their roundings, in
-/// the order of RowCase::results_of(). The names are those of kernels/delta_part.cpp.
+/// The numbers that a part's kernels and gemms compute for a whole row, with the bounds of their
+/// roundings, in the order of RowCase::results_of(). The names are those of kernels/delta_part.cpp.
 class RowBounds {
  public:
   /// `of_values`, `of_queries`: roundings of the dtypes; 0: fp32, which operations round to.
@@ -123,7 +123,7 @@ class RowBounds {
   static Bounded for_column(const Bounded& x) {
     return x.by([](const at::Tensor& y) { return y.unsqueeze(3); });
   }
-  /// Of each value head, from its key head's, and the sum over a key head's value heads.
+  /// Numbers of each value head, from its key head's, and the sum over a key head's value heads.
   Bounded of_value_heads(const Bounded& x) const {
     return x.by([&](const at::Tensor& y) { return y.repeat_interleave(row_.N / row_.M, 0); });
   }
@@ -143,7 +143,7 @@ class RowBounds {
     });
   }
   Bounded of_values(const Bounded& x) const { return x.stored(of_values_); }
-  /// Of a logarithm, as large as it is, and of exp.
+  /// Roundings of a logarithm, as large as it is, and of exp.
   static Bounded decay(const at::Tensor& exact) {
     const at::Tensor roundings = 4 - exact.clamp_min(0x1p-126).log();
     return {exact, exact * roundings * testing::kFp32Rounding};

@@ -37,7 +37,8 @@ struct GemmTimes {
   }
 };
 
-/// Measures the gemm on this GPU, with all its rows and experts. Frees its memory. Throws as ATen.
+/// Measures the gemm on this GPU, with its num_rows and all its experts. Frees its memory. Throws
+/// as ATen.
 GemmTimes time_gemm(const UsedGemm& used, at::Device device);
 
 }  // namespace longspan::grouped

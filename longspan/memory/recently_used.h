@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
-#include <utility>
 
 namespace longspan {
 
 /// Keeps the values used last, of all threads. `Key` has operator==; copies of a `Value` share it.
+/// A key may be asked for by another type, which equals it or not, and from which it is made.
 template <typename Key, typename Value>
 class RecentlyUsed {
  public:
@@ -17,8 +17,8 @@ class RecentlyUsed {
   explicit RecentlyUsed(int64_t most) : most_(most) {}
 
   /// Returns the value of `key`: the kept one, or make()'s, of this weight.
-  template <typename Make>
-  Value of(Key key, int64_t weight, const Make& make) {
+  template <typename Make, typename Asked = Key>
+  Value of(const Asked& key, int64_t weight, const Make& make) {
     const std::lock_guard lock(mutex_);
     auto known = entries_.begin();
     while (known != entries_.end() && !(known->key == key)) ++known;
@@ -26,7 +26,7 @@ class RecentlyUsed {
       entries_.splice(entries_.begin(), entries_, known);
       return entries_.front().value;
     }
-    entries_.push_front({std::move(key), weight, make()});
+    entries_.push_front({Key(key), weight, make()});
     total_ += weight;
     while (total_ > most_ && entries_.size() > 1) {
       total_ -= entries_.back().weight;

@@ -50,7 +50,7 @@ Hop hop_of(const AttentionStep& step) {
 
 /// Returns the memory of one pass around the rings whose keys travel in `num_parts` parts
 /// (ring_parts.h): keys that have arrived, keys in transit, and copies of own parts that have not
-/// left. The backward visits the own keys (hop 0) last. Its memory is also a part's share of the
+/// left. The backward visits the own keys (hop 0) last. The memory is also a part's share of the
 /// queries' gradients, and gradients of keys: those of the part, and, outgoing and incoming, those
 /// of the step's earlier parts and of the previous step's later parts. The account has the
 /// gradients of the own keys, which the pass makes in its last step.

@@ -19,16 +19,19 @@ struct NumbersOf {
   bool operator==(const NumbersOf&) const = default;
 };
 
-constexpr int64_t kMostTokens = int64_t{1} << 21;
+constexpr int64_t kMostBytes = int64_t{1} << 24;
+
+int64_t token_bytes(RowNumbers what) { return what == RowNumbers::kDocuments ? 8 : 1; }
 
 }  // namespace
 
 at::Tensor row_numbers(const Packing& packing, RowNumbers what, std::array<int64_t, 2> sizes,
                        at::Device device, const std::function<at::Tensor()>& make) {
   // Never destroyed: the driver may be gone at exit.
-  static auto& recent = *new RecentlyUsed<NumbersOf, at::Tensor>(kMostTokens);
+  static auto& recent = *new RecentlyUsed<NumbersOf, at::Tensor>(kMostBytes);
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  return recent.of({packing.boundaries(), what, sizes, device, stream}, packing.num_tokens(),
+  return recent.of({packing.boundaries(), what, sizes, device, stream},
+                   packing.num_tokens() * token_bytes(what),
                    [&] { return sent_to(make(), device); });
 }
 

@@ -14,19 +14,21 @@ namespace longspan {
 std::string gemms_of_library(const std::vector<UsedGemm>& gemms,
                              const std::function<grouped::GemmTimes(const UsedGemm&)>& time) {
   std::string wins(gemms.size(), '0');
-  try {
-    for (size_t i = 0; i < gemms.size(); ++i) {
+  for (size_t i = 0; i < gemms.size(); ++i) {
+    try {
       if (time(gemms[i]).library_wins()) wins[i] = '1';
+    } catch (const c10::Error& error) {
+      const std::string what = error.what_without_backtrace();
+      // No other kernel can run after an error of the GPU.
+      if (is_error_of_gpu(what)) throw;
+      // Longspan's kernel copies no rows, and the run may need less than its measurement.
+      if (is_out_of_memory(error)) continue;
+      defer_warning(
+          fmt::format("warning: at::_grouped_mm cannot be used for experts on this GPU: {}. "
+                      "Longspan's kernels take its place.",
+                      what.substr(0, what.find('\n'))));
+      return std::string(gemms.size(), '0');
     }
-  } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
-    // No other kernel can run after an error of the GPU.
-    if (is_out_of_memory(error) || is_error_of_gpu(what)) throw;
-    defer_warning(
-        fmt::format("warning: at::_grouped_mm cannot be used for experts on this GPU: {}. "
-                    "Longspan's kernels take its place.",
-                    what.substr(0, what.find('\n'))));
-    return std::string(gemms.size(), '0');
   }
   return wins;
 }

@@ -12,8 +12,9 @@
 namespace longspan {
 
 /// Returns '1' for each gemm that at::_grouped_mm computes faster than Longspan's kernel on this
-/// rank's GPU, else '0'. After an error of at::_grouped_mm all are '0', and a warning is deferred.
-/// Rethrows errors of the GPU and lack of memory. `time`: measures one gemm.
+/// rank's GPU, else '0', also if memory is too short to measure it. After an error of
+/// at::_grouped_mm all are '0', and a warning is deferred. Rethrows errors of the GPU. `time`:
+/// measures one gemm.
 std::string gemms_of_library(const std::vector<UsedGemm>& gemms,
                              const std::function<grouped::GemmTimes(const UsedGemm&)>& time);
 

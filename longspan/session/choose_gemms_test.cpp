@@ -19,7 +19,7 @@ const std::vector<UsedGemm> kGemms{{{8, 16, 32, false}, 100, true, false},
 using Gemms = std::vector<ExpertGemm>;
 using Measure = std::function<grouped::GemmTimes(int rank, const UsedGemm& gemm)>;
 
-/// What each of two ranks lets at::_grouped_mm compute.
+/// Returns the gemms that each of two ranks lets at::_grouped_mm compute.
 std::vector<Gemms> agreed(const Measure& measure) {
   std::vector<Gemms> chosen(2);
   testing::run_ranks(2, [&](const Mesh& mesh) {
@@ -59,17 +59,22 @@ TEST_CASE("gemms of experts: a rank that cannot measure decides for all") {
   CHECK(
       warnings[0].starts_with("warning: at::_grouped_mm cannot be used for experts on this GPU: "
                               "no kernel here. Longspan's"));
-  // No other kernel can take its place after these.
-  const auto fails = [](const std::function<void()>& fail) {
-    CHECK_THROWS_AS(gemms_of_library(kGemms,
-                                     [&](const UsedGemm&) {
-                                       fail();
-                                       return times(true);
-                                     }),
-                    c10::Error);
+  // No other kernel can take its place after this.
+  const auto measure_lost = [](const UsedGemm&) {
+    TORCH_CHECK(false, "CUDA error: an illegal memory access was encountered");
+    return times(true);
   };
-  fails([] { TORCH_CHECK(false, "CUDA error: an illegal memory access was encountered"); });
-  fails([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory"); });
+  CHECK_THROWS_AS(gemms_of_library(kGemms, measure_lost), c10::Error);
+  CHECK(take_deferred_warnings().empty());
+}
+
+TEST_CASE("gemms of experts: a gemm that memory is too short to measure is Longspan's") {
+  take_deferred_warnings();
+  const std::string wins = gemms_of_library(kGemms, [](const UsedGemm& gemm) {
+    TORCH_CHECK_WITH(OutOfMemoryError, !is_gemm(gemm, 1), "no memory");
+    return times(true);
+  });
+  CHECK(wins == "101");
   CHECK(take_deferred_warnings().empty());
 }
 

@@ -131,7 +131,9 @@ void load_kernels(const RunPlan& plan, const KernelUses& uses, Workers& workers,
                    at::kBFloat16, attentions_of_run(plan, uses.most_tokens));
     // Only casts of a pass lie side by side. A deterministic run uses the same kernels everywhere.
     if (!uses.casts_experts || gpu_numbers().deterministic) return;
-    gemms = gemms_of_experts(plan.model.spec, plan.parallel.expert_parallel_size, uses.most_tokens);
+    const int64_t ranks = plan.of_longest_rows().sequence_size;
+    gemms = gemms_of_experts(plan.model.spec, plan.parallel.expert_parallel_size,
+                             (uses.most_tokens + ranks - 1) / ranks);
     wins = measured(gemms, plan.own_gpu(), device_of(plan.device, plan.own_gpu()));
   });
   choose_gemms(gemms, wins, workers.world(), events);

@@ -22,8 +22,8 @@ std::vector<UsedGemm> gemms_of_experts(const ModelSpec& model, int64_t expert_pa
     constexpr int64_t kBf16Bytes = 2;
     const int64_t chunk = std::max(
         cost.min_chunk_rows, kCudaSizes.feed_forward_bytes / (cost.grouped.width * kBf16Bytes));
-    const int64_t num_rows =
-        (moves ? std::min(num_tokens, chunk) : num_tokens) * experts->experts_per_token;
+    const int64_t most = moves ? std::min(num_tokens, chunk) : num_tokens,
+                  num_rows = std::min(most * experts->experts_per_token, kMostMeasuredRows);
     const auto add = [&](int64_t depth, int64_t columns, bool transposed, bool picked,
                          bool placed) {
       const ExpertGemm gemm{E, depth, columns, transposed};

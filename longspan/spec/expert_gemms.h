@@ -21,14 +21,19 @@ struct ExpertGemm {
 /// A gemm as a model uses it.
 struct UsedGemm {
   ExpertGemm gemm;
-  int64_t num_rows;     ///< of all experts, in the largest chunk
+  int64_t num_rows;     ///< of all experts, in the largest chunk, at most kMostMeasuredRows
   bool picked, placed;  ///< rows are gathered from other places, or go to other places
 };
 
 /// Returns the different gemms of one product without a bias: in the forward and in the gradient of
-/// the inputs, on a rank that holds one part of the experts. `num_tokens`: of a row.
+/// the inputs, on a rank that holds one part of the experts. `num_tokens`: of the rank's part of a
+/// row.
 std::vector<UsedGemm> gemms_of_experts(const ModelSpec& model, int64_t expert_parallel_size,
                                        int64_t num_tokens);
+
+/// Rows of a measured gemm at most, which bound the memory of a measurement. More rows repeat the
+/// same tiles.
+inline constexpr int64_t kMostMeasuredRows = int64_t{1} << 18;
 
 /// Bytes of rows that a library's grouped gemm of one piece of the rows copies.
 inline constexpr int64_t kLibraryBytes = int64_t{32} << 20;

@@ -1,14 +1,9 @@
 #include "longspan/testing/error_bound.h"
 
 #include <ATen/ATen.h>
-#include <doctest/doctest.h>
-
-#include <cmath>
 
 namespace longspan::testing {
 namespace {
-
-constexpr double kSmallest = 0x1p-126;
 
 /// n roundings, one after the other.
 double roundings(int64_t n) {
@@ -65,12 +60,6 @@ Bounded inverse_of_triangle(const Bounded& lower) {
       at::matmul(inverse.abs(), lower.error + roundings(C + 1) * (lower.largest() + one));
   return {inverse, at::linalg_solve_triangular(one - W, at::matmul(W, inverse.abs()),
                                                /*upper=*/false)};
-}
-
-void check_within(const at::Tensor& actual, const at::Tensor& exact, const at::Tensor& error) {
-  REQUIRE(actual.sizes() == exact.sizes());
-  const at::Tensor distance = (actual.to(at::kDouble) - exact).abs();
-  CHECK((distance / (error + kSmallest)).max().item<double>() <= 1);  // false for NaN
 }
 
 }  // namespace longspan::testing

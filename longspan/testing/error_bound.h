@@ -16,7 +16,7 @@ inline constexpr double kFp32Rounding = 0x1p-24, kBf16Rounding = 0x1p-8;
 struct Bounded {
   at::Tensor exact, error;
 
-  /// Of what is computed.
+  /// Returns the largest size of what is computed.
   at::Tensor largest() const { return exact.abs() + error; }
   /// A function that moves, picks, repeats or adds up numbers without a rounding.
   template <typename F>
@@ -40,8 +40,5 @@ Bounded sum(const Bounded& x, int64_t dim, bool keepdim = false);
 Bounded matmul(const Bounded& x, const Bounded& y);
 /// Returns (1 + lower)^-1, solved row by row. `lower`: below the diagonal.
 Bounded inverse_of_triangle(const Bounded& lower);
-
-/// Checks that all numbers are as near to `exact` as their bounds.
-void check_within(const at::Tensor& actual, const at::Tensor& exact, const at::Tensor& error);
 
 }  // namespace longspan::testing

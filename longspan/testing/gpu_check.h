@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>  // files with this header include ATen/ATen.h
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -65,6 +66,18 @@ inline at::Tensor fp32(const at::Tensor& x) { return x.defined() ? x.to(at::kFlo
 inline constexpr double kRounding = 0x1p-24, kSmallest = 0x1p-126;
 /// Roundings of a sum over a row: of a thread's numbers, of a warp's lanes, of a block's warps.
 inline constexpr double kRowSum = 32 + 5 + cuda::kMostWarps;
+
+/// Roundings of a weight's gradient, a sum over rows: of a thread's rows, of a block's threads, of
+/// all blocks, of which there are two a multiprocessor, and of the gradient before.
+inline double roundings_of_weight_sum(int64_t num_rows) {
+  const auto rounds = [](int64_t all, int64_t parts) { return (all + parts - 1) / parts; };
+  const int64_t blocks =
+      2 * (cuda_available() ? cuda::kernels_of(0, cuda::Part::kNormBackward)->num_multiprocessors()
+                            : EmulatedKernels().num_multiprocessors());
+  return static_cast<double>(rounds(num_rows, blocks) +
+                             std::min<int64_t>(num_rows, cuda::kBlockThreads) +
+                             rounds(blocks, cuda::kSumParts) + cuda::kSumParts + 1);
+}
 
 /// Returns the rounding to this type that follows a number's roundings in fp32.
 inline double last_rounding(at::ScalarType dtype) { return dtype == at::kFloat ? 0 : 0x1.02p-8; }

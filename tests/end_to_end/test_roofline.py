@@ -36,7 +36,7 @@ def test_the_page_says_what_it_prints():
 
 
 def test_useful_flops_are_those_of_mfu():
-    """tests/gpu/runs.py counts them for measured runs. Its queries also see themselves."""
+    """tests/gpu/runs.py counts them for measured runs. Queries also see themselves."""
     tokens = 32768
     for model, shape in ((mixed.HYBRID, "qwen3.5-9b-of-4-layers"), (mixed.MIXTURE, "30b-a3b-of-2-layers")):
         model = dataclasses.replace(model, num_hidden_layers=runs.SHAPES[shape]["num_hidden_layers"])
@@ -95,7 +95,7 @@ def test_parts_of_a_row():
 
 
 def test_calls_of_attention_by_hand():
-    """Of 16 heads of 256 numbers 131,072 rows fit in 2 GiB; a call in parts has 128 queries less."""
+    """131,072 rows of 16 heads of 256 numbers fit in 2 GiB; a call in parts has 128 queries less."""
     calls = {tokens: steps.attention_calls(mixed.HYBRID, tokens) for tokens in (130944, 130945, 2 * 130944, 2 * 130944 + 1)}
     assert calls == {130944: 1, 130945: 2, 2 * 130944: 2, 2 * 130944 + 1: 3}
 

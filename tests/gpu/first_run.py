@@ -218,9 +218,10 @@ def profile(options, report):
                            "-idirafter", Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"])
     if status != 0:
         return report.check("launches.cpp compiles", False, last_lines(text))
-    config = settings(options, shape, tokens, "profile", **(dict(device="cuda", max_steps=4) | keys))
+    name = f"profile-{shape}-{tokens}"
+    config = settings(options, shape, tokens, name, **(dict(device="cuda", max_steps=4) | keys))
     records.unlink(missing_ok=True)
-    if train(options, report, "profile", config, 600, CUDA_INJECTION64_PATH=str(injected), LAUNCHES=str(records)):
+    if train(options, report, name, config, 600, CUDA_INJECTION64_PATH=str(injected), LAUNCHES=str(records)):
         status, text, _ = run([sys.executable, ROOT / "tests/gpu/launches.py", records, "--steps", 4])
         report.check(f"the last of 4 steps, {shape}, {tokens} tokens", status == 0)
         report.say("\n" + text.strip())  # or why there is none

@@ -104,7 +104,7 @@ def lengths_of(documents):
 
 
 def cases_of(shape, documents):
-    """What workload.py makes of them. Answers leave a prompt in a short one too."""
+    """The cases that workload.py makes of them. Answers leave a prompt in a short one too."""
     from speed.workload import Case
 
     return [Case(length, SHAPES[shape]["vocab_size"], 0.9 if length >= 256 else 0.5, True) for length in lengths_of(documents)]
@@ -117,8 +117,8 @@ def settings(options, shape, documents, name, **changes):
             "finetuning_type": "full", "dataset": "rows", "dataset_dir": str(make_row_data(options, shape, documents)),
             "template": "chatml", "cutoff_len": sum(lengths), "neat_packing": len(lengths) > 1,
             "output_dir": str(options.work / name), "overwrite_output_dir": True, "disable_shuffling": True,
-            "logging_steps": 1, "save_strategy": "no", "max_steps": 5, "per_device_train_batch_size": 1, "learning_rate": 1e-5, "lr_scheduler_type": "constant", "bf16": True,
-            "disable_tqdm": True, "nproc_per_node": 1} | changes
+            "logging_steps": 1, "save_strategy": "no", "max_steps": 5, "per_device_train_batch_size": 1, "learning_rate": 1e-5,
+            "lr_scheduler_type": "constant", "bf16": True, "disable_tqdm": True, "nproc_per_node": 1} | changes
     path = options.work / f"{name}.yaml"
     path.write_text(json.dumps(keys))
     return path
@@ -168,8 +168,9 @@ def train(options, report, name, config, timeout=300, wrapper=(), **variables):
 
 
 def flops(shape, documents, labels):
-    """Of a step on one row of these documents, without recomputation: 6 for each token and each parameter of the blocks that
-    it meets, attention's causal pairs, the rule of GatedDeltaNets in chunks of 64 tokens, the head at labels."""
+    """FLOPs of a step on one row of these documents, without recomputation: 6 for each token and each parameter of the
+    blocks that it meets, attention's causal pairs, the rule of GatedDeltaNets in chunks of 64 tokens, the head at
+    labels."""
     s = SHAPES[shape]
     D, L, N, M = (s[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"))
     H = s.get("head_dim", D // N)
@@ -194,7 +195,7 @@ def flops(shape, documents, labels):
 
 @contextlib.contextmanager
 def left_free(size):
-    """Of the first GPU, while it lives: a process holds the rest. Gives the bytes that are free."""
+    """Bytes of the first GPU, while it lives: a process holds the rest. Gives the bytes that are free."""
     hold = ("import sys, torch; free = lambda: torch.cuda.mem_get_info()[0]; "
             "held = torch.empty(max(0, free() - int(sys.argv[1])), dtype=torch.uint8, device='cuda'); "
             "print(free(), flush=True); sys.stdin.read()")
