@@ -84,18 +84,19 @@ c10::intrusive_ptr<AttendOptions> options_of(const std::string& group, const std
 at::Tensor attend_with(const AttentionInputs& inputs, MaybeTensor documents,
                        const AttendOptions& options, AttentionCheckpoint checkpoint) {
   const at::Tensor &q_TNH = inputs.q_TNH, &k_TMH = inputs.k_SMH, &v_TMV = inputs.v_SMH;
-  require_equal_calls(options.group, q_TNH.is_cuda(), options.timeout, [&] {
-    return checked_arguments({.q_TNH = q_TNH,
-                              .k_TMH = k_TMH,
-                              .v_TMV = v_TMV,
-                              .sinks_N = inputs.sinks_N,
-                              .documents = documents,
-                              .method = options.method,
-                              .degrees = options.degrees,
-                              .scale = options.scale,
-                              .window = options.window,
-                              .softcap = options.softcap});
-  });
+  const AttentionArguments arguments{.q_TNH = q_TNH,
+                                     .k_TMH = k_TMH,
+                                     .v_TMV = v_TMV,
+                                     .sinks_N = inputs.sinks_N,
+                                     .documents = documents,
+                                     .method = options.method,
+                                     .degrees = options.degrees,
+                                     .scale = options.scale,
+                                     .window = options.window,
+                                     .softcap = options.softcap};
+  require_equal_calls(
+      options.group, q_TNH.is_cuda(), options.timeout, [&] { check_arguments(arguments); },
+      [&] { return text_of(arguments); });
   AttentionSpec spec = heads_of({q_TNH.size(1), k_TMH.size(1), q_TNH.size(2), v_TMV.size(2)});
   spec.scale = options.scale;
   spec.window = options.window;

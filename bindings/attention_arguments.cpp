@@ -60,9 +60,12 @@ std::string number_or_none(const std::optional<Number>& number) {
 
 }  // namespace
 
-std::string checked_arguments(const AttentionArguments& call) {
+void check_arguments(const AttentionArguments& call) {
   check_shapes(call.q_TNH, call.k_TMH, call.v_TMV, call.sinks_N);
   check_limits(call.window, call.softcap);
+}
+
+std::string text_of(const AttentionArguments& call) {
   std::string row = "one document";
   if (call.documents) {
     const std::vector<int64_t> numbers = numbers_of_packing(packing_of_numbers(*call.documents));

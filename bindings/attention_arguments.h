@@ -23,7 +23,10 @@ struct AttentionArguments {
   std::optional<double> softcap;
 };
 
-/// Checks the arguments. Returns a text for require_equal_calls(). Throws UserError.
-std::string checked_arguments(const AttentionArguments& call);
+/// Throws UserError for tensors that do not fit together, and for limits that are none.
+void check_arguments(const AttentionArguments& call);
+
+/// Returns a text for require_equal_calls(). Throws UserError for documents that are none.
+std::string text_of(const AttentionArguments& call);
 
 }  // namespace longspan

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "bindings/equal_calls.h"
 #include "cli/process/launcher_environment.h"
 #include "longspan/attention/block_kernel.h"
 #include "longspan/comm/process_group.h"
@@ -143,6 +144,7 @@ int64_t first_timeout(const std::string& process_group, bool cuda, int64_t timeo
 
 void forget_contexts(const std::string& process_group) {
   forget_network(process_group);
+  forget_calls(process_group);
   Contexts& all = contexts();
   const std::lock_guard lock(all.mutex);
   for (auto context = all.made.begin(); context != all.made.end();) {

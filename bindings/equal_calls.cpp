@@ -14,6 +14,7 @@
 #include "bindings/registration.h"
 #include "longspan/base/user_error.h"
 #include "longspan/comm/process_group.h"
+#include "longspan/rendezvous/communication_error.h"
 
 namespace longspan {
 namespace {
@@ -54,8 +55,9 @@ void keep_call(const std::string& process_group, const std::string& text) {
 const Group& group_of_comparisons(const std::string& process_group, bool cuda,
                                   int64_t timeout_seconds) {
   if (cuda) return group_of(process_group, cuda, timeout_seconds);
-  return context_of({process_group, "allgather", {}}, plain_attention(2, 1, 1), cuda,
-                    timeout_seconds)
+  // group_of() has heads (1, 1, 1): other heads make another context.
+  const AttentionSpec heads_of_comparisons = plain_attention(2, 1, 1);
+  return context_of({process_group, "allgather", {}}, heads_of_comparisons, cuda, timeout_seconds)
       .mesh.sequence;
 }
 
@@ -63,32 +65,42 @@ const Group& group_of_comparisons(const std::string& process_group, bool cuda,
 void compare_calls(const std::string& call, const std::string& failure,
                    const std::string& process_group, bool cuda, int64_t timeout_seconds) {
   for_python([&] {
-    require_equal_calls(process_group, cuda, timeout_seconds, [&] {
+    const auto check = [&] {
       if (!failure.empty()) throw UserError(failure);
-      return call;
-    });
+    };
+    require_equal_calls(process_group, cuda, timeout_seconds, check, [&] { return call; });
   });
 }
 
 }  // namespace
 
 void require_equal_calls(const std::string& process_group, bool cuda, int64_t timeout_seconds,
+                         const std::function<void()>& check,
                          const std::function<std::string()>& describe) {
+  const bool is_alone = process_group.empty() || place_in(process_group).size == 1;
+  if (is_alone || calls_compared) {
+    check();
+    return;
+  }
   std::string own;
   std::optional<UserError> failure;
   try {
+    check();
     own = kAccepted + describe();
   } catch (const UserError& error) {
     failure = error;
     own = std::string(1, kRefused) + error.what();
   }
-  const bool is_alone = process_group.empty() || place_in(process_group).size == 1;
-  if (is_alone || calls_compared || (cuda && was_compared(process_group, own))) {
-    if (failure) throw UserError(*failure);
-    return;
+  // The others may know their text, and be in the call's exchange.
+  if (cuda && failure) throw UserError(*failure);
+  if (cuda && was_compared(process_group, own)) return;
+  std::vector<std::string> texts;
+  try {
+    texts = group_of_comparisons(process_group, cuda, timeout_seconds).gather_text(own);
+  } catch (const CommunicationError&) {
+    if (failure) throw UserError(*failure);  // the reason why the ranks do not meet
+    throw;
   }
-  const std::vector<std::string> texts =
-      group_of_comparisons(process_group, cuda, timeout_seconds).gather_text(own);
   if (failure) throw UserError(*failure);
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (texts[rank].starts_with(kRefused)) {
@@ -104,6 +116,12 @@ void require_equal_calls(const std::string& process_group, bool cuda, int64_t ti
                     texts[0].substr(1), rank, texts[rank].substr(1)));
   }
   if (cuda) keep_call(process_group, own);
+}
+
+void forget_calls(const std::string& process_group) {
+  ComparedCalls& all = compared_calls();
+  const std::lock_guard lock(all.mutex);
+  all.texts.erase(process_group);
 }
 
 bool set_calls_compared(bool compared) { return std::exchange(calls_compared, compared); }

@@ -115,9 +115,11 @@ ExchangePlan plan_to_heads(const at::Tensor& x, const std::string& process_group
                            int64_t head_dim, int64_t num_queries, int64_t timeout) {
   const int P = size_of_group(process_group);
   Dims dims;
-  require_equal_calls(process_group, x.is_cuda(), timeout, [&] {
+  const auto check = [&] {
     dims = dims_in(x, seq_dim, head_dim);
     head_shares(P, x.size(dims.head), num_queries);
+  };
+  require_equal_calls(process_group, x.is_cuda(), timeout, check, [&] {
     return fmt::format("exchanges tokens {} for heads {} of {} {}, {} query heads", dims.seq,
                        dims.head, x.sizes(), c10::toString(x.scalar_type()), num_queries);
   });
@@ -130,13 +132,15 @@ ExchangePlan plan_to_seq(const at::Tensor& x, const std::string& process_group, 
                          int64_t timeout) {
   const int P = size_of_group(process_group), rank = rank_in_group(process_group);
   Dims dims;
-  require_equal_calls(process_group, x.is_cuda(), timeout, [&] {
+  const auto check = [&] {
     dims = dims_in(x, seq_dim, head_dim);
     if (x.size(dims.seq) % P != 0) {
       throw UserError(fmt::format("heads_to_seq: {} tokens, which {} ranks do not divide: pad them",
                                   x.size(dims.seq), P));
     }
     if (num_heads) check_heads(x.size(dims.head), P, rank, *num_heads, num_queries);
+  };
+  require_equal_calls(process_group, x.is_cuda(), timeout, check, [&] {
     std::vector<int64_t> others = x.sizes().vec();  // without the heads, which differ
     others[dims.head] = num_heads.value_or(0);
     return fmt::format("exchanges heads {} for tokens {} of {} {}, {} query heads", dims.head,

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 import longspan
 
-deepspeed.init_distributed("gloo")  # nccl on GPUs
+deepspeed.init_distributed("gloo")  # on GPUs: "cpu:gloo,cuda:nccl"
 loader = torch.utils.data.DataLoader(tiny.Rows(), batch_size=2)
 model, loader = longspan.parallelize(tiny.model(), loader, sequence_parallel_size=dist.get_world_size())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

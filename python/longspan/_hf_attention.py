@@ -6,11 +6,13 @@ query heads, M: key and value heads, T: tokens of this rank, H, V: elements of a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, Optional
 
 import torch
 
+from longspan._loss import world_size
 from longspan._rows import ROWS, Rows
 from longspan._state import outside_graphs
 from longspan.attention import attend, calls_compared
@@ -75,12 +77,14 @@ def attention_forward(
     if len(documents) != query.shape[0]:
         raise UsageError(f"{name}: {query.shape[0]} rows, and the batch was cut with {len(documents)}")
     state = state_of(longspan_rows.key)
-    if not state.in_forward and torch._C._current_graph_task_id() < 0:  # gradient checkpointing computes layers in a backward
+    # Gradient checkpointing computes layers in a backward.
+    is_compared = state.in_forward or torch._C._current_graph_task_id() >= 0
+    if not is_compared and torch.is_grad_enabled() and world_size() > 1:
         raise UsageError(f"{name}: attention runs outside of the forward of the model that parallelize() got, so nobody would "
                          "compute the mean of gradients: call this model as model(**batch), with output_hidden_states=True for "
                          "hidden states")
     sharing = state.sharing
-    with calls_compared():  # by the digests of batches, before the forward
+    with calls_compared() if is_compared else contextlib.nullcontext():  # by the digests of batches, before the forward
         outs = [
             attend(query[b].transpose(0, 1), key[b].transpose(0, 1), value[b].transpose(0, 1), sharing=sharing,
                    documents=documents[b], scale=scaling, window=sliding_window, softcap=softcap,

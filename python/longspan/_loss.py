@@ -59,10 +59,18 @@ def of_first_rank(x: torch.Tensor, group: Optional[dist.ProcessGroup], timeout: 
     return all_sum(own.to(device_of(group)), group, timeout).to(x)
 
 
-def require_equal(number: int, failure: Optional[UsageError], sentence: str, group: Optional[dist.ProcessGroup],
+def texts_of_ranks(text: str, group: Optional[dist.ProcessGroup], timeout: int) -> list[str]:
+    """Returns the texts of each rank of a group. Collective."""
+    own = text.encode()
+    lengths = [length for length, in of_ranks([len(own)], group, timeout)]
+    rows = of_ranks([*own.ljust(max(lengths), b"\0")], group, timeout)
+    return [bytes(row[:length]).decode() for row, length in zip(rows, lengths)]
+
+
+def require_equal(number: int, failure: Optional[UsageError], sentence: Callable[[], str], group: Optional[dist.ProcessGroup],
                   timeout: int) -> None:
     """Raises UsageError on all ranks of a group if one of them has a failure, which the error repeats with the rank unless
-    all have the same one, or if the ranks have different numbers: `sentence`. Collective."""
+    all have the same one, or if the ranks have different numbers: `sentence`, which may be collective. Collective."""
     text = b"" if failure is None else str(failure).encode()
     try:
         found = of_ranks([number, len(text)], group, timeout)
@@ -78,7 +86,7 @@ def require_equal(number: int, failure: Optional[UsageError], sentence: str, gro
         is_same = len(failures) == len(found) and len(set(failures.values())) == 1
         raise UsageError(sentence_of_rank if is_same else f"rank {dist.get_global_rank(_every(group), rank)}: {sentence_of_rank}")
     if any(other != number for other, _ in found):
-        raise UsageError(sentence)
+        raise UsageError(sentence())
 
 
 def device_of(group: Optional[dist.ProcessGroup]) -> torch.device:

@@ -27,6 +27,9 @@ _PICTURE_KEYS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video
 DOCUMENT_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 
 
+Digest = tuple[tuple[str, int], ...]  # for each key of a batch, a number of its values
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """The rows of a batch that was cut.
@@ -37,7 +40,7 @@ class Rows:
 
     key: int
     documents: tuple[tuple[int, ...], ...]
-    digest: int
+    digest: Digest
     index: Optional[torch.Tensor] = None
     failure: str = ""
 
@@ -113,7 +116,7 @@ class RowCutter:
         if given & {"labels", "shift_labels"}:
             made |= {"labels": ignored, "shift_labels": ignored}
         made |= {name: torch.full((1, 1), padding) for name, padding in self.token_keys if name in given}
-        return made | {ROWS: Rows(self.key, (), 0, failure=str(error))}
+        return made | {ROWS: Rows(self.key, (), (), failure=str(error))}
 
     def split(self, batch: Any) -> tuple[dict[str, Any], Cut]:
         """As above, with the places of the tokens. Raises UsageError."""
@@ -164,7 +167,7 @@ class RowCutter:
         real = torch.tensor([sum(lengths) for lengths in documents])[:, None]
         begin = torch.tensor(first)[:, None]
         index = torch.where((index < 0) | (index >= real), -1, index + begin)
-        return Cut(index, begin, torch.tensor(last)[:, None], documents, Rows(self.key, padded, 0))
+        return Cut(index, begin, torch.tensor(last)[:, None], documents, Rows(self.key, padded, ()))
 
     def order(self, documents: Sequence[Sequence[int]]) -> tuple[torch.Tensor, tuple[tuple[int, ...], ...]]:
         """Returns index [B, T] and the documents of the padded rows, which all have the same length. `index` counts in the
@@ -186,16 +189,18 @@ class RowCutter:
         return index, tuple(padded)
 
 
-def _digest_of(batch: Mapping[str, Any]) -> int:
-    """A number of all keys and values of a batch."""
-    digest = 0
-    for name in sorted(batch):
-        value = batch[name]
-        is_tensor = isinstance(value, torch.Tensor)
-        digest = zlib.crc32(repr((name, value.shape, value.dtype) if is_tensor else (name, value)).encode(), digest)
-        if is_tensor:
-            digest = zlib.crc32(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy(), digest)
-    return digest
+def _digest_of(batch: Mapping[str, Any]) -> Digest:
+    """Pictures in floating point count by their shapes: processors of different CPUs may round them in different ways."""
+    return tuple((name, _number_of(batch[name], name not in _PICTURE_KEYS)) for name in sorted(batch))
+
+
+def _number_of(value: Any, has_bits: bool) -> int:
+    if not isinstance(value, torch.Tensor):
+        return zlib.crc32(repr(value).encode())
+    number = zlib.crc32(repr((value.shape, value.dtype)).encode())
+    if value.is_floating_point() and not has_bits:
+        return number
+    return zlib.crc32(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy(), number)
 
 
 def checked_batch(batch: Any) -> dict[str, Any]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
-from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves
 
 from longspan import _native, _trl
-from longspan._loss import all_sum, average_gradients, device_of, first_timeout, of_ranks, require_equal, world_size
-from longspan._rows import DOCUMENT_KEYS, ROWS, RowCutter, Rows
+from longspan._loss import (all_sum, average_gradients, device_of, first_timeout, of_ranks, require_equal, texts_of_ranks,
+                            world_size)
+from longspan._rows import DOCUMENT_KEYS, ROWS, Digest, RowCutter, Rows
 from longspan.attention import Heads, Sharing, share
 from longspan.errors import UsageError
 
@@ -39,6 +40,7 @@ class State:
     head_labels: Optional[torch.Tensor] = None  # of the forward that runs, if the head computes losses
     in_forward: bool = False  # the model's own forward runs
     _random: Any = None  # the common random numbers, which wait for the end of the forward that runs
+    _seeded: Any = ()  # the generators of this rank's random numbers, and their states at the beginning
     _call: Any = None  # the cut of the forward that runs, and its arguments before
     _task: int = -1  # autograd's number of the backward pass that ends with a mean of gradients
 
@@ -57,13 +59,14 @@ class State:
 
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Checks the arguments, and cuts TRL's. Raises UsageError on all ranks that share rows."""
-        self._call, self.head_labels, self.in_forward = None, None, False
+        self.end_forward()
+        self._call, self.head_labels = None, None
         if self.unshared:
             return None
         try:
             named, rows = self._checked(module, given, named)
         except UsageError as failure:
-            self.check_same_batch(0, failure)
+            self.check_same_batch((), failure)
             raise
         self.check_same_batch(rows.digest, None)
         if self.fused_head and named.get("labels") is not None:
@@ -98,20 +101,30 @@ class State:
         _refuse_arguments(type(module).__name__, config, given, named, rows.index is not None)
         return named, rows
 
-    def check_same_batch(self, digest: int, failure: Optional[UsageError]) -> None:
+    def check_same_batch(self, digest: Digest, failure: Optional[UsageError]) -> None:
         """Raises UsageError on all ranks of the group if their batches differ, or if one of them could not cut its batch.
         Collective. Raises CommunicationError."""
         if self.sharing.size > 1:
-            require_equal(digest, failure, f"the {self.sharing.size} ranks that share rows have different batches: each must "
-                          "read the same batch. Give their loaders the same seed, and a DistributedSampler only through "
-                          "parallelize()", self.sharing.group, self.sharing.timeout)
+            require_equal(zlib.crc32(repr(digest).encode()), failure, lambda: self._difference(digest), self.sharing.group,
+                          self.sharing.timeout)
+
+    def _difference(self, digest: Digest) -> str:
+        """The message for different batches. Collective."""
+        texts = texts_of_ranks("\n".join(f"{name} {number}" for name, number in digest), self.sharing.group, self.sharing.timeout)
+        lines = [set(text.split("\n")) for text in texts]
+        names = sorted({line.split()[0] for line in set.union(*lines) - set.intersection(*lines)})
+        return (f"the {self.sharing.size} ranks that share rows have different batches, in {', '.join(names)}: each must read the "
+                "same batch. Give their loaders the same seed, and a DistributedSampler only through parallelize()")
+
+    def end_forward(self, *_: Any) -> None:
+        """Ends what before_forward() began, also if the forward has raised."""
+        self.in_forward = False
+        self._end_dropout()
 
     def after_forward(self, module: torch.nn.Module, given: Any, output: Any) -> Any:
         """Gathers what TRL's forward returns. Lets the backward from this output end with a mean of gradients, if nobody else
         computes it."""
         del given
-        self.in_forward = False
-        self._end_dropout()
         if self.head_labels is not None:
             self.head_labels, output = None, _without_logits(output)
         if self._call is not None:
@@ -123,23 +136,25 @@ class State:
 
     def _begin_dropout(self, module: torch.nn.Module) -> None:
         """Lets ranks that share rows draw different masks of dropout. Their common random numbers, by which they read the same
-        rows, go on alike."""
-        self._end_dropout()
-        if self.sharing.size == 1 or not any(isinstance(part, _DropoutNd) and part.training and part.p > 0
-                                             for part in module.modules()):
+        rows, go on alike: by one number after a forward that has drawn any."""
+        if self.sharing.size == 1 or not module.training:
             return
-        seed = int(torch.empty((), dtype=torch.int64).random_(1 << 53)) + dist.get_rank()
-        device = next(module.parameters()).device
+        device, generators = next(module.parameters()).device, [torch.default_generator]
+        if device.type == "cuda":
+            generators.append(torch.cuda.default_generators[device.index or 0])
         self._random = torch.random.fork_rng([device] if device.type == "cuda" else [])
         self._random.__enter__()
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+        seed = _random_number() + dist.get_rank()
+        self._seeded = [(one.manual_seed(seed), one.get_state()) for one in generators]
 
     def _end_dropout(self) -> None:
-        if self._random is not None:
-            self._random.__exit__(None, None, None)
-            self._random = None
+        if self._random is None:
+            return
+        has_drawn = not all(one.get_state().equal(state) for one, state in self._seeded)
+        self._random.__exit__(None, None, None)
+        self._random = None
+        if has_drawn:
+            _random_number()
 
     def _watch(self, module: torch.nn.Module, output: Any) -> None:
         if not torch.is_grad_enabled() or world_size() == 1 or self.unshared or _is_averaged(module):
@@ -155,6 +170,10 @@ class State:
         self._task = task
         torch.autograd.Variable._execution_engine.queue_callback(  # pyright: ignore[reportAttributeAccessIssue]
             lambda: average_gradients(module.parameters(), self.sharing.timeout))
+
+
+def _random_number() -> int:
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_(1 << 53))
 
 
 def _refuse_arguments(
@@ -196,15 +215,21 @@ def _is_averaged(module: torch.nn.Module) -> bool:
         _check_ranks("DistributedDataParallel", dist.get_world_size(ddp.process_group))
         return True
     # FSDP2's parameters are no DTensors between the forward and the backward where reshard_after_forward is False.
-    if any(getattr(part, "_is_fsdp_managed_module", False) for part in module.modules()):
-        from torch.distributed.fsdp import FSDPModule
-
-        for part in module.modules():
-            if isinstance(part, FSDPModule):
-                state: Any = part._get_fsdp_state()
-                for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
-                    if group is not None:
-                        _check_ranks("fully_shard", group.mesh_info.mesh.size())
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # nothing is sharded where nobody has imported the module
+    sharded: list[Any] = [part for part in module.modules() if fsdp is not None and isinstance(part, fsdp.FSDPModule)]
+    managed = [part for part in module.modules() if getattr(part, "_is_fsdp_managed_module", False)]
+    for part in sharded:
+        state = part._get_fsdp_state()
+        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
+            if group is not None:
+                _check_ranks("fully_shard", group.mesh_info.mesh.size())
+    if managed:
+        own = {id(parameter) for part in managed for parameter in part.parameters(recurse=False)}
+        missing = [name for name, parameter in module.named_parameters() if parameter.requires_grad and id(parameter) not in own]
+        if missing:
+            raise UsageError(f"fully_shard has no part of {missing[0]} and of {len(missing) - 1} other parameters, so nobody would "
+                             "compute the mean of their gradients: call fully_shard() for the whole model after its layers")
+    if sharded or managed:
         return True
     return any(hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")  # DeepSpeed's ZeRO 3; 1 and 2
                for parameter in module.parameters())
@@ -245,8 +270,8 @@ def agree(text: str, failure: Optional[UsageError], timeout: int) -> None:
     if world_size() == 1:
         return
     meeting = first_timeout(timeout)
-    require_equal(zlib.crc32(text.encode()), failure, "parallelize() has other arguments, or another model, on other ranks "
-                  f"than here ({text}): all ranks must call it alike", None, meeting)
+    require_equal(zlib.crc32(text.encode()), failure, lambda: "parallelize() has other arguments, or another model, on other "
+                  f"ranks than here ({text}): all ranks must call it alike", None, meeting)
     timeouts = [number for number, in of_ranks([timeout], None, meeting)]
     other = next((rank for rank, number in enumerate(timeouts) if number != timeouts[0]), None)
     if other is not None:

@@ -203,10 +203,15 @@ def _telling(name: str, is_cuda: bool, timeout: int) -> Iterator[None]:
 
 def telling(group: Optional[dist.ProcessGroup], x: torch.Tensor, timeout: int) -> Any:
     """A context of checks that are not collective. A UsageError is raised on all ranks of the group: the others are in the call
-    that follows the checks, which compares calls."""
-    if torch.compiler.is_compiling():
+    that follows the checks, which compares calls. On CUDA devices the UsageError is raised on this rank alone."""
+    if not has_values(x):
         return contextlib.nullcontext()
     return _telling(name_of(group), x.is_cuda, timeout)
+
+
+def has_values(x: torch.Tensor) -> bool:
+    """Whether x has values that ranks exchange now: not in graphs of torch.compile, nor for fake and meta tensors."""
+    return not (torch.compiler.is_compiling() or x.is_meta or type(x).__name__ == "FakeTensor")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional, TypeVar
 
@@ -23,7 +24,9 @@ CHECKED_TYPES = frozenset(["gemma2", "gemma3_text", "gpt_oss", "llama", "mistral
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention", "linear_attention"])
 
 # Names of models whose outputs are numbers of single tokens: language models, and models without a head.
-_CLASSES = ("ForCausalLM", "ForConditionalGeneration", "Model")
+_CLASSES = re.compile(r"(ForCausalLM|ForConditionalGeneration|(?<!PreTrained)Model)$")
+# Names of models with heads over the tokens of a whole row, also of their bases.
+_OTHER_HEADS = re.compile(r"For(Sequence|Token|Question|Multiple|NextSentence|Image|Audio|Masked)|DoubleHeads")
 
 _states: list[State] = []
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -61,7 +64,7 @@ def parallelize(
     save_attention: gradient checkpointing that is not reentrant saves the output of attention, as large as the queries,
         and computes attention once (save_attention()).
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
-    timeout: seconds that a collective may take. This call waits for the other ranks as long as the first one did.
+    timeout: seconds that a collective may take. This call waits with the timeout of the process's first call.
 
     Returns the model and a loader of this rank's tokens. model(**batch).loss is the mean over the labels of all ranks, and
     its gradients are right after backward() without a wrapper, and under DDP, FSDP and DeepSpeed over all ranks. A label of
@@ -92,7 +95,7 @@ def parallelize(
     state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config,
                   config._attn_implementation, (takeover or _hf_attention.NAME, _hf_attention.NAME))
 
-    # Here all checks are behind, and the changes begin: a model that was refused is as it was.
+    # All checks of this model are behind, and the changes begin: a model that was refused is as it was.
     _hf_attention.install()
     if takeover is not None:
         _hf_attention.take_over(takeover)
@@ -110,6 +113,7 @@ def parallelize(
     if save_attention:
         base.register_forward_pre_hook(outside_graphs(lambda module, given: checkpointing.save_in_layers(module)))
     base.register_forward_pre_hook(outside_graphs(state.before_forward), with_kwargs=True)
+    base.register_forward_hook(outside_graphs(state.end_forward), always_call=True)
     base.register_forward_hook(outside_graphs(state.after_forward))
     return model, None if loader is None else _loader_of(state, loader)
 
@@ -128,24 +132,43 @@ def evaluate(model: torch.nn.Module, loader: Iterable[Any]) -> tuple[float, int]
     """Returns the mean loss over the labels of all batches of all ranks, and the number of these labels.
 
     model: after parallelize(), also within wrappers; in evaluation mode during the call. loader: of parallelize_loader(). Without
-    labels the mean is 0. Collective over all ranks. Raises UsageError, CommunicationError.
+    labels the mean is 0. Batches go to the device of the parameters, and stay where they are if the parameters are on the CPU,
+    for wrappers that keep parameters there. num_items_in_batch of batches is left out. Collective over all ranks. Raises
+    UsageError, CommunicationError.
     """
     timeout, device = state_of_model(model).sharing.timeout, next(model.parameters()).device
-    sums, trains = torch.zeros(2, dtype=torch.double, device=device), model.training
+    modes = [(module, module.training) for module in model.modules()]
+    sums: list[torch.Tensor] = []
+    failure: Optional[UsageError] = None
     model.eval()
     try:
         with torch.no_grad():
             for batch in loader:
-                batch = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
-                if batch.get("shift_labels") is None:
-                    raise UsageError("a batch has no labels: evaluate() takes batches with labels or shift_labels")
-                # The loss is a mean of the group. Its ranks add their parts of the labels.
-                count = (batch["shift_labels"] != IGNORED).sum()
-                sums += torch.stack([model(**batch).loss.double() * count, count.double()])
+                batch = {name: value.to(device) if hasattr(value, "to") and device.type != "cpu" else value
+                         for name, value in batch.items() if name != "num_items_in_batch"}
+                try:
+                    sums.append(_sum_of_losses(model, batch))
+                except UsageError as error:  # the other groups go on
+                    failure = failure or error
     finally:
-        model.train(trains)
-    total, count = _loss.all_sum(sums, None, timeout).tolist()
+        for module, trains in modes:
+            module.training = trains
+    agree("", failure, timeout)
+    if failure is not None:
+        raise failure
+    own = torch.stack(sums).sum(0) if sums else torch.zeros(2, dtype=torch.double, device=device)
+    total, count = _loss.all_sum(own, None, timeout).tolist()
     return total / max(count, 1), int(count)
+
+
+def _sum_of_losses(model: torch.nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    """Returns the sum of this rank's part of the losses of a batch, and the number of its labels. The loss is a mean of the
+    group: each rank of the group takes its part of the labels. The forward comes first, as it compares the batches."""
+    loss = model(**batch).loss
+    if loss is None:
+        raise UsageError("a batch has no labels: evaluate() takes batches with labels or shift_labels")
+    count = (batch["shift_labels"] != IGNORED).sum().to(loss.device)
+    return torch.stack([loss.double() * count, count.double()])
 
 
 def _loader_of(state: State, loader: Iterable[Any]) -> ParallelLoader:
@@ -262,8 +285,9 @@ def _text_config_of(model: Any, allow_unchecked: bool) -> Any:
         raise UsageError(f"model type {text.model_type} was never compared with training on one process; checked are "
                          f"{', '.join(sorted(CHECKED_TYPES))}: pass allow_unchecked=True and compare the loss and the norm "
                          "of gradients of a few steps")
-    if not any(kind.__name__.endswith(_CLASSES) and not kind.__name__.endswith("PreTrainedModel") for kind in type(model).__mro__):
-        raise UsageError(f"{type(model).__name__}: heads over the tokens of a whole row are not supported, and a rank has a part of "
+    names = [kind.__name__ for kind in type(model).__mro__]
+    if any(map(_OTHER_HEADS.search, names)) or not (allow_unchecked or any(map(_CLASSES.search, names))):
+        raise UsageError(f"{type(model).__name__}: other heads than a language model's are not supported, as a rank has a part of "
                          "each row: load the model with AutoModelForCausalLM, or without a head with AutoModel")
     if not model._can_set_attn_implementation():
         raise UsageError(f"{name}: the model does not call transformers' AttentionInterface, so attention cannot be replaced")

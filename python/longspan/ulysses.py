@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.functional import layer_norm, linear, pad, rms_norm
 
 from longspan import _native
-from longspan.attention import DEFAULT_TIMEOUT, name_of, telling
+from longspan.attention import DEFAULT_TIMEOUT, has_values, name_of, telling
 from longspan.errors import UsageError
 
 _default_group: Optional[dist.ProcessGroup] = None
@@ -153,7 +153,7 @@ def reduce_sequence_parallel_loss(
     count = torch.as_tensor(num_valid_tokens, device=loss.device).detach().to(torch.double).reshape(())
     own = torch.where(count > 0, loss.reshape(()).to(torch.double), 0.0) * count
     name, _ = _place_in(group)
-    if not torch.compiler.is_compiling():
+    if has_values(loss):
         _native.call("compare_calls", "reduces a loss", "", name, loss.is_cuda, timeout)
     total, tokens = _native.call("sum_of_ranks", torch.stack([own, count]), name, timeout).unbind()
     return (total / tokens.detach().clamp(min=1)).to(loss.dtype).reshape(loss.shape)
@@ -270,7 +270,8 @@ class DistributedAttention(torch.nn.Module):
         layout of q.
     sequence_process_group: None: as `group` of the functions.
     scatter_idx: dimension of the heads. gather_idx: dimension of the tokens.
-    sp_stream, num_kv_heads: DeepSpeed's, and not needed: exchanges are in flight together, and k has the number of its heads.
+    num_kv_heads: heads of keys and values; None: those of k. sp_stream: DeepSpeed's, and not needed, as exchanges are in flight
+        together.
 
     Query heads are a multiple of the heads of keys and values, and both can be any number. forward() takes DeepSpeed's
     batch_dim_idx, the third dimension, and does not need it. rotary_pos_emb must be None. Raises UsageError,
@@ -281,15 +282,15 @@ class DistributedAttention(torch.nn.Module):
                  scatter_idx: int = 2, gather_idx: int = 0, sp_stream: Any = None, num_kv_heads: Optional[int] = None, *,
                  timeout: int = DEFAULT_TIMEOUT) -> None:
         super().__init__()
-        del sp_stream, num_kv_heads
-        self.timeout = timeout
+        del sp_stream
+        self.timeout, self.num_kv_heads = timeout, num_kv_heads
         self.local_attn, self.spg = local_attention, sequence_process_group
         self.scatter_idx, self.gather_idx = scatter_idx, gather_idx
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch_dim_idx: Optional[int] = None,
                 rotary_pos_emb: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
         with _telling(self.spg, query, self.timeout):
-            self._check(query, batch_dim_idx, rotary_pos_emb)
+            self._check(query, key, batch_dim_idx, rotary_pos_emb)
         heads = query.shape[self.scatter_idx]
         q, k, v = [_start_to_heads(x, self.gather_idx, self.scatter_idx, 0, True, self.spg, 1, heads, self.timeout)
                    for x in (query, key, value)]
@@ -297,11 +298,15 @@ class DistributedAttention(torch.nn.Module):
         return gather_heads_scatter_seq(out, self.scatter_idx, self.gather_idx, self.spg, num_heads=heads,
                                         timeout=self.timeout)
 
-    def _check(self, query: torch.Tensor, batch_dim_idx: Optional[int], rotary_pos_emb: Any) -> None:
+    def _check(self, query: torch.Tensor, key: torch.Tensor, batch_dim_idx: Optional[int], rotary_pos_emb: Any) -> None:
         tokens, heads = (_from_front(query, dim, None) for dim in (self.gather_idx, self.scatter_idx))
         if batch_dim_idx is not None and _from_front(query, batch_dim_idx, None) in (tokens, heads):
             raise UsageError(f"batch_dim_idx is {batch_dim_idx}, and dimension {tokens} has the tokens (gather_idx), dimension "
                              f"{heads} the heads (scatter_idx): the three must differ")
+        kv_heads = key.shape[_from_front(key, self.scatter_idx, None)]
+        if self.num_kv_heads not in (None, kv_heads):
+            raise UsageError(f"num_kv_heads is {self.num_kv_heads}, and key {list(key.shape)} has {kv_heads} heads in dimension "
+                             f"{heads} (scatter_idx): pass the number of its heads, or leave num_kv_heads out")
         if rotary_pos_emb is not None:
             raise UsageError("rotary_pos_emb is not supported: rotate q and k of this rank's tokens before the call, and leave it "
                              "out")

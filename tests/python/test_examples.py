@@ -28,7 +28,7 @@ def test_example(tmp_path, name):
     text = run_forks(2, output_of, name, tmp_path, joined=False)[0]
     if "grpo" in name:
         first, last = map(float, re.search(r"mean reward: ([0-9.]+) in the first 3 steps, ([0-9.]+) in the last 3", text).groups())
-        assert 0.4 < first < 0.65 and last > first + 0.2, text
+        assert last > first + 0.1, text
     else:
         losses = [float(number) for number in re.findall(r"loss'?:? '?([-0-9.]+)", text)]
         assert len(losses) >= 3 and losses[-1] < losses[0], text

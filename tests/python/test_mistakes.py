@@ -34,6 +34,7 @@ MISTAKES = [
     ("loss", None, "reduces a loss"),
     ("projection", dict(x=(1, 6, 2, 9)), "heads of 9 do not divide"),
     ("module", dict(batch_dim_idx=1), "the three must differ"),
+    ("module", dict(num_kv_heads=5), "num_kv_heads is 5"),
 ]
 CALLS = dict(attention=ATTENTION, to_heads=dict(x=(1, 4, 6, 8), seq_dim=1, head_dim=2),
              to_seq=dict(x=(1, 6, 2, 8), num_heads=6), qkv=dict(x=(1, 4, 36), head_size=2), loss=dict(x=()),
@@ -43,7 +44,8 @@ CALLS = dict(attention=ATTENTION, to_heads=dict(x=(1, 4, 6, 8), seq_dim=1, head_
 def call(function, group, dtype=torch.float, **given):
     import longspan
 
-    given = {name: torch.ones(size, dtype=dtype) if name in "qkvx" else size for name, size in given.items()} | dict(group=group)
+    given = {name: torch.ones(size, dtype=dtype) if name in "qkvx" else size for name, size in given.items()}
+    given |= dict(group=group, timeout=20)
     if function == "attention":
         return longspan.attention(**given)
     if function == "to_heads":
@@ -58,8 +60,9 @@ def call(function, group, dtype=torch.float, **given):
         return longspan.reduce_sequence_parallel_loss(x, 1, **given)
     if function == "projection":
         return longspan.async_ulysses_output_projection(x, 1, 2, torch.ones(5, 48), None, **given)
+    made = dict(timeout=given.pop("timeout"), num_kv_heads=given.pop("num_kv_heads", None))
     del given["group"]
-    return longspan.DistributedAttention(lambda q, k, v: q, group, 2, 1)(x, x, x, **given)
+    return longspan.DistributedAttention(lambda q, k, v: q, group, 2, 1, **made)(x, x, x, **given)
 
 
 def mistakes(rank, size):
@@ -67,7 +70,8 @@ def mistakes(rank, size):
     import longspan
 
     group, texts = torch.distributed.group.WORLD, []
-    for function, changes, _ in MISTAKES:
+    for function, changes, part in MISTAKES:
+        print(function, changes, part, flush=True)
         call(function, group, **CALLS[function])
         wrong = function, (CALLS[function] | (changes or {}))
         if rank == size - 1 and changes is None:

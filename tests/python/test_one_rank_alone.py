@@ -76,11 +76,12 @@ def silent(rank):
     x = torch.ones(1, 4, 2, 3)
     longspan.gather_seq_scatter_heads(x, 1, 2, group=group, timeout=TIMEOUT)
     alone(lambda: longspan.gather_seq_scatter_heads(x, 1, 2, group=group, timeout=TIMEOUT))
+    alone(lambda: longspan.gather_seq_scatter_heads(x, 1, 1, group=group, timeout=TIMEOUT))  # a mistake, on broken connections
     return found
 
 
 def test_a_silent_rank():
     first, second = run_forks(2, silent)
-    assert len(first) == 2 and second == []
-    for kind, text, seconds in first:
-        assert kind == "CommunicationError" and seconds < 60, (text, seconds)
+    assert second == []
+    for (kind, text, seconds), expected in zip(first, ["CommunicationError"] * 2 + ["UsageError"], strict=True):
+        assert kind == expected and seconds < 60, (text, seconds)

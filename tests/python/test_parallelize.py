@@ -189,10 +189,14 @@ def evaluated(rank, batches):
     import longspan
 
     model, _ = longspan.parallelize(small_model("llama"), sequence_parallel_size=2)
-    loader = longspan.parallelize_loader(model, batches)
-    with pytest.raises(longspan.UsageError, match="has no labels"):
-        longspan.evaluate(model, longspan.parallelize_loader(model, [dict(input_ids=batches[0]["input_ids"])]))
-    return longspan.evaluate(torch.nn.parallel.DistributedDataParallel(model), loader), model.training
+    model.model.layers[0].eval()
+    loader = longspan.parallelize_loader(model, [batch | dict(num_items_in_batch=7) for batch in batches])
+    unlabeled = dict(input_ids=batches[0]["input_ids"])
+    for others in ([unlabeled], [unlabeled, batches[1]]):  # on all ranks; in one group alone
+        with pytest.raises(longspan.UsageError, match="has no labels"):
+            longspan.evaluate(model, longspan.parallelize_loader(model, others))
+    found = longspan.evaluate(torch.nn.parallel.DistributedDataParallel(model), loader)
+    return found, model.training and not model.model.layers[0].mlp.training
 
 
 def test_evaluate():
@@ -247,6 +251,8 @@ def hidden_losses(rank, batch):
     norm = of_hidden(model, own, shifted, lambda *sums: longspan.mean_loss(model, *sums))
     with pytest.raises(longspan.UsageError, match="outside of the forward of the model"):
         model.model(**own)
+    with torch.no_grad():
+        model.model(**own)
     return norm
 
 
@@ -265,21 +271,37 @@ def test_loss_of_hidden_states():
 
 
 def masks(rank, batch):
-    """A mask of dropout of this rank's tokens, in the forward and in the recomputation, and the random state afterwards."""
+    """Masks of dropout of this rank's tokens, in the forward and in the recomputation of two steps, and the random state
+    afterwards. Layers that raise, and layers without dropout, leave the random state as it was."""
     import longspan
 
-    model, loader = longspan.parallelize(small_model("phi3", resid_pdrop=0.5), [batch], sequence_parallel_size=2)
+    model, loader = longspan.parallelize(small_model("phi3"), [batch], sequence_parallel_size=2)
     model.gradient_checkpointing_enable(dict(use_reentrant=False))
-    found = []
-    model.model.layers[0].resid_attn_dropout.register_forward_hook(lambda module, given, out: found.append(out.detach() == 0))
-    model.train()(**next(iter(loader))).loss.backward()
-    return found, torch.get_rng_state()
+    cut, found, before = next(iter(loader)), [], torch.get_rng_state()
+    model.train()(**cut)
+    assert torch.get_rng_state().equal(before)
+
+    def dropped(module, given, out):
+        out = torch.nn.functional.dropout(out, 0.5)
+        found.append(out.detach() == 0)
+        return out
+
+    model.model.layers[0].resid_attn_dropout.register_forward_hook(dropped)
+    for _ in range(2):
+        model(**cut).loss.backward()
+    state = torch.get_rng_state()
+    model.model.layers[0].register_forward_pre_hook(lambda module, given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(**cut)
+    assert torch.get_rng_state().equal(state)
+    return found, state
 
 
 def test_dropout_of_ranks():
     """Ranks that share a row draw different masks, and stay in step with their samplers."""
     (one, state), (other, state_of_other) = run_forks(2, masks, uneven_batches(1)[0])
     assert one[0].equal(one[1]) and one[0].shape == other[0].shape and not one[0].equal(other[0])
+    assert one[2].equal(one[3]) and not one[2].equal(one[0])
     assert state.equal(state_of_other)
 
 

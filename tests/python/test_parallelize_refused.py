@@ -48,10 +48,17 @@ def test_models():
     retried, _ = parallel(biased)
     with longspan.whole_rows(retried):
         assert retried.config._attn_implementation == attention != "longspan"
-    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+    from transformers import (AutoModelForSequenceClassification, AutoModelForTokenClassification, GPT2DoubleHeadsModel,
+                              LlamaPreTrainedModel)
 
     for kind in (AutoModelForSequenceClassification, AutoModelForTokenClassification):
-        refused("heads over the tokens of a whole row", parallel, kind.from_config(small_model("llama").config), allow_unchecked=True)
+        refused("other heads than a language model's", parallel, kind.from_config(small_model("llama").config), allow_unchecked=True)
+    tiny = AutoConfig.for_model("gpt2", n_embd=16, n_layer=1, n_head=2, vocab_size=16)
+    refused("other heads than a language model's", parallel, GPT2DoubleHeadsModel(tiny), allow_unchecked=True)
+    unknown = type("Speaker", (LlamaPreTrainedModel,), {})(small_model("llama").config)
+    unknown.model = small_model("llama").model
+    refused("other heads than a language model's", parallel, unknown)
+    parallel(unknown, allow_unchecked=True)
     parallel(AutoModel.from_config(small_model("llama").config))
     own = small_model("llama")
     own.loss_function = lambda *given, **named: None
@@ -159,9 +166,21 @@ def test_batches_of_a_device():
     for borders in ({}, dict(cu_seq_lens_q=[0, 5, 12]), dict(seq_idx=torch.empty(1, 12, dtype=torch.int32, device="meta"))):
         assert positions_of(ids, borders).is_meta and positions_of(ids, borders).shape == ids.shape
     assert take(torch.arange(12)[None], ids, 0).is_meta
-    rows = Rows(0, ((12,),), 7, index=torch.arange(12)[None])
+    rows = Rows(0, ((12,),), (), index=torch.arange(12)[None])
     assert rows.to("meta", non_blocking=True).index.is_meta and rows.to("meta").documents == rows.documents
-    assert Rows(0, ((12,),), 7).to("meta") == Rows(0, ((12,),), 7)
+    assert Rows(0, ((12,),), ()).to("meta") == Rows(0, ((12,),), ())
+
+
+def test_digests():
+    """Processors of different CPUs round pictures in different ways; other values must be the same."""
+    from longspan._rows import _digest_of
+
+    ones = torch.ones(4, 6)
+    given = dict(pixel_values=ones, weights=ones, image_grid_thw=torch.ones(1, 3, dtype=torch.int64))
+    for name, changed, is_same in (("pixel_values", ones * (1 + 2**-23), True), ("pixel_values", ones[:2], False),
+                                   ("weights", ones * (1 + 2**-23), False), ("image_grid_thw", torch.zeros(1, 3).long(), False)):
+        differing = [a[0] for a, b in zip(_digest_of(given), _digest_of(given | {name: changed}), strict=True) if a != b]
+        assert differing == ([] if is_same else [name])
 
 
 def test_labels_stay_in_documents():
@@ -205,10 +224,12 @@ def test_takeover_without_rows():
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     model, _ = parallel(small_model("llama"), takeover="sdpa")
-    layer, q = model.model.layers[0].self_attn, torch.zeros(1, 6, 4, 8)
-    refused("attention has no longspan_rows", ALL_ATTENTION_FUNCTIONS["sdpa"], layer, q, q[:, :2], q[:, :2], None, scaling=1.0)
+    layer, q, k, v = model.model.layers[0].self_attn, *(torch.randn(1, heads, 4, 8) for heads in (6, 2, 2))
+    refused("attention has no longspan_rows", ALL_ATTENTION_FUNCTIONS["sdpa"], layer, q, k, v, None, scaling=1.0)
     with longspan.whole_rows(model):
-        ALL_ATTENTION_FUNCTIONS["sdpa"](layer, q, q[:, :2], q[:, :2], None, scaling=1.0)
+        out = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, q, k, v, None, scaling=1.0)[0]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=True)
+    torch.testing.assert_close(out, expected.transpose(1, 2))
 
 
 def test_masks():
@@ -273,6 +294,10 @@ def mistakes(rank):
     failure(lambda: longspan.parallelize(small_model("llama", attention_dropout=0.1), sequence_parallel_size=2))
     failure(lambda: longspan.parallelize(small_model("gemma3_text", use_bidirectional_attention=True), sequence_parallel_size=2))
     model, loader = longspan.parallelize(small_model("llama"), uneven_batches(1), sequence_parallel_size=2)
+    for layer in model.model.layers:
+        fully_shard(layer)
+    failure(lambda: model(**next(iter(loader))))
+    model, loader = longspan.parallelize(small_model("llama"), uneven_batches(1), sequence_parallel_size=2)
     batch = next(iter(loader))
     failure(lambda: model(**batch, attention_mask=torch.ones(2, 1, 41, 41)))
     model.train().model.layers[0].self_attn.attention_dropout = 0.5
@@ -290,9 +315,10 @@ def mistakes(rank):
 
 def test_every_rank():
     expected = ["sequence_parallel_size=3, and there are 2 ranks: choose a divisor of 2", "all ranks must call it alike",
-                "3", *["have different batches"] * 3, "averages gradients over 1 ranks, and must do so over all 2",
+                "3", *[f"have different batches, in {key}:" for key in ("input_ids", "labels", "weights")], "averages gradients over 1 ranks, and must do so over all 2",
                 "the model is a DistributedDataParallel", "parameters are sharded", "the model is a FullyShardedDataParallel",
-                "parameters are sharded", "attention_dropout is 0.1", "not causal", "got attention_mask",
+                "parameters are sharded", "attention_dropout is 0.1", "not causal",
+                "fully_shard has no part of model.embed_tokens.weight", "got attention_mask",
                 "dropout of attention is 0.5", "was called for this model before", "was called for this model before",
                 "all ranks must call it alike", "has gloo for these devices, not nccl", "cpu:gloo,cuda:nccl"]
     for texts in run_forks(2, mistakes):

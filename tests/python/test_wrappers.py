@@ -47,6 +47,15 @@ def fsdp2_kept_whole(model):
     return fully_shard(model, reshard_after_forward=False)
 
 
+def replicated(model):
+    """torch's DDP of FSDP2's parts."""
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+
+    for layer in model.model.layers:
+        replicate(layer)
+    return replicate(model)
+
+
 def compiled(model):
     return torch.compile(model, backend="eager")
 
@@ -108,7 +117,7 @@ def close(found, expected):
         assert ours == (pytest.approx(theirs[0], abs=1e-5), pytest.approx(theirs[1], abs=1e-4))
 
 
-FSDP2 = [fsdp2_without_layers, fsdp2_kept_whole]
+FSDP2 = [fsdp2_without_layers, fsdp2_kept_whole, replicated]
 
 
 @pytest.mark.parametrize("family, wrap", [
