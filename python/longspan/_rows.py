@@ -200,7 +200,7 @@ def _number_of(value: Any, has_bits: bool) -> int:
     number = zlib.crc32(repr((value.shape, value.dtype)).encode())
     if value.is_floating_point() and not has_bits:
         return number
-    return zlib.crc32(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy(), number)
+    return zlib.crc32(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data, number)
 
 
 def checked_batch(batch: Any) -> dict[str, Any]:
