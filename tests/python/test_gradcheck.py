@@ -16,7 +16,7 @@ OTHERS = frozenset([
     "LossInput", "MemoryLine", "Plan", "Progress", "ProgressBar", "Row", "RowLosses", "Sample", "Session", "Sharing",
     "StopTraining", "TokenOrder", "TrainResult", "UsageError", "Work", "get_ulysses_sequence_parallel_group", "parallelize",
     "parallelize_loader", "parallelize_trainer", "plan", "save_attention", "set_ulysses_sequence_parallel_group", "share",
-    "token_order", "train", "whole_rows",
+    "evaluate", "token_order", "train", "whole_rows",
 ])
 
 
