@@ -3,6 +3,7 @@ with what is wrong), its results are the CPU's, and its host waits for them as s
 
 import json
 import os
+import pathlib
 import subprocess
 import time
 
@@ -179,6 +180,9 @@ def test_experts_in_fp32_are_cast_once_a_pass(simulated, place):
     """In rows in which an expert gets 128 tokens on average, which the account knows."""
     model = str(made_once(place / "qwen3_moe", lambda folder: write_model(folder, folder.name)))
     rows = made_once(place / "rows_of_experts", lambda folder: write_dataset(folder, num_rows=4, shortest=600, longest=600))
+    config = json.loads((pathlib.Path(model) / "config.json").read_text())
+    # Inputs, and results of gate and up, in bf16: at::_grouped_mm copies them on some GPUs, and this GPU is not known.
+    copied = 2 * config["num_experts_per_tok"] * (config["hidden_size"] + 2 * config["moe_intermediate_size"])
     for length, count in ((500, 3 * 2 * 2), (380, 0)):  # gate, up, down in forward and backward of two layers
         ended, (counts,) = simulated(model=model, dataset_dir=str(rows), bf16=True, cutoff_len=length, max_steps=1,
                                      gradient_accumulation_steps=1)
@@ -186,7 +190,8 @@ def test_experts_in_fp32_are_cast_once_a_pass(simulated, place):
         memory = json.loads((ended.output_dir / "memory.json").read_text())
         assert memory["facts"]["num_tokens"] == length
         for rank in memory["measured"]:
-            assert 0.95 < (memory["device"] - WORKSPACE) / rank["device"] < 1.05, memory
+            account = memory["device"] - WORKSPACE - (copied * length if count else 0)
+            assert 0.95 < account / rank["device"] < 1.05, memory
 
 
 SAVED = {
