@@ -10,6 +10,7 @@ import ctypes
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional, Union
 
