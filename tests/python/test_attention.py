@@ -108,7 +108,7 @@ def many(rank, heads, keys):
     (3, (3, 1, 16, 8), dict(documents=TREES, sinks=True), set()),
 ])
 def test_every_method(size, heads, keys, refused):
-    for found in run_ranks(size, many, heads, keys):
+    for found in run_forks(size, many, heads, keys):
         # Sums over at most 63 keys of numbers of order 1: rounding is below 63 * 16 units in the last place of 10.
         assert {mode for mode, error in found.items() if not isinstance(error, float)} == refused, found
         assert max(error for error in found.values() if isinstance(error, float)) < 63 * 16 * 10 * 2.0**-53, found
@@ -140,7 +140,7 @@ def misuse(rank):
 
 
 def test_misuse():
-    first, second = run_ranks(2, misuse)
+    first, second = run_forks(2, misuse)
     assert first == second
     for text, sentence in zip(first, ["whose number divides the heads of q", "the same tokens", "must be [tokens, heads, elements]",
                                       "the same dtype", "must begin with 0 and increase", "pass the lengths", "is not a mode",
@@ -231,7 +231,7 @@ def test_auto_measures_the_network_between_machines():
     with machines(2) as names:
         slow, networks = zip(*run_ranks(2, choose_with_network, machines=names))
     assert networks[0] == networks[1] and is_slow(networks[0]), networks
-    near = run_ranks(2, choose)
+    near = run_forks(2, choose)
     assert slow[0] == slow[1] and near[0] == near[1]
     assert slow[0][0] in ("llama3", "zigzag-ring") and "measured rates" in slow[0][1], slow
     assert near[0][0] == "ulysses" and "measured" not in near[0][1], near

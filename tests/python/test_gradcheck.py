@@ -4,8 +4,8 @@ import functools
 
 import pytest
 import torch
+from forks import run_forks
 from hf_models import small_model
-from ranks import run_ranks
 
 import longspan
 
@@ -177,4 +177,4 @@ def exchanges(rank):
 
 
 def test_gradcheck_of_exchanges_on_two_ranks():
-    assert run_ranks(2, exchanges) == [[True] * 6] * 2
+    assert run_forks(2, exchanges) == [[True] * 6] * 2

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ranks import run_ranks
+from forks import run_forks
 
 # The function, changes of the rank that is wrong, and a part of the message. The other ranks make CALLS[function].
 ATTENTION = dict(q=(8, 4, 16), k=(8, 2, 16), v=(8, 2, 16), dtype=torch.float, mode="zigzag-ring")
@@ -84,5 +84,5 @@ def mistakes(rank, size):
 
 
 def test_mistakes_of_one_rank():
-    for texts in run_ranks(3, mistakes, 3):
+    for texts in run_forks(3, mistakes, 3):
         assert [text for text, (_, _, part) in zip(texts, MISTAKES, strict=True) if part not in text] == []

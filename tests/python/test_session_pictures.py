@@ -9,8 +9,8 @@ import numpy
 import pytest
 import torch
 from conftest import free_port
+from forks import run_forks
 from PIL import Image
-from ranks import run_ranks
 from test_session import config_of, open_session
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "parity"))
@@ -92,7 +92,7 @@ def alone(folder, documents):
 def test_pictures(folder):
     documents = documents_of(folder, json.loads((folder / "config.json").read_text()))
     expected = alone(folder, documents)
-    for files, array, patches in run_ranks(2, trained, 2, free_port(), folder, documents):
+    for files, array, patches in run_forks(2, trained, 2, free_port(), folder, documents):
         assert array == files
         for loss, norm in (files, patches):
             assert loss == pytest.approx(expected[0], abs=1e-5) and norm == pytest.approx(expected[1], rel=1e-4)
@@ -131,7 +131,7 @@ def refused(rank, folder, documents):
 def test_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     counts = [width * height for width, height in SIZES[folder.name]]
-    (texts,) = run_ranks(1, refused, folder, documents_of(folder, config))
+    (texts,) = run_forks(1, refused, folder, documents_of(folder, config))
     for text, part in zip(texts, ["open the session with pictures=True",
                                   f"{sum(counts)} tokens <|image_pad|>, and its pictures have [{counts[0]}] features",
                                   "missing.png", "the column feature belongs to pictures",

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from ranks import run_ranks
+from forks import run_forks
 
 UNITS = 2.0**-53
 
@@ -328,7 +328,7 @@ def check_losses(rank, found):
 
 @pytest.mark.parametrize("size", CASES)
 def test_on_ranks(size):
-    for rank, results in enumerate(run_ranks(size, all_cases, size)):
+    for rank, results in enumerate(run_forks(size, all_cases, size)):
         for (name, *_), found in results.items():
             if name in ("exchanges", "wrapped"):  # differences with a step of 1e-6 are exact to about 1e-10 of the slope
                 assert found < 1e-7, results
@@ -345,7 +345,7 @@ def test_on_ranks(size):
 
 
 def test_the_exchange_of_a_backward_runs_under_the_gradient_of_the_weight():
-    for names in run_ranks(2, order_of_backward, 2):
+    for names in run_forks(2, order_of_backward, 2):
         places = [next(i for i, name in enumerate(names) if part in name) for part in ("FinishToTokens", "_Parameters", "StartToTokens")]
         assert places == sorted(places), names
 
