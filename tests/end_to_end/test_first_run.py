@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = ROOT / "tests/gpu"
 sys.path.insert(0, str(SCRIPTS))
 from launches import kind_of  # noqa: E402
+from test_null_cuda import cache_of_kernels  # noqa: E402
 
 # What the script asks of it: which GPUs there are, and MiB in use.
 NVIDIA_SMI = """#!/bin/sh
@@ -75,14 +76,14 @@ def test_parts_that_train(first_run):
 
 @pytest.mark.long
 @pytest.mark.skipif(bool(why_none()), reason=why_none())
-def test_a_lost_rank_of_gpus(first_run):
+def test_a_lost_rank_of_gpus(first_run, models, data, place):
     """Of four null GPUs, by NCCL: no host waits in a collective, and nothing but the heartbeat says that a rank is gone,
     also where the rank that serves the store is stopped, and answers nobody."""
     (first_run.build / "longspan").unlink()
     (first_run.build / "longspan").symlink_to(null_program(BUILD))
     status, text = first_run("--parts", "signals", "--select",
                              "test_a_killed_rank[2-4] or test_a_stopped_rank[0]", "--workers", "1",
-                             **null_environment(BUILD, 4))
+                             **null_environment(BUILD, 4, XDG_CACHE_HOME=cache_of_kernels(models, data, place)))
     assert status == 0 and "test_a_stopped_rank: 2 passed" in text, text + (first_run.work / "signals.log").read_text()
 
 

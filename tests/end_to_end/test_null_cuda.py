@@ -23,6 +23,18 @@ pytestmark = pytest.mark.skipif(bool(why_none()), reason=why_none())
 CONTEXT = 512 << 20  # bytes that a null GPU's context takes
 
 
+def cache_of_kernels(models, data, place):
+    """A folder of caches with all kernels. One process compiles them, in 20 s of its processor: with an empty cache each rank
+    of the tests that begin first would."""
+    def make(folder):
+        environment = null_environment(BUILD, XDG_CACHE_HOME=str(folder))
+        keys = settings_of(models["qwen2"], data, folder / "run", max_steps=1, bf16=True, device="cuda")
+        ended = Running(keys, program=null_program(BUILD), **environment).wait(300)
+        assert ended.status == 0, ended.text
+
+    return str(made_once(place / "kernels", make))
+
+
 @pytest.fixture
 def start(models, data, tmp_path, place):
     """start(num_ranks, variables, **keys): a run, and the folder of what its ranks count."""
@@ -34,7 +46,8 @@ def start(models, data, tmp_path, place):
         settings = settings_of(models.get(model, model), data, tmp_path / f"run{count}", max_steps=3, bf16=True)
         report = tmp_path / f"report{count}"
         report.mkdir()
-        environment = null_environment(BUILD, num_ranks, report, XDG_CACHE_HOME=str(place / "kernels"), **(variables or {}))
+        environment = null_environment(BUILD, num_ranks, report, XDG_CACHE_HOME=cache_of_kernels(models, data, place),
+                                       **(variables or {}))
         return Running(settings | {"device": "cuda"} | keys, num_ranks, program=null_program(BUILD), **environment), report
 
     return run
@@ -210,10 +223,10 @@ def test_an_error_of_nccl_is_said(start, rank, ways, ddp_timeout):
 
 
 @pytest.mark.parametrize("variable, expected", [("NULL_NCCL_FAIL", REFUSED), ("NULL_NCCL_BREAK", LOST)])
-def test_an_error_of_nccl_is_said_by_a_benchmark(tmp_path, place, variable, expected):
+def test_an_error_of_nccl_is_said_by_a_benchmark(models, data, tmp_path, place, variable, expected):
     command = [null_program(BUILD), "bench", "attention", "--device", "cuda", "--ranks", "2", "--tokens", "96", "--dtype",
                "bf16", "--repeats", "1000", "--methods", "ulysses", "--output", tmp_path / "bench"]
-    environment = os.environ | null_environment(BUILD, 2, XDG_CACHE_HOME=str(place / "kernels"), OMP_NUM_THREADS="1")
+    environment = os.environ | null_environment(BUILD, 2, XDG_CACHE_HOME=cache_of_kernels(models, data, place), OMP_NUM_THREADS="1")
     done = subprocess.run(command, env=environment | {variable: "1:60"}, capture_output=True, text=True, timeout=120)
     (said,) = errors_of(done.stderr)
     assert done.returncode == 1 and said.startswith("error: Rank 1 of 2") and expected in said, done.stdout + done.stderr
