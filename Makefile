@@ -6,6 +6,7 @@
 # make test-kernels  the numerically sensitive tests under every kernel that the processor has; GPU kernels for every GPU
 # make test-torch TORCH=2.11.0  every test, built against that version of torch
 # make wheel TORCH=2.11.0  the wheel for that version of torch (without TORCH: for the newest), into dist/
+# make test-cases  every case of the sets of which `make test` runs a part (tests/thinned.py)
 # make test-device  the tests that train, on simulated GPUs
 # make operators  the same, which writes the list of operators that they dispatch (tests/dispatched_operators.txt)
 # make test-families  every model family with every method, in the program and from Python, and rows with pictures, on 2 to 5 processes, beside one process
@@ -29,7 +30,7 @@ export CCACHE_DEPEND := 1
 BIN := $(abspath $(VENV))/bin
 SAY = @tools/say
 
-.PHONY: all setup setup-tests build program wheel test-wheel unit-tests kernel-tests python-tests test test-device operators test-kernels test-torch test-families test-real-model test-real-server same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
+.PHONY: all setup setup-tests build program wheel test-wheel unit-tests kernel-tests python-tests test test-device operators test-cases test-kernels test-torch test-families test-real-model test-real-server same-bits demo lint format bench bench-programs bench-attention bench-preference soak chaos sanitize fuzz-build fuzz fuzz-tests clean
 all: build
 
 $(VENV)/.ready: tools/requirements.txt
@@ -76,6 +77,10 @@ python-tests: build setup-tests
 	$(SAY) "Parity and end-to-end tests (15 to 25 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  tools/python_tests $(BIN)/python tests
 
+test-cases: build setup-tests
+	$(SAY) "Every case of the sets that make test thins (some 5 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	  LONGSPAN_ALL_CASES=1 tools/python_tests $(BIN)/python tests -m "thinned or rest"
+
 TEST_KERNELS = env LONGSPAN_BUILD=$(abspath $(BUILD)) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python tests/kernels.py
 
 kernel-tests: build setup-tests
@@ -96,7 +101,7 @@ test-torch:
 
 OPERATORS = $(abspath $(BUILD))/dispatched_operators.txt
 TEST_DEVICE = rm -f $(OPERATORS); tools/say "Training on simulated GPUs (about 10 minutes)" env \
-  LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 LONGSPAN_TEST_DEVICE=simulated SIMULATED_OPERATORS=$(OPERATORS) \
+  LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 LONGSPAN_ALL_CASES=1 LONGSPAN_TEST_DEVICE=simulated SIMULATED_OPERATORS=$(OPERATORS) \
   tools/python_tests $(BIN)/python tests
 
 test-device: build setup-tests

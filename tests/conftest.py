@@ -24,6 +24,7 @@ from hybrid_models import HYBRIDS, hybrid  # noqa: E402
 from kinds import KINDS  # noqa: E402
 from patience import wait_patiently  # noqa: E402
 from shared import locked, made_once, replace_text  # noqa: E402
+from thinned import thin  # noqa: E402
 from thread_ranks import trainings  # noqa: E402
 from tolerance import ADAM_EPSILON, TOLERANCE, of_run  # noqa: E402, F401
 
@@ -50,12 +51,15 @@ CHATML = (
 def pytest_configure(config):
     warm_start.install()
     config.addinivalue_line("markers", "long: takes more than ten seconds, and is begun first")
+    config.addinivalue_line("markers", "thinned(n): `make test` runs a part of its cases (thinned.py)")
+    config.addinivalue_line("markers", "rest: `make test` leaves it out (thinned.py)")
 
 
 def pytest_collection_modifyitems(config, items):
     """Each of pytest's workers gets a run of neighbours, and takes from others' runs when its own are done: the long ones
     come first in each, so that none is left for the end."""
     choose(config, items)
+    thin(config, items)
     num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     long = [item for item in items if item.get_closest_marker("long")]
     rest = [item for item in items if not item.get_closest_marker("long")]

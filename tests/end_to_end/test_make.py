@@ -150,3 +150,36 @@ def test_a_disturbed_unit_test_runs_again_and_is_named(tmp_path):
     (tmp_path / "seen").unlink()
     status, said = unit_tests(tmp_path, CRASHES="1")
     assert status == 139 and "again" not in said, said
+
+
+THINNED = """
+import pytest, thinned
+@pytest.fixture(params=["x", "y", "z"])
+def given(request): return request.param
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("word", {"a": 1, "b": 2, "c": 3})
+@pytest.mark.parametrize("number, keys", [(2, dict(a=1)), pytest.param(2, dict(a=2), id="more")])
+def test_pairs(number, keys, word): pass
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("word", "abcd")
+def test_given(word, given): pass
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.rest)])
+def test_numbers(number): pass
+def pytest_collection_modifyitems(config, items): thinned.thin(config, items)
+"""
+
+
+def test_sets_are_thinned_in_make_test_alone(tmp_path):
+    """Every value of each axis is left. A case that is named runs, and all run on request."""
+    (tmp_path / "test_some.py").write_text(THINNED)
+
+    def listed(what, **variables):
+        command = [sys.executable, "-m", "pytest", "-p", "test_some", "--collect-only", "-q", "-W", "ignore", what]
+        environment = os.environ | dict(PYTHONPATH=f"{tmp_path}:{ROOT / 'tests'}", LONGSPAN_ALL_CASES="") | variables
+        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment).stdout
+        return [line.split("::")[1] for line in said.splitlines() if "::" in line]
+
+    assert listed("test_some.py") == ["test_pairs[2-keys0-a]", "test_pairs[2-keys0-c]", "test_pairs[more-b]",
+                                      "test_given[x-a]", "test_given[x-d]", "test_given[y-c]", "test_given[z-b]", "test_numbers[1]"]
+    assert listed("test_some.py::test_numbers[2]") == ["test_numbers[2]"]
+    assert len(listed("test_some.py", LONGSPAN_ALL_CASES="1")) == 2 * 3 + 4 * 3 + 2

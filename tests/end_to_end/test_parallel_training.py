@@ -46,7 +46,7 @@ def test_every_mode_is_in_the_tables():
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=pytest.mark.rest), 3])
 def test_every_mode(mode, num_ranks, models, data, reference, train, tmp_path):
     settings = dict(max_steps=NUM_STEPS, learning_rate=3e-4)
     changes = settings | dict(sequence_parallel_size=num_ranks, sequence_parallel_mode=mode)

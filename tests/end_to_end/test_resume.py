@@ -250,6 +250,7 @@ def damage(checkpoint, how):
         (checkpoint / "checksums.json").write_text("{")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["truncated", "flipped byte", "missing file", "missing state", "missing table",
                                  "broken table"])
 @pytest.mark.parametrize("num_ranks", [1, 2])

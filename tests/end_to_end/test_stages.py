@@ -106,6 +106,7 @@ def allowed(run, stage):
     return dict(rel=TOLERANCE, abs=beta * of_log_ratio(logps) if logps else TOLERANCE)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("num_ranks, mode", [(2, "ulysses"), (3, "zigzag-ring")])
 def test_ranks(stage, num_ranks, mode, stage_run):
@@ -140,6 +141,7 @@ def test_data_parallel_groups(stage, stage_run, stage_models, stage_data, tmp_pa
     same_run(alone, run_to_end(settings, 4))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("num_ranks, bf16", [(2, False), (3, True)])
 def test_first_dpo_loss_is_log_2(mode, num_ranks, bf16, stage_run):

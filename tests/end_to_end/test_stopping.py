@@ -208,6 +208,7 @@ def test_no_evaluation_before_the_save(num_ranks, moment, settings):
     assert {path.name for path in whole.output_dir.iterdir()} <= {path.name for path in again.output_dir.iterdir()}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("num_ranks, told", [(1, [0]), (3, [0]), (3, [2]), (3, [2, 1, 0])])
 def test_told_before_the_first_step(num_ranks, told, number, settings, while_loading):
@@ -269,6 +270,7 @@ def holds(pid, number):
     return int(status.partition("SigBlk:")[2].split()[0], 16) >> (number - 1) & 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("delay", [0, 0.3, 1, 2, 3, 4, 6])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_launcher_told_while_it_starts(number, delay, settings):

@@ -213,6 +213,7 @@ SPLIT = ("sequence_parallel_size", "sequence_parallel_mode", "per_device_train_b
          "gradient_accumulation_steps", "zero_stage")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("keys", RANKS, ids=lambda keys: "-".join(str(value) for value in keys.values()))
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3_5"])
 def test_ranks_change_nothing(kind, keys, tmp_path):

@@ -50,6 +50,7 @@ def run(settings, num_ranks=1):
     return run_to_end(settings, num_ranks)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("documents", [[97], [40, 1, 23, 66]], ids=["one", "packed"])
 @pytest.mark.parametrize("name", ["qwen3-moe", "qwen3-moe-some-dense", "gpt-oss", "qwen3_next-some-dense", "qwen3_5_moe"])
 def test_auxiliary_loss(name, documents, tmp_path):

@@ -157,6 +157,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name, beta, models, tmp_path):
@@ -268,6 +269,7 @@ def tree_rollouts(path, vocab_size, seed=9):
     path.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("keys", [
     dict(sequence_parallel_size=2, beta=0.04, num_iterations=2),
     dict(sequence_parallel_size=3, loss_type="gspo", sequence_parallel_mode="llama3"),

@@ -117,6 +117,11 @@ VARIANTS = [{}, {"mask_history": True}, {"train_on_prompt": True}, CUT, {"cutoff
             {"default_system": "It's \"me\"."}, {"enable_thinking": False}, {"mask_history": True, "preserve_thinking": True}]
 
 
+# One for each way to write tools. Answers are compared in every template, and what else is made of the same messages in these.
+FOR_EXAMPLES = ["qwen3_nothink", "qwen3_5", "llama3", "glm4_moe", "mistral", "gpt_oss", "alpaca"]
+FIRST_OF_NAMES = [name if name in FOR_EXAMPLES else pytest.param(name, marks=pytest.mark.rest) for name in NAMES]
+
+
 @pytest.mark.parametrize("template", NAMES)
 def test_answers(template, theirs, folder, tmp_path):  # noqa: F811
     """Of one turn and of several, with a system text, tools, calls, thoughts, a history; cut in a question, an answer, a
@@ -130,7 +135,7 @@ def test_answers(template, theirs, folder, tmp_path):  # noqa: F811
             assert compare(theirs, "sft", template, folder, tmp_path, rows, entry, **variant) > 0.7
 
 
-@pytest.mark.parametrize("template", NAMES)
+@pytest.mark.parametrize("template", FIRST_OF_NAMES)
 def test_questions_to_answer(template, theirs, folder, tmp_path):  # noqa: F811
     """predict_with_generate: the last answer is the label."""
     tools = "" if template in NO_TOOLS else json.dumps(TOOLS, ensure_ascii=False)
@@ -140,7 +145,7 @@ def test_questions_to_answer(template, theirs, folder, tmp_path):  # noqa: F811
         assert compare(theirs, "asked", template, folder, tmp_path, chats(template, tools), SHAREGPT, **variant) == 1
 
 
-@pytest.mark.parametrize("template", NAMES)
+@pytest.mark.parametrize("template", FIRST_OF_NAMES)
 def test_preferences(template, theirs, folder, tmp_path):  # noqa: F811
     """Pairs, and verdicts with the answer of the row before."""
     tools = "" if template in NO_TOOLS else json.dumps(TOOLS, ensure_ascii=False)
@@ -159,8 +164,6 @@ def test_preferences(template, theirs, folder, tmp_path):  # noqa: F811
 
 EXAMPLES = {"identity": "sft", "alpaca_en_demo": "sft", "alpaca_zh_demo": "sft", "glaive_toolcall_en_demo": "sft",
             "glaive_toolcall_zh_demo": "sft", "dpo_en_demo": "dpo", "dpo_zh_demo": "dpo", "kto_en_demo": "kto"}
-# One for each way to write tools.
-FOR_EXAMPLES = ["qwen3_nothink", "qwen3_5", "llama3", "glm4_moe", "mistral", "gpt_oss", "alpaca"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -99,8 +99,15 @@ def assert_gradients_equal(results, model, tolerance):
             assert relative_error(actual, expected) < tolerance, name
 
 
-@pytest.mark.parametrize("documents", [[97], [40, 1, 23, 66]], ids=["one", "packed"])
-@pytest.mark.parametrize("name", CONFIGS)
+# One document is a row of packed ones too, and takes another way through attention and recurrences: `make test` has one of
+# the first model of each model_type.
+FIRST = {config.model_type: name for name, config in reversed(CONFIGS.items())}.values()
+ROWS = [pytest.param(name, documents, id=f"{name}-{kind}",
+                     marks=[pytest.mark.rest] if kind == "one" and name not in FIRST else [])
+        for name in CONFIGS for kind, documents in (("one", [97]), ("packed", [40, 1, 23, 66]))]
+
+
+@pytest.mark.parametrize("name, documents", ROWS)
 def test_logits_loss_and_gradients(name, documents, tmp_path):
     config = CONFIGS[name]
     model = make_model(config)
@@ -179,6 +186,7 @@ def test_no_labels_give_zero_gradients(tmp_path):
         assert all(gradient.count_nonzero() == 0 for gradient in gradients.values())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name, shards", [("qwen2", False), ("qwen2", True), ("qwen3_5", True), ("gemma3", False),
                                           ("phi3", True), ("glm4", True)])

@@ -180,6 +180,7 @@ def test_added_tokens(folder, tmp_path):
     assert run_to_end(settings(folder, tmp_path / "run") | keys | shared, 2).logged("loss") == pytest.approx(losses, rel=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("num_ranks, keys", [
     (2, dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring", disable_gradient_checkpointing=True)),
     (4, dict(sequence_parallel_size=4, zero_stage=3, offload_activations="disk")),
@@ -281,6 +282,7 @@ def test_streamed(keys, folder, tmp_path):
     assert shared.logged("loss") == pytest.approx(known.logged("loss"), rel=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(method, folder, tmp_path):
     """Pictures and videos across the cuts of each method."""

@@ -95,6 +95,7 @@ def reference(learnt, models, data, tmp_path_factory):
     return run
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("key", NAMES)
 def test_weighed_losses(key, way, reference, learnt, models, data, tmp_path):
