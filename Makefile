@@ -184,10 +184,10 @@ sanitize: build $(BUILD)-sanitize/build.ninja
 $(BUILD)-fuzz/build.ninja: $(VENV)/.ready
 	@clang=$$(tools/setup_clang) && $(CONFIGURE) -B $(BUILD)-fuzz -DCMAKE_BUILD_TYPE=None -DLONGSPAN_FUZZ=ON \
 	  -DCMAKE_C_COMPILER=$$clang/clang -DCMAKE_CXX_COMPILER=$$clang/clang++ -DLONGSPAN_TESTS=OFF -DLONGSPAN_CUDA=OFF \
-	  -DLONGSPAN_CORE_ARCHIVE=$(abspath $(BUILD))/liblongspan_core.a > /dev/null
+	  -DLONGSPAN_CORE_ARCHIVE=$(abspath $(BUILD))/liblongspan_core.a -DRUST_TARGET_DIR=$(abspath $(BUILD))/rust > /dev/null
 
 fuzz-build: build $(BUILD)-fuzz/build.ninja
-	$(SAY) "Building the fuzz targets (about 8 minutes the first time)" $(BIN)/cmake --build $(BUILD)-fuzz --target fuzz_text fuzz_tensors
+	$(SAY) "Building the fuzz targets (about 5 minutes the first time)" $(BIN)/cmake --build $(BUILD)-fuzz --target fuzz_text fuzz_tensors
 
 FUZZ = $(BIN)/python tests/fuzz/run.py --build $(BUILD)-fuzz
 

@@ -17,13 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSingle = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 [[noreturn]] void refuse_folder(const fs::path& folder) {
   const std::string pickled = pickled_weights(folder.string());
   throw UserError(fmt::format(
-      "{} has neither {} nor {}. {}", folder.string(), kSingle, kIndex,
+      "{} has neither {} nor {}. {}", folder.string(), kSingleFile, kIndexFile,
       !pickled.empty()
           ? fmt::format("It has {}, pickled weights; convert them: load the folder in transformers "
                         "and save_pretrained() it.",
@@ -64,11 +64,11 @@ WeightFiles weight_files(const std::string& name) {
   }
   require_plain_weights(name);
   WeightFiles files;
-  if (is_there(folder / kSingle)) {
-    files.single = model_file(name, kSingle);
+  if (is_there(folder / kSingleFile)) {
+    files.single = model_file(name, kSingleFile);
     return files;
   }
-  const std::string index = model_file(name, kIndex);
+  const std::string index = model_file(name, kIndexFile);
   if (!is_there(index)) refuse_folder(folder);
   files.shards = indexed_files(folder, index);
   return files;

@@ -24,7 +24,7 @@ namespace {
 
 // The file: the place of each record (0: it is not written yet), then the records, each with its
 // size and the checksum of number and bytes.
-constexpr int64_t kPlaceBytes = sizeof(int64_t);
+constexpr int64_t kBytesOfPlace = sizeof(int64_t);
 struct RecordHead {
   int64_t num_bytes;
   uint64_t checksum;
@@ -58,7 +58,7 @@ std::string_view bytes_of(const T& value) {
 }  // namespace
 
 EarlyFileWriter::EarlyFileWriter(std::string folder, int64_t num_records)
-    : folder_(std::move(folder)), end_(num_records * kPlaceBytes) {
+    : folder_(std::move(folder)), end_(num_records * kBytesOfPlace) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   descriptor_ = open_nameless(folder_);
@@ -87,7 +87,7 @@ void EarlyFileWriter::write(int64_t number, std::string_view bytes) {
   std::string record(bytes_of(head));
   record += bytes;
   write_at(end_, record);
-  write_at(number * kPlaceBytes, bytes_of(end_));
+  write_at(number * kBytesOfPlace, bytes_of(end_));
   end_ += std::ssize(record);
 }
 
@@ -103,7 +103,7 @@ void EarlyFileWriter::write_at(int64_t place, std::string_view bytes) {
 
 std::string EarlyFile::record(int64_t number) const {
   int64_t place = 0;
-  read(&place, kPlaceBytes, number * kPlaceBytes);
+  read(&place, kBytesOfPlace, number * kBytesOfPlace);
   if (place == 0) refuse_record(fmt::format("row {} is not there", number));
   RecordHead head{};
   read(&head, sizeof(head), place);
