@@ -14,7 +14,7 @@
 # make test-real-server  rollouts of the real `transformers serve`
 # make same-bits OLD=folder  many small runs by another build's program and by this one's, compared to the bit
 # make fuzz MINUTES=60  bytes at random for every reader of files and texts, under ASan and UBSan
-# make fuzz-tests  the inputs that were found so, and 30 s of each reader
+# make fuzz-tests  the inputs that were found so, and 30 s of each reader (CI: 10 s, SECONDS_EACH=10)
 # make soak MINUTES=60  memory and descriptors of a long run on 4 processes
 # make chaos MINUTES=60  runs that are killed, stopped, cut off and starved at random, compared with undisturbed ones
 PYTHON ?= python3
@@ -195,10 +195,11 @@ FUZZ = $(BIN)/python tests/fuzz/run.py --build $(BUILD)-fuzz
 fuzz: fuzz-build
 	$(SAY) "Fuzzing for $(MINUTES) minutes" $(FUZZ) --minutes $(MINUTES)
 
-# UNTIL: in so many seconds it ends, with less than 30 s for each where that is too little.
+# UNTIL: in so many seconds it ends, with less than SECONDS_EACH for each reader where that is too little.
+fuzz-tests: SECONDS_EACH ?= 30
 fuzz-tests: UNTIL ?= 86400
 fuzz-tests: fuzz-build
-	$(SAY) "Inputs that were found by fuzzing, and 30 s of each reader (about 14 minutes)" $(FUZZ) --seconds-each 30 --seed 1 --at-most $(UNTIL)
+	$(SAY) "Inputs that were found by fuzzing, and $(SECONDS_EACH) s of each reader, two at a time" $(FUZZ) --seconds-each $(SECONDS_EACH) --seed 1 --at-most $(UNTIL)
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-sanitize $(BUILD)-fuzz
