@@ -74,7 +74,7 @@ unit-tests: build
 	$(SAY) "Unit tests on the simulated accelerator (seconds)" tools/unit_tests $(BUILD)/accelerator_tests
 
 python-tests: build setup-tests
-	$(SAY) "Parity and end-to-end tests (15 to 25 minutes)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
+	$(SAY) "Parity and end-to-end tests (20 to 30 minutes on 2 slow cores)" env LONGSPAN_BUILD=$(abspath $(BUILD)) HF_HUB_OFFLINE=1 \
 	  tools/python_tests $(BIN)/python tests
 
 test-cases: build setup-tests
@@ -84,7 +84,7 @@ test-cases: build setup-tests
 TEST_KERNELS = env LONGSPAN_BUILD=$(abspath $(BUILD)) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python tests/kernels.py
 
 kernel-tests: build setup-tests
-	$(SAY) "Sensitive tests under other kernels (1 to 2 minutes)" $(TEST_KERNELS) --short
+	$(SAY) "Sensitive tests under other kernels (about a minute)" $(TEST_KERNELS) --short
 
 test-kernels: build setup-tests
 	$(SAY) "Sensitive tests under every kernel (about 5 minutes each)" $(TEST_KERNELS)
