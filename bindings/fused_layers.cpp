@@ -31,7 +31,7 @@ constexpr int64_t kNumbersInCache = 32768;
 at::Tensor in_rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
 
 [[noreturn]] void refuse_rows(const char* function, const at::Tensor& x, const at::Tensor& y,
-                         const char* limit) {
+                              const char* limit) {
   throw UserError(fmt::format("{}: {} {} and {} {}: {}", function, c10::toString(x.scalar_type()),
                               x.sizes(), c10::toString(y.scalar_type()), y.sizes(), limit));
 }
@@ -55,7 +55,8 @@ TwoTensors fused_rms_norm(const at::Tensor& x, const at::Tensor& weight_D, doubl
       refuse_rows("rms_norm", x, weight_D, "x must be [..., dim] and the weight [dim]");
     }
     if (!are_storable(x, weight_D)) {
-      refuse_rows("rms_norm", x, weight_D, "both must be fp32 or bf16, or both fp64, on one device");
+      refuse_rows("rms_norm", x, weight_D,
+                  "both must be fp32 or bf16, or both fp64, on one device");
     }
     const NormalizedRows rows =
         normalize_rows(in_rows(x), weight_D, eps, at::result_type(x, weight_D));
@@ -63,8 +64,8 @@ TwoTensors fused_rms_norm(const at::Tensor& x, const at::Tensor& weight_D, doubl
   });
 }
 
-TwoTensors fused_rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd_T,
-                             const at::Tensor& weight_D) {
+TwoTensors fused_rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
+                                   const at::Tensor& rstd_T, const at::Tensor& weight_D) {
   return for_python([&]() -> TwoTensors {
     const at::NoGradGuard no_grad;
     const at::Tensor dweight_D = at::zeros(weight_D.sizes(), rstd_T.options());
@@ -91,7 +92,8 @@ at::Tensor fused_swiglu(const at::Tensor& gate, const at::Tensor& up) {
   });
 }
 
-TwoTensors fused_swiglu_backward(const at::Tensor& dact, const at::Tensor& gate, const at::Tensor& up) {
+TwoTensors fused_swiglu_backward(const at::Tensor& dact, const at::Tensor& gate,
+                                 const at::Tensor& up) {
   return for_python([&]() -> TwoTensors {
     const at::NoGradGuard no_grad;
     const at::Tensor dact_TI = in_rows(dact), gate_TI = in_rows(gate), up_TI = in_rows(up);
