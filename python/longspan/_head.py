@@ -102,7 +102,6 @@ class _Moved(torch.autograd.Function):
         return _native.call("sum_of_ranks", tokens, sharing.name, sharing.timeout)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         tokens = _native.call("sum_of_ranks", gradients[0].contiguous(), ctx.sharing.name, ctx.sharing.timeout)
         return tokens[ctx.part], None, None, None
