@@ -20,7 +20,7 @@ from speed.workload import Case, make_checkpoint, make_rows, training_flops
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "benchmarks/speed/python_worker.py"
 PEERS = ["deepspeed", "accelerate", "ringmaster"]
-OURS = ["longspan", "longspan_fused"]
+OURS = ["longspan", "longspan_fused", "longspan_saved"]  # the last one: with gradient checkpointing alone
 LARGEST_DIFFERENCE = 5e-3  # relative, of the loss of the first step: ringmaster rounds the number of labels per rank
 
 
@@ -41,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of each row (default 8192)")
     parser.add_argument("--ranks", type=items(int), default=[2, 4], help="numbers of processes (default 2,4)")
     parser.add_argument("--peers", type=items(str), default=PEERS, help=f"of {','.join(PEERS)}, or none (default: all)")
+    parser.add_argument("--own", type=items(str), default=OURS, help=f"of {','.join(OURS)} (default: all)")
     parser.add_argument("--mode", default="auto", help="longspan's sequence_parallel_mode (default auto)")
     parser.add_argument("--vocab", type=int, default=4096, help="tokens of the vocabulary (default 4096)")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
@@ -56,8 +57,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench/python")
     options = parser.parse_args()
     options.peers = [] if options.peers == ["none"] else options.peers
-    if unknown := set(options.peers) - set(PEERS):
-        parser.error(f"--peers {','.join(unknown)}: choose from {', '.join(PEERS)}")
+    for name, given, known in (("peers", options.peers, PEERS), ("own", options.own, OURS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"--{name} {','.join(unknown)}: choose from {', '.join(known)}")
     if not (options.package / "longspan").is_dir():
         parser.error(f"{options.package}: no package `longspan` is there: run `make`, or give --package")
     if options.link_rate and options.ranks != [2]:
@@ -122,17 +124,19 @@ def compare(options, python: Path, ranks: int, place) -> list[dict]:
     link = f", {options.link_rate:g} Mbit/s" if options.link_rate else ""
     more = "".join(f", {name}" for name in ("checkpointing", "bf16") if getattr(options, name))
     title = f"{options.tokens} tokens, vocabulary {options.vocab}, {EVEN.query}/{EVEN.kv} heads, {ranks} ranks{more}{link}"
-    sides = measure(options, python, title, {way: (way, EVEN) for way in [*OURS, *options.peers]}, ranks, place)
-    ours, leanest = sides["longspan"], sides["longspan_fused"]
-    print(f"\n{'way':<14} {'s/step':>8} {'tokens/s':>9} {'growth MiB':>11} {'longspan is':>12} {'its growth':>11} {'fused':>7}")
+    own = [way for way in options.own if options.checkpointing or way != OURS[-1]]
+    sides = measure(options, python, title, {way: (way, EVEN) for way in [*own, *options.peers]}, ranks, place)
+    ours = sides[own[0]]
+    print("\nThe right columns: how many times as fast one of Longspan's ways is, and its growth beside.")
+    print(f"{'way':<14} {'s/step':>8} {'tokens/s':>9} {'growth MiB':>11}" + "".join(f" {way:>16}" for way in own))
     rows = []
     for name, side in sides.items():
         if abs(side.loss / ours.loss - 1) > LARGEST_DIFFERENCE:
-            raise SystemExit(f"{name} does not train the same: its first loss is {side.loss}, and longspan's is {ours.loss}")
-        rows.append(dict(case=title, way=name, seconds=side.seconds, growth=side.growth, foreign=side.foreign,
-                         faster=side.step / ours.step, growth_ratio=ours.mib / side.mib))
-        print(f"{name:<14} {side.step:>8.2f} {options.tokens / side.step:>9.0f} {side.mib:>11.0f} "
-              f"{side.step / ours.step:>11.2f}x {ours.mib / side.mib:>10.2f}x {leanest.mib / side.mib:>6.2f}x")
+            raise SystemExit(f"{name} does not train the same: its first loss is {side.loss}, and {own[0]}'s is {ours.loss}")
+        ratios = {way: dict(faster=side.step / sides[way].step, growth=sides[way].mib / side.mib) for way in own}
+        rows.append(dict(case=title, way=name, seconds=side.seconds, growth=side.growth, foreign=side.foreign, ratios=ratios))
+        print(f"{name:<14} {side.step:>8.2f} {options.tokens / side.step:>9.0f} {side.mib:>11.0f}"
+              + "".join(f" {one['faster']:>8.2f}x {one['growth']:>5.2f}x" for one in ratios.values()))
     return rows
 
 

@@ -76,7 +76,11 @@ def longspan(job, model, rows, **options):
 
 
 def longspan_fused(job, model, rows):
-    return longspan(job, model, rows, fused_loss=True)
+    return longspan(job, model, rows, fused_loss=True, fused_layers=True)
+
+
+def longspan_saved(job, model, rows):
+    return longspan(job, model, rows, fused_loss=True, fused_layers=True, save_products=True)
 
 
 def deepspeed(job, model, rows):
@@ -166,7 +170,8 @@ def ringmaster(job, model, rows):
     return trainer_of(job, model, rows, kind=SharedRows)
 
 
-WAYS = dict(longspan=longspan, longspan_fused=longspan_fused, deepspeed=deepspeed, accelerate=accelerate, ringmaster=ringmaster)
+WAYS = dict(longspan=longspan, longspan_fused=longspan_fused, longspan_saved=longspan_saved, deepspeed=deepspeed,
+            accelerate=accelerate, ringmaster=ringmaster)
 
 
 def main():

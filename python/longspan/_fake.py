@@ -58,3 +58,24 @@ def _(x, a, b, conv, a_log, dt_bias, net, documents, group, method, degrees, hea
 @torch.library.register_fake("longspan::gated_delta_net_backward")
 def _(grad, x, a, b, conv, a_log, dt_bias, net, documents, group, method, degrees, heads, timeout):
     return tuple(_changed(tensor) for tensor in (x, a, b, conv, a_log, dt_bias))
+
+
+@torch.library.register_fake("longspan::rms_norm")
+def _(x, weight, eps):
+    y = x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, weight.dtype))
+    return y, x.new_empty([x.numel() // x.shape[-1]], dtype=torch.double if x.dtype == torch.double else torch.float)
+
+
+@torch.library.register_fake("longspan::rms_norm_backward")
+def _(grad, x, rstd, weight):
+    return _changed(x), _changed(weight)
+
+
+@torch.library.register_fake("longspan::swiglu")
+def _(gate, up):
+    return _changed(gate)
+
+
+@torch.library.register_fake("longspan::swiglu_backward")
+def _(grad, gate, up):
+    return _changed(gate), _changed(up)

@@ -9,7 +9,7 @@ from typing import Any, Optional, TypeVar
 
 import torch
 
-from longspan import _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
+from longspan import _fused_layers, _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
 from longspan._rows import IGNORED, RowCutter
@@ -43,7 +43,9 @@ def parallelize(
     takeover: Optional[str] = None,
     token_keys: Optional[Mapping[str, float]] = None,
     fused_loss: bool = False,
+    fused_layers: bool = False,
     save_attention: bool = True,
+    save_products: bool = False,
     allow_unchecked: bool = False,
     timeout: int = DEFAULT_TIMEOUT,
 ) -> tuple[Model, Any]:
@@ -61,8 +63,12 @@ def parallelize(
     token_keys: further keys of batches, [B, S], with the value of padding tokens.
     fused_loss: the head computes the loss with the logits of a part of the tokens at a time, in a fraction of their memory.
         model(**batch).logits is None for a batch with labels.
+    fused_layers: norms and gates of MLPs read and write memory once, and save nothing but their inputs for the backward.
     save_attention: gradient checkpointing that is not reentrant saves the output of attention, as large as the queries,
         and computes attention once (save_attention()).
+    save_products: gradient checkpointing that is not reentrant also saves the results of the layers' torch.nn.Linear, except
+        for a layer's last one, and computes them once. For MLPs of a llama it takes 2 x intermediate_size numbers of each
+        token, which save_attention does not, and for attention about 3 x hidden_size.
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
     timeout: seconds that a collective may take. This call waits with the timeout of the process's first call.
 
@@ -78,13 +84,18 @@ def parallelize(
         _recurrent.check(base, config)
         if fused_loss:
             _head.check(base, config)
+        if save_products and not save_attention:
+            raise UsageError("save_products=True needs save_attention=True: leave one of them out")
+        if fused_layers:
+            _fused_layers.check(config)
     except UsageError as failure:
         agree("", failure, timeout)
         raise
     dtype, device = next(base.parameters()).dtype, next(base.parameters()).device
     agree(f"{config.model_type}, {dtype}, {device.type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
           f"ulysses_degree={ulysses_degree}, num_tokens={num_tokens}, takeover={takeover}, token_keys={token_keys}, "
-          f"fused_loss={fused_loss}, save_attention={save_attention}, {heads}", None, timeout)
+          f"fused_loss={fused_loss}, fused_layers={fused_layers}, save_attention={save_attention}, "
+          f"save_products={save_products}, {heads}", None, timeout)
     group, data_rank, data_size = sequence_group(sequence_parallel_size)
     if sequence_parallel_size == 1:
         group = None
@@ -104,6 +115,8 @@ def parallelize(
     config._attn_implementation = takeover or _hf_attention.NAME
     if fused_loss:
         _head.install(base, state)
+    if fused_layers:
+        _fused_layers.install(base, config)
     if hasattr(base, "loss_function"):
         base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared,  # pyright: ignore
                                            lambda: state.head_labels is not None, timeout)
@@ -111,7 +124,8 @@ def parallelize(
         _pictures.install(base, state)
     base._longspan_key = state.key  # pyright: ignore[reportArgumentType]
     if save_attention:
-        base.register_forward_pre_hook(outside_graphs(lambda module, given: checkpointing.save_in_layers(module)))
+        base.register_forward_pre_hook(outside_graphs(lambda module, given: checkpointing.save_in_layers(
+            module, save_products)))
     base.register_forward_pre_hook(outside_graphs(state.before_forward), with_kwargs=True)
     base.register_forward_hook(outside_graphs(state.end_forward), always_call=True)
     base.register_forward_hook(outside_graphs(state.after_forward))

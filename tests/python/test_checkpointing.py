@@ -1,9 +1,12 @@
 """Gradient checkpointing that computes attention once (longspan.save_attention), beside checkpointing that computes it twice."""
 
+import functools
+
 import pytest
 import torch
 from forks import run_forks
 from hf_models import small_model, uneven_batches
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import longspan
@@ -110,6 +113,52 @@ def named_calls(rank, family, checkpointing, options):
 def test_layers_of_transformers(checkpointing, options, expected):
     for found in run_forks(2, named_calls, "llama", checkpointing, options):
         assert found == expected
+
+
+SAVED_PRODUCTS = dict(context_fn=functools.partial(longspan.save_attention, products=True))
+
+
+class Products(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("dtype, passes", [(None, 1), (None, 2), (torch.bfloat16, 1)])
+def test_products_are_computed_once(dtype, passes):
+    """A region with three products, the last one of which no gradient needs."""
+    generator = torch.Generator().manual_seed(0)
+    x, *weights, bias = [torch.randn(sizes, generator=generator).requires_grad_()
+                         for sizes in ((1, 5, 8), (16, 8), (16, 16), (8, 16), (16,))]
+
+    def run(x):
+        y = torch.nn.functional.linear(x, weights[0], bias).sin()
+        y = torch.nn.functional.linear(y, weights[1]).sin()
+        return x + torch.nn.functional.linear(y, weights[2])
+
+    found, counts = [], []
+    for context in (None, {}, SAVED_PRODUCTS):
+        with Products() as products, torch.autocast("cpu", dtype, enabled=dtype is not None):
+            y = run(x) if context is None else checkpoint(run, x, use_reentrant=False, **context)
+            y = y.float().square().sum()
+            for i in range(passes):
+                found.append(torch.autograd.grad(y, [x, *weights, bias], retain_graph=i + 1 < passes))
+        counts.append(products.count)
+    for gradients_of_run in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], gradients_of_run, strict=True))
+    assert counts == [3 + 6 * passes, 3 + 8 * passes, 3 + 6 * passes]
+
+
+def test_a_product_that_was_changed_is_refused():
+    weight = torch.randn(8, 8, requires_grad=True)
+
+    def run(x):
+        return torch.nn.functional.linear(torch.nn.functional.linear(x, weight).mul_(2).sin(), weight)
+
+    with pytest.raises(longspan.UsageError, match="a product was changed in place"):
+        checkpoint(run, torch.randn(3, 8), use_reentrant=False, **SAVED_PRODUCTS).sum().backward()
 
 
 def test_forwards_without_values():

@@ -55,6 +55,7 @@ def alone(folder, family, **arguments):
     ("qwen3_5_text", 2, 2, {}, {}),
     ("qwen2_5_vl", 2, 2, {}, dict(mode="striped-ring")),
     ("qwen2", 3, 3, dict(packed=True, gradient_checkpointing=True), dict(takeover="sdpa")),
+    ("qwen3", 2, 2, dict(gradient_checkpointing=True), dict(fused_loss=True, fused_layers=True, save_products=True)),
 ])
 def test_trainer(tmp_path_factory, family, ranks, size, arguments, options):
     folder = tmp_path_factory.getbasetemp()

@@ -75,8 +75,16 @@ def test_families(size):
 
 def fused(rank, batches):
     import longspan
+    from longspan import _native
 
-    found = []
+    found, counts, call = [], [], _native.call
+
+    def counted(name, *given):
+        if name == "summed_token_losses":
+            counts.append((given[2] != -100).sum().item())
+        return call(name, *given)
+
+    _native.call = counted
     for family in ("llama", "gemma3_text"):
         model, loader = longspan.parallelize(small_model(family), batches, sequence_parallel_size=2, fused_loss=True)
         found.append(train(model, loader))
@@ -87,7 +95,7 @@ def fused(rank, batches):
             assert model(**batch).logits.shape[-1] == 96
     with pytest.raises(longspan.UsageError, match="ignore_index"):
         model(**next(iter(loader)), ignore_index=7)
-    return found
+    return found, counts
 
 
 def test_copies():
@@ -137,12 +145,17 @@ def test_whole_rows_with_sinks():
 
 
 def test_fused_loss():
-    """The head's losses without logits, with batches whose ranks have different numbers of labels."""
+    """The head's losses without logits. Ranks whose tokens have different numbers of labels compute as many losses each."""
     batches = uneven_batches(3)
+    batches[0]["labels"][:, :25] = -100
+    batches[1]["labels"][:, 25:] = -100
     expected = [alone(family, batches, {}) for family in ("llama", "gemma3_text")]
-    for found in run_forks(2, fused, batches):
+    results = run_forks(2, fused, batches)
+    for found, _ in results:
         for ours, theirs in zip(found, expected, strict=True):
             close(ours, theirs)
+    for counts in zip(*(counts for _, counts in results), strict=True):
+        assert max(counts) - min(counts) <= 1 + sum(counts) // 64, counts
 
 
 def grouped(rank, batches, accumulation):
