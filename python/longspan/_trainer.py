@@ -45,9 +45,9 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
     except UsageError as failure:
         agree("", failure, options.get("timeout", DEFAULT_TIMEOUT))  # the others are in parallelize()
         raise
-    for model in (trainer.model, getattr(trainer, "ref_model", None)):
-        if model is not None:
-            parallelize(model, sequence_parallel_size=sequence_parallel_size, **options)
+    parallelize(trainer.model, sequence_parallel_size=sequence_parallel_size, **options)
+    if getattr(trainer, "ref_model", None) is not None:  # TRL has wrapped it for FSDP and DeepSpeed
+        parallelize(trainer.accelerator.unwrap_model(trainer.ref_model), sequence_parallel_size=sequence_parallel_size, **options)
     state = state_of_model(trainer.model)
     if computes_whole_rows:
         _trl.prepare(trainer, state)

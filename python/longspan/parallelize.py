@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional, TypeVar, Union
 
@@ -11,7 +12,7 @@ import torch
 
 from longspan import _gather, _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
 from longspan._loader import ParallelLoader
-from longspan._loss import loss_function
+from longspan._loss import loss_function, world_size
 from longspan._rows import IGNORED, RowCutter
 from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
 from longspan.attention import DEFAULT_TIMEOUT, Heads
@@ -197,7 +198,7 @@ def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor,
     """
     sharing = state_of_model(model).sharing
     loss = _loss.mean_loss(total, count, sharing.group, num_items_in_batch, sharing.timeout)
-    return loss if num_items_in_batch is None else loss * _loss.world_size()
+    return loss if num_items_in_batch is None else loss * world_size()
 
 
 def gather_tokens(model: torch.nn.Module, values: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
@@ -256,12 +257,17 @@ def heads_of(config: Any) -> list[Heads]:
 
 
 def _base_of(model: torch.nn.Module) -> torch.nn.Module:
-    """Returns transformers' model inside PEFT's. Raises UsageError for everything else that encloses a model."""
+    """Returns transformers' model inside PEFT's. Raises UsageError for everything else that encloses a model, and for parameters
+    that are sharded in another way than by DeepSpeed or by fully_shard() for the whole model, over all ranks."""
     from transformers import PreTrainedModel
 
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # nothing is sharded where nobody has imported the module
+    is_shard = fsdp is not None and isinstance(model, fsdp.FSDPModule)
     for parameter in model.parameters():
-        if hasattr(parameter, "device_mesh") or hasattr(parameter, "ds_id") or type(parameter).__name__ == "FlatParameter":
-            raise UsageError("the model's parameters are sharded: call parallelize() before FSDP, DeepSpeed or "
+        mesh = getattr(parameter, "device_mesh", None)
+        is_other = mesh is not None and not (is_shard and mesh.ndim == 1 and mesh.size() == world_size())
+        if is_other or type(parameter).__name__ == "FlatParameter":
+            raise UsageError("the model's parameters are sharded: call parallelize() before FSDP, tensor parallelism or "
                              "accelerator.prepare()")
     if isinstance(model, PreTrainedModel):
         return _unused(model)
