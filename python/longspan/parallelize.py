@@ -194,9 +194,11 @@ def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor,
 
     Returns the mean over the tokens of all ranks, with a gradient that is right for every wrapper (see _loss.py); without
     gradients, the mean over the ranks that share the rows. With num_items_in_batch the total is divided by this number, and the
-    mean of the ranks' results is the batch's part of the mean over the step. Collective. Raises CommunicationError.
+    mean of the ranks' results is the batch's part of the mean over the step. Collective over all ranks; without gradients, over
+    those that share the rows. Raises UsageError on each of them, CommunicationError.
     """
     sharing = state_of_model(model).sharing
+    _loss.check_total(total, count, sharing.group, sharing.timeout)
     loss = _loss.mean_loss(total, count, sharing.group, num_items_in_batch, sharing.timeout)
     return loss if num_items_in_batch is None else loss * world_size()
 

@@ -265,6 +265,12 @@ def gathered(rank, batches):
         with pytest.raises(longspan.UsageError) as caught:
             longspan.gather_tokens(model, *((values, given) if rank % 2 else (batch["labels"], batch)))
         assert message in str(caught.value)
+    good = torch.ones((), requires_grad=True)
+    for total, message in ((good.detach(), "total without a gradient on a part of the ranks"), (good[None], "rank 3: mean_loss() got a total"),
+                           (1, "total that is int")):  # on one rank of all
+        with pytest.raises(longspan.UsageError) as caught:
+            longspan.mean_loss(model, total if rank == 3 else good, good.detach())
+        assert message in str(caught.value)
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
     return of_pairs(wrapped, batch, batch["shift_labels"], lambda own: longspan.gather_tokens(wrapped, own, batch))
 

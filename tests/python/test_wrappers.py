@@ -166,7 +166,7 @@ def compiled_beside_eager(rank, batches):
 
 @pytest.mark.long
 def test_inductor():
-    for differences in run_forks(2, compiled_beside_eager, uneven_batches(2)):
+    for differences in run_forks(2, compiled_beside_eager, uneven_batches(2), timeout=900):
         assert len(differences) == 26 and max(differences) < 1e-5, differences
 
 
