@@ -14,7 +14,7 @@ from longspan.documents import Document
 from longspan.errors import CommunicationError, LongspanError, UsageError
 from longspan.linear_cross_entropy import LinearCrossEntropy, linear_cross_entropy
 from longspan.memory import TiledMLP, offload_activations, tiled_mlp
-from longspan.parallelize import evaluate, mean_loss, parallelize, parallelize_loader, whole_rows
+from longspan.parallelize import evaluate, gather_tokens, mean_loss, parallelize, parallelize_loader, whole_rows
 from longspan.session import (
     Answer,
     BatchCounts,
@@ -78,6 +78,7 @@ __all__ = [
     "gather_heads_scatter_seq",
     "gather_seq_scatter_heads",
     "gather_seq_scatter_heads_qkv",
+    "gather_tokens",
     "get_ulysses_sequence_parallel_group",
     "linear_cross_entropy",
     "mean_loss",

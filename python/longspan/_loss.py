@@ -100,6 +100,24 @@ def _every(group: Optional[dist.ProcessGroup]) -> Any:
     return dist.distributed_c10d._get_default_group() if group is None else group
 
 
+def check_total(total: Any, count: Any, group: Optional[dist.ProcessGroup], timeout: int) -> None:
+    """Raises UsageError on all ranks if one of them has a sum of losses or a number of losses that is no number, or if a part of
+    them has sums without a gradient. Collective over all ranks; without gradients, over the group."""
+    failure: Optional[UsageError] = None
+    for name, number in (("total", total), ("count", count)):
+        if not isinstance(number, torch.Tensor) or number.dim() > 0:
+            given = list(number.shape) if isinstance(number, torch.Tensor) else type(number).__name__
+            failure = UsageError(f"mean_loss() got a {name} that is {given}, and must be a tensor of one number, as losses.sum() is")
+    trains = torch.is_grad_enabled()
+    if world_size() > 1 and (trains or group is not None):
+        has_gradient = isinstance(total, torch.Tensor) and total.requires_grad
+        require_equal(int(has_gradient), failure, lambda: "mean_loss() got a total without a gradient on a part of the ranks: compute "
+                      "it from the model's output on every rank, also on one without labels: (losses * mask).sum()",
+                      None if trains else group, timeout)
+    elif failure is not None:
+        raise failure
+
+
 def mean_loss(
     total: torch.Tensor,
     count: torch.Tensor,

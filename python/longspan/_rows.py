@@ -35,13 +35,14 @@ class Rows:
     """The rows of a batch that was cut.
 
     key: of the parallelized model. documents: for each row, lengths of the documents of the padded row. digest: of the
-    whole batch. index: of the Cut, for a model that cuts rows itself; else None. failure: why the batch could not be cut.
+    whole batch. index: of the Cut. length: tokens of a whole row, S. failure: why the batch could not be cut, without index.
     """
 
     key: int
     documents: tuple[tuple[int, ...], ...]
     digest: Digest
     index: Optional[torch.Tensor] = None
+    length: int = 0
     failure: str = ""
 
     def to(self, *given: Any, **named: Any) -> Rows:
@@ -133,11 +134,10 @@ class RowCutter:
         positions = positions_of(ids, borders) if given is None else given
         cut = self.cut(ids, positions, mask)
         _check_borders(borders, ids, cut)
-        rows = dataclasses.replace(cut.rows, digest=digest)
+        rows = dataclasses.replace(cut.rows, digest=digest, index=cut.index, length=ids.shape[1])
         if self.has_pictures:
             own |= {name: batch.pop(name) for name in _PICTURE_KEYS if name in batch} | {"input_ids": ids}
             own["attention_mask"] = torch.ones_like(ids) if mask is None else mask
-            rows = dataclasses.replace(rows, index=cut.index)
         else:
             own = {"input_ids": cut.take(ids, 0), "position_ids": cut.take(_like(positions, ids, "position_ids"), 0)}
         if labels is not None or shifted is not None:

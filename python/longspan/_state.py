@@ -98,7 +98,7 @@ class State:
                 own = f"{{'text_config': {own}}}"
             raise UsageError(f"{type(module).__name__} has the attention {config._attn_implementation!r} now, which knows nothing "
                              f"of rows that ranks share: call model.set_attn_implementation({own})")
-        _refuse_arguments(type(module).__name__, config, given, named, rows.index is not None)
+        _refuse_arguments(type(module).__name__, config, given, named, self.cutter.has_pictures)
         return named, rows
 
     def check_same_batch(self, digest: Digest, failure: Optional[UsageError]) -> None:

@@ -45,9 +45,9 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
     except UsageError as failure:
         agree("", failure, options.get("timeout", DEFAULT_TIMEOUT))  # the others are in parallelize()
         raise
-    for model in (trainer.model, getattr(trainer, "ref_model", None)):
-        if model is not None:
-            parallelize(model, sequence_parallel_size=sequence_parallel_size, **options)
+    parallelize(trainer.model, sequence_parallel_size=sequence_parallel_size, **options)
+    if getattr(trainer, "ref_model", None) is not None:  # TRL has wrapped it for FSDP and DeepSpeed
+        parallelize(trainer.accelerator.unwrap_model(trainer.ref_model), sequence_parallel_size=sequence_parallel_size, **options)
     state = state_of_model(trainer.model)
     if computes_whole_rows:
         _trl.prepare(trainer, state)
@@ -68,13 +68,14 @@ def refuse_settings(trainer: Any, allow_unchecked: bool) -> None:
     args = trainer.args
     accelerator = args.accelerator_config
     own_loss = not _trl.is_trl(trainer) and getattr(trainer.compute_loss, "__func__", None) is not Trainer.compute_loss
+    own_way = "return longspan.mean_loss(model, total, count, num_items_in_batch) and pass allow_unchecked=True"
     for wrong, name, remedy in [
         (args.label_smoothing_factor, f"label_smoothing_factor={args.label_smoothing_factor}", "set it to 0"),
         (not args.average_tokens_across_devices, "average_tokens_across_devices=False", "set it to True"),
-        (trainer.compute_loss_func, "compute_loss_func", "leave it out: the loss is the model's own"),
+        (trainer.compute_loss_func, "compute_loss_func, which gets labels that are not shifted,", "let a compute_loss in a class of "
+         f"your own {own_way}"),
         (own_loss and not allow_unchecked, f"compute_loss of {type(trainer).__name__}, which gets a part of each row and labels "
-         "that are shifted already (shift_labels)", "take Trainer's own; or let compute_loss return longspan.mean_loss(model, "
-         "total, count) and pass allow_unchecked=True"),
+         "that are shifted already (shift_labels)", f"take Trainer's own; or let compute_loss {own_way}"),
         (trainer.model_init, "model_init", "pass the model: a model that train() makes later knows nothing of shared rows"),
         (args.neftune_noise_alpha, f"neftune_noise_alpha={args.neftune_noise_alpha}",
          "leave it out: the noise would depend on the number of ranks"),

@@ -1,7 +1,7 @@
 """TRL's trainers. They compute on whole rows, which all ranks of a group have; only the model's forward is shared.
 
 TRL gives a model a fused head, whose forward returns log-probabilities of tokens in place of logits. The forward's inputs are
-cut, and the numbers of each token are gathered: B rows, S tokens of a row, T tokens of this rank.
+cut, and the numbers of each token are gathered (_gather.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any, Optional
 import torch
 import torch.distributed as dist
 
-from longspan._loss import all_sum, of_first_rank
+from longspan._gather import gather
+from longspan._loss import of_first_rank
 from longspan._rows import Cut, RowCutter
 from longspan.errors import UsageError
 
@@ -21,26 +22,6 @@ TRAINERS = frozenset(["SFTTrainer", "DPOTrainer", "GRPOTrainer"])
 # Arguments of the forward that are no part of the batch.
 _OF_FORWARD = frozenset([HEAD, "use_cache", "return_dict", "output_router_logits", "num_items_in_batch"])
 _FIELDS = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1", "label_mask")
-
-
-class _Gathered(torch.autograd.Function):
-    """[B, S] of [B, T]. All ranks compute the same loss of the result, so each has the whole gradient of its own tokens; a
-    mean over ranks divides it by their number."""
-
-    @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, index: torch.Tensor, length: int, group: dist.ProcessGroup,
-                timeout: int) -> torch.Tensor:
-        ctx.save_for_backward(index)
-        ctx.size = group.size()
-        whole = own.new_zeros(len(own), length + 1)  # the last token takes the numbers of padding
-        whole.scatter_(1, torch.where(index < 0, length, index), own.masked_fill(index < 0, 0))
-        return all_sum(whole, group, timeout)[:, :length].contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (index,) = ctx.saved_tensors
-        own = gradients[0].gather(1, index.clamp(min=0)).masked_fill(index < 0, 0)
-        return own * ctx.size, None, None, None, None
 
 
 def cut_call(cutter: RowCutter, named: dict[str, Any]) -> tuple[dict[str, Any], Cut]:
@@ -59,21 +40,10 @@ def gather_output(output: Any, cut: Cut, named: dict[str, Any], length: int, gro
         own = getattr(output, name)
         if own is None:
             continue
-        index = cut.index.to(own.device)
-        kind = own.dtype
-        whole = _whole(own.int() if kind == torch.bool else own, index, length, group, timeout)[:, :shown]
-        setattr(output, name, whole.bool() if kind == torch.bool else whole)
+        setattr(output, name, gather(own, cut.index, length, group, timeout)[:, :shown])
     count = named.get("num_items_in_batch")
     output.loss = -output.log_probs.sum() / (output.label_mask.sum().clamp(min=1) if count is None else count)
     return output
-
-
-def _whole(own: torch.Tensor, index: torch.Tensor, length: int, group: Optional[dist.ProcessGroup],
-           timeout: int) -> torch.Tensor:
-    if group is not None:
-        return _Gathered.apply(own, index, length, group, timeout)  # pyright: ignore[reportReturnType]
-    place = torch.where(index < 0, length, index)
-    return own.new_zeros(len(own), length + 1).scatter(1, place, own)[:, :length]
 
 
 def is_trl(trainer: Any) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, Union
 
 import torch
 
-from longspan import _fused_layers, _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
+from longspan import _fused_layers, _gather, _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
 from longspan._loader import ParallelLoader
-from longspan._loss import loss_function
+from longspan._loss import loss_function, world_size
 from longspan._rows import IGNORED, RowCutter
 from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
 from longspan.attention import DEFAULT_TIMEOUT, Heads
@@ -199,14 +200,35 @@ def whole_rows(model: torch.nn.Module, implementation: Optional[str] = None) -> 
         yield
 
 
-def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """A loss of the caller's own. total: sum of the losses of this rank's tokens. count: number of these losses.
+def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor,
+              num_items_in_batch: Optional[Union[torch.Tensor, int]] = None) -> torch.Tensor:
+    """A loss of the caller's own. total: sum of the losses of this rank's tokens, or on each rank of a group that of whole rows
+    (gather_tokens()). count: number of these losses. num_items_in_batch: the labels of all batches of a step and of all ranks,
+    as Trainer passes them to compute_loss().
 
     Returns the mean over the tokens of all ranks, with a gradient that is right for every wrapper (see _loss.py); without
-    gradients, the mean over the ranks that share the rows. Collective.
+    gradients, the mean over the ranks that share the rows. With num_items_in_batch the total is divided by this number, and the
+    mean of the ranks' results is the batch's part of the mean over the step. Collective over all ranks; without gradients, over
+    those that share the rows. Raises UsageError on each of them, CommunicationError.
     """
     sharing = state_of_model(model).sharing
-    return _loss.mean_loss(total, count, sharing.group, timeout=sharing.timeout)
+    _loss.check_total(total, count, sharing.group, sharing.timeout)
+    loss = _loss.mean_loss(total, count, sharing.group, num_items_in_batch, sharing.timeout)
+    return loss if num_items_in_batch is None else loss * world_size()
+
+
+def gather_tokens(model: torch.nn.Module, values: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
+    """Returns the numbers of all tokens of whole rows, [B, S], in the rows' own order; 0 for padding. All ranks that share rows
+    get the same numbers, for losses that are no sum over tokens.
+
+    model: after parallelize(), also within wrappers. values: [B, T], one number (bool, integer or floating point) for each of
+    this rank's tokens, such as the log-probability of its shift_labels. batch: the cut batch, of the loader that parallelize()
+    returned or of a Trainer's compute_loss().
+
+    Each rank of a group computes the same loss of the result; the mean of all ranks' gradients is then the gradient of the mean
+    of the groups' losses. Collective over the ranks that share rows. Raises UsageError on each of them, CommunicationError.
+    """
+    return _gather.gather_checked(state_of_model(model), values, batch)
 
 
 def state_of(key: int) -> State:
@@ -251,12 +273,17 @@ def heads_of(config: Any) -> list[Heads]:
 
 
 def _base_of(model: torch.nn.Module) -> torch.nn.Module:
-    """Returns transformers' model inside PEFT's. Raises UsageError for everything else that encloses a model."""
+    """Returns transformers' model inside PEFT's. Raises UsageError for everything else that encloses a model, and for parameters
+    that are sharded in another way than by DeepSpeed or by fully_shard() for the whole model, over all ranks."""
     from transformers import PreTrainedModel
 
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # nothing is sharded where nobody has imported the module
+    is_shard = fsdp is not None and isinstance(model, fsdp.FSDPModule)
     for parameter in model.parameters():
-        if hasattr(parameter, "device_mesh") or hasattr(parameter, "ds_id") or type(parameter).__name__ == "FlatParameter":
-            raise UsageError("the model's parameters are sharded: call parallelize() before FSDP, DeepSpeed or "
+        mesh = getattr(parameter, "device_mesh", None)
+        is_other = mesh is not None and not (is_shard and mesh.ndim == 1 and mesh.size() == world_size())
+        if is_other or type(parameter).__name__ == "FlatParameter":
+            raise UsageError("the model's parameters are sharded: call parallelize() before FSDP, tensor parallelism or "
                              "accelerator.prepare()")
     if isinstance(model, PreTrainedModel):
         return _unused(model)

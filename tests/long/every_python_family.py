@@ -132,6 +132,38 @@ def test_ten_steps_of_trl(tmp_path, family, kind, size):
         test_trl.close(found, expected)
 
 
+def sharded(rank, folder, size, arguments):
+    hf_trainer.let_cpus_shard()
+    trainer = hf_trainer.trainer_of(f"{folder}/{size}", hf_models.small_model("llama"), **arguments)
+    if size:
+        longspan.parallelize_trainer(trainer, sequence_parallel_size=size)
+    return hf_trainer.logs_of(trainer)
+
+
+@pytest.mark.parametrize("ranks, size", [(2, 2), (4, 2)])
+@pytest.mark.parametrize("by", hf_trainer.SHARDED)
+def test_sharded(tmp_path, by, ranks, size):
+    """Sharded parameters, also with two groups, beside DDP alone on as many ranks as there are groups."""
+    expected = run_forks(ranks // size, sharded, tmp_path, 0, {})[0]
+    for found in run_forks(ranks, sharded, tmp_path, size, hf_trainer.SHARDED[by]):
+        hf_trainer.close(found, expected)
+
+
+def sharded_trl(rank, kind, folder, size, options):
+    hf_trainer.let_cpus_shard()
+    return test_trl.train(rank, kind, folder, size, options, "auto")
+
+
+@pytest.mark.parametrize("ranks, by, by_name", [(4, None, False), (2, "fsdp2", False), (2, "zero3", False), (2, "zero3", True)])
+@pytest.mark.parametrize("kind", ["SFT", "DPO", "GRPO"])
+def test_sharded_trl(tmp_path, kind, ranks, by, by_name):
+    """TRL with two groups, with sharded parameters, and with a model that DeepSpeed shards as it is loaded."""
+    hf_models.small_model("llama").save_pretrained(tmp_path / "model")
+    expected = run_forks(ranks // 2, sharded_trl, kind, tmp_path, 0, {})[0]
+    for found in run_forks(ranks, sharded_trl, kind, tmp_path, 2, hf_trainer.SHARDED.get(by, {}) | dict(by_name=by_name)):
+        test_trl.close(found, expected)
+
+
 def test_one_rank():
     """One rank takes no method."""
     for mode in MODES:

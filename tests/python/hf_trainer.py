@@ -4,6 +4,13 @@ import pytest
 import torch
 
 EXAMPLES = 26
+# Arguments that shard parameters.
+SHARDED = {
+    "fsdp2": dict(fsdp=True, fsdp_config=dict(version=2, transformer_layer_cls_to_wrap=["LlamaDecoderLayer"])),
+    "zero3": dict(deepspeed=dict(
+        train_micro_batch_size_per_gpu="auto", gradient_accumulation_steps="auto", gradient_clipping="auto",
+        zero_optimization=dict(stage=3), zero_allow_untested_optimizer=True)),
+}
 
 
 def examples(count=EXAMPLES):
@@ -34,6 +41,21 @@ def trainer_of(folder, model, collator=padded, make_examples=examples, **argumen
                    save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, seed=3, prediction_loss_only=True)
     return Trainer(model, TrainingArguments(folder, **options | arguments), data_collator=collator,
                    train_dataset=make_examples(EXAMPLES), eval_dataset=make_examples(6))
+
+
+def let_cpus_shard():
+    """accelerate takes the arguments of FSDP for several GPUs alone: lets it take these ranks for GPUs then."""
+    from accelerate import DistributedType, PartialState
+    from transformers import Trainer
+
+    make = Trainer.create_accelerator_and_postprocess
+
+    def make_for_gpus(trainer):
+        if trainer.args.fsdp:
+            PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        make(trainer)
+
+    Trainer.create_accelerator_and_postprocess = make_for_gpus
 
 
 def logs_of(trainer, resume=False):

@@ -118,6 +118,42 @@ def test_every_family():
     assert set(KINDS) == CHECKED_TYPES
 
 
+def videos(family):
+    """A batch of two rows of different lengths: one with a picture and a video, one with a video alone."""
+    generator = torch.Generator().manual_seed(9)
+    clips, still = [(2, 4, 6), (3, 4, 4)], (1, 4, 4)
+    frames = [[91] * (height * width // MERGE**2) for _, height, width in clips]
+    # Text stands between the frames of a video for the newer families.
+    between = [93, 7, 8, 92] if family.startswith("qwen3") else []
+    shown = [[92, *frame, *(between + frame) * (count - 1), 93] for frame, (count, *_) in zip(frames, clips)]
+    rows = [[5, 6, 92, *[90] * (math.prod(still) // MERGE**2), 93, 4, *shown[0], *range(10, 19)], [3, *shown[1], *range(20, 26)]]
+    ids, mask = (torch.nn.utils.rnn.pad_sequence([torch.tensor(one) for one in lists], True)
+                 for lists in (rows, [[1] * len(row) for row in rows]))
+    made = dict(input_ids=ids, attention_mask=mask, labels=ids.masked_fill((mask == 0) | (ids >= 90), -100),
+                mm_token_type_ids=(ids == 90).int() + 2 * (ids == 91).int(), image_grid_thw=torch.tensor([still]),
+                video_grid_thw=torch.tensor(clips))
+    for name, grids in (("pixel_values", [still]), ("pixel_values_videos", clips)):
+        made[name] = torch.randn(sum(map(math.prod, grids)), 3 * 2 * PATCH**2, generator=generator)
+    return [made | (dict(second_per_grid_ts=torch.tensor([0.5, 1.5])) if family == "qwen2_5_vl" else {})]
+
+
+def shared_videos(rank, runs):
+    found = []
+    for family, mode in runs:
+        model, loader = longspan.parallelize(small_model(family), videos(family), sequence_parallel_size=2, mode=mode)
+        found.append(train(model, loader))
+    return found
+
+
+def test_videos():
+    runs = [(family, ["zigzag-ring", "auto", "allgather"][number % 3]) for number, family in enumerate(KINDS)]
+    expected = [train(small_model(family), videos(family)) for family, _ in runs]
+    for results in run_forks(2, shared_videos, runs):
+        for found, wanted in zip(results, expected, strict=True):
+            assert found[0] == [(pytest.approx(loss, abs=1e-5), pytest.approx(norm, abs=1e-4)) for loss, norm in wanted[0]]
+            assert found[1] == pytest.approx(wanted[1], abs=1e-5)
+
+
 def packed(model, batch):
     """The rows of a batch as documents of one row."""
     ids, lengths = batch["input_ids"], batch["attention_mask"].sum(1).tolist()

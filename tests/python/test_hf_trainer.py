@@ -78,6 +78,42 @@ def test_resume(tmp_path):
     assert found == expected
 
 
+def squares(logits, labels):
+    """The sum of squared log-probabilities of labels, and their number."""
+    own = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return (own.square() * (labels != -100)).sum(), (labels != -100).sum()
+
+
+def train_squares(rank, folder, size):
+    """A loss of the user's own: of whole rows by compute_loss_func, of ranks that share rows by compute_loss."""
+    from transformers import Trainer
+
+    class OwnLoss(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            labels = inputs.pop("shift_labels")
+            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+            loss = longspan.mean_loss(model, *squares(outputs.logits, labels), num_items_in_batch)
+            return (loss, outputs) if return_outputs else loss
+
+    def of_whole_rows(outputs, labels, num_items_in_batch):
+        return squares(outputs.logits, torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100))[0] / num_items_in_batch
+
+    trainer = trainer_of(f"{folder}/{size}", small_model("llama"), max_steps=2, eval_steps=1)
+    if size:
+        trainer.__class__ = OwnLoss
+        longspan.parallelize_trainer(trainer, sequence_parallel_size=size, allow_unchecked=True)
+    else:
+        trainer.compute_loss_func = of_whole_rows
+    return logs_of(trainer)
+
+
+def test_own_loss(tmp_path):
+    """Steps of two batches each: the sum over all tokens of a step is divided once."""
+    (expected,) = run_forks(1, train_squares, tmp_path, 0)
+    for found in run_forks(2, train_squares, tmp_path, 2):
+        close(found, expected)
+
+
 @pytest.mark.parametrize("arguments, message", [
     (dict(label_smoothing_factor=0.1), "label_smoothing_factor=0.1"),
     (dict(average_tokens_across_devices=False), "average_tokens_across_devices=False"),
@@ -102,6 +138,9 @@ def test_code_of_the_users_own(tmp_path):
     given = dict(args=plain.args, data_collator=plain.data_collator, train_dataset=plain.train_dataset)
     with pytest.raises(longspan.UsageError, match="model_init"):
         longspan.parallelize_trainer(Trainer(model_init=lambda: small_model("llama"), **given), sequence_parallel_size=1)
+    with pytest.raises(longspan.UsageError, match=r"compute_loss_func, .* longspan.mean_loss\(model, total, count, num_items"):
+        longspan.parallelize_trainer(Trainer(small_model("llama"), compute_loss_func=lambda *_, **__: 0, **given),
+                                     sequence_parallel_size=1, allow_unchecked=True)
     with pytest.raises(longspan.UsageError, match="compute_loss of OwnLoss"):
         longspan.parallelize_trainer(OwnLoss(small_model("llama"), **given), sequence_parallel_size=1)
     for trainer in (OwnLoss(small_model("llama"), **given), plain):

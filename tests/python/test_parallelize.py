@@ -253,6 +253,54 @@ def test_own_loss():
             assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+def of_pairs(model, batch, shifted, gather):
+    """A loss that is no sum over tokens: of the difference between the log-probabilities of a batch's two rows."""
+    model.zero_grad()
+    logits = model(**{key: value for key, value in batch.items() if "labels" not in key}).logits.log_softmax(-1)
+    own = logits.gather(-1, shifted.clamp(min=0)[..., None])[..., 0] * (shifted != -100)
+    whole, is_label = gather(own), gather(shifted != -100)
+    rows = (whole * is_label).sum(1) / is_label.sum(1)
+    loss = -torch.nn.functional.logsigmoid(9 * (rows[0] - rows[1])) + whole.square().mean()
+    loss.backward()
+    return loss.item(), [x.grad.clone() for x in model.parameters()], whole.detach()
+
+
+def gathered(rank, batches):
+    import longspan
+
+    model, loader = longspan.parallelize(small_model("llama"), batches, sequence_parallel_size=2, mode="zigzag-ring")
+    batch = next(iter(loader))
+    wrong = [(torch.ones(2, 3), batch, "this rank's tokens of the batch are"), (torch.ones(2), batch, "values [2], and"),
+             (torch.ones_like(batch["labels"], dtype=torch.int8), batch, "values of torch.int8, and takes"),
+             (batch["labels"].double(), batch, f"values of [2] of torch.{'float64' if rank % 2 else 'int64'}, without"),
+             (batch["labels"], dict(batch, longspan_rows=0), "batch without longspan_rows of this model")]
+    for values, given, message in wrong:  # on one rank of each group
+        with pytest.raises(longspan.UsageError) as caught:
+            longspan.gather_tokens(model, *((values, given) if rank % 2 else (batch["labels"], batch)))
+        assert message in str(caught.value)
+    good = torch.ones((), requires_grad=True)
+    for total, message in ((good.detach(), "total without a gradient on a part of the ranks"), (good[None], "rank 3: mean_loss() got a total"),
+                           (1, "total that is int")):  # on one rank of all
+        with pytest.raises(longspan.UsageError) as caught:
+            longspan.mean_loss(model, total if rank == 3 else good, good.detach())
+        assert message in str(caught.value)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    return of_pairs(wrapped, batch, batch["shift_labels"], lambda own: longspan.gather_tokens(wrapped, own, batch))
+
+
+def test_gathered_tokens():
+    """Losses of whole rows: two groups of two ranks, each with its own batch. The gradient is that of the mean of both losses."""
+    batches = uneven_batches(2)
+    model = small_model("llama")
+    expected = [of_pairs(model, batch, torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100), lambda own: own)
+                for batch in batches]
+    gradients = [(a + b) / 2 for a, b in zip(expected[0][1], expected[1][1])]
+    for rank, (loss, found, whole) in enumerate(run_forks(4, gathered, batches)):
+        assert loss == pytest.approx(expected[rank // 2][0], abs=1e-5)
+        torch.testing.assert_close(whole, expected[rank // 2][2], rtol=0, atol=1e-5)
+        torch.testing.assert_close(found, gradients, rtol=1e-4, atol=1e-6)
+
+
 def hidden_losses(rank, batch):
     """Norms of gradients of losses of an output within a tuple; the message for a call of a part of the model."""
     import longspan

@@ -48,12 +48,13 @@ def trainer_of(kind, folder, options):
     )[kind]
     torch.manual_seed(4)
     extra = {}
+    model = str(folder / "model") if options.pop("by_name", False) else AutoModelForCausalLM.from_pretrained(folder / "model")
     if kind == "GRPO":
         extra["reward_funcs"] = lambda completions, **_: [float(len(set(one))) for one in completions]
     if kind == "SFT":
         extra["eval_dataset"] = Dataset.from_list(rows[:5])
     return getattr(trl, f"{kind}Trainer")(
-        model=AutoModelForCausalLM.from_pretrained(folder / "model"), args=getattr(trl, f"{kind}Config")(**common | own | options), peft_config=adapter,
+        model=model, args=getattr(trl, f"{kind}Config")(**common | own | options), peft_config=adapter,
         train_dataset=Dataset.from_list(rows), processing_class=tokenizer(), **extra)
 
 
@@ -61,6 +62,7 @@ def train(rank, kind, folder, size, options, mode):
     trainer = trainer_of(kind, folder, options)
     if size:
         longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode=mode)
+    torch.manual_seed(5 + rank // max(size, 1))  # of answers
     trainer.train()
     keys = ("loss", "grad_norm", "eval_loss", "mean_token_accuracy", "rewards/margins", "completions/mean_length", "reward", "kl")
     return [{key: log[key] for key in keys if key in log} for log in trainer.state.log_history]
