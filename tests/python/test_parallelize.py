@@ -73,12 +73,15 @@ def test_families(size):
             close(found[number], expected[number])
 
 
+FUSED = [("llama", {}), ("gemma3_text", {}), ("gemma2", dict(final_logit_softcapping=None)), ("qwen3_5_moe_text", {})]
+
+
 def fused(rank, batches):
     import longspan
 
     found = []
-    for family in ("llama", "gemma3_text"):
-        model, loader = longspan.parallelize(small_model(family), batches, sequence_parallel_size=2, fused_loss=True)
+    for family, options in FUSED:
+        model, loader = longspan.parallelize(small_model(family, **options), batches, sequence_parallel_size=2, fused_loss=True)
         found.append(train(model, loader))
         with torch.no_grad():
             batch = next(iter(loader))
@@ -139,7 +142,7 @@ def test_whole_rows_with_sinks():
 def test_fused_loss():
     """The head's losses without logits, with batches whose ranks have different numbers of labels."""
     batches = uneven_batches(3)
-    expected = [alone(family, batches, {}) for family in ("llama", "gemma3_text")]
+    expected = [alone(family, batches, options) for family, options in FUSED]
     for found in run_forks(2, fused, batches):
         for ours, theirs in zip(found, expected, strict=True):
             close(ours, theirs)
