@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, overload
 
 import torch
+from typing_extensions import Unpack
 
 from longspan import _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
+from longspan._options import ParallelizeOptions
 from longspan._rows import IGNORED, RowCutter
 from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
 from longspan.attention import DEFAULT_TIMEOUT, Heads
@@ -32,6 +34,18 @@ _states: list[State] = []
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
+@overload
+def parallelize(
+    model: Model, loader: None = None, *, sequence_parallel_size: int, **options: Unpack[ParallelizeOptions]
+) -> tuple[Model, None]: ...
+
+
+@overload
+def parallelize(
+    model: Model, loader: Iterable[Any], *, sequence_parallel_size: int, **options: Unpack[ParallelizeOptions]
+) -> tuple[Model, ParallelLoader]: ...
+
+
 def parallelize(
     model: Model,
     loader: Optional[Iterable[Any]] = None,
@@ -46,7 +60,7 @@ def parallelize(
     save_attention: bool = True,
     allow_unchecked: bool = False,
     timeout: int = DEFAULT_TIMEOUT,
-) -> tuple[Model, Any]:
+) -> tuple[Model, Optional[ParallelLoader]]:
     """Lets each `sequence_parallel_size` neighbouring ranks share the rows of a model's training.
 
     model: a causal language model of transformers, or PEFT's model around one, before DDP, FSDP or DeepSpeed. It is changed
