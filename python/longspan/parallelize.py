@@ -66,7 +66,7 @@ def parallelize(
     model: a causal language model of transformers, or PEFT's model around one, before DDP, FSDP or DeepSpeed. It is changed
         in place: attention, loss, and recurrent layers.
     loader: yields batches of whole rows: input_ids [B, S], and labels, shift_labels, attention_mask (padding at the ends of
-        rows), position_ids (a packed row's documents are runs of increasing positions), or cu_seq_lens_q, cu_seq_lens_k,
+        rows), position_ids (a packed row's documents are runs of positions that increase by 1), or cu_seq_lens_q, cu_seq_lens_k,
         seq_idx. None: no loader. parallelize_loader() takes further loaders.
     mode: a value of sequence_parallel_mode. "auto": the method that is estimated to be the fastest for rows of `num_tokens`
         tokens, with the slowest network of all groups of ranks that share rows.
@@ -78,7 +78,8 @@ def parallelize(
     save_attention: gradient checkpointing that is not reentrant saves the output of attention, as large as the queries,
         and computes attention once (save_attention()).
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
-    timeout: seconds that a collective may take. This call waits with the timeout of the process's first call.
+    timeout: seconds that a collective may take. This call waits with the timeout of the process's first call. The first
+        meeting takes at most 300 s of it, and 10 s more (GPUs: 90 s).
 
     Returns the model and a loader of this rank's tokens. model(**batch).loss is the mean over the labels of all ranks, and
     its gradients are right after backward() without a wrapper, and under DDP, FSDP and DeepSpeed over all ranks. A label of
