@@ -8,8 +8,10 @@
 #include <optional>
 
 #include "bindings/equal_calls.h"
+#include "bindings/registration.h"
 #include "cli/process/launcher_environment.h"
 #include "longspan/attention/block_kernel.h"
+#include "longspan/comm/link.h"
 #include "longspan/comm/process_group.h"
 
 namespace longspan {
@@ -51,6 +53,20 @@ std::string purpose_of(const SharedRows& rows, const AttentionSpec& heads, bool 
   return fmt::format("{}.{}/{}.{}/{}.{}/{}", rows.method, fmt::join(rows.degrees, "."),
                      heads.num_heads, heads.num_kv_heads, heads.key_dim, heads.value_dim,
                      cuda ? "cuda" : "cpu");
+}
+
+const LinkTraits& link_of(bool cuda) {
+  const auto with_python = [](Link link) {
+    LinkTraits traits = traits_of(link);
+    traits.on_error = raise_in_backward;
+    return traits;
+  };
+  if (cuda) {
+    static const LinkTraits nccl = with_python(Link::kNccl);
+    return nccl;
+  }
+  static const LinkTraits gloo = with_python(Link::kGloo);
+  return gloo;
 }
 
 /// The rows and heads of group_of(). The method takes any heads.
@@ -118,9 +134,8 @@ AttentionContext& context_of(const SharedRows& rows, const AttentionSpec& heads,
   if (!rows.process_group.empty()) {
     std::vector<int64_t>& timeouts = all.timeouts[{key.process_group, key.purpose}];
     timeouts.push_back(timeout_seconds);
-    made->mesh =
-        mesh_of(rows.process_group, fmt::format("{}/{}", key.purpose, timeouts.size()), made->plan,
-                cuda ? Link::kNccl : Link::kGloo, timeout_seconds, rendezvous_from_environment());
+    made->mesh = mesh_of(rows.process_group, fmt::format("{}/{}", key.purpose, timeouts.size()),
+                         made->plan, link_of(cuda), timeout_seconds, rendezvous_from_environment());
   }
   made->attention =
       make_attention(made->plan, made->mesh, cuda ? cuda_block_kernel() : cpu_block_kernel());

@@ -10,6 +10,8 @@
 
 namespace longspan {
 
+class CommunicationError;
+
 /// Rethrows the current exception as a type that torch converts for Python: UserError and
 /// FailedElsewhere become ValueError, CommunicationError and LostRanks become
 /// torch.distributed.DistError.
@@ -24,5 +26,10 @@ auto for_python(const Function& function) -> decltype(function()) {
     throw_for_python();
   }
 }
+
+/// Raises longspan.CommunicationError of Python in a backward of autograd; elsewhere returns.
+/// Autograd passes Python's own exceptions to the caller in Python, and makes others a
+/// RuntimeError.
+void raise_in_backward(const CommunicationError& error);
 
 }  // namespace longspan

@@ -61,13 +61,15 @@ class Group::Impl {
     } catch (const std::exception& error) {
       const std::string what = fmt::format("Rank {} of {} of the {} group: {} did not finish: {}.",
                                            rank_, size_, name_, collective, link_.reason_of(error));
-      if (link_.waits_for_none) {
-        throw CommunicationError(fmt::format("{} {}", what, kNcclSaysMore), /*from_library=*/true);
-      }
-      throw CommunicationError(fmt::format(
-          "{} Another rank has ended, or the network failed, or a rank took longer than "
-          "ddp_timeout.",
-          what));
+      const CommunicationError failed(
+          link_.waits_for_none
+              ? fmt::format("{} {}", what, kNcclSaysMore)
+              : fmt::format("{} Another rank has ended, or the network failed, or a rank took "
+                            "longer than ddp_timeout.",
+                            what),
+          /*from_library=*/link_.waits_for_none);
+      if (link_.on_error != nullptr) link_.on_error(failed);
+      throw CommunicationError(failed);
     }
   }
 

@@ -20,6 +20,8 @@ class Store;
 
 namespace longspan {
 
+class CommunicationError;
+
 /// The rendezvous of a rank with the other ranks of a group.
 struct GroupPlace {
   c10::intrusive_ptr<c10d::Store> store;  // shared by the group's ranks only
@@ -53,6 +55,9 @@ struct LinkTraits {
   const LinkTraits* of_hosts = nullptr;
   /// The backend's own reduce-scatter sums; otherwise all-to-alls in its place.
   bool scatters_sums = false;
+  /// Called with the error of a collective that has failed, which is thrown if the call returns.
+  /// Null: nothing is called.
+  void (*on_error)(const CommunicationError& error) = nullptr;
 };
 
 const LinkTraits& traits_of(Link link);

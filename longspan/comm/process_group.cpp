@@ -52,10 +52,9 @@ void require_nccl(const std::string& process_group) {
 }
 
 Mesh mesh_of(const std::string& process_group, const std::string& purpose, const ParallelPlan& plan,
-             Link link, int64_t timeout_seconds, const Rendezvous& where) {
+             const LinkTraits& traits, int64_t timeout_seconds, const Rendezvous& where) {
   const auto group = process_group_named(process_group);
   if (group->getSize() == 1) return {};
-  const LinkTraits& traits = traits_of(link);
   // Ranks load models before the first meeting, and some machines load for many minutes.
   const std::chrono::seconds patience = patience_of(timeout_seconds);
   const auto deadline = [&](int64_t num_groups) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "longspan/comm/group.h"
+#include "longspan/comm/link.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/plan/parallel_plan.h"
 
@@ -25,9 +25,10 @@ void require_nccl(const std::string& process_group);
 
 /// Makes the groups of a plan for the ranks of a process group, over the group's store. The groups
 /// have separate connections. `purpose` distinguishes meshes of one process group.
-/// `where`: the interface towards its address is used. Waits `timeout_seconds` for the other ranks.
-/// Collective. Throws UserError, CommunicationError.
+/// `traits`: of the groups' link; they outlive the mesh. `where`: the interface towards its address
+/// is used. Waits `timeout_seconds` for the other ranks. Collective. Throws UserError,
+/// CommunicationError.
 Mesh mesh_of(const std::string& process_group, const std::string& purpose, const ParallelPlan& plan,
-             Link link, int64_t timeout_seconds, const Rendezvous& where);
+             const LinkTraits& traits, int64_t timeout_seconds, const Rendezvous& where);
 
 }  // namespace longspan

@@ -5,21 +5,25 @@ The command line is `longspan help`.
 
 from longspan import _native as _native  # loads the operators
 from longspan import _fake as _fake
+from longspan._given_config import Config, Overrides
+from longspan._loader import ParallelLoader
+from longspan._options import ParallelizeOptions
 from longspan._trainer import parallelize_trainer
 from longspan.account import MemoryLine, Plan, plan
 from longspan.attention import Heads, Sharing, TokenOrder, attend, attention, share, token_order
 from longspan.callbacks import Callback, Progress, ProgressBar, StopTraining
 from longspan.checkpointing import save_attention
-from longspan.documents import Document
+from longspan.documents import Document, Documents
 from longspan.errors import CommunicationError, LongspanError, UsageError
 from longspan.linear_cross_entropy import LinearCrossEntropy, linear_cross_entropy
-from longspan.memory import TiledMLP, offload_activations, tiled_mlp
+from longspan.memory import OffloadActivations, TiledMLP, offload_activations, tiled_mlp
 from longspan.parallelize import evaluate, gather_tokens, mean_loss, parallelize, parallelize_loader, whole_rows
 from longspan.session import (
     Answer,
     BatchCounts,
     Evaluation,
     Example,
+    LossFunction,
     LossInput,
     Row,
     RowLosses,
@@ -47,15 +51,22 @@ __all__ = [
     "BatchCounts",
     "Callback",
     "CommunicationError",
+    "Config",
     "DistributedAttention",
     "Document",
+    "Documents",
     "Evaluation",
     "Example",
     "Heads",
     "LinearCrossEntropy",
     "LongspanError",
+    "LossFunction",
     "LossInput",
     "MemoryLine",
+    "OffloadActivations",
+    "Overrides",
+    "ParallelLoader",
+    "ParallelizeOptions",
     "Plan",
     "Progress",
     "ProgressBar",

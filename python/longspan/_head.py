@@ -21,8 +21,8 @@ from longspan._state import State, outside_graphs
 from longspan.errors import UsageError
 
 # Model types whose forward passes the head's result to the loss as it is.
-MODEL_TYPES = frozenset(["gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_5_text", "qwen3_moe",
-                         "qwen3_next"])
+MODEL_TYPES = frozenset(["gemma2", "gemma3_text", "gpt_oss", "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text",
+                         "qwen3_5_text", "qwen3_moe", "qwen3_next"])
 
 _LEAST_SHARE = 64  # tokens move if they are at least this fraction of all tokens with a label
 

@@ -9,6 +9,7 @@ import torch
 
 from longspan.errors import CommunicationError, LongspanError, UsageError
 
+_LIBRARY = torch.library.Library("longspan", "FRAGMENT")
 _HERE = pathlib.Path(__file__).parent
 
 
@@ -29,6 +30,12 @@ def _load() -> None:
             f"+torch{_minor(torch.__version__)}), or torch {_minor(wanted)}."
         )
     torch.ops.load_library(str(core))
+    # A failed collective in a backward of autograd calls this function.
+    _LIBRARY.impl("raise_communication_error", _raise_communication_error)
+
+
+def _raise_communication_error(message: str) -> None:
+    raise CommunicationError(message)
 
 
 def _minor(version: str) -> str:

@@ -118,19 +118,20 @@ def _row_by_heads(
     of_values, of_keys = _native.call("tokens_to_heads", [of_values, of_keys], *where)
     begin, count, first, num_keys = _native.call("share_of_heads", sharing.rank, sharing.size, layer.num_v_heads,
                                                  layer.num_k_heads)
-    K, V = layer.head_k_dim, layer.head_v_dim
+    key_size, value_size = layer.head_k_dim, layer.head_v_dim  # K, V
     weight, conv_bias = layer.conv1d.weight.squeeze(1), layer.conv1d.bias
-    starts = [first * K, layer.key_dim + first * K, 2 * layer.key_dim + begin * V]
-    sizes = [num_keys * K, num_keys * K, count * V]
+    starts = [first * key_size, layer.key_dim + first * key_size, 2 * layer.key_dim + begin * value_size]
+    sizes = [num_keys * key_size, num_keys * key_size, count * value_size]
     channels = torch.cat([torch.arange(start, start + size, device=weight.device) for start, size in zip(starts, sizes)])
     weights, biases = weight[channels], None if conv_bias is None else conv_bias[channels]
     decay, bias = layer.A_log[begin:begin + count].float().exp(), layer.dt_bias[begin:begin + count]
     if count == 0:  # fewer heads than ranks; all ranks take part in the exchanges, and all parameters have gradients
         parameters = [weight, layer.A_log, layer.dt_bias] + [conv_bias] * (conv_bias is not None)
         nothing = (of_keys.sum() + sum(x.sum() for x in parameters)) * 0
-        return _native.call("heads_to_tokens", of_values[..., :V] + nothing.to(of_values.dtype), layer.num_v_heads, *where)
-    queries, keys = of_keys.split([K, K], -1)
-    values, b, a = of_values.split([V, 1, 1], -1)
+        outs = of_values[..., :value_size] + nothing.to(of_values.dtype)
+        return _native.call("heads_to_tokens", outs, layer.num_v_heads, *where)
+    queries, keys = of_keys.split([key_size, key_size], -1)
+    values, b, a = of_values.split([value_size, 1, 1], -1)
     mixed = torch.cat([x.flatten(1) for x in (queries, keys, values)], -1).t()[None]  # [1, channels, T]
     beta = b.squeeze(-1).sigmoid()[None]
     g = (-decay * torch.nn.functional.softplus(a.squeeze(-1).float() + bias))[None]
@@ -142,7 +143,8 @@ def _row_by_heads(
         part = slice(start, start + length)
         start += length
         convolved = functions.causal_conv1d_fn(mixed[..., part], weights, biases, activation=layer.activation)
-        q, k, v = (x.transpose(1, 2).unflatten(-1, (-1, size)) for x, size in zip(convolved.split(sizes, 1), (K, K, V)))
+        q, k, v = (x.transpose(1, 2).unflatten(-1, (-1, size)) for x, size in zip(
+            convolved.split(sizes, 1), (key_size, key_size, value_size)))
         out, _ = functions.torch_chunk_gated_delta_rule(
             q.index_select(2, owner), k.index_select(2, owner), v, g=g[:, part], beta=beta[:, part], initial_state=None,
             output_final_state=False, use_qk_l2norm_in_kernel=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import torch
+from typing_extensions import Unpack
 
 from longspan import _trl
+from longspan._options import ParallelizeOptions
 from longspan._rows import RowCutter
 from longspan._state import State, agree
 from longspan.attention import DEFAULT_TIMEOUT
@@ -14,6 +16,7 @@ from longspan.errors import UsageError
 from longspan.parallelize import parallelize, state_of_model
 
 _BUCKET_CAP_MB = 4
+AnyTrainer = TypeVar("AnyTrainer")
 
 
 class CutCollator:
@@ -26,14 +29,21 @@ class CutCollator:
         return self.cutter(self.collate(examples))
 
 
-def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options: Any) -> Any:
+def parallelize_trainer(
+    trainer: AnyTrainer, *, sequence_parallel_size: int, **options: Unpack[ParallelizeOptions]
+) -> AnyTrainer:
     """Lets ranks share the rows of a Trainer's training and evaluation. Returns the trainer, which is changed in place.
 
     options: of parallelize(). allow_unchecked also accepts a trainer with a compute_loss of its own, which gets this rank's
-        tokens. The number of examples of a step is per_device_train_batch_size times accumulation steps
-    times the number of groups that share rows. Collective over all ranks, before train(). Raises UsageError,
-    CommunicationError.
+        tokens.
+    The number of examples of a step is per_device_train_batch_size times accumulation steps times the number of groups that
+    share rows. Collective over all ranks, before train(). Raises UsageError, CommunicationError.
     """
+    _share_rows(trainer, sequence_parallel_size, options)
+    return trainer
+
+
+def _share_rows(trainer: Any, sequence_parallel_size: int, options: ParallelizeOptions) -> None:
     try:
         refuse_settings(trainer, bool(options.get("allow_unchecked")))
         computes_whole_rows = _trl.is_trl(trainer)
@@ -58,7 +68,6 @@ def parallelize_trainer(trainer: Any, *, sequence_parallel_size: int, **options:
     trainer.gather_function = trainer.accelerator.gather_for_metrics
     total = trainer.get_total_train_batch_size
     trainer.get_total_train_batch_size = lambda args: total(args) // state.sharing.size
-    return trainer
 
 
 def refuse_settings(trainer: Any, allow_unchecked: bool) -> None:

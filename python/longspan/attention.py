@@ -30,7 +30,8 @@ class Sharing:
         share()).
     degrees: ranks of a Ulysses group, of a ring, of a window (an inner ring); 0: the method has no such degree.
     reason: why the method was chosen.
-    timeout: seconds that a collective may take.
+    timeout: seconds that a collective may take. A group's first call also waits for the ranks to meet: at most 300 s of the
+        timeout, and 10 s more (GPUs: 90 s).
     """
 
     group: Optional[dist.ProcessGroup]
@@ -153,6 +154,7 @@ def attention(
     softcap: c in c tanh(scores / c).
     sinks: [N], an additional logit of each query head without a value (gpt-oss). All ranks pass the same sinks. The gradient
         is this rank's part; the sum over the ranks is the gradient.
+    timeout: seconds, as in Sharing.
 
     Differentiable once. Under torch.autocast q, k and v are cast, as those of torch's scaled_dot_product_attention. Every rank of
     the group calls the function. Raises UsageError, CommunicationError.

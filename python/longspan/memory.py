@@ -44,20 +44,26 @@ class TiledMLP(torch.nn.Module):
         return tiled_mlp(self.mlp, x, self.tile_tokens)
 
 
-class offload_activations(torch.autograd.graph.saved_tensors_hooks):
-    """Moves activations that operations in the context save for their backward away from the device, and back in the backward.
+def offload_activations(folder: Optional[Union[str, os.PathLike[str]]] = None, min_bytes: int = 1 << 20) -> OffloadActivations:
+    """Returns a context that moves activations that operations in it save for their backward away from the device, and back
+    in the backward.
 
     Copies run beside the computation: the backward of one tensor fetches the one before it. Values are exact.
 
-    folder: activations go into a nameless file there (the folder is made if it is missing); None: into host memory. With None, tensors of the CPU stay where they
-        are.
+    folder: activations go into a nameless file there (the folder is made if it is missing); None: into host memory. With None,
+        tensors of the CPU stay where they are.
     min_bytes: smaller tensors stay.
 
-    Parameters stay too, and tensors that attention() holds for its backward. torch.compile: compile the parts inside of the context, not the context. Raises UsageError if the file
-    cannot be made.
+    Parameters stay too, and tensors that attention() holds for its backward. torch.compile: compile the parts inside of the
+    context, not the context. Raises UsageError if the file cannot be made.
     """
+    return OffloadActivations(folder, min_bytes)
 
-    def __init__(self, folder: Optional[Union[str, os.PathLike[str]]] = None, min_bytes: int = 1 << 20) -> None:
+
+class OffloadActivations(torch.autograd.graph.saved_tensors_hooks):
+    """The context of offload_activations()."""
+
+    def __init__(self, folder: Optional[Union[str, os.PathLike[str]]], min_bytes: int) -> None:
         if min_bytes < 0:
             raise UsageError(f"min_bytes is {min_bytes}, and must not be negative")
         self._folder = "" if folder is None else os.fspath(folder)
@@ -80,7 +86,8 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
     def _pack(self, x: torch.Tensor) -> Any:
         base = x if x._base is None else x._base
         stays = isinstance(base, torch.nn.Parameter) or (base.is_leaf and base.requires_grad)
-        if stays or x.is_meta or x.layout != torch.strided or x.nbytes < self._min_bytes or (x.device.type == "cpu" and not self._folder):
+        stays = stays or x.is_meta or x.layout != torch.strided or x.nbytes < self._min_bytes
+        if stays or (x.device.type == "cpu" and not self._folder):
             return x
         dims = sorted(range(x.dim()), key=x.stride, reverse=True)  # with contiguous memory, for a transposed tensor too
         return _native.call("offload", self._store_of(x.device), x.permute(dims)), dims

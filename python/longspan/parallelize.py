@@ -6,13 +6,15 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, Optional, TypeVar, Union, overload
 
 import torch
+from typing_extensions import Unpack
 
 from longspan import _fused_layers, _gather, _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function, world_size
+from longspan._options import ParallelizeOptions
 from longspan._rows import IGNORED, RowCutter
 from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
 from longspan.attention import DEFAULT_TIMEOUT, Heads
@@ -33,6 +35,18 @@ _states: list[State] = []
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
+@overload
+def parallelize(
+    model: Model, loader: None = None, *, sequence_parallel_size: int, **options: Unpack[ParallelizeOptions]
+) -> tuple[Model, None]: ...
+
+
+@overload
+def parallelize(
+    model: Model, loader: Iterable[Any], *, sequence_parallel_size: int, **options: Unpack[ParallelizeOptions]
+) -> tuple[Model, ParallelLoader]: ...
+
+
 def parallelize(
     model: Model,
     loader: Optional[Iterable[Any]] = None,
@@ -49,13 +63,13 @@ def parallelize(
     save_products: bool = False,
     allow_unchecked: bool = False,
     timeout: int = DEFAULT_TIMEOUT,
-) -> tuple[Model, Any]:
+) -> tuple[Model, Optional[ParallelLoader]]:
     """Lets each `sequence_parallel_size` neighbouring ranks share the rows of a model's training.
 
     model: a causal language model of transformers, or PEFT's model around one, before DDP, FSDP or DeepSpeed. It is changed
         in place: attention, loss, and recurrent layers.
     loader: yields batches of whole rows: input_ids [B, S], and labels, shift_labels, attention_mask (padding at the ends of
-        rows), position_ids (a packed row's documents are runs of increasing positions), or cu_seq_lens_q, cu_seq_lens_k,
+        rows), position_ids (a packed row's documents are runs of positions that increase by 1), or cu_seq_lens_q, cu_seq_lens_k,
         seq_idx. None: no loader. parallelize_loader() takes further loaders.
     mode: a value of sequence_parallel_mode. "auto": the method that is estimated to be the fastest for rows of `num_tokens`
         tokens, with the slowest network of all groups of ranks that share rows.
@@ -71,7 +85,8 @@ def parallelize(
         for a layer's last one, and computes them once. For MLPs of a llama it takes 2 x intermediate_size numbers of each
         token, which save_attention does not, and for attention about 3 x hidden_size.
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
-    timeout: seconds that a collective may take. This call waits with the timeout of the process's first call.
+    timeout: seconds that a collective may take. This call waits with the timeout of the process's first call. The first
+        meeting takes at most 300 s of it, and 10 s more (GPUs: 90 s).
 
     Returns the model and a loader of this rank's tokens. model(**batch).loss is the mean over the labels of all ranks, and
     its gradients are right after backward() without a wrapper, and under DDP, FSDP and DeepSpeed over all ranks. A label of

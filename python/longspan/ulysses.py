@@ -5,7 +5,8 @@ possible: of N heads, rank r of P has the heads [r N / P, (r + 1) N / P), rounde
 
 Every rank of a group calls the functions in the same order, with the same number of tokens. A rank's gradient is its own
 part: the sum over the ranks is the gradient of a parameter. `group` None: the group of
-set_ulysses_sequence_parallel_group(); without one, this process alone. `timeout`: seconds that a collective may take.
+set_ulysses_sequence_parallel_group(); without one, this process alone. `timeout`: seconds that a collective may take, as in
+Sharing.
 """
 
 from __future__ import annotations

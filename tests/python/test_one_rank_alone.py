@@ -1,5 +1,6 @@
 """A mistake or the silence of one rank is an exception on the others as well."""
 
+import os
 import time
 
 import pytest
@@ -85,3 +86,30 @@ def test_a_silent_rank():
     assert second == []
     for (kind, text, seconds), expected in zip(first, ["CommunicationError"] * 2 + ["UsageError"], strict=True):
         assert kind == expected and seconds < 60, (text, seconds)
+
+
+def ended(rank, folder):
+    """Writes the errors of rank 0's backwards after the end of rank 1, whose forwards both have run."""
+    import torch.distributed as dist
+
+    group = dist.group.WORLD
+    q = torch.randn(4, 2, 8, requires_grad=True)
+    outputs = [longspan.attention(q, q, q, group=group, mode=mode) for mode in ("zigzag-ring", "ulysses", "allgather")]
+    outputs.append(longspan.gather_seq_scatter_heads(q, 0, 1, group=group))
+    model, loader = longspan.parallelize(small_model("llama", num_hidden_layers=1), uneven_batches(1), sequence_parallel_size=2)
+    outputs.append(model(**next(iter(loader))).loss)
+    dist.barrier()
+    if rank == 0:
+        time.sleep(0.5)
+        errors = [error_of(output.sum().backward) for output in outputs]
+        (folder / "errors").write_text("\n".join(f"{kind} {text}" for kind, text in errors))
+    os._exit(0)
+
+
+def test_a_rank_ends_before_the_backward(tmp_path):
+    with pytest.raises(FileNotFoundError):  # no rank has a result
+        run_forks(2, ended, tmp_path)
+    errors = (tmp_path / "errors").read_text().splitlines()
+    assert len(errors) == 5
+    for error in errors:
+        assert error.startswith("CommunicationError Rank 0 of 2 of the ") and "did not finish" in error, errors

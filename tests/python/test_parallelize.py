@@ -73,6 +73,9 @@ def test_families(size):
             close(found[number], expected[number])
 
 
+FUSED = [("llama", {}), ("gemma3_text", {}), ("gemma2", dict(final_logit_softcapping=None)), ("qwen3_5_moe_text", {})]
+
+
 def fused(rank, batches):
     import longspan
     from longspan import _native
@@ -85,8 +88,8 @@ def fused(rank, batches):
         return call(name, *given)
 
     _native.call = counted
-    for family in ("llama", "gemma3_text"):
-        model, loader = longspan.parallelize(small_model(family), batches, sequence_parallel_size=2, fused_loss=True)
+    for family, options in FUSED:
+        model, loader = longspan.parallelize(small_model(family, **options), batches, sequence_parallel_size=2, fused_loss=True)
         found.append(train(model, loader))
         with torch.no_grad():
             batch = next(iter(loader))
@@ -149,7 +152,7 @@ def test_fused_loss():
     batches = uneven_batches(3)
     batches[0]["labels"][:, :25] = -100
     batches[1]["labels"][:, 25:] = -100
-    expected = [alone(family, batches, {}) for family in ("llama", "gemma3_text")]
+    expected = [alone(family, batches, options) for family, options in FUSED]
     results = run_forks(2, fused, batches)
     for found, _ in results:
         for ours, theirs in zip(found, expected, strict=True):

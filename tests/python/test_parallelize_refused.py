@@ -38,7 +38,7 @@ def test_models():
     refused("takeover='no'", parallel, small_model("llama"), takeover="no")
     model, _ = parallel(small_model("llama"))
     refused("was called for this model before", parallel, model)
-    refused("fused_loss=True is not possible for gemma2", parallel, small_model("gemma2"), fused_loss=True)
+    refused("fused_loss=True is not possible for gemma2 with final_logit_softcapping=30.0", parallel, small_model("gemma2"), fused_loss=True)
     refused("final_logit_softcapping=3.0", parallel, small_model("gemma3_text", final_logit_softcapping=3.0), fused_loss=True)
     biased = small_model("llama")
     biased.lm_head = torch.nn.Linear(48, 96)
