@@ -43,6 +43,7 @@ class Rows:
     digest: Digest
     index: Optional[torch.Tensor] = None
     failure: str = ""
+    largest_position: int = 0  # of position_ids [B, S] of the whole batch, padding included
 
     def to(self, *given: Any, **named: Any) -> Rows:
         """Returns the rows on another device, by the arguments of torch.Tensor.to(): loops move the values of a batch."""
@@ -167,7 +168,8 @@ class RowCutter:
         real = torch.tensor([sum(lengths) for lengths in documents])[:, None]
         begin = torch.tensor(first)[:, None]
         index = torch.where((index < 0) | (index >= real), -1, index + begin)
-        return Cut(index, begin, torch.tensor(last)[:, None], documents, Rows(self.key, padded, ()))
+        return Cut(index, begin, torch.tensor(last)[:, None], documents,
+                   Rows(self.key, padded, (), largest_position=int(positions.max())))
 
     def order(self, documents: Sequence[Sequence[int]]) -> tuple[torch.Tensor, tuple[tuple[int, ...], ...]]:
         """Returns index [B, T] and the documents of the padded rows, which all have the same length. `index` counts in the

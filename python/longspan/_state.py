@@ -39,6 +39,7 @@ class State:
     fused_head: bool = False  # the head computes losses (_head.py)
     head_labels: Optional[torch.Tensor] = None  # of the forward that runs, if the head computes losses
     in_forward: bool = False  # the model's own forward runs
+    largest_position: Any = 0  # of the whole batch of the forward that runs: an int or a tensor []
     _random: Any = None  # the common random numbers, which wait for the end of the forward that runs
     _seeded: Any = ()  # the generators of this rank's random numbers, and their states at the beginning
     _call: Any = None  # the cut of the forward that runs, and its arguments before
@@ -71,7 +72,7 @@ class State:
         self.check_same_batch(rows.digest, None)
         if self.fused_head and named.get("labels") is not None:
             self.head_labels = named.get("shift_labels")
-        self.in_forward = True
+        self.in_forward, self.largest_position = True, rows.largest_position
         self._begin_dropout(module)
         return given, named | {"use_cache": False}
 

@@ -9,7 +9,7 @@ from typing import Any, Optional, TypeVar
 
 import torch
 
-from longspan import _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
+from longspan import _head, _hf_attention, _loss, _pictures, _recurrent, _rope, checkpointing
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
 from longspan._rows import IGNORED, RowCutter
@@ -107,6 +107,7 @@ def parallelize(
     if hasattr(base, "loss_function"):
         base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared,  # pyright: ignore
                                            lambda: state.head_labels is not None, timeout)
+    _rope.install(base, state)
     if has_pictures:
         _pictures.install(base, state)
     base._longspan_key = state.key  # pyright: ignore[reportArgumentType]
