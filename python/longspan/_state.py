@@ -51,12 +51,12 @@ class State:
     @contextlib.contextmanager
     def whole_rows(self, implementation: Optional[str] = None) -> Iterator[None]:
         """Within the context the model runs on whole rows by itself, for example to generate."""
-        own = self.config._attn_implementation
+        own = self.config._attn_implementation, self.unshared
         self.config._attn_implementation, self.unshared = implementation or self.alone, True
         try:
             yield
         finally:
-            self.config._attn_implementation, self.unshared = own, False
+            self.config._attn_implementation, self.unshared = own
 
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Checks the arguments, and cuts TRL's. Raises UsageError on all ranks that share rows."""
@@ -136,9 +136,9 @@ class State:
         return output
 
     def _begin_dropout(self, module: torch.nn.Module) -> None:
-        """Lets ranks that share rows draw different masks of dropout. Their common random numbers, by which they read the same
-        rows, go on alike: by one number after a forward that has drawn any."""
-        if self.sharing.size == 1 or not module.training:
+        """Lets all ranks draw different masks of dropout. Their common random numbers, by which they read the same rows, go on
+        alike: by one number after a forward that has drawn any."""
+        if world_size() == 1 or not module.training:
             return
         device, generators = next(module.parameters()).device, [torch.default_generator]
         if device.type == "cuda":

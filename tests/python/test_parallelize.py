@@ -294,15 +294,19 @@ def masks(rank, batch):
     with pytest.raises(ZeroDivisionError):
         model(**cut)
     assert torch.get_rng_state().equal(state)
+    alone, _ = longspan.parallelize(small_model("llama"), sequence_parallel_size=1)  # one group for each rank
+    alone.model.layers[0].register_forward_hook(dropped)
+    alone.train()(**next(iter(longspan.parallelize_loader(alone, [batch]))))
     return found, state
 
 
 def test_dropout_of_ranks():
-    """Ranks that share a row draw different masks, and stay in step with their samplers."""
+    """All ranks draw different masks, and those that share a row stay in step with their samplers."""
     (one, state), (other, state_of_other) = run_forks(2, masks, uneven_batches(1)[0])
     assert one[0].equal(one[1]) and one[0].shape == other[0].shape and not one[0].equal(other[0])
     assert one[2].equal(one[3]) and not one[2].equal(one[0])
     assert state.equal(state_of_other)
+    assert not one[-1].equal(other[-1])
 
 
 def accumulated(rank, batches):
