@@ -5,6 +5,7 @@ The command line is `longspan help`.
 
 from longspan import _native as _native  # loads the operators
 from longspan import _fake as _fake
+from longspan._loss import average_gradients
 from longspan._trainer import parallelize_trainer
 from longspan.account import MemoryLine, Plan, plan
 from longspan.attention import Heads, Sharing, TokenOrder, attend, attention, share, token_order
@@ -74,6 +75,7 @@ __all__ = [
     "async_ulysses_qkv_projection",
     "attend",
     "attention",
+    "average_gradients",
     "evaluate",
     "gather_heads_scatter_seq",
     "gather_seq_scatter_heads",

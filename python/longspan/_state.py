@@ -91,6 +91,10 @@ class State:
                              "returned as model(**batch), or run the model within longspan.whole_rows(model)")
         if rows.failure:
             raise UsageError(rows.failure)
+        if torch.is_grad_enabled() and world_size() > 1 and _uses_gradients_early(module) and not _is_averaged(module):
+            raise UsageError("a parameter has a hook of register_post_accumulate_grad_hook(), which would see this rank's part of the "
+                             "gradient: Longspan computes the mean at the end of the backward. Call the optimizer after backward(), "
+                             "or wrap the model in DDP or FSDP2")
         whole_config: Any = module.config
         config = whole_config.get_text_config()  # of a copy of the model, not self.config
         if config._attn_implementation not in self.attentions:
@@ -200,6 +204,10 @@ def _is_flattened(model: torch.nn.Module) -> bool:
     return any(not isinstance(module._parameters.get("weight"), torch.nn.Parameter)
                and not torch.nn.utils.parametrize.is_parametrized(module, "weight")
                for module in model.modules() if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)))
+
+
+def _uses_gradients_early(model: torch.nn.Module) -> bool:
+    return any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in model.parameters())
 
 
 def _without_logits(output: Any) -> Any:

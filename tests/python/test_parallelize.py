@@ -241,32 +241,42 @@ def test_own_loss():
 
 
 def hidden_losses(rank, batch):
-    """Norms of gradients of losses of an output within a tuple; the message for a call of a part of the model."""
+    """Norms of gradients of losses of an output within a tuple, and of a head of the loop's own; messages for a call of a part of
+    the model, and for a hook that would see gradients before their mean."""
     import longspan
 
     model, loader = longspan.parallelize(small_model("llama"), [batch], sequence_parallel_size=2, mode="zigzag-ring")
     own = next(iter(loader))
     shifted = own.pop("shift_labels")
     del own["labels"]
-    norm = of_hidden(model, own, shifted, lambda *sums: longspan.mean_loss(model, *sums))
+    norm = of_hidden(model, own, shifted, lambda *sums: longspan.mean_loss(model, *sums), longspan.average_gradients)
     with pytest.raises(longspan.UsageError, match="outside of the forward of the model"):
         model.model(**own)
     with torch.no_grad():
         model.model(**own)
+    hook = model.lm_head.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    with pytest.raises(longspan.UsageError, match="register_post_accumulate_grad_hook"):
+        model(**own)
+    hook.remove()
+    with pytest.raises(longspan.UsageError, match="parameters is a Parameter"):
+        longspan.average_gradients(model.lm_head.weight)
     return norm
 
 
-def of_hidden(model, batch, shifted, mean):
-    hidden = model(**batch, output_hidden_states=True).hidden_states[1].square().sum(-1) * (shifted != -100)
+def of_hidden(model, batch, shifted, mean, average):
+    torch.manual_seed(3)
+    head = torch.nn.Linear(48, 5)
+    hidden = head(model(**batch, output_hidden_states=True).hidden_states[1]).square().sum(-1) * (shifted != -100)
     mean(hidden.sum(), (shifted != -100).sum()).backward()
-    return torch.nn.utils.get_total_norm([x.grad for x in model.parameters() if x.grad is not None]).item()
+    average(head.parameters())
+    return [torch.nn.utils.get_total_norm([x.grad for x in part.parameters() if x.grad is not None]).item() for part in (model, head)]
 
 
 def test_loss_of_hidden_states():
     batch = uneven_batches(1)[0]
     shifted = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
     expected = of_hidden(small_model("llama"), {key: batch[key] for key in ("input_ids", "attention_mask")}, shifted,
-                         lambda total, count: total / count)
+                         lambda total, count: total / count, lambda parameters: None)
     assert run_forks(2, hidden_losses, batch) == [pytest.approx(expected, rel=1e-5)] * 2
 
 
