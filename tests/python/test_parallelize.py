@@ -331,29 +331,3 @@ def test_accumulation():
     expected = train(small_model("llama"), batches, accumulation=2)
     for found in run_forks(2, accumulated, batches):
         close(found, expected)
-
-
-def shuffled(rank, seed):
-    """Loaders of several kinds give the same rows to the ranks of a group, and all rows once."""
-    import longspan
-
-    data = [dict(input_ids=torch.full((6,), 1 + number), labels=torch.full((6,), 1 + number)) for number in range(8)]
-    kinds = [torch.utils.data.DataLoader(data, batch_size=1, shuffle=True),
-             torch.utils.data.DataLoader(data, batch_size=1, num_workers=1, shuffle=True),
-             torch.utils.data.DataLoader(data, batch_size=1, sampler=torch.utils.data.DistributedSampler(data))]
-    found = []
-    for loader in kinds:
-        _, loader = longspan.parallelize(small_model("llama"), loader, sequence_parallel_size=2)
-        loader.set_epoch(1)
-        torch.manual_seed(seed + rank)
-        found.append([batch["input_ids"][0, 0].item() for batch in loader])
-        assert len(found[-1]) == len(loader) == 4
-    return found
-
-
-def test_loaders():
-    found = run_forks(4, shuffled, 11)
-    for kind in range(3):
-        rows = [one[kind] for one in found]
-        assert rows[0] == rows[1] and rows[2] == rows[3] and sorted(rows[0] + rows[2]) == list(range(1, 9))
-        assert rows[0] + rows[2] != list(range(1, 9))
