@@ -12,9 +12,9 @@ import torch
 from longspan import _head, _hf_attention, _loss, _pictures, _recurrent, _rope, checkpointing
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function
-from longspan._rows import IGNORED, RowCutter
+from longspan._rows import IGNORED, TAKEN_KEYS, RowCutter
 from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
-from longspan.attention import DEFAULT_TIMEOUT, Heads
+from longspan.attention import DEFAULT_TIMEOUT, Heads, check_numbers
 from longspan.errors import UsageError
 
 # Model types (config.model_type of the text part) that tests compare with one process.
@@ -72,6 +72,10 @@ def parallelize(
     UsageError, CommunicationError.
     """
     try:
+        check_numbers(sequence_parallel_size=sequence_parallel_size, ulysses_degree=ulysses_degree, num_tokens=num_tokens,
+                      timeout=timeout)
+        if taken := sorted(TAKEN_KEYS & set(token_keys or {})):
+            raise UsageError(f"token_keys has {', '.join(taken)}, which longspan cuts itself: name only further keys of batches")
         base = _base_of(model)
         config = _text_config_of(base, allow_unchecked)
         heads = heads_of(config)
@@ -79,7 +83,7 @@ def parallelize(
         if fused_loss:
             _head.check(base, config)
     except UsageError as failure:
-        agree("", failure, timeout)
+        agree("", failure, timeout if isinstance(timeout, int) and timeout >= 1 else DEFAULT_TIMEOUT)
         raise
     dtype, device = next(base.parameters()).dtype, next(base.parameters()).device
     agree(f"{config.model_type}, {dtype}, {device.type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
