@@ -7,6 +7,7 @@ from longspan import _native as _native  # loads the operators
 from longspan import _fake as _fake
 from longspan._given_config import Config, Overrides
 from longspan._loader import ParallelLoader
+from longspan._loss import average_gradients
 from longspan._options import ParallelizeOptions
 from longspan._trainer import parallelize_trainer
 from longspan.account import MemoryLine, Plan, plan
@@ -85,6 +86,7 @@ __all__ = [
     "async_ulysses_qkv_projection",
     "attend",
     "attention",
+    "average_gradients",
     "evaluate",
     "gather_heads_scatter_seq",
     "gather_seq_scatter_heads",

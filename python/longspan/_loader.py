@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ class ParallelLoader:
 
     All ranks of a group read the same batches. Of several groups, group d reads batches d, d + D, ... of a loader; a loader
     with a DistributedSampler reads its own part for each group. If the batches do not suffice for all groups, the others
-    get a batch without labels, so that all groups take as many steps.
+    get a batch without labels, whose token_keys have the value of padding, so that all groups take as many steps.
     """
 
     def __init__(self, loader: Iterable[Any], cutter: RowCutter, data_rank: int, data_size: int,
@@ -62,12 +62,15 @@ class ParallelLoader:
                     own = batch
             if last is None:
                 return
-            yield self.cutter(own if own is not None else without_labels(last))
+            yield self.cutter(own if own is not None else _without_labels(last, dict(self.cutter.token_keys)))
 
 
-def without_labels(batch: dict[str, Any]) -> dict[str, Any]:
-    """Returns the batch with no label, so that it adds nothing to losses and gradients."""
-    return {name: torch.full_like(value, IGNORED) if name in ("labels", "shift_labels") else value
+def _without_labels(batch: Any, token_keys: dict[str, float]) -> Any:
+    """Returns the batch with no label and with the token_keys of padding, so that it adds nothing to losses and gradients."""
+    if not isinstance(batch, Mapping):  # the cutter refuses it
+        return batch
+    padding = token_keys | {"labels": IGNORED, "shift_labels": IGNORED}
+    return {name: torch.full_like(value, padding[name]) if name in padding and isinstance(value, torch.Tensor) else value
             for name, value in batch.items()}
 
 
@@ -85,6 +88,6 @@ def _deal(sampler: Any, data_rank: int, data_size: int) -> None:
     if sampler.num_replicas != world_size():
         raise UsageError(f"the loader's DistributedSampler deals to {sampler.num_replicas} ranks, and there are "
                          f"{world_size()} ranks in {data_size} groups: leave num_replicas and rank out")
-    again = type(sampler)(sampler.dataset, num_replicas=data_size, rank=data_rank, shuffle=sampler.shuffle,
-                          seed=sampler.seed, drop_last=sampler.drop_last)
-    sampler.__dict__.update(again.__dict__)
+    dealt = torch.utils.data.DistributedSampler(sampler.dataset, data_size, data_rank, drop_last=sampler.drop_last)
+    for name in ("num_replicas", "rank", "num_samples", "total_size"):  # the others, such as the epoch, stay
+        setattr(sampler, name, getattr(dealt, name))

@@ -11,7 +11,7 @@ this number, and multiplies by the number of ranks itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Optional, Union
 
 import torch
@@ -184,10 +184,18 @@ def loss_function(
     return loss
 
 
-def average_gradients(parameters: Iterator[torch.nn.Parameter], timeout: int) -> None:
-    """Replaces gradients by their mean over all ranks. Collective. A parameter that no rank has used keeps no gradient."""
+def average_gradients(parameters: Iterable[torch.nn.Parameter], timeout: int = DEFAULT_TIMEOUT) -> None:
+    """Replaces gradients by their mean over all ranks: in a plain loop, after backward(), those of parameters that are not the
+    parallelized model's, such as a head on its hidden_states. A parameter that no rank has used keeps no gradient.
+
+    parameters: the same ones on all ranks, in the same order. timeout: seconds that a collective may take. Collective over all
+    ranks. Raises UsageError, CommunicationError.
+    """
+    if isinstance(parameters, (torch.Tensor, torch.nn.Module)):
+        raise UsageError(f"parameters is a {type(parameters).__name__}, and must be an iterable of parameters, as parameters() of a "
+                         "module returns")
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    if not trained:
+    if not trained or world_size() == 1:
         return
     own = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.float, device=trained[0].device)
     used = all_sum(own, None, timeout)

@@ -30,6 +30,7 @@ def install(model: torch.nn.Module, state: State) -> None:
         positions = named.get("position_ids")
         if positions is None:  # rows without pictures
             positions = torch.arange(embeddings.shape[1], device=embeddings.device).expand(3, *embeddings.shape[:2])
+        state.largest_position = positions[-3:].max()
         # Time, height and width, [3, B, T]. A fourth axis before these states documents, which `rows` has.
         own = torch.stack([take(rows.index, axis, 0) for axis in positions[-3:]])
         cut = dict(inputs_embeds=take(rows.index, embeddings, 0), position_ids=own, attention_mask=None)

@@ -26,6 +26,9 @@ _PICTURE_KEYS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video
                  "second_per_grid_ts")
 DOCUMENT_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 
+# Keys that token_keys cannot name.
+TAKEN_KEYS = frozenset(["input_ids", "labels", "shift_labels", "position_ids", "attention_mask", "num_items_in_batch", ROWS,
+                        *_PICTURE_KEYS, *DOCUMENT_KEYS])
 
 Digest = tuple[tuple[str, int], ...]  # for each key of a batch, a number of its values
 
@@ -44,6 +47,7 @@ class Rows:
     index: Optional[torch.Tensor] = None
     length: int = 0
     failure: str = ""
+    largest_position: int = 0  # of position_ids [B, S] of the whole batch, padding included
 
     def to(self, *given: Any, **named: Any) -> Rows:
         """Returns the rows on another device, by the arguments of torch.Tensor.to(): loops move the values of a batch."""
@@ -131,7 +135,7 @@ class RowCutter:
         if self.has_pictures and (given is not None or borders):
             own["position_ids"] = axes = _checked_axes(given, ids)
             given = axes[0]
-        positions = positions_of(ids, borders) if given is None else given
+        positions = positions_of(ids, borders) if given is None else _positions_like(given, ids)
         cut = self.cut(ids, positions, mask)
         _check_borders(borders, ids, cut)
         rows = dataclasses.replace(cut.rows, digest=digest, index=cut.index, length=ids.shape[1])
@@ -139,7 +143,7 @@ class RowCutter:
             own |= {name: batch.pop(name) for name in _PICTURE_KEYS if name in batch} | {"input_ids": ids}
             own["attention_mask"] = torch.ones_like(ids) if mask is None else mask
         else:
-            own = {"input_ids": cut.take(ids, 0), "position_ids": cut.take(_like(positions, ids, "position_ids"), 0)}
+            own = {"input_ids": cut.take(ids, 0), "position_ids": cut.take(positions, 0)}
         if labels is not None or shifted is not None:
             if shifted is None:
                 shifted = shift(_like(labels, ids, "labels"), positions, cut)
@@ -167,7 +171,8 @@ class RowCutter:
         real = torch.tensor([sum(lengths) for lengths in documents])[:, None]
         begin = torch.tensor(first)[:, None]
         index = torch.where((index < 0) | (index >= real), -1, index + begin)
-        return Cut(index, begin, torch.tensor(last)[:, None], documents, Rows(self.key, padded, ()))
+        return Cut(index, begin, torch.tensor(last)[:, None], documents,
+                   Rows(self.key, padded, (), largest_position=int(positions.max())))
 
     def order(self, documents: Sequence[Sequence[int]]) -> tuple[torch.Tensor, tuple[tuple[int, ...], ...]]:
         """Returns index [B, T] and the documents of the padded rows, which all have the same length. `index` counts in the
@@ -312,6 +317,16 @@ def _like(values: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
         shape = list(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
         raise UsageError(f"{name} of a batch is {shape}, and must be {list(ids.shape)} as input_ids")
     return values
+
+
+def _positions_like(positions: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Returns the integers [B, S] of position_ids [B, S], or [1, S] for all rows."""
+    if not isinstance(positions, torch.Tensor) or positions.dim() != 2 or positions.shape not in (ids.shape, (1, ids.shape[1])):
+        shape = list(positions.shape) if isinstance(positions, torch.Tensor) else type(positions).__name__
+        raise UsageError(f"position_ids of a batch is {shape}, and must be {list(ids.shape)} as input_ids, or {[1, ids.shape[1]]}")
+    if positions.dtype == torch.bool or positions.is_floating_point() or positions.is_complex():
+        raise UsageError(f"position_ids of a batch is of {positions.dtype}, and must be of integers")
+    return positions.expand_as(ids)
 
 
 def _bounds(ids: torch.Tensor, mask: Optional[torch.Tensor]) -> tuple[list[int], list[int]]:

@@ -39,6 +39,7 @@ class State:
     fused_head: bool = False  # the head computes losses (_head.py)
     head_labels: Optional[torch.Tensor] = None  # of the forward that runs, if the head computes losses
     in_forward: bool = False  # the model's own forward runs
+    largest_position: Any = 0  # of the whole batch of the forward that runs: an int or a tensor []
     _random: Any = None  # the common random numbers, which wait for the end of the forward that runs
     _seeded: Any = ()  # the generators of this rank's random numbers, and their states at the beginning
     _call: Any = None  # the cut of the forward that runs, and its arguments before
@@ -50,12 +51,12 @@ class State:
     @contextlib.contextmanager
     def whole_rows(self, implementation: Optional[str] = None) -> Iterator[None]:
         """Within the context the model runs on whole rows by itself, for example to generate."""
-        own = self.config._attn_implementation
+        own = self.config._attn_implementation, self.unshared
         self.config._attn_implementation, self.unshared = implementation or self.alone, True
         try:
             yield
         finally:
-            self.config._attn_implementation, self.unshared = own, False
+            self.config._attn_implementation, self.unshared = own
 
     def before_forward(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Checks the arguments, and cuts TRL's. Raises UsageError on all ranks that share rows."""
@@ -71,7 +72,7 @@ class State:
         self.check_same_batch(rows.digest, None)
         if self.fused_head and named.get("labels") is not None:
             self.head_labels = named.get("shift_labels")
-        self.in_forward = True
+        self.in_forward, self.largest_position = True, rows.largest_position
         self._begin_dropout(module)
         return given, named | {"use_cache": False}
 
@@ -90,6 +91,10 @@ class State:
                              "returned as model(**batch), or run the model within longspan.whole_rows(model)")
         if rows.failure:
             raise UsageError(rows.failure)
+        if torch.is_grad_enabled() and world_size() > 1 and _uses_gradients_early(module) and not _is_averaged(module):
+            raise UsageError("a parameter has a hook of register_post_accumulate_grad_hook(), which would see this rank's part of the "
+                             "gradient: Longspan computes the mean at the end of the backward. Call the optimizer after backward(), "
+                             "or wrap the model in DDP or FSDP2")
         whole_config: Any = module.config
         config = whole_config.get_text_config()  # of a copy of the model, not self.config
         if config._attn_implementation not in self.attentions:
@@ -135,9 +140,9 @@ class State:
         return output
 
     def _begin_dropout(self, module: torch.nn.Module) -> None:
-        """Lets ranks that share rows draw different masks of dropout. Their common random numbers, by which they read the same
-        rows, go on alike: by one number after a forward that has drawn any."""
-        if self.sharing.size == 1 or not module.training:
+        """Lets all ranks draw different masks of dropout. Their common random numbers, by which they read the same rows, go on
+        alike: by one number after a forward that has drawn any."""
+        if world_size() == 1 or not module.training:
             return
         device, generators = next(module.parameters()).device, [torch.default_generator]
         if device.type == "cuda":
@@ -199,6 +204,10 @@ def _is_flattened(model: torch.nn.Module) -> bool:
     return any(not isinstance(module._parameters.get("weight"), torch.nn.Parameter)
                and not torch.nn.utils.parametrize.is_parametrized(module, "weight")
                for module in model.modules() if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)))
+
+
+def _uses_gradients_early(model: torch.nn.Module) -> bool:
+    return any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in model.parameters())
 
 
 def _without_logits(output: Any) -> Any:

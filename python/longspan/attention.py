@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import Any, Optional, Union
 
 import torch
@@ -112,6 +114,7 @@ def share(
         use the slowest.
     Collective. Raises UsageError if the method cannot divide the heads, and CommunicationError if a rank does not take part.
     """
+    check_numbers(ulysses_degree=ulysses_degree, num_tokens=num_tokens, timeout=timeout)
     kinds = [heads] if isinstance(heads, Heads) else list(heads)
     numbers = [number for kind in kinds for number in kind._numbers()]
     chosen = _native.call("choose", name_of(group), mode, [ulysses_degree or 0, 0, 0], numbers, num_tokens, dtype.itemsize,
@@ -160,6 +163,7 @@ def attention(
     the group calls the function. Raises UsageError, CommunicationError.
     """
     with telling(group, q, timeout):
+        check_numbers(ulysses_degree=ulysses_degree)
         row = documents_of_row(cu_seqlens, documents)
     return _attend(q, k, v, sinks, row, group, mode, [ulysses_degree or 0, 0, 0], scale, window, softcap, timeout)
 
@@ -226,8 +230,23 @@ def calls_compared() -> Iterator[None]:
         _native.call("set_calls_compared", before)
 
 
+def check_numbers(**numbers: Any) -> None:
+    """Raises UsageError for what is no integer from 1 on. None: not given."""
+    for name, number in numbers.items():
+        if number is not None and (not isinstance(number, Integral) or isinstance(number, bool) or number < 1):
+            raise UsageError(f"{name} is {number!r}, and must be an integer from 1 on")
+
+
+def _lacks_groups() -> bool:
+    """Whether a launcher has started several processes, and nobody has initialized torch.distributed."""
+    return os.environ.get("WORLD_SIZE", "1") != "1" and not (dist.is_available() and dist.is_initialized())
+
+
 def name_of(group: Optional[dist.ProcessGroup]) -> str:
     if group is None:
+        if _lacks_groups():
+            raise UsageError(f"group is None, and this process is one of {os.environ['WORLD_SIZE']} (WORLD_SIZE): call "
+                             "torch.distributed.init_process_group() first. torch.distributed.group.WORLD is None before")
         return ""
     if not isinstance(group, dist.ProcessGroup):
         raise UsageError(f"group is {group!r}: pass a process group that this process belongs to, or None")

@@ -11,13 +11,13 @@ from typing import Any, Optional, TypeVar, Union, overload
 import torch
 from typing_extensions import Unpack
 
-from longspan import _fused_layers, _gather, _head, _hf_attention, _loss, _pictures, _recurrent, checkpointing
+from longspan import _fused_layers, _gather, _head, _hf_attention, _loss, _pictures, _recurrent, _rope, checkpointing
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function, world_size
 from longspan._options import ParallelizeOptions
-from longspan._rows import IGNORED, RowCutter
+from longspan._rows import IGNORED, TAKEN_KEYS, RowCutter
 from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
-from longspan.attention import DEFAULT_TIMEOUT, Heads
+from longspan.attention import DEFAULT_TIMEOUT, Heads, check_numbers
 from longspan.errors import UsageError
 
 # Model types (config.model_type of the text part) that tests compare with one process.
@@ -94,6 +94,10 @@ def parallelize(
     UsageError, CommunicationError.
     """
     try:
+        check_numbers(sequence_parallel_size=sequence_parallel_size, ulysses_degree=ulysses_degree, num_tokens=num_tokens,
+                      timeout=timeout)
+        if taken := sorted(TAKEN_KEYS & set(token_keys or {})):
+            raise UsageError(f"token_keys has {', '.join(taken)}, which longspan cuts itself: name only further keys of batches")
         base = _base_of(model)
         config = _text_config_of(base, allow_unchecked)
         heads = heads_of(config)
@@ -105,7 +109,7 @@ def parallelize(
         if fused_layers:
             _fused_layers.check(config)
     except UsageError as failure:
-        agree("", failure, timeout)
+        agree("", failure, timeout if isinstance(timeout, int) and timeout >= 1 else DEFAULT_TIMEOUT)
         raise
     dtype, device = next(base.parameters()).dtype, next(base.parameters()).device
     agree(f"{config.model_type}, {dtype}, {device.type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
@@ -136,6 +140,7 @@ def parallelize(
     if hasattr(base, "loss_function"):
         base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared,  # pyright: ignore
                                            lambda: state.head_labels is not None, timeout)
+    _rope.install(base, state)
     if has_pictures:
         _pictures.install(base, state)
     base._longspan_key = state.key  # pyright: ignore[reportArgumentType]

@@ -27,7 +27,8 @@ _default_group: Optional[dist.ProcessGroup] = None
 def set_ulysses_sequence_parallel_group(group: Optional[dist.ProcessGroup]) -> None:
     """Sets the group of functions that are called without one. None: this process alone."""
     global _default_group
-    name_of(group)  # raises UsageError for what is no group
+    if group is not None:
+        name_of(group)  # raises UsageError for what is no group
     _default_group = group
 
 

@@ -19,6 +19,7 @@ MISTAKES = [
     ("attention", dict(window=3), "window 3"),
     ("attention", dict(window=0), "window is 0"),
     ("attention", dict(softcap=0.0), "softcap is 0"),
+    ("attention", dict(ulysses_degree=0), "ulysses_degree is 0"),
     ("to_heads", dict(x=(1, 3, 6, 8)), "of [1, 3, 6, 8]"),
     ("to_heads", dict(dtype=torch.double), "of [1, 4, 6, 8] Double"),
     ("to_heads", dict(seq_dim=2), "are both 2"),

@@ -305,32 +305,42 @@ def test_gathered_tokens():
 
 
 def hidden_losses(rank, batch):
-    """Norms of gradients of losses of an output within a tuple; the message for a call of a part of the model."""
+    """Norms of gradients of losses of an output within a tuple, and of a head of the loop's own; messages for a call of a part of
+    the model, and for a hook that would see gradients before their mean."""
     import longspan
 
     model, loader = longspan.parallelize(small_model("llama"), [batch], sequence_parallel_size=2, mode="zigzag-ring")
     own = next(iter(loader))
     shifted = own.pop("shift_labels")
     del own["labels"]
-    norm = of_hidden(model, own, shifted, lambda *sums: longspan.mean_loss(model, *sums))
+    norm = of_hidden(model, own, shifted, lambda *sums: longspan.mean_loss(model, *sums), longspan.average_gradients)
     with pytest.raises(longspan.UsageError, match="outside of the forward of the model"):
         model.model(**own)
     with torch.no_grad():
         model.model(**own)
+    hook = model.lm_head.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    with pytest.raises(longspan.UsageError, match="register_post_accumulate_grad_hook"):
+        model(**own)
+    hook.remove()
+    with pytest.raises(longspan.UsageError, match="parameters is a Parameter"):
+        longspan.average_gradients(model.lm_head.weight)
     return norm
 
 
-def of_hidden(model, batch, shifted, mean):
-    hidden = model(**batch, output_hidden_states=True).hidden_states[1].square().sum(-1) * (shifted != -100)
+def of_hidden(model, batch, shifted, mean, average):
+    torch.manual_seed(3)
+    head = torch.nn.Linear(48, 5)
+    hidden = head(model(**batch, output_hidden_states=True).hidden_states[1]).square().sum(-1) * (shifted != -100)
     mean(hidden.sum(), (shifted != -100).sum()).backward()
-    return torch.nn.utils.get_total_norm([x.grad for x in model.parameters() if x.grad is not None]).item()
+    average(head.parameters())
+    return [torch.nn.utils.get_total_norm([x.grad for x in part.parameters() if x.grad is not None]).item() for part in (model, head)]
 
 
 def test_loss_of_hidden_states():
     batch = uneven_batches(1)[0]
     shifted = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
     expected = of_hidden(small_model("llama"), {key: batch[key] for key in ("input_ids", "attention_mask")}, shifted,
-                         lambda total, count: total / count)
+                         lambda total, count: total / count, lambda parameters: None)
     assert run_forks(2, hidden_losses, batch) == [pytest.approx(expected, rel=1e-5)] * 2
 
 
@@ -358,15 +368,19 @@ def masks(rank, batch):
     with pytest.raises(ZeroDivisionError):
         model(**cut)
     assert torch.get_rng_state().equal(state)
+    alone, _ = longspan.parallelize(small_model("llama"), sequence_parallel_size=1)  # one group for each rank
+    alone.model.layers[0].register_forward_hook(dropped)
+    alone.train()(**next(iter(longspan.parallelize_loader(alone, [batch]))))
     return found, state
 
 
 def test_dropout_of_ranks():
-    """Ranks that share a row draw different masks, and stay in step with their samplers."""
+    """All ranks draw different masks, and those that share a row stay in step with their samplers."""
     (one, state), (other, state_of_other) = run_forks(2, masks, uneven_batches(1)[0])
     assert one[0].equal(one[1]) and one[0].shape == other[0].shape and not one[0].equal(other[0])
     assert one[2].equal(one[3]) and not one[2].equal(one[0])
     assert state.equal(state_of_other)
+    assert not one[-1].equal(other[-1])
 
 
 def accumulated(rank, batches):
@@ -381,29 +395,3 @@ def test_accumulation():
     expected = train(small_model("llama"), batches, accumulation=2)
     for found in run_forks(2, accumulated, batches):
         close(found, expected)
-
-
-def shuffled(rank, seed):
-    """Loaders of several kinds give the same rows to the ranks of a group, and all rows once."""
-    import longspan
-
-    data = [dict(input_ids=torch.full((6,), 1 + number), labels=torch.full((6,), 1 + number)) for number in range(8)]
-    kinds = [torch.utils.data.DataLoader(data, batch_size=1, shuffle=True),
-             torch.utils.data.DataLoader(data, batch_size=1, num_workers=1, shuffle=True),
-             torch.utils.data.DataLoader(data, batch_size=1, sampler=torch.utils.data.DistributedSampler(data))]
-    found = []
-    for loader in kinds:
-        _, loader = longspan.parallelize(small_model("llama"), loader, sequence_parallel_size=2)
-        loader.set_epoch(1)
-        torch.manual_seed(seed + rank)
-        found.append([batch["input_ids"][0, 0].item() for batch in loader])
-        assert len(found[-1]) == len(loader) == 4
-    return found
-
-
-def test_loaders():
-    found = run_forks(4, shuffled, 11)
-    for kind in range(3):
-        rows = [one[kind] for one in found]
-        assert rows[0] == rows[1] and rows[2] == rows[3] and sorted(rows[0] + rows[2]) == list(range(1, 9))
-        assert rows[0] + rows[2] != list(range(1, 9))

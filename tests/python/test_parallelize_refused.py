@@ -36,6 +36,10 @@ def test_models():
     refused("an encoder and a decoder", parallel, t5)
     refused("must be a model of transformers", parallel, torch.nn.Linear(2, 2))
     refused("takeover='no'", parallel, small_model("llama"), takeover="no")
+    for name, value in (("sequence_parallel_size", 1.0), ("sequence_parallel_size", 0), ("ulysses_degree", 0), ("num_tokens", -5),
+                        ("timeout", 0)):
+        refused(f"{name} is {value}, and must be an integer from 1 on", parallel, small_model("llama"), **{name: value})
+    refused("token_keys has labels, seq_idx, which", parallel, small_model("llama"), token_keys=dict(seq_idx=0, labels=-100, w=0))
     model, _ = parallel(small_model("llama"))
     refused("was called for this model before", parallel, model)
     refused("fused_loss=True is not possible for gemma2 with final_logit_softcapping=30.0", parallel, small_model("gemma2"), fused_loss=True)
@@ -87,6 +91,10 @@ def test_batches():
     refused("input_ids of a batch is [41]", cut, dict(input_ids=ids[0]))
     refused("cu_seq_lens_q [0, 41]", cut, dict(cu_seq_lens_q=torch.tensor([0, 41])))
     refused("was cut before", cut, dict(longspan_rows=0))
+    one, both = torch.arange(41)[None], torch.arange(41).expand(2, 41)
+    assert cut(dict(position_ids=one))["position_ids"].equal(cut(dict(position_ids=both))["position_ids"])
+    refused("position_ids of a batch is [41], and must be [2, 41] as input_ids, or [1, 41]", cut, dict(position_ids=one[0]))
+    refused("position_ids of a batch is of torch.float32", cut, dict(position_ids=both.float()))
 
 
 def test_documents_that_disagree():
@@ -216,8 +224,20 @@ def test_forwards():
     del model.lm_head.__dict__["weight"]
     model.lm_head.weight = weight
     with longspan.whole_rows(model.eval()), torch.no_grad():
+        with longspan.whole_rows(model):
+            pass
         whole = model(**batch).logits
     torch.testing.assert_close(whole[0], model(**cut).logits[0])
+
+
+def test_no_process_group(monkeypatch):
+    """torch.distributed.group.WORLD is None before init_process_group()."""
+    q, world = torch.ones(4, 2, 8), torch.distributed.group.WORLD
+    assert world is None
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused("group is None, and this process is one of 2", longspan.attention, q, q, q, group=world, mode="zigzag-ring")
+    refused("group is None, and this process is one of 2", longspan.gather_seq_scatter_heads, q[None], 1, 2, group=world)
+    longspan.set_ulysses_sequence_parallel_group(None)
 
 
 def test_takeover_without_rows():
