@@ -252,6 +252,7 @@ std::vector<StepPhase> phases_of(const MemoryFacts& facts, const LayerSizes& s,
     // gradient of the convolution's input is not there yet. States are saved for each part alone.
     phases.push_back({.name = "a recurrence's backward",
                       .per_token = attention - s.queries_wide - s.output - s.state -
+                                   s.shared.outside_rule -
                                    (facts.checkpointing ? s.output + s.kv : 0.0),
                       .fixed = composed,
                       .has_kept = false});

@@ -289,6 +289,7 @@ PEAKS = {
     "the head": ("vocabulary", 1, dict()),
     "norms behind": ("norms behind", 1, LORA),
     "hybrid": ("hybrid", 1, LORA),
+    "hybrid, a ring": ("hybrid", 2, LORA | dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring")),
     "latent attention": ("latent", 1, LORA),
     "experts": ("experts", 1, LORA),
     "experts one after the other": ("experts", 1, LORA | dict(lora_target="all", lora_rank=4)),
