@@ -120,7 +120,8 @@ LayerSizes sizes_of(const MemoryFacts& facts, const LayerCost& cost, const Atten
               .replay = shared.replay / t,
               .inputs = shared.inputs / t,
               .leaves = shared.leaves / t,
-              .output = shared.output / t};
+              .output = shared.output / t,
+              .outside_rule = shared.outside_rule / t};
   return s;
 }
 

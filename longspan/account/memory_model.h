@@ -118,7 +118,8 @@ struct MemoryFacts {
   bool casts_expert_adapters = false;  // held in higher precision than the compute dtype
   /// A library's grouped gemm may compute experts, and copies rows (spec/expert_gemms.h).
   bool copies_rows_of_experts = false;
-  bool cuda = false;  // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
+  bool cuda = false;           // runs on a GPU, with its chunk sizes (spec/device_sizes.h)
+  bool composes_rows = false;  // on a GPU: ATen's operators compute the passes over rows
   /// Multiprocessors of a GPU that computes the same bits each time; 0: the bits may differ.
   int64_t deterministic_multiprocessors = 0;
   int64_t num_groups = 0;         // communication groups of this process (plan/rank_groups.h)

@@ -295,6 +295,7 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
     }
   }
   facts.cuda = hardware.cuda;
+  facts.composes_rows = hardware.composes_rows;
   if (hardware.cuda && settings.model.full_determinism) {
     const int known = cuda::multiprocessors_or_0(0);
     facts.deterministic_multiprocessors =
@@ -309,7 +310,7 @@ MemoryFacts facts_of_model(const AccountSettings& settings, const ModelSpec& mod
     facts.expert_adapter_rank = parameter.spec.shape[0];
     facts.casts_expert_adapters = parameter.element_bytes > facts.compute_bytes;
   }
-  facts.experts_at_once = hardware.cuda && bf16 &&
+  facts.experts_at_once = hardware.cuda && !hardware.composes_rows && bf16 &&
                           facts.expert_adapter_rank % kGroupedNumbers == 0 &&
                           (facts.expert_adapter_rank == 0 || settings.method.lora_dropout == 0);
   const int capability = hardware.cuda ? cuda::capability_or_0(0) : 0;  // 0: not known

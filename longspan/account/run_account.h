@@ -35,7 +35,8 @@ struct RunParameters {
 /// The hardware of one rank.
 struct Hardware {
   bool cuda = false;
-  int64_t num_threads = 1;  // on a CPU
+  int64_t num_threads = 1;     // on a CPU
+  bool composes_rows = false;  // a GPU without kernels over rows
 };
 
 /// A model, and the plan of its attention.

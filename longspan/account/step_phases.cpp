@@ -252,6 +252,7 @@ std::vector<StepPhase> phases_of(const MemoryFacts& facts, const LayerSizes& s,
     // gradient of the convolution's input is not there yet. States are saved for each part alone.
     phases.push_back({.name = "a recurrence's backward",
                       .per_token = attention - s.queries_wide - s.output - s.state -
+                                   s.shared.outside_rule -
                                    (facts.checkpointing ? s.output + s.kv : 0.0),
                       .fixed = composed,
                       .has_kept = false});
@@ -281,6 +282,11 @@ std::vector<StepPhase> phases_of(const MemoryFacts& facts, const LayerSizes& s,
   return phases;
 }
 
+/// Returns the bytes of ATen's operators' tensors in a pass over rows.
+double bytes_of_composed_rows(const MemoryFacts& facts) {
+  return facts.composes_rows ? static_cast<double>(kComposedNumbers * kComposedBytes) : 0.0;
+}
+
 double total(const StepPhase& phase, const LayerSizes& s) {
   return phase.per_token * static_cast<double>(s.num_tokens) + phase.fixed;
 }
@@ -305,11 +311,17 @@ double chosen_by_layer(const MemoryFacts& facts, size_t kind, bool last) {
   return static_cast<double>(s.cost.feed_forward.choice_bytes) * (last ? s.labels : 1.0);
 }
 
-StepPhase head_phase(const MemoryFacts& facts) { return phase_of_head(facts, sizes_of_row(facts)); }
+StepPhase head_phase(const MemoryFacts& facts) {
+  StepPhase phase = phase_of_head(facts, sizes_of_row(facts));
+  phase.fixed += bytes_of_composed_rows(facts);
+  return phase;
+}
 
 std::vector<StepPhase> layer_phases(const MemoryFacts& facts, size_t kind,
                                     const LayerPlace& place) {
-  return phases_of(facts, sizes_of(facts, kind), place);
+  std::vector<StepPhase> phases = phases_of(facts, sizes_of(facts, kind), place);
+  for (StepPhase& phase : phases) phase.fixed += bytes_of_composed_rows(facts);
+  return phases;
 }
 
 // The embedding's gradient. If it is in bf16 on a GPU, also some of its columns at a time in fp32

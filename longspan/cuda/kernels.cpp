@@ -64,8 +64,10 @@ class LoadedKernels : public Kernels {
 
 std::atomic<int> switched_off{0};
 std::atomic<Kernels*> lent{nullptr};
+std::atomic<bool> refused{false};
 
 void warn_once(const std::string& reason) {
+  refused = true;
   static std::once_flag once;
   std::call_once(once, [&] {
     defer_warning(fmt::format(
@@ -117,6 +119,8 @@ Kernels* kernels_of(int device, Part part) {
   if (found != loaded.end()) return found->second.get();
   return loaded.emplace(std::pair(device, part), load(device, part)).first->second.get();
 }
+
+bool kernels_were_refused() { return refused; }
 
 void load_all_kernels(int device) {
   for (const Part part : kParts) kernels_of(device, part);

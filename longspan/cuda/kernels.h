@@ -40,6 +40,10 @@ Kernels* kernels_of(int device, Part part);
 /// Loads all parts, while there is memory. Throws as kernels_of().
 void load_all_kernels(int device);
 
+/// True if the code of some part was refused by this process's GPU or its compiler. ATen's
+/// operators then compute its passes in parts (kComposedNumbers).
+bool kernels_were_refused();
+
 /// Hides the kernels from all threads for its lifetime, for comparisons with ATen's operators.
 class WithoutKernels {
  public:

@@ -8,6 +8,7 @@
 #include "longspan/kernels/composed_rows.h"
 #include "longspan/kernels/cpu_rows.h"
 #include "longspan/kernels/cuda_rows.h"
+#include "longspan/kernels/storage_type.h"
 #include "longspan/spec/device_sizes.h"
 
 namespace longspan {
@@ -19,12 +20,22 @@ namespace {
 /// Calls work(part) for some rows of x at a time; part(tensor) returns those rows. ATen's operators
 /// need several fp32 tensors of that size, so they get few rows.
 template <typename Work>
-void for_composed_rows(const at::Tensor& x_TI, const Work& work) {
-  const int64_t T = x_TI.size(0), rows = composed_gate_rows(x_TI.size(1));
+void for_composed_rows(const at::Tensor& x, const Work& work) {
+  const int64_t T = x.size(0), rows = composed_rows(x.numel() / std::max<int64_t>(1, T));
   for (int64_t begin = 0; begin < T; begin += rows) {
     const int64_t size = std::min(rows, T - begin);
-    work([&](const at::Tensor& tensor) { return tensor.narrow(0, begin, size); });
+    work([&](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.narrow(0, begin, size) : tensor;
+    });
   }
+}
+
+void rotate_composed(const at::Tensor& y_TNH, const at::Tensor& x_TNH, const RotaryTable& table,
+                     bool inverse) {
+  for_composed_rows(x_TNH, [&](const auto& part) {
+    const RotaryTable angles{part(table.cos_TF), part(table.sin_TF), table.pairs};
+    part(y_TNH).copy_(composed::rotate(part(x_TNH), angles, inverse));
+  });
 }
 
 }  // namespace
@@ -33,7 +44,11 @@ at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps) {
   if (h_TD.is_cpu()) return cpu_rows::reciprocal_rms(h_TD, eps);
   at::Tensor rstd_T, no_y;
   if (cuda_rows::norm_forward(rstd_T, no_y, h_TD.contiguous(), {}, {}, eps)) return rstd_T;
-  return composed::reciprocal_rms(h_TD, eps);
+  rstd_T = at::empty({h_TD.size(0)}, h_TD.options().dtype(arithmetic_dtype(h_TD.scalar_type())));
+  for_composed_rows(h_TD, [&](const auto& part) {
+    part(rstd_T).copy_(composed::reciprocal_rms(part(h_TD), eps));
+  });
+  return rstd_T;
 }
 
 at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at::Tensor& weight_D,
@@ -44,7 +59,10 @@ at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at
   if (cuda_rows::norm_forward(given_T, y_TD, h_TD.contiguous(), weight_D.contiguous(), {}, 0)) {
     return y_TD;
   }
-  return composed::scale_rows(h_TD, rstd_T, weight_D, dtype);
+  for_composed_rows(h_TD, [&](const auto& part) {
+    part(y_TD).copy_(composed::scale_rows(part(h_TD), part(rstd_T), weight_D, dtype));
+  });
+  return y_TD;
 }
 
 NormalizedRows normalize_rows(const at::Tensor& h_TD, const at::Tensor& weight_D, double eps,
@@ -68,8 +86,12 @@ void add_normalized_out(at::Tensor& sum_TD, const at::Tensor& residual_TD, const
                               residual_TD.contiguous(), eps)) {
     return;
   }
-  at::add_out(sum_TD, residual_TD,
-              scale_rows(h_TD, reciprocal_rms(h_TD, eps), weight_D, residual_TD.scalar_type()));
+  for_composed_rows(h_TD, [&](const auto& part) {
+    const at::Tensor h = part(h_TD), residual = part(residual_TD);
+    at::Tensor sum = part(sum_TD);
+    at::add_out(sum, residual,
+                scale_rows(h, reciprocal_rms(h, eps), weight_D, residual.scalar_type()));
+  });
 }
 
 void norm_backward_out(at::Tensor dh_TD, const at::Tensor& dy_TD, const at::Tensor& h_TD,
@@ -86,7 +108,10 @@ void norm_backward_out(at::Tensor dh_TD, const at::Tensor& dy_TD, const at::Tens
   if (!direct || !cuda_rows::norm_backward_out(dh_TD, dy_TD.contiguous(), h_TD.contiguous(),
                                                rstd_T.contiguous(), weight_D.contiguous(), residual,
                                                dweight_D)) {
-    dh_TD.copy_(composed::norm_backward(dy_TD, h_TD, rstd_T, weight_D, residual_TD, dweight_D));
+    for_composed_rows(h_TD, [&](const auto& part) {
+      part(dh_TD).copy_(composed::norm_backward(part(dy_TD), part(h_TD), part(rstd_T), weight_D,
+                                                part(residual_TD), dweight_D));
+    });
   }
 }
 
@@ -101,7 +126,7 @@ at::Tensor norm_backward(const at::Tensor& dy_TD, const at::Tensor& h_TD, const 
 void rotate_(at::Tensor& x_TNH, const RotaryTable& table, bool inverse) {
   if (x_TNH.is_cpu()) return cpu_rows::rotate_(x_TNH, table, inverse);
   if (!cuda_rows::rotate_out(x_TNH, x_TNH, table, inverse)) {
-    x_TNH.copy_(composed::rotate(x_TNH, table, inverse));
+    rotate_composed(x_TNH, x_TNH, table, inverse);
   }
 }
 
@@ -112,8 +137,10 @@ at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool invers
     return y_TNH;
   }
   auto y_TNH = at::empty(x_TNH.sizes(), x_TNH.options());
-  if (cuda_rows::rotate_out(y_TNH, x_TNH, table, inverse)) return y_TNH;
-  return composed::rotate(x_TNH, table, inverse);
+  if (!cuda_rows::rotate_out(y_TNH, x_TNH, table, inverse)) {
+    rotate_composed(y_TNH, x_TNH, table, inverse);
+  }
+  return y_TNH;
 }
 
 at::Tensor heads_as_rows(const at::Tensor& x_TNH) {
@@ -161,28 +188,38 @@ at::Tensor norm_rotate_backward(const at::Tensor& dy_TNH, const at::Tensor& x_TN
 void swiglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI) {
   if (gate_TI.is_cpu()) return cpu_rows::swiglu_out(out_TI, gate_TI, up_TI);
   if (!cuda_rows::gated_out(out_TI, gate_TI, up_TI, Gate::kSwiglu)) {
-    out_TI.copy_(composed::swiglu(gate_TI, up_TI));
+    for_composed_rows(gate_TI, [&](const auto& part) {
+      part(out_TI).copy_(composed::swiglu(part(gate_TI), part(up_TI)));
+    });
   }
 }
 
 void swiglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
   if (gate_TI.is_cpu()) return cpu_rows::swiglu_backward_(gate_TI, up_TI, dact_TI);
   if (!cuda_rows::gated_backward_(gate_TI, up_TI, dact_TI, Gate::kSwiglu)) {
-    composed::swiglu_backward_(gate_TI, up_TI, dact_TI);
+    for_composed_rows(gate_TI, [&](const auto& part) {
+      at::Tensor gate_CI = part(gate_TI), up_CI = part(up_TI), dact_CI = part(dact_TI);
+      composed::swiglu_backward_(gate_CI, up_CI, dact_CI);
+    });
   }
 }
 
 void geglu_out(at::Tensor& out_TI, const at::Tensor& gate_TI, const at::Tensor& up_TI) {
   if (gate_TI.is_cpu()) return cpu_rows::geglu_out(out_TI, gate_TI, up_TI);
   if (!cuda_rows::gated_out(out_TI, gate_TI, up_TI, Gate::kGeglu)) {
-    out_TI.copy_(composed::geglu(gate_TI, up_TI));
+    for_composed_rows(gate_TI, [&](const auto& part) {
+      part(out_TI).copy_(composed::geglu(part(gate_TI), part(up_TI)));
+    });
   }
 }
 
 void geglu_backward_(at::Tensor& gate_TI, at::Tensor& up_TI, at::Tensor& dact_TI) {
   if (gate_TI.is_cpu()) return cpu_rows::geglu_backward_(gate_TI, up_TI, dact_TI);
   if (!cuda_rows::gated_backward_(gate_TI, up_TI, dact_TI, Gate::kGeglu)) {
-    composed::geglu_backward_(gate_TI, up_TI, dact_TI);
+    for_composed_rows(gate_TI, [&](const auto& part) {
+      at::Tensor gate_CI = part(gate_TI), up_CI = part(up_TI), dact_CI = part(dact_TI);
+      composed::geglu_backward_(gate_CI, up_CI, dact_CI);
+    });
   }
 }
 
@@ -211,7 +248,9 @@ void log_sum_exp_rows(const at::Tensor& logits_TV, const at::Tensor& labels_T, a
                       at::Tensor picked_T) {
   if (logits_TV.is_cpu()) return cpu_rows::log_sum_exp_rows(logits_TV, labels_T, lse_T, picked_T);
   if (!cuda_rows::log_sum_exp_rows(logits_TV, labels_T, lse_T, picked_T)) {
-    composed::log_sum_exp_rows(logits_TV, labels_T, lse_T, picked_T);
+    for_composed_rows(logits_TV, [&](const auto& part) {
+      composed::log_sum_exp_rows(part(logits_TV), part(labels_T), part(lse_T), part(picked_T));
+    });
   }
 }
 

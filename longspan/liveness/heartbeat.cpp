@@ -1,5 +1,6 @@
 #include "longspan/liveness/heartbeat.h"
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -93,10 +94,16 @@ std::string Heartbeat::diagnosis(const std::string& own_failure) {
   }
   impl_->asked = true;
   impl_->wake.notify_all();
-  // Two waits for another rank's diagnosis, and the time between two readings of all beats.
-  const Seconds patience =
-      Seconds(4) + (2 * kBeatsOfAnswer + kBeatsBetweenChecks + 2) * impl_->interval;
-  if (!impl_->told.wait_for(lock, patience, [&] { return impl_->answered; })) {
+  // The thread's longest time between two requests, that between two readings of all beats.
+  using Clock = Impl::Clock;
+  const auto patience = std::chrono::duration_cast<Clock::duration>(
+      Seconds(4) + (kBeatsBetweenChecks + 2) * impl_->interval);
+  const Clock::time_point asked_at = Clock::now();
+  const auto end = [&] {
+    return std::max(asked_at, impl_->store_silence.last_answer()) + patience;
+  };
+  while (!impl_->told.wait_until(lock, end(), [&] { return impl_->answered; })) {
+    if (Clock::now() < end()) continue;
     impl_->reachable = false;  // the thread hangs in the store
     return impl_->store_is_gone();
   }

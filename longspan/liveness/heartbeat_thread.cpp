@@ -139,7 +139,7 @@ void Heartbeat::Impl::end_without_launcher() {
 std::string Heartbeat::Impl::diagnose(bool reached, Beats& later) {
   if (reached && where.rank != 0) {
     std::string known = diagnosis_of_another(/*by_rank_0=*/true);
-    if (known.empty() && !is_first_to_diagnose()) known = diagnosis_of_another(/*by_rank_0=*/false);
+    if (known.empty()) known = diagnosis_of_another(/*by_rank_0=*/false, num_readers_before());
     // Rank 0 quotes this rank, whose own message says as much.
     if (known.starts_with(fmt::format("Rank {} (", where.rank)) && posts_own_failure()) return "";
     if (!known.empty()) return known;
@@ -147,15 +147,15 @@ std::string Heartbeat::Impl::diagnose(bool reached, Beats& later) {
   return own_diagnosis(reached, later);
 }
 
-bool Heartbeat::Impl::is_first_to_diagnose() {
-  bool is_first = true;
-  on_store([&] { is_first = store->add(kDiagnosing, 1) == 1; });
-  return is_first;
+int64_t Heartbeat::Impl::num_readers_before() {
+  int64_t turn = 1;
+  on_store([&] { turn = store->add(kDiagnosing, 1); });
+  return turn - 1;
 }
 
-std::string Heartbeat::Impl::diagnosis_of_another(bool by_rank_0) {
-  const Clock::time_point end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(kBeatsOfAnswer * interval);
+std::string Heartbeat::Impl::diagnosis_of_another(bool by_rank_0, int64_t num_others) {
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                   num_others * kBeatsOfAnswer * interval);
   for (std::string known;;) {
     Beats head_now;
     const bool answered_now = on_store([&] {

@@ -56,13 +56,13 @@ struct Heartbeat::Impl {
   /// `later`: receives the beats of all ranks, if this rank makes a diagnosis.
   std::string diagnose(bool reached, Beats& later);
   /// Waits for the diagnosis of a rank that reads the beats for all ranks that ask: rank 0, or else
-  /// the first rank to diagnose. If each rank read them, the store would send a number of beats
+  /// one of num_readers_before(). If each rank read them, the store would send a number of beats
   /// that grows with the square of the ranks. Returns "" if there is none in the time of a few
-  /// beats, or if rank 0 has left.
-  std::string diagnosis_of_another(bool by_rank_0);
-  /// Whether this rank is the first to ask this question, which makes it the one that reads the
-  /// beats in the place of rank 0.
-  bool is_first_to_diagnose();
+  /// beats for each of `num_others`, or if rank 0 has left.
+  std::string diagnosis_of_another(bool by_rank_0, int64_t num_others = 1);
+  /// Returns how many ranks have asked for a reader in the place of rank 0 before this rank. Each
+  /// of them reads the beats in its turn if those before it are lost.
+  int64_t num_readers_before();
   /// Compares two readings of all beats, some time apart; or takes another rank's diagnosis.
   std::string own_diagnosis(bool reached, Beats& later);
   /// On rank 0: makes the diagnosis for ranks that ask, while this rank itself has met no failure.

@@ -17,7 +17,7 @@ namespace longspan {
 
 /// The key of the diagnosis that all ranks print.
 inline constexpr const char* kDiagnosis = "diagnosis";
-/// The number of ranks that have looked for a rank to diagnose in the place of rank 0.
+/// The number of ranks that have asked for a rank to diagnose in the place of rank 0.
 inline constexpr const char* kDiagnosing = "diagnosing";
 
 /// Time for which the rank that serves the store waits before its end, so that the other ranks can

@@ -47,6 +47,7 @@ class Model {
     {
       const AllocationCounter counter(AllocationCounter::Of::kThisThread);
       const at::Tensor loss = model.negative_log_likelihood_sum(batch_);
+      if (store != nullptr) store->put({});  // waits until the last block has left the device
       computed.saved = counter.live_bytes();
       torch::autograd::backward({loss}, {});
       computed.tensors = testing::take_gradients(model.parameters());

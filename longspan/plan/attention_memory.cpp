@@ -107,7 +107,8 @@ AttentionMemory fullest(const AttentionMemory& a, const AttentionMemory& b) {
           .replay = std::max(a.replay, b.replay),
           .inputs = std::max(a.inputs, b.inputs),
           .leaves = std::max(a.leaves, b.leaves),
-          .output = std::max(a.output, b.output)};
+          .output = std::max(a.output, b.output),
+          .outside_rule = std::max(a.outside_rule, b.outside_rule)};
 }
 
 AttentionMemory attention_memory(const ParallelPlan& plan, const AttentionShape& shape,

@@ -23,6 +23,7 @@ struct AttentionMemory {
   double inputs = 0;  ///< queries, keys and values, if saved for the backward
   double leaves = 0;  ///< saved outputs of the kernel
   double output = 0;  ///< the output in token order, if in a separate tensor
+  double outside_rule = 0;  ///< the part of `backward` that a recurrence's rule does not meet
 };
 
 /// Returns the largest bytes of any rank; zeros for one rank per row. `padded`: the padded row

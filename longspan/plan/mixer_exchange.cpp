@@ -63,7 +63,8 @@ AttentionMemory mixer_memory(const ParallelPlan& plan, const TokenMixerSpec& mix
     const AttentionMemory more = recurrent_memory(plan, padded, *parts.recurrence, element_bytes);
     for (double AttentionMemory::* bytes :
          {&AttentionMemory::forward, &AttentionMemory::backward, &AttentionMemory::replay,
-          &AttentionMemory::inputs, &AttentionMemory::leaves, &AttentionMemory::output}) {
+          &AttentionMemory::inputs, &AttentionMemory::leaves, &AttentionMemory::output,
+          &AttentionMemory::outside_rule}) {
       memory.*bytes += more.*bytes;
     }
   }

@@ -115,6 +115,10 @@ AttentionMemory recurrent_memory(const ParallelPlan& plan, const Packing& padded
   memory.forward = static_cast<double>(twice + maps + 2 * wide);
   memory.backward = static_cast<double>(twice + maps + 3 * wide - 2 * plain);
   memory.output = static_cast<double>(t * net.num_values() * element_bytes);
+  // While the rule runs, inputs and outputs exist only as the rank's heads or slice. Heads that
+  // ranks do not share out evenly take more than the rank's own tokens.
+  const bool are_even = !by_heads || net.num_key_heads % plan.sequence_size == 0;
+  memory.outside_rule = static_cast<double>(are_even ? twice : 0);
   return memory;
 }
 

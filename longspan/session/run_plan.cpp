@@ -11,6 +11,7 @@
 #include "longspan/base/user_error.h"
 #include "longspan/config/config.h"
 #include "longspan/config/global_batch.h"
+#include "longspan/cuda/kernels.h"
 #include "longspan/plan/degree_plans.h"
 #include "longspan/plan/plan_checks.h"
 #include "longspan/plan/plan_request.h"
@@ -125,6 +126,12 @@ ParallelPlan RunPlan::of_longest_rows() const {
   widest.shard_size = parallel.shard_size;
   widest.own_degrees = parallel.own_degrees;
   return widest;
+}
+
+Hardware RunPlan::hardware() const {
+  return {.cuda = device.cuda(),
+          .num_threads = num_threads,
+          .composes_rows = device.cuda() && cuda::kernels_were_refused()};
 }
 
 MemoryAccount account_of_run(const Config& config, const RunPlan& plan, const RowLengths& row) {

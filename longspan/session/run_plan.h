@@ -54,8 +54,9 @@ struct RunPlan {
     if (!reference) return std::nullopt;
     return PlannedModel{*reference, by_degree.empty() ? parallel_of_reference() : longest};
   }
-  /// Returns the hardware of this rank.
-  Hardware hardware() const { return {.cuda = device.cuda(), .num_threads = num_threads}; }
+  /// Returns the hardware of this rank, as far as it is known: a GPU is known to be without kernels
+  /// after load_kernels().
+  Hardware hardware() const;
   /// Returns the index of this rank's GPU on its machine; 0 on a CPU.
   int own_gpu() const { return device.cuda() ? where.local_rank % device.num_gpus : 0; }
 };

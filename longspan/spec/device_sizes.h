@@ -30,12 +30,11 @@ struct DropoutChunk {
   }
 };
 
-/// If a GPU has no kernels, gpt-oss's gate runs in ATen operators on kComposedGateNumbers elements
-/// at a time, with kComposedGateBytes per element: twelve fp32 tensors. The memory estimate omits
-/// these tensors.
-inline constexpr int64_t kComposedGateNumbers = int64_t{8} << 20, kComposedGateBytes = 48;
-inline constexpr int64_t composed_gate_rows(int64_t width) {
-  return std::max<int64_t>(1, kComposedGateNumbers / std::max<int64_t>(1, width));
+/// If a GPU has no kernels over rows, ATen operators compute each pass on kComposedNumbers elements
+/// at a time, with at most kComposedBytes per element: twelve fp32 tensors, of gpt-oss's gate.
+inline constexpr int64_t kComposedNumbers = int64_t{8} << 20, kComposedBytes = 48;
+inline constexpr int64_t composed_rows(int64_t width) {
+  return std::max<int64_t>(1, kComposedNumbers / std::max<int64_t>(1, width));
 }
 
 /// Pixels of pictures: bytes that a vision tower takes at a time, and bytes that are read ahead of

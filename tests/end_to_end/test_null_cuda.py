@@ -302,6 +302,7 @@ PEAKS = {
     "the head": ("vocabulary", 1, dict()),
     "norms behind": ("norms behind", 1, LORA),
     "hybrid": ("hybrid", 1, LORA),
+    "hybrid, a ring": ("hybrid", 2, LORA | dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring")),
     "latent attention": ("latent", 1, LORA),
     "experts": ("experts", 1, LORA),
     "experts one after the other": ("experts", 1, LORA | dict(lora_target="all", lora_rank=4)),
@@ -329,13 +330,16 @@ def large(place):
     return make
 
 
-@pytest.mark.parametrize("case", PEAKS)
-def test_the_account_is_near_the_peak_and_not_below(large, train, case):
+REFUSED_KERNELS = dict(NULL_CUDA_MODULES="refused")
+
+
+@pytest.mark.parametrize("case, variables", [(case, {}) for case in PEAKS] + [("the head", REFUSED_KERNELS)])
+def test_the_account_is_near_the_peak_and_not_below(large, train, case, variables):
     """What torch's allocator has given out at most, of tensors that take no memory here."""
     name, num_ranks, keys = PEAKS[case]
     model, rows = large(name)
     routed = dict(NULL_CUDA_COUNTS=ROUTED[name]) if name in ROUTED else {}
-    ended, _ = train(num_ranks, dict(NULL_CUDA_MEMORY=str(80 << 10)) | routed,
+    ended, _ = train(num_ranks, dict(NULL_CUDA_MEMORY=str(80 << 10)) | routed | variables,
                      **dict(model=model, dataset_dir=rows, cutoff_len=TOKENS, max_steps=1, gradient_accumulation_steps=1) | keys)
     memory = json.loads((ended.output_dir / "memory.json").read_text())
     assert memory["facts"]["num_tokens"] == TOKENS

@@ -232,8 +232,8 @@ TEST_CASE("row kernels: what the gradients of a weight are added to is kept") {
 TEST_CASE("row kernels: a gate that has none is composed in parts, of so many bytes a number") {
   install();
   const cuda::WithoutKernels without;
-  constexpr int64_t kWide = kComposedGateNumbers / 2 + 1;  // one row at a time
-  static_assert(composed_gate_rows(kWide) == 1);
+  constexpr int64_t kWide = kComposedNumbers / 2 + 1;  // one row at a time
+  static_assert(composed_rows(kWide) == 1);
   const at::Tensor gate = random({2, kWide}, at::kBFloat16), up = random({2, kWide}, at::kBFloat16),
                    dact = random({2, kWide}, at::kBFloat16);
   at::Tensor on_gate = gate.to(device()), on_up = up.to(device()), on_dact = dact.to(device()),
@@ -245,9 +245,9 @@ TEST_CASE("row kernels: a gate that has none is composed in parts, of so many by
     return Machine::get().bytes(0).most - before;
   };
   CHECK(most([&] { clamped_swiglu_out(out, on_gate, on_up, 1.702, 1.0); }) <=
-        kComposedGateBytes * kWide);
+        kComposedBytes * kWide);
   CHECK(most([&] { clamped_swiglu_backward_(on_gate, on_up, on_dact, 1.702, 1.0); }) ==
-        kComposedGateBytes * kWide);
+        kComposedBytes * kWide);
   for (const int64_t row : {0, 1}) {
     const auto of = [&](const at::Tensor& x) { return x.narrow(0, row, 1).clone(); };
     at::Tensor gate_1I = of(gate), up_1I = of(up), dact_1I = of(dact);
