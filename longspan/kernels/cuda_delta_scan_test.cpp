@@ -8,6 +8,7 @@
 #include "longspan/kernels/cuda_delta_rule.h"
 #include "longspan/spec/recurrence_spec.h"
 #include "longspan/testing/gpu_check.h"
+#include "longspan/testing/planted_waits.h"
 
 namespace longspan {
 namespace {
@@ -87,7 +88,7 @@ struct LargeGpu : testing::EmulatedKernels {
   int num_multiprocessors() const override { return 132; }
 };
 
-TEST_CASE("cuda emulation: a scan by blocks of fewer columns gives the same bits") {
+TEST_CASE("cuda emulation: a scan by blocks of fewer columns gives the same bits, with barriers") {
   constexpr int64_t N = 2, Z = 2, K = 128, V = 36;
   for (const at::ScalarType dtype : kTypes) {
     const auto states_by = [&](cuda::Kernels& kernels) {
@@ -104,13 +105,13 @@ TEST_CASE("cuda emulation: a scan by blocks of fewer columns gives the same bits
                              .decay_NZ = at::rand({N, Z}),
                              .reversed = false},
                             state);
-      return std::pair(held, state);
+      return std::vector{held, state};
     };
     testing::EmulatedKernels small;
     LargeGpu large;
     const auto wide_blocks = states_by(small), narrow_blocks = states_by(large);
-    CHECK(at::equal(wide_blocks.first, narrow_blocks.first));
-    CHECK(at::equal(wide_blocks.second, narrow_blocks.second));
+    for (size_t i = 0; i < 2; ++i) CHECK(at::equal(wide_blocks[i], narrow_blocks[i]));
+    CHECK(testing::check_waits(states_by) == 2);
   }
 }
 
