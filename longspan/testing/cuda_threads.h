@@ -214,7 +214,8 @@ inline bool add_kernel(const std::string& name, std::function<void(const void*)>
   return known_kernels().emplace(name, KnownKernel{std::move(run), most_threads}).second;
 }
 
-/// Runs the kernel of this name for each thread of each block.
+/// Runs the kernel of this name for each thread of each block. Of neighbouring blocks, the one with
+/// an odd sum of indices comes later, which shows a block that writes the other's numbers.
 inline void run_on_threads(const std::string& name, const Indices& blocks, const Indices& threads,
                            size_t shared_bytes, const void* argument) {
   const auto kernel = known_kernels().find(name);
@@ -227,8 +228,11 @@ inline void run_on_threads(const std::string& name, const Indices& blocks, const
   gridDim = blocks;
   blockDim = threads;
   const int num_threads = static_cast<int>(threads.x * threads.y);
-  for (unsigned i = 0; i < blocks.x * blocks.y; ++i) {
+  const unsigned num_blocks = blocks.x * blocks.y;
+  for (unsigned turn = 0; turn < 2 * num_blocks; ++turn) {
+    const unsigned i = turn % num_blocks;
     blockIdx = {i % blocks.x, i / blocks.x};
+    if ((blockIdx.x + blockIdx.y) % 2 != turn / num_blocks) continue;
     own.all = {.num_running = num_threads};
     own.filled.clear();
     own.fault.clear();
