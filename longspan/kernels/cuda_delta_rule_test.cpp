@@ -13,6 +13,7 @@
 #include "longspan/kernels/delta_chunks.h"
 #include "longspan/spec/recurrence_spec.h"
 #include "longspan/testing/gpu_check.h"
+#include "longspan/testing/planted_waits.h"
 #include "longspan/testing/tolerance.h"
 
 namespace longspan {
@@ -37,6 +38,24 @@ at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
 at::Tensor nothing(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
   return at::full(sizes, NAN, on_gpu(dtype));
 }
+/// Random numbers of tokens; NaN for the tokens of a chunk behind them, which are not to be read.
+at::Tensor for_tokens(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+  at::DimVector all(sizes);
+  all[0] += C;
+  return nothing(all, dtype).narrow(0, 0, sizes[0]).copy_(random(sizes));
+}
+/// Room for numbers of tokens, and for a chunk behind them, which is not to be written.
+struct TokenRoom {
+  at::Tensor all, x;
+
+  explicit TokenRoom(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+    at::DimVector larger(sizes);
+    larger[0] += C;
+    all = nothing(larger, dtype);
+    x = all.narrow(0, 0, sizes[0]);
+  }
+  void check() const { CHECK(all.narrow(0, x.size(0), C).isnan().all().item<bool>()); }
+};
 
 TEST_CASE("cuda delta rule: heads of length one and their gradients") {
   const AnyKernels kernels;
@@ -45,16 +64,17 @@ TEST_CASE("cuda delta rule: heads of length one and their gradients") {
     for (const auto& [S, K] : {std::pair{70, 128}, {64, 5}, {1, 40}}) {
       const int64_t M = 3, Z = (S + C - 1) / C;
       // Heads as parts of longer rows.
-      const at::Tensor all = random({S, 2 * M * K + 1}, dtype);
+      const at::Tensor all = for_tokens({S, 2 * M * K + 1}, dtype);
       DeltaPart in;
       in.q_SMK = all.narrow(1, 0, M * K).unflatten(1, {M, K});
       in.k_SMK = all.narrow(1, M * K, M * K).unflatten(1, {M, K});
       const at::Tensor y = nothing({M, Z, 2, C, K}), dy = random({M, Z, 2, C, K});
-      PartGradients to;
-      to.dq_SMK = nothing({S, M, K}, dtype);
-      to.dk_SMK = nothing({S, M, K}, dtype);
+      const TokenRoom dq({S, M, K}, dtype), dk({S, M, K}, dtype);
+      const PartGradients to{dq.x, dk.x, {}, {}, {}};
       cuda_rows::unit_heads(y, in);
       cuda_rows::unit_heads_backward(to, dy, in);
+      dq.check();
+      dk.check();
       for (const int64_t which : {0, 1}) {
         const double scale = which == 0 ? 1 / std::sqrt(static_cast<double>(K)) : 1;
         const at::Tensor w = wide(which == 0 ? in.q_SMK : in.k_SMK),
@@ -99,12 +119,13 @@ struct Chunks : ChunkSizes {
     documents.narrow(0, 40, 24).fill_(1);
     documents.narrow(0, 64, Z * C - 64).fill_(2);
     documents.narrow(0, S - 20, Z * C - S + 20).fill_(3);
-    in = {.q_SMK = random({S, M, K}),
-          .k_SMK = random({S, M, K}),
+    const auto gate = [&] { return for_tokens({S, N}).uniform_(); };
+    in = {.q_SMK = for_tokens({S, M, K}),
+          .k_SMK = for_tokens({S, M, K}),
           // Values as parts of longer rows.
-          .v_SNV = random({S, 4 + N * V}, dtype).narrow(1, 4, N * V).unflatten(1, {N, V}),
-          .g_SN = (at::rand({S, N}, fp64) * -strength).to(at::kFloat),
-          .beta_SN = at::rand({S, N}, fp64).to(at::kFloat),
+          .v_SNV = for_tokens({S, 4 + N * V}, dtype).narrow(1, 4, N * V).unflatten(1, {N, V}),
+          .g_SN = gate().mul_(-strength),
+          .beta_SN = gate(),
           .documents_ZC = documents.view({Z, C}),
           .document_before_1 = documents.narrow(0, 0, 1)};
     out = {.heads_MZACK = nothing({M, Z, 2, C, K}),
@@ -119,7 +140,7 @@ struct Chunks : ChunkSizes {
     products_MZACC =
         at::matmul(wide(out.heads_MZACK), wide(keys()).unsqueeze(2).transpose(3, 4)).to(at::kFloat);
     out.products_MZACC = products_MZACC.clone();
-    dout_SNV = random({S, N, V}, dtype);
+    dout_SNV = for_tokens({S, N, V}, dtype);
     cuda_rows::chunk_operands(out, in, dout_SNV);
     in_fp64 = {wide(in.g_SN),
                wide(in.beta_SN),
@@ -244,23 +265,36 @@ InputGradients gradients_of(const Chunks& c, const OperandGradients& d,
           (beta * dbv).permute({1, 2, 0, 3}).flatten(0, 1).narrow(0, 0, c.S)};
 }
 
+OperandGradients random_gradients(const Chunks& c) {
+  const auto& [M, N, S, Z, K, V] = static_cast<const ChunkSizes&>(c);
+  return {.dinverse_NZCC = random({N, Z, C, C}, c.dtype),
+          .dleft_NZCL = random({N, Z, C, K + C}, c.dtype),
+          .dright_NZCR = random({N, Z, C, K + V}, c.dtype),
+          .dkept_NZCK = random({N, Z, C, K}, c.dtype),
+          .held_NZLV = random({N, Z, K + C, V}, c.dtype),
+          .dheld_NZLV = random({N, Z, K + C, V}, c.dtype)};
+}
+
+InputGradients gradients_by_kernels(const Chunks& c, const OperandGradients& d) {
+  const auto& [M, N, S, Z, K, V] = static_cast<const ChunkSizes&>(c);
+  const TokenRoom dv({S, N, V}, c.dtype), dg({S, N}), dbeta({S, N});
+  const at::Tensor dheads = nothing({M, Z, 2, C, K});
+  PartOperands out = c.out;
+  out.products_MZACC = c.products_MZACC.clone();
+  cuda_rows::chunk_operands_backward({{}, {}, dv.x, dg.x, dbeta.x}, dheads, d, out, c.in);
+  for (const TokenRoom* room : {&dv, &dg, &dbeta}) room->check();
+  return {dg.x, dbeta.x, dheads, out.products_MZACC, dv.x};
+}
+
 TEST_CASE("cuda delta rule: gradients of the operands of chunks") {
   const AnyKernels kernels;
   at::manual_seed(43);
   for_chunks([](const Chunks& c) {
-    const auto& [M, N, S, Z, K, V] = static_cast<const ChunkSizes&>(c);
-    const OperandGradients d{.dinverse_NZCC = random({N, Z, C, C}, c.dtype),
-                             .dleft_NZCL = random({N, Z, C, K + C}, c.dtype),
-                             .dright_NZCR = random({N, Z, C, K + V}, c.dtype),
-                             .dkept_NZCK = random({N, Z, C, K}, c.dtype),
-                             .held_NZLV = random({N, Z, K + C, V}, c.dtype),
-                             .dheld_NZLV = random({N, Z, K + C, V}, c.dtype)};
-    const PartGradients to{{}, {}, nothing({S, N, V}, c.dtype), nothing({S, N}), nothing({S, N})};
-    const at::Tensor dheads = nothing({M, Z, 2, C, K});
-    cuda_rows::chunk_operands_backward(to, dheads, d, c.out, c.in);
-    const InputGradients made{to.dg_SN, to.dbeta_SN, dheads, c.out.products_MZACC, to.dv_SNV},
-        exact = gradients_of(c, d, c.out.inverse_NZCC, /*of_sizes=*/false),
-        sizes = gradients_of(c, d, c.out.inverse_NZCC, /*of_sizes=*/true);
+    const int64_t Z = c.Z, K = c.K, V = c.V;
+    const OperandGradients d = random_gradients(c);
+    const InputGradients made = gradients_by_kernels(c, d),
+                         exact = gradients_of(c, d, c.out.inverse_NZCC, /*of_sizes=*/false),
+                         sizes = gradients_of(c, d, c.out.inverse_NZCC, /*of_sizes=*/true);
     // Two products with the inverse, sums over a head's numbers, a decay, and twenty operations.
     const double rounding =
         (static_cast<double>(2 * C + K + V) + c.roundings_of_decay() + 20) * kRounding;
@@ -292,6 +326,29 @@ TEST_CASE("cuda delta rule: gradients of the operands of chunks") {
       CHECK(testing::relative_error(formulas[i], found[i]) < 1e-10);
     }
   });
+}
+
+TEST_CASE("cuda emulation: each barrier that operands of chunks leave out is found") {
+  if (cuda_available()) return;
+  for (const at::ScalarType dtype : kTypes) {
+    const auto chunks = [&](cuda::Kernels& kernels) {
+      const cuda::WithKernels lent(kernels);
+      at::manual_seed(48);
+      return Chunks({1, 2, 100, 2, 12, 8}, 0.9, dtype);
+    };
+    CHECK(testing::check_waits([&](cuda::Kernels& kernels) {
+            const PartOperands out = chunks(kernels).out;
+            return std::vector{out.left_NZCL,    out.right_NZCR, out.kept_NZCK,
+                               out.inverse_NZCC, out.whole_NZ,   out.dout_NZCV};
+          }) == 4);
+    testing::EmulatedKernels whole;
+    const Chunks c = chunks(whole);
+    const OperandGradients d = random_gradients(c);
+    CHECK(testing::check_waits([&](cuda::Kernels& kernels) {
+            const cuda::WithKernels lent(kernels);
+            return gradients_by_kernels(c, d);
+          }) == 8);
+  }
 }
 
 TEST_CASE("cuda delta rule: tensors without a kernel") {

@@ -1,6 +1,7 @@
 // The scan of the gated delta rule beside fp64, number by number, as in cuda_delta_rule_test.cpp.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "longspan/kernels/cuda_delta_rule.h"
 #include "longspan/spec/recurrence_spec.h"
 #include "longspan/testing/gpu_check.h"
+#include "longspan/testing/planted_waits.h"
 
 namespace longspan {
 namespace {
@@ -87,7 +89,7 @@ struct LargeGpu : testing::EmulatedKernels {
   int num_multiprocessors() const override { return 132; }
 };
 
-TEST_CASE("cuda emulation: a scan by blocks of fewer columns gives the same bits") {
+TEST_CASE("cuda emulation: a scan by blocks of fewer columns gives the same bits, with barriers") {
   constexpr int64_t N = 2, Z = 2, K = 128, V = 36;
   for (const at::ScalarType dtype : kTypes) {
     const auto states_by = [&](cuda::Kernels& kernels) {
@@ -104,13 +106,51 @@ TEST_CASE("cuda emulation: a scan by blocks of fewer columns gives the same bits
                              .decay_NZ = at::rand({N, Z}),
                              .reversed = false},
                             state);
-      return std::pair(held, state);
+      return std::vector{held, state};
     };
     testing::EmulatedKernels small;
     LargeGpu large;
     const auto wide_blocks = states_by(small), narrow_blocks = states_by(large);
-    CHECK(at::equal(wide_blocks.first, narrow_blocks.first));
-    CHECK(at::equal(wide_blocks.second, narrow_blocks.second));
+    for (size_t i = 0; i < 2; ++i) CHECK(at::equal(wide_blocks[i], narrow_blocks[i]));
+    CHECK(testing::check_waits(states_by) == 2);
+  }
+}
+
+/// A copy of x, behind whose last number nobody can read.
+at::Tensor before_a_wall(const at::Tensor& x) {
+  constexpr size_t kPage = 4096;
+  const size_t bytes = x.nbytes(), size = (bytes + kPage - 1) / kPage * kPage;
+  char* const pages = static_cast<char*>(mmap(nullptr, size + kPage, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, 0));
+  REQUIRE(pages != MAP_FAILED);
+  REQUIRE(mprotect(pages + size, kPage, PROT_NONE) == 0);
+  return at::from_blob(
+             pages + size - bytes, x.sizes(), [=](void*) { munmap(pages, size + kPage); },
+             x.options())
+      .copy_(x);
+}
+
+TEST_CASE("cuda emulation: a scan reads nothing behind its matrices, or the process ends") {
+  constexpr int64_t N = 2, Z = 2, K = 16, V = 8;
+  testing::EmulatedKernels emulated;
+  const cuda::WithKernels lent(emulated);
+  at::manual_seed(46);
+  for (const at::ScalarType dtype : kTypes) {
+    const auto some = [&](at::IntArrayRef sizes) {
+      return before_a_wall(at::randn(sizes).mul_(0.1).to(dtype));
+    };
+    const at::Tensor rows = some({N, Z, C, V}), f = some({N, Z, K, V}),
+                     state = before_a_wall(at::randn({N, K, V}));
+    cuda_rows::delta_scan({.a_NZCK = some({N, Z, C, K}),
+                           .b_NZCK = some({N, Z, C, K}),
+                           .e_NZCV = rows,
+                           .f_NZKV = f,
+                           .x_NZCV = rows,
+                           .states_NZKV = f,
+                           .decay_NZ = before_a_wall(at::rand({N, Z})),
+                           .reversed = false},
+                          state);
+    CHECK(!state.isnan().any().item<bool>());
   }
 }
 

@@ -270,17 +270,20 @@ struct SmallCase {
   std::vector<at::Tensor> results(cuda::Kernels& kernels, at::ScalarType dtype) const {
     const cuda::WithKernels lent(kernels);
     at::manual_seed(3);
-    const at::Tensor matrices = at::randn({3, I, D}).to(dtype), gradients = at::zeros({3, I, D});
+    const at::Tensor matrices = at::randn({3, I, D}).to(dtype), gradients = at::zeros({3, I, D}),
+                     bias_gradients = at::zeros({3, I});
     GroupTable table(at::kCPU);
     table.add(matrices.unbind(0));
     table.add(gradients.unbind(0));
+    table.add(bias_gradients.unbind(0));
     table.send();
     const SortedRows sorted = grouped::sort_out(counts, S);
     at::Tensor y = at::zeros({S, I}, x.options()), dx = at::zeros({S, D}, x.options());
     grouped::forward_out(y, {}, sorted, {{{x}, table.at(0)}}, {});
     grouped::input_gradient_out(dx, {}, sorted, {{{dy}, table.at(0)}});
     grouped::add_matrix_gradients(table.at(1), sorted, {dy}, {x});
-    return {y, dx, gradients};
+    grouped::add_bias_gradients(table.at(2), sorted, {dy}, {});
+    return {y, dx, gradients, bias_gradients};
   }
 };
 
@@ -324,7 +327,7 @@ TEST_CASE("cuda emulation: each wait that gemms of groups leave out is found") {
   const SmallCase c;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     const auto run = [&](cuda::Kernels& kernels) { return c.results(kernels, dtype); };
-    CHECK(testing::check_waits(run) == 2);
+    CHECK(testing::check_waits(run) == 3);
   }
 }
 

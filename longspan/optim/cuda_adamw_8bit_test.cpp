@@ -10,6 +10,7 @@
 #include "longspan/optim/adamw_8bit_device.h"
 #include "longspan/optim/block_quantization.h"
 #include "longspan/testing/gpu_check.h"
+#include "longspan/testing/planted_waits.h"
 
 namespace longspan {
 namespace {
@@ -121,6 +122,17 @@ TEST_CASE("cuda adamw 8bit: the bits of the code for CPUs") {
       }
     }
   }
+}
+
+TEST_CASE("cuda emulation: each barrier that 8-bit AdamW leaves out is found") {
+  if (cuda_available()) return;
+  CHECK(testing::check_waits([](cuda::Kernels& kernels) {
+          const cuda::WithKernels lent(kernels);
+          at::manual_seed(6);
+          const State state = state_of(600, at::kFloat);
+          cuda_rows::update_8bit(state.moments, state.gradient, state.values, factors_of(2));
+          return state.written();
+        }) == 2);
 }
 
 TEST_CASE("cuda adamw 8bit: gradients that are no numbers have the codes of the CPU") {

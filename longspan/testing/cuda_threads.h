@@ -121,7 +121,6 @@ struct Block {
   std::vector<CopiedVector>* copied = nullptr;  // by all blocks, where it is not null
   std::set<KernelLine>* waits = nullptr;        // of all blocks, where it is not null
   std::optional<KernelLine> left_out;           // a wait that threads do not make
-  unsigned num_blocks = 0;                      // that have run
   std::vector<const void*> filled;              // fixed shared memory of this block
   alignas(128) char shared[kSharedBytes];
 
@@ -173,20 +172,23 @@ inline void run_fiber() {
   swapcontext(&own.fiber().context, &own.scheduler);
 }
 
-/// Lets each warp run until it ends or waits for other warps: in every other block the first warp
-/// first, else the last. Warps are thus as far apart as a GPU lets them be, which shows reads and
-/// writes that no barrier separates.
+/// Lets each warp run until it ends or waits for other warps: in every other block the last warp
+/// and lane first, else the first. Warps are thus as far apart as a GPU lets them be, which shows
+/// reads and writes that no barrier separates.
 inline void run_warps(int num_threads) {
   Block& own = block();
-  const bool is_reversed = own.num_blocks++ % 2 != 0;
-  const auto turn = [&](int i) { return is_reversed ? num_threads - 1 - i : i; };
+  const bool is_reversed = (blockIdx.x + blockIdx.y) % 2 != 0;
+  const auto turn = [&](int i, int count) { return is_reversed ? count - 1 - i : i; };
+  const int num_warps = (num_threads + Block::kLanes - 1) / Block::kLanes;
   while (own.all.num_running > 0) {
     bool has_moved = false;
-    for (int warp = 0; warp < num_threads; warp += Block::kLanes) {
+    for (int w = 0; w < num_warps; ++w) {
+      const int begin = turn(w, num_warps) * Block::kLanes,
+                num_lanes = std::min(Block::kLanes, num_threads - begin);
       for (bool moves = true; moves;) {
         moves = false;
-        for (int i = warp; i < std::min(warp + Block::kLanes, num_threads); ++i) {
-          const int t = turn(i);
+        for (int i = 0; i < num_lanes; ++i) {
+          const int t = begin + turn(i, num_lanes);
           if (!own.can_run(own.fibers[t])) continue;
           own.current = t;
           threadIdx = own.fibers[t].index;
@@ -212,7 +214,8 @@ inline bool add_kernel(const std::string& name, std::function<void(const void*)>
   return known_kernels().emplace(name, KnownKernel{std::move(run), most_threads}).second;
 }
 
-/// Runs the kernel of this name for each thread of each block.
+/// Runs the kernel of this name for each thread of each block. Of neighbouring blocks, the one with
+/// an odd sum of indices comes later, which shows a block that writes the other's numbers.
 inline void run_on_threads(const std::string& name, const Indices& blocks, const Indices& threads,
                            size_t shared_bytes, const void* argument) {
   const auto kernel = known_kernels().find(name);
@@ -225,8 +228,11 @@ inline void run_on_threads(const std::string& name, const Indices& blocks, const
   gridDim = blocks;
   blockDim = threads;
   const int num_threads = static_cast<int>(threads.x * threads.y);
-  for (unsigned i = 0; i < blocks.x * blocks.y; ++i) {
+  const unsigned num_blocks = blocks.x * blocks.y;
+  for (unsigned turn = 0; turn < 2 * num_blocks; ++turn) {
+    const unsigned i = turn % num_blocks;
     blockIdx = {i % blocks.x, i / blocks.x};
+    if ((blockIdx.x + blockIdx.y) % 2 != turn / num_blocks) continue;
     own.all = {.num_running = num_threads};
     own.filled.clear();
     own.fault.clear();

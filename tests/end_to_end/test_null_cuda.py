@@ -125,11 +125,13 @@ def test_no_kernels_for_lack_of_memory_or_by_an_error_of_the_gpu(start, why, sta
 
 
 def test_all_kernels_are_loaded_at_the_start(train):
-    """Also those that this model does not use: what is loaded does not depend on the step that first needs it."""
+    """Also those that this model does not use: what is loaded does not depend on the step that first needs it. Code takes
+    memory, and the last of it comes when the GPU has nothing else yet: neither weights nor a row's activations."""
     _, (counts,) = train(max_steps=1)
     parts = (ROOT / "longspan" / "cuda" / "kernel_sources.h").read_text().split("enum class Part {")[1].split("}")[0].count(",") + 1
     assert counts["calls"]["cuModuleLoadData"] == parts, counts["calls"]
     assert counts["calls"]["cuFuncLoad"] > parts, counts["calls"]
+    assert counts["taken_at_last_load"] == CONTEXT + counts["bytes"]["of kernels"] < counts["peak_bytes"][0], counts
 
 
 WAYS = {
@@ -289,6 +291,9 @@ LARGE = {
 # chosen: that is the most that a layer may work with, where its experts are not worked on at once.
 ROUTED = {"experts": f"{16 * 8}:{','.join([str(TOKENS - 16)] * 4)}"}
 LORA = dict(finetuning_type="lora")
+# Recurrences pass their states on, and exchange no rows.
+SLOW = dict(inside_bytes_per_second=1e8, between_bytes_per_second=1e8, inside_delay_seconds=1e-5,
+            between_delay_seconds=1e-5, ranks_per_machine=2, gpus=True)
 PEAKS = {
     "full": ("dense", 1, dict(kept_mlp_layers=0)),
     "several rows a step": ("dense", 1, dict(gradient_accumulation_steps=2, bf16=False, pure_bf16=True)),
@@ -303,6 +308,8 @@ PEAKS = {
     "norms behind": ("norms behind", 1, LORA),
     "hybrid": ("hybrid", 1, LORA),
     "hybrid, a ring": ("hybrid", 2, LORA | dict(sequence_parallel_size=2, sequence_parallel_mode="zigzag-ring")),
+    "hybrid, states in a ring": ("hybrid", 2, LORA | dict(sequence_parallel_size=2, sequence_parallel_mode="ring",
+                                                          network_rates=SLOW)),
     "latent attention": ("latent", 1, LORA),
     "experts": ("experts", 1, LORA),
     "experts one after the other": ("experts", 1, LORA | dict(lora_target="all", lora_rank=4)),
@@ -334,10 +341,13 @@ REFUSED_KERNELS = dict(NULL_CUDA_MODULES="refused")
 
 
 @pytest.mark.parametrize("case, variables", [(case, {}) for case in PEAKS] + [("the head", REFUSED_KERNELS)])
-def test_the_account_is_near_the_peak_and_not_below(large, train, case, variables):
+def test_the_account_is_near_the_peak_and_not_below(large, train, tmp_path, case, variables):
     """What torch's allocator has given out at most, of tensors that take no memory here."""
     name, num_ranks, keys = PEAKS[case]
     model, rows = large(name)
+    if "network_rates" in keys:
+        (tmp_path / "rates.json").write_text(json.dumps(dict(rates=keys["network_rates"])))
+        keys = keys | dict(network_rates=str(tmp_path / "rates.json"))
     routed = dict(NULL_CUDA_COUNTS=ROUTED[name]) if name in ROUTED else {}
     ended, _ = train(num_ranks, dict(NULL_CUDA_MEMORY=str(80 << 10)) | routed | variables,
                      **dict(model=model, dataset_dir=rows, cutoff_len=TOKENS, max_steps=1, gradient_accumulation_steps=1) | keys)

@@ -57,6 +57,7 @@ struct Counts {
 };
 
 thread_local int chosen_device = 0;
+std::atomic<int64_t> taken_at_load = 0;
 std::atomic<bool> is_stuck = false;
 
 std::string quoted(std::string_view text) {
@@ -76,7 +77,8 @@ void write_report() {
   for (int device = 0; device < settings().num_devices; ++device) {
     text += (device > 0 ? ", " : "") + std::to_string(peak_bytes(device));
   }
-  text += "],\n\"launches_at_waits\": [";
+  text += "],\n\"taken_at_last_load\": " + std::to_string(taken_at_load) +
+          ",\n\"launches_at_waits\": [";
   Counts& counts = Counts::get();
   const std::lock_guard lock(counts.mutex);
   for (size_t i = 0; i < counts.launches_at_waits.size(); ++i) {
@@ -160,6 +162,8 @@ void count_wait(std::string_view name) {
   write_report();
   while (hangs()) pause();
 }
+
+void note_load(int64_t num_bytes) { taken_at_load = num_bytes; }
 
 void hang() { is_stuck = true; }
 bool hangs() { return is_stuck; }

@@ -65,6 +65,9 @@ void count(Counted what, std::string_view name, int64_t amount = 1);
 /// Counts a wait of the host. The report has the number of launches before each wait.
 void count_wait(std::string_view name);
 
+/// Notes that code is loaded on a GPU with so many taken bytes. The report has the last number.
+void note_load(int64_t num_bytes);
+
 /// From here on no GPU work ends: events never complete, and waits never return.
 void hang();
 bool hangs();

@@ -28,36 +28,49 @@ thread_local std::vector<CUcontext> contexts;
 
 struct Function {
   std::string name;
+  size_t num_bytes = 0;  // that its code takes
   unsigned most_shared_bytes = 48 << 10;
+  bool is_loaded = false;
 };
+using Module = std::list<Function>;
 
-/// Kernels; a handle points into the list.
-struct Functions {
+/// Handles point into these lists.
+struct Modules {
   std::mutex mutex;
-  std::list<Function> all;
-
-  CUfunction add(const std::string& name) {
-    const std::lock_guard lock(mutex);
-    all.push_back({name});
-    return reinterpret_cast<CUfunction>(&all.back());
-  }
-} functions;
+  std::list<Module> all;
+} modules;
 
 Function& function_of(CUfunction handle) { return *reinterpret_cast<Function*>(handle); }
+Module& module_of(CUmodule handle) { return *reinterpret_cast<Module*>(handle); }
+
+/// As a driver that loads lazily: a kernel takes memory when it is loaded or first looked up.
+CUresult load(Function& function) {
+  const std::lock_guard lock(modules.mutex);
+  if (function.is_loaded) return CUDA_SUCCESS;
+  CUcontext context = nullptr;
+  cuCtxGetCurrent(&context);
+  const int device = static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1;
+  if (allocate(device, function.num_bytes) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  function.is_loaded = true;
+  count(Counted::kBytes, "of kernels", static_cast<int64_t>(function.num_bytes));
+  note_load(settings().memory - free_bytes(device));
+  return CUDA_SUCCESS;
+}
 
 /// Bytes that the threads of a block may share at most.
 unsigned most_shared_bytes() { return (settings().capability >= 90 ? 227 : 163) << 10; }
 
-/// Returns the names of an image's kernels, from its section headers.
-std::vector<std::string> kernels_of(CUmodule module) {
-  const char* const image = reinterpret_cast<const char*>(module);
+/// Returns an image's kernels, which are its sections of code.
+Module kernels_of(const char* image) {
   const auto* header = reinterpret_cast<const Elf64_Ehdr*>(image);
   const auto* sections = reinterpret_cast<const Elf64_Shdr*>(image + header->e_shoff);
   const char* const names = image + sections[header->e_shstrndx].sh_offset;
-  std::vector<std::string> kernels;
+  Module kernels;
   for (int i = 0; i < header->e_shnum; ++i) {
     const std::string name = names + sections[i].sh_name;
-    if (name.starts_with(".text.")) kernels.push_back(name.substr(6));
+    if (!name.starts_with(".text.")) continue;
+    kernels.push_back(
+        {.name = name.substr(6), .num_bytes = (sections[i].sh_size + 511) / 512 * 512});
   }
   return kernels;
 }
@@ -251,30 +264,35 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     return static_cast<CUresult>(settings().error_of_modules);
   }
   count(Counted::kCalls, "cuModuleLoadData");
-  *module = reinterpret_cast<CUmodule>(const_cast<void*>(image));
-  return is(image != nullptr && std::memcmp(image, "\177ELF", 4) == 0);
+  if (image == nullptr || std::memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(modules.mutex);
+  modules.all.push_back(kernels_of(static_cast<const char*>(image)));
+  *module = reinterpret_cast<CUmodule>(&modules.all.back());
+  return CUDA_SUCCESS;
 }
 CUresult cuModuleUnload(CUmodule /*module*/) { return CUDA_SUCCESS; }
-// As a driver that loads lazily: a kernel takes memory when it is loaded or first looked up. The
-// image's sections of code are its kernels.
 CUresult cuModuleGetFunctionCount(unsigned* number, CUmodule module) {
-  *number = static_cast<unsigned>(kernels_of(module).size());
+  *number = static_cast<unsigned>(module_of(module).size());
   return CUDA_SUCCESS;
 }
 CUresult cuModuleEnumerateFunctions(CUfunction* list, unsigned number, CUmodule module) {
-  for (const std::string& name : kernels_of(module)) {
+  for (Function& function : module_of(module)) {
     if (number-- == 0) break;
-    *list++ = functions.add(name);
+    *list++ = reinterpret_cast<CUfunction>(&function);
   }
   return CUDA_SUCCESS;
 }
 CUresult cuFuncLoad(CUfunction function) {
   count(Counted::kCalls, "cuFuncLoad");
-  return is(function != nullptr);
+  return load(function_of(function));
 }
-CUresult cuModuleGetFunction(CUfunction* function, CUmodule /*module*/, const char* name) {
-  *function = functions.add(name);
-  return CUDA_SUCCESS;
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  for (Function& known : module_of(module)) {
+    if (known.name != name) continue;
+    *function = reinterpret_cast<CUfunction>(&known);
+    return load(known);
+  }
+  return CUDA_ERROR_NOT_FOUND;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
@@ -302,16 +320,16 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks_x, unsigned blocks_
                         unsigned blocks_z, unsigned threads_x, unsigned threads_y,
                         unsigned threads_z, unsigned shared_bytes, CUstream /*stream*/,
                         void** /*arguments*/, void** /*extra*/) {
-  const auto& [name, most_shared_bytes] = function_of(function);
+  const Function& kernel = function_of(function);
   const bool fits = blocks_x > 0 && blocks_y > 0 && blocks_z > 0 && blocks_x <= 0x7fffffffU &&
                     blocks_y <= 65535 && blocks_z <= 65535 && threads_x > 0 && threads_y > 0 &&
                     threads_z > 0 && uint64_t{threads_x} * threads_y * threads_z <= 1024 &&
-                    shared_bytes <= most_shared_bytes;
+                    shared_bytes <= kernel.most_shared_bytes;
   if (!fits) {
-    complain(name + " is started with a configuration that no GPU takes");
+    complain(kernel.name + " is started with a configuration that no GPU takes");
     return CUDA_ERROR_INVALID_VALUE;
   }
-  count(Counted::kLaunches, name);
+  count(Counted::kLaunches, kernel.name);
   return CUDA_SUCCESS;
 }
 

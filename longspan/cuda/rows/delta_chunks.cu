@@ -15,8 +15,9 @@ static_assert(kTiles * kTiles == kBlockThreads, "a thread has a tile");
 struct UnitPlace {
   long long row;  // of y
   int which, token, head;
-  bool is_row, is_token;
+  bool is_token;
 };
+static_assert(kC % (kBlockThreads / kUnitThreads) == 0, "all threads of a block have a head");
 __device__ __forceinline__ UnitPlace unit_place(const UnitHeads& a) {
   const int num_rows = a.num_chunks * kC;
   const long long of_all = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -26,8 +27,7 @@ __device__ __forceinline__ UnitPlace unit_place(const UnitHeads& a) {
   at.token = static_cast<int>(of_all % num_rows);
   const long long chunk = static_cast<long long>(at.head) * a.num_chunks + at.token / kC;
   at.row = (2 * chunk + at.which) * kC + at.token % kC;
-  at.is_row = at.head < a.num_heads;
-  at.is_token = at.is_row && at.token < a.num_tokens;
+  at.is_token = at.token < a.num_tokens;
   return at;
 }
 
@@ -62,7 +62,6 @@ __device__ __forceinline__ void unit_heads(const UnitHeads& a) {
   const UnitPlace at = unit_place(a);
   const S* const x = head_of<S>(a, at);
   const float factor = one_of(a.scale, at.which) * inverse_length(x, at.is_token ? a.key_dim : 0);
-  if (!at.is_row) return;
   for (int k = static_cast<int>(threadIdx.x); k < a.key_dim; k += kUnitThreads) {
     float own[1] = {0};
     if (at.is_token) load_numbers(x + k, own);
@@ -156,7 +155,7 @@ struct ChunkGates {
 
 /// rows[kC, kRuleStride]: (1 + lower)^-1, for `lower` below the diagonal. Rows of a band of kBand
 /// depend on earlier rows, which all threads sum, and on the band's own, which one thread for each
-/// column solves. All threads of the block call it.
+/// column solves. All threads of the block call it; it reads `lower` behind a barrier.
 constexpr int kBand = 16;
 __device__ __forceinline__ void invert(const float* lower, float* rows) {
   const int thread = thread_of_block(), column = thread % kC;
@@ -198,7 +197,7 @@ template <typename S>
 __device__ __forceinline__ void chunk_operands(const DeltaChunks& a) {
   LONGSPAN_SHARED(ChunkGates, gates);
   LONGSPAN_SHARED_FLOATS(shared);
-  float* const lower = shared;                       // [kC, kRuleStride]
+  float* const lower = shared;                       // [kC, kRuleStride], read below the diagonal
   float* const inverse = shared + kC * kRuleStride;  // the same
   const DeltaPart& part = a.part;
   const int K = part.key_dim, V = part.value_dim, thread = thread_of_block();
@@ -220,7 +219,7 @@ __device__ __forceinline__ void chunk_operands(const DeltaChunks& a) {
     for (int v = 0; v < kRuleVector; ++v) {
       const float decay = gates.decay(i, j + v);
       scores[v] *= decay;
-      products[v] = j + v < i ? gates.beta[i] * decay * products[v] : 0.0f;
+      products[v] *= gates.beta[i] * decay;
     }
     store_numbers(left + i * (K + kC) + K + j, scores);
     store_numbers(lower + i * kRuleStride + j, products);
@@ -263,7 +262,6 @@ __device__ __forceinline__ void chunk_operands(const DeltaChunks& a) {
       store_numbers(static_cast<S*>(a.dout_in_chunks) + at.place * kC * V + n, dout);
     }
   }
-  __syncthreads();
   invert(lower, inverse);
   for (int n = thread * kRuleVector; n < kC * kC; n += kStep) {
     float numbers[kRuleVector];

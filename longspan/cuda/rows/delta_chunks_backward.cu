@@ -92,7 +92,8 @@ __device__ __forceinline__ void vectors_back(const DeltaChunksBackward& a, const
 }
 
 /// Writes dg and dbeta. `in_products`: beta decay dL kk + dscores scores of each two tokens, and
-/// `of_beta`: decay dL kk. All threads of the block call it.
+/// `of_beta`: decay dL kk. All threads of the block call it. At its end, threads read `found` and
+/// the decays of `gates`, which change behind the first barrier of the next head's gates alone.
 __device__ __forceinline__ void gates_back(const DeltaChunksBackward& a, const ChunkOfHead& at,
                                            const ChunkGates& gates, const float* in_products,
                                            const float* of_beta, GateGradients& found) {
@@ -127,7 +128,6 @@ __device__ __forceinline__ void gates_back(const DeltaChunksBackward& a, const C
     }
     a.dg[(at.first_token + thread) * a.part.num_value_heads + at.head] = static_cast<float>(dg);
   }
-  __syncthreads();
 }
 
 /// dlower = -T^T dT T^T for T in `left` and dT in `right`, of rows and columns that are kTiles
