@@ -158,6 +158,18 @@ def test_offloaded_activations(tmp_path):
         longspan.offload_activations(min_bytes=-1)
 
 
+def test_offloaded_activations_that_are_changed_in_place(tmp_path):
+    in_memory, on_disk = longspan.offload_activations(min_bytes=1), longspan.offload_activations(tmp_path, min_bytes=1)
+    for place in (in_memory, on_disk, longspan.offload_activations(tmp_path, min_bytes=1 << 20)):
+        x = torch.randn(64, requires_grad=True)
+        with place:
+            y = x.exp()
+            y.add_(1)
+        with pytest.raises(longspan.UsageError, match="changed in place 1 times"):
+            y.sum().backward()
+    assert on_disk.file_bytes > 0
+
+
 def attention_inputs():
     torch.manual_seed(0)
     return [torch.randn(12, heads, 8, **LEAVES) for heads in (4, 2, 2)] + [torch.randn(4, **LEAVES)]
