@@ -32,6 +32,12 @@ int64_t rank_in(const std::string& process_group) {
 /// A number of heads, kv heads, elements of keys and of values.
 AttentionSpec heads_of(Ints heads) {
   TORCH_CHECK_VALUE(heads.size() == 4, "heads: ", heads.size(), " numbers, and 4 are needed");
+  for (const int64_t number : heads) {
+    TORCH_CHECK_VALUE(number > 0, "heads: num_heads, num_kv_heads, head_dim and value_dim are ",
+                      heads, ", and each must be at least 1");
+  }
+  TORCH_CHECK_VALUE(heads[0] % heads[1] == 0, "heads: num_heads is ", heads[0],
+                    ", and must be a multiple of num_kv_heads, ", heads[1]);
   AttentionSpec spec = plain_attention(heads[0], heads[1], heads[2]);
   spec.value_dim = heads[3];
   return spec;
@@ -261,6 +267,8 @@ std::tuple<at::Tensor, std::vector<int64_t>> token_order(Ints documents, const s
                                                          const std::string& method, Ints degrees,
                                                          Ints heads, int64_t multiple) {
   return for_python([&]() -> std::tuple<at::Tensor, std::vector<int64_t>> {
+    TORCH_CHECK_VALUE(multiple > 0, "token_order: multiple is ", multiple,
+                      ", and must be at least 1");
     const ParallelPlan plan = plan_of({group, method, three(degrees)}, {{heads_of(heads), 1}},
                                       {.num_tokens = 8192, .element_bytes = 4, .cuda = false});
     const TokenOrder order = plan.method->token_order(plan, packing_of_numbers(documents), multiple,

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "bindings/packing_numbers.h"
@@ -23,10 +22,13 @@ void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Te
   if (q_TNH.dim() != 3 || k_TMH.dim() != 3 || v_TMV.dim() != 3) {
     fail("each must be [tokens, heads, elements]");
   }
+  if (q_TNH.numel() == 0 || k_TMH.numel() == 0 || v_TMV.numel() == 0) {
+    fail("each must have at least one token, head and element");
+  }
   if (k_TMH.size(0) != q_TNH.size(0) || v_TMV.size(0) != q_TNH.size(0)) {
     fail("all must have the same tokens");
   }
-  if (v_TMV.size(1) != k_TMH.size(1) || q_TNH.size(1) % std::max<int64_t>(k_TMH.size(1), 1) != 0) {
+  if (v_TMV.size(1) != k_TMH.size(1) || q_TNH.size(1) % k_TMH.size(1) != 0) {
     fail("k and v must have the same heads, whose number divides the heads of q");
   }
   if (k_TMH.size(2) != q_TNH.size(2)) fail("q and k must have the same elements of a head");
@@ -41,7 +43,12 @@ void check_shapes(const at::Tensor& q_TNH, const at::Tensor& k_TMH, const at::Te
   }
 }
 
-void check_limits(std::optional<int64_t> window, std::optional<double> softcap) {
+void check_limits(double scale, std::optional<int64_t> window, std::optional<double> softcap) {
+  if (!(scale > 0 && std::isfinite(scale))) {
+    throw UserError(fmt::format(
+        "attention: scale is {}, and must be positive and finite; None: 1 / sqrt(elements)",
+        scale));
+  }
   if (window && *window < 1) {
     throw UserError(fmt::format(
         "attention: window is {}, and must be at least 1, the token itself; None: all keys",
@@ -62,7 +69,7 @@ std::string number_or_none(const std::optional<Number>& number) {
 
 void check_arguments(const AttentionArguments& call) {
   check_shapes(call.q_TNH, call.k_TMH, call.v_TMV, call.sinks_N);
-  check_limits(call.window, call.softcap);
+  check_limits(call.scale, call.window, call.softcap);
 }
 
 std::string text_of(const AttentionArguments& call) {

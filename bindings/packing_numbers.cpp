@@ -20,7 +20,9 @@ Packing packing_of_numbers(at::IntArrayRef numbers) {
     Document& document = documents.emplace_back(Document{read()});
     if (document.length <= 0) {
       throw UserError(
-          fmt::format("documents: a length is {}, and lengths must be positive", document.length));
+          fmt::format("documents: a length is {}, and lengths must be positive (cu_seqlens begins "
+                      "with 0 and increases)",
+                      document.length));
     }
     for (int64_t left = read(); left > 0; --left) {
       const int64_t begin = read();

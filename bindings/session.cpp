@@ -4,17 +4,27 @@
 #include <fmt/ranges.h>
 #include <torch/library.h>
 
+#include <cmath>
 #include <limits>
+#include <optional>
 #include <tuple>
 
 #include "bindings/session_of_python.h"
 #include "bindings/session_samples.h"
+#include "longspan/base/user_error.h"
 #include "longspan/comm/mesh.h"
 #include "longspan/rows/batch.h"
 #include "longspan/rows/picture.h"
 #include "longspan/session/model_update.h"
 
 namespace longspan {
+
+const Row& RowOfPython::of(const SessionPointer& session) const {
+  if (session_._unsafe_get_target() == session.get()) return row_;
+  throw UserError(
+      "a row is of another session, and a session takes rows of its own row(): make the row again");
+}
+
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -54,20 +64,20 @@ RowPointer session_row(const SessionPointer& s, const Tensors& ids, const Tensor
       drawn.examples.push_back(std::make_shared<const Example>(std::move(example)));
     }
     drawn.pattern = drawn.examples.at(0);
-    return c10::make_intrusive<RowOfPython>(s->open().row(drawn), std::move(held));
+    return c10::make_intrusive<RowOfPython>(s, s->open().row(drawn), std::move(held));
   });
 }
 
-std::vector<Row> rows_of(const std::vector<RowPointer>& given) {
+std::vector<Row> rows_of(const SessionPointer& s, const std::vector<RowPointer>& given) {
   std::vector<Row> rows;
-  for (const RowPointer& row : given) rows.push_back(row->row);
+  for (const RowPointer& row : given) rows.push_back(row->of(s));
   return rows;
 }
 
 std::tuple<double, int64_t, int64_t, int64_t> session_count(const SessionPointer& s,
                                                             const std::vector<RowPointer>& rows) {
   return s->call([&](Session& session) -> std::tuple<double, int64_t, int64_t, int64_t> {
-    const BatchCounts counts = session.count(rows_of(rows));
+    const BatchCounts counts = session.count(rows_of(s, rows));
     return {counts.weight, counts.num_tokens, counts.num_samples, counts.num_computed_tokens};
   });
 }
@@ -76,10 +86,18 @@ double session_sum_over_groups(const SessionPointer& s, double value) {
   return s->call([&](Session& session) { return session.sum_over_groups(value); });
 }
 
+/// `weight`: empty: the rows' own.
 LossParts session_forward_backward(const SessionPointer& s, const std::vector<RowPointer>& rows,
-                                   double weight) {
+                                   std::optional<double> weight) {
   return s->call([&](Session& session) -> LossParts {
-    RowLosses losses = session.forward_backward(rows_of(rows), weight);
+    if (weight && !(*weight >= 1 && std::isfinite(*weight) && *weight == std::floor(*weight))) {
+      throw UserError(fmt::format(
+          "weight is {}, and must be a whole number of at least 1, as of labels, pairs or answers: "
+          "leave weight out for that of the rows, or scale the loss in a loss function",
+          *weight));
+    }
+    const std::vector<Row> own = rows_of(s, rows);
+    RowLosses losses = session.forward_backward(own, weight ? *weight : session.count(own).weight);
     return {std::move(losses.contributions), losses.replicated};
   });
 }
@@ -89,7 +107,7 @@ LossParts session_forward_backward_loss(const SessionPointer& s,
                                         bool reads_hidden_states, bool whole_row) {
   return s->call([&](Session& session) -> LossParts {
     RowLosses losses = s->forward_backward(
-        session, rows_of(rows), reinterpret_cast<PythonLoss>(static_cast<intptr_t>(loss)),
+        session, rows_of(s, rows), reinterpret_cast<PythonLoss>(static_cast<intptr_t>(loss)),
         reads_hidden_states, whole_row);
     return {std::move(losses.contributions), losses.replicated};
   });
@@ -141,11 +159,32 @@ double session_reduce(const SessionPointer& s) {
 }
 
 void session_clip(const SessionPointer& s, double norm, double max_norm) {
-  s->call([&](Session& session) { session.clip(norm, max_norm); });
+  s->call([&](Session& session) {
+    if (!(norm >= 0 && std::isfinite(norm))) {
+      throw UserError(fmt::format(
+          "clip: norm is {}, and must be finite and at least 0: pass the result of reduce(), or "
+          "drop() the gradients if that is not finite",
+          norm));
+    }
+    if (!(max_norm > 0)) {
+      throw UserError(fmt::format(
+          "clip: max_norm is {}, and must be positive: to leave gradients as they are, do not clip",
+          max_norm));
+    }
+    session.clip(norm, max_norm);
+  });
 }
 
 void session_update(const SessionPointer& s, double learning_rate) {
-  s->call([&](Session& session) { session.update(learning_rate); });
+  s->call([&](Session& session) {
+    if (!(learning_rate >= 0 && std::isfinite(learning_rate))) {
+      throw UserError(
+          fmt::format("update: learning_rate is {}, and must be finite and at least 0: to leave "
+                      "the parameters as they are, drop() the gradients",
+                      learning_rate));
+    }
+    session.update(learning_rate);
+  });
 }
 
 void session_drop(const SessionPointer& s) {
@@ -157,7 +196,13 @@ int64_t session_step(const SessionPointer& s) {
 }
 
 void session_begin_step(const SessionPointer& s, int64_t step) {
-  for_python([&] { s->open().begin_step(step); });
+  for_python([&] {
+    if (step < 0) {
+      throw UserError(
+          fmt::format("step is {}, and must be at least 0: set the updates so far", step));
+    }
+    s->open().begin_step(step);
+  });
 }
 
 /// Returns names and tensors of the trained parameters of this rank.
@@ -195,7 +240,7 @@ TORCH_LIBRARY_FRAGMENT(longspan, library) {
          row, session_row);
   define("session_count", ", " + row + "[] rows", "(float, int, int, int)", session_count);
   define("session_sum_over_groups", ", float value", "float", session_sum_over_groups);
-  define("session_forward_backward", ", " + row + "[] rows, float weight", "(Tensor[], bool)",
+  define("session_forward_backward", ", " + row + "[] rows, float? weight", "(Tensor[], bool)",
          session_forward_backward);
   define("session_forward_backward_loss",
          ", " + row + "[] rows, int loss, bool reads_hidden_states, bool whole_row",

@@ -25,13 +25,6 @@
 
 namespace longspan {
 
-struct RowOfPython final : torch::CustomClassHolder {
-  RowOfPython(Row made, std::vector<HeldPixels> pictures)
-      : row(std::move(made)), held(std::move(pictures)) {}
-  Row row;
-  std::vector<HeldPixels> held;
-};
-
 /// A loss written in Python: the address of a ctypes.CFUNCTYPE, which takes Python's lock itself.
 /// The function reads its input and sets its result through operators. Returns 0, or another number
 /// after an exception of Python.
@@ -92,6 +85,22 @@ class SessionOfPython final : public torch::CustomClassHolder {
 };
 
 using SessionPointer = c10::intrusive_ptr<SessionOfPython>;
+
+/// A row of one session. Parts of the session must outlive the row's use, so no other session may
+/// use the row.
+class RowOfPython final : public torch::CustomClassHolder {
+ public:
+  RowOfPython(const SessionPointer& session, Row made, std::vector<HeldPixels> pictures)
+      : session_(session), row_(std::move(made)), held_(std::move(pictures)) {}
+  /// Throws UserError unless `session` made the row.
+  const Row& of(const SessionPointer& session) const;
+
+ private:
+  c10::weak_intrusive_ptr<SessionOfPython> session_;
+  Row row_;
+  std::vector<HeldPixels> held_;
+};
+
 using RowPointer = c10::intrusive_ptr<RowOfPython>;
 
 }  // namespace longspan

@@ -43,7 +43,7 @@ std::tuple<double, int64_t, int64_t, double, std::string> session_evaluate(
 }
 
 at::Tensor session_label_logprobs(const SessionPointer& s, const RowPointer& row) {
-  return s->call([&](Session& session) { return session.label_logprobs(row->row); });
+  return s->call([&](Session& session) { return session.label_logprobs(row->of(s)); });
 }
 
 std::string session_means(const SessionPointer& s) {

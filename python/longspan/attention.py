@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from longspan import _native, checkpointing
-from longspan.documents import Document, Documents, documents_of, documents_of_row, numbers_of
-from longspan.errors import UsageError
+from longspan.documents import Document, Documents, documents_of, documents_of_row, numbers_of, whole
+from longspan.errors import CommunicationError, UsageError
 
 DEFAULT_TIMEOUT = 1800  # seconds
 
@@ -108,7 +108,8 @@ def share(
 ) -> Sharing:
     """Chooses how the ranks of a group share rows.
 
-    heads: of all kinds of layers, each with its number of layers.
+    heads: of all kinds of layers, each with its number of layers. Numbers of heads and elements are at least 1, and num_heads is
+        a multiple of num_kv_heads.
     mode: "auto" takes the method that is estimated to be the fastest for rows of `num_tokens` tokens. For ranks on several
         machines without GPUs the estimate uses measured rates of the network, of this group alone; groups of parallelize()
         use the slowest.
@@ -123,7 +124,8 @@ def share(
 
 
 def token_order(sharing: Sharing, documents: Documents, heads: Heads, multiple: int = 1) -> TokenOrder:
-    """Returns this rank's tokens of a row. `documents`: the unpadded row's documents, or their lengths."""
+    """Returns this rank's tokens of a row. `documents`: the unpadded row's documents, or their lengths. `multiple`, at least 1:
+    a number that divides the rank's tokens. Raises UsageError."""
     index, padded = _native.call("token_order", numbers_of(documents), sharing.name, sharing.mode, list(sharing.degrees),
                                  heads._numbers()[1:5], multiple)
     return TokenOrder(index, documents_of(padded))
@@ -152,15 +154,16 @@ def attention(
         None: one document, without padding. torch.compile: as a tensor, its values may change without a new compilation.
     documents: in place of cu_seqlens, the documents of the row: their lengths, or a Document for one that has branches.
     mode, ulysses_degree: as in share().
-    scale: of q k^T; None: 1 / sqrt(H).
+    scale: of q k^T, positive; None: 1 / sqrt(H).
     window: keys that a query sees, including its own; None: all.
     softcap: c in c tanh(scores / c).
     sinks: [N], an additional logit of each query head without a value (gpt-oss). All ranks pass the same sinks. The gradient
         is this rank's part; the sum over the ranks is the gradient.
     timeout: seconds, as in Sharing.
 
-    Differentiable once. Under torch.autocast q, k and v are cast, as those of torch's scaled_dot_product_attention. Every rank of
-    the group calls the function. Raises UsageError, CommunicationError.
+    Differentiable once. The backward reads the result: operations in place need a clone of it. Under torch.autocast q, k and v
+    are cast, as those of torch's scaled_dot_product_attention. Every rank of the group calls the function. Raises UsageError,
+    CommunicationError.
     """
     with telling(group, q, timeout):
         check_numbers(ulysses_degree=ulysses_degree)
@@ -181,8 +184,10 @@ def attend(
     sinks: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """As attention(), with a method that was chosen before. `documents`: TokenOrder.documents or TokenOrder.row."""
-    return _attend(q, k, v, sinks, documents_of_row(None, documents), sharing.group, sharing.mode, list(sharing.degrees), scale,
-                   window, softcap, sharing.timeout)
+    with telling(sharing.group, q, sharing.timeout):
+        row = documents_of_row(None, documents)
+    return _attend(q, k, v, sinks, row, sharing.group, sharing.mode, list(sharing.degrees), scale, window, softcap,
+                   sharing.timeout)
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Optional[torch.Tensor], documents: Optional[torch.Tensor],
@@ -191,8 +196,13 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Optional[t
     with telling(group, q, timeout):
         if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
             raise UsageError(f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: each must be [tokens, heads, elements]")
+        if isinstance(scale, torch.Tensor) and scale.requires_grad:
+            raise UsageError("scale is a tensor that requires a gradient, which attention does not compute: multiply q by it, and "
+                             "pass scale=1.0")
+        scale = (q.shape[2] or 1) ** -0.5 if scale is None else float(scale)
+        window = None if window is None else whole(window, "window")
+        softcap = None if softcap is None else float(softcap)
     q, k, v = (_native.autocast(x) for x in (q, k, v))
-    scale = q.shape[2] ** -0.5 if scale is None else float(scale)
     arguments = q, k, v, sinks, documents, name_of(group), mode, degrees, scale, window, softcap, timeout
     results = checkpointing.open_results()
     return _native.call("attend", *arguments) if results is None else _native.call("attend_saved", *arguments, results)
@@ -202,14 +212,17 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Optional[t
 def _telling(name: str, is_cuda: bool, timeout: int) -> Iterator[None]:
     try:
         yield
-    except UsageError as failure:
-        _native.call("compare_calls", "", str(failure), name, is_cuda, timeout)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as failure:
+        if isinstance(failure, (CommunicationError, torch.OutOfMemoryError)):
+            raise
+        _native.call("compare_calls", "", str(failure) or repr(failure), name, is_cuda, timeout)  # raises UsageError
         raise
 
 
 def telling(group: Optional[dist.ProcessGroup], x: torch.Tensor, timeout: int) -> Any:
-    """A context of checks that are not collective. A UsageError is raised on all ranks of the group: the others are in the call
-    that follows the checks, which compares calls. On CUDA devices the UsageError is raised on this rank alone."""
+    """A context of checks that are not collective. A mistake, also one that Python or torch finds, raises UsageError on all ranks
+    of the group: the others are in the call that follows the checks, which compares calls. On CUDA devices the UsageError is
+    raised on this rank alone."""
     if not has_values(x):
         return contextlib.nullcontext()
     return _telling(name_of(group), x.is_cuda, timeout)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterator, Sequence
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 
 from longspan.errors import UsageError
+
+
+def whole(number: Any, name: str) -> int:
+    """The number as an int. Raises UsageError for what is no integer."""
+    if isinstance(number, int):
+        return number
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise UsageError(f"{name} is {number!r}, and must be an integer: pass an int") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +38,7 @@ class Document:
     branches: tuple[Document, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "length", whole(self.length, "Document: length"))
         object.__setattr__(self, "branches", tuple(self.branches))
         if self.length <= 0:
             raise UsageError(f"Document: length is {self.length}, and must be positive")
@@ -65,7 +77,7 @@ def numbers_of(documents: Documents) -> list[int]:
     numbers: list[int] = []
     for document in documents:
         if not isinstance(document, Document):
-            numbers += [document, 0]
+            numbers += [whole(document, "documents: a length"), 0]
             continue
         segments: list[tuple[int, int]] = []
         if document.branches:
@@ -105,11 +117,15 @@ def documents_of_row(
         return documents if isinstance(documents, torch.Tensor) else torch.tensor(numbers_of(documents), dtype=torch.int64)
     if cu_seqlens is None:
         return None
+    if isinstance(cu_seqlens, torch.Tensor) and (cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point()):
+        raise UsageError(f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}, and must be integers in one dimension")
     if isinstance(cu_seqlens, torch.Tensor) and torch.compiler.is_compiling():
-        # A graph that serves all rows: the operator reads the lengths when it runs.
-        lengths = cu_seqlens.to("cpu", torch.int64).diff()
+        # A graph that serves all rows: the operator reads the lengths when it runs, and refuses those that are not positive.
+        borders = cu_seqlens.to("cpu", torch.int64)
+        lengths = torch.where(borders[0] == 0, borders.diff(), -borders[0].abs())
         return torch.stack([lengths, torch.zeros_like(lengths)], 1).flatten()
-    ends = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else list(cu_seqlens)
+    ends = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
+    ends = [whole(end, "cu_seqlens: a number") for end in ends]
     if len(ends) < 2 or ends[0] != 0 or any(a >= b for a, b in zip(ends, ends[1:])):
         raise UsageError(f"cu_seqlens {ends}: must begin with 0 and increase")
     return torch.tensor(numbers_of([b - a for a, b in zip(ends, ends[1:])]), dtype=torch.int64)

@@ -48,7 +48,8 @@ def offload_activations(folder: Optional[Union[str, os.PathLike[str]]] = None, m
     """Returns a context that moves activations that operations in it save for their backward away from the device, and back
     in the backward.
 
-    Copies run beside the computation: the backward of one tensor fetches the one before it. Values are exact.
+    Copies run beside the computation: the backward of one tensor fetches the one before it. Values are exact: as without the
+    context, the backward refuses a saved tensor that was changed in place, by a UsageError.
 
     folder: activations go into a nameless file there (the folder is made if it is missing); None: into host memory. With None,
         tensors of the CPU stay where they are.
@@ -88,12 +89,19 @@ class OffloadActivations(torch.autograd.graph.saved_tensors_hooks):
         stays = isinstance(base, torch.nn.Parameter) or (base.is_leaf and base.requires_grad)
         stays = stays or x.is_meta or x.layout != torch.strided or x.nbytes < self._min_bytes
         if stays or (x.device.type == "cpu" and not self._folder):
-            return x
+            return x, x._version, None
         dims = sorted(range(x.dim()), key=x.stride, reverse=True)  # with contiguous memory, for a transposed tensor too
-        return _native.call("offload", self._store_of(x.device), x.permute(dims)), dims
+        offloaded = _native.call("offload", self._store_of(x.device), x.permute(dims)), dims
+        version = x.detach()
+        version.data = x.new_empty(0)  # counts the changes of x, and holds no memory of it
+        return version, x._version, offloaded
 
     def _unpack(self, saved: Any) -> torch.Tensor:
-        if isinstance(saved, torch.Tensor):
-            return saved
-        offloaded, dims = saved
+        x, version, stored = saved
+        if x._version != version:
+            raise UsageError(f"offload_activations: a tensor that an operation saved for its backward was changed in place "
+                             f"{x._version - version} times since: change a clone of the tensor")
+        if stored is None:
+            return x
+        offloaded, dims = stored
         return _native.call("fetch_offloaded", offloaded).permute([dims.index(i) for i in range(len(dims))])

@@ -90,7 +90,7 @@ class Answer:
 
 
 class Row:
-    """A row, and this rank's share of it (Session.row)."""
+    """A row, and this rank's share of it (Session.row), for the session that made it."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -181,9 +181,9 @@ class Session:
     ) -> RowLosses:
         """Adds the gradient of the rows' losses.
 
-        loss: None: the stage's loss, divided by `weight` (None: count(rows).weight). A function: gets a LossInput for
-            each row and returns its loss, a scalar computed from the input. Losses of rows are summed, so the function
-            divides by denominators of the whole batch (sum_over_groups).
+        loss: None: the stage's loss, divided by `weight`, a whole number of at least 1 (None: count(rows).weight, or 1 if
+            that is 0). A function: gets a LossInput for each row and returns its loss, a scalar computed from the input.
+            Losses of rows are summed, so the function divides by denominators of the whole batch (sum_over_groups).
         reads: "logprobs" or "hidden": what LossInput has.
         whole_row: True if the function returns the whole row's loss on every rank of the row (by sum_over_row); False
             if it returns the loss of this rank's labels.
@@ -194,7 +194,7 @@ class Session:
         if loss is not None and weight is not None:
             raise UsageError(f"weight is {weight}, and the loss function divides by its own denominators: leave weight out")
         if loss is None:
-            weight = self.count(rows).weight if weight is None else float(weight)
+            weight = None if weight is None else float(weight)
             return RowLosses(*self._call("session_forward_backward", _handles(rows), weight))
         if reads not in ("logprobs", "hidden"):
             raise UsageError(f'reads: {reads!r}, and must be "logprobs" or "hidden"')
@@ -230,11 +230,12 @@ class Session:
         return self._call("session_reduce")
 
     def clip(self, norm: float, max_norm: float) -> None:
-        """Scales the gradients by min(1, max_norm / (norm + 1e-6))."""
+        """Scales the gradients by min(1, max_norm / (norm + 1e-6)). norm: finite, of reduce(). max_norm: positive."""
         self._call("session_clip", norm, max_norm)
 
     def update(self, learning_rate: float) -> None:
-        """Updates the parameters with the optimizer of the configuration, and drops the gradients."""
+        """Updates the parameters with the optimizer of the configuration, and drops the gradients. learning_rate: finite, at
+        least 0."""
         self._call("session_update", learning_rate)
 
     def drop(self) -> None:
@@ -286,17 +287,17 @@ class Session:
 
     def save(self, folder: Union[str, os.PathLike[str]]) -> None:
         """Saves the model, or the adapter, as a Hugging Face folder."""
-        self._call("session_save", str(folder))
+        self._call("session_save", _path(folder))
 
     def save_checkpoint(self, folder: Union[str, os.PathLike[str]], source: str = "") -> str:
         """Saves folder/checkpoint-N after N steps: the model, the optimizer's state, and `source`, the place in your
         data. Returns the folder once the checkpoint is complete, whatever `save_async` is."""
-        return self._call("session_save_checkpoint", str(folder), source)
+        return self._call("session_save_checkpoint", _path(folder), source)
 
-    def load_checkpoint(self, checkpoint: str) -> str:
+    def load_checkpoint(self, checkpoint: Union[str, os.PathLike[str]]) -> str:
         """Loads a checkpoint of save_checkpoint() or of a run, also of another number of ranks. Returns its
         `source`."""
-        return self._call("session_load_checkpoint", str(checkpoint))
+        return self._call("session_load_checkpoint", _path(checkpoint))
 
     def _call(self, name: str, *arguments: Any) -> Any:
         if self._handle is None:
@@ -323,3 +324,10 @@ class Session:
 
 def _handles(rows: Sequence[Row]) -> list[Any]:
     return [row._handle for row in rows]
+
+
+def _path(folder: Any) -> str:
+    try:
+        return os.fsdecode(folder)
+    except TypeError:
+        raise UsageError(f"a folder is {folder!r}, and must be a path: pass a str or an os.PathLike") from None

@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch.nn.functional import layer_norm, linear, pad, rms_norm
 
 from longspan import _native
+from longspan._projection import Parameters, Projection
 from longspan.attention import DEFAULT_TIMEOUT, has_values, name_of, telling
+from longspan.documents import whole
 from longspan.errors import UsageError
 
 _default_group: Optional[dist.ProcessGroup] = None
@@ -104,6 +106,7 @@ def gather_heads_scatter_seq(
     with _telling(group, x, timeout):
         x, head_dim, shape = _with_heads(x, head_dim, head_size)
         seq_dim = _from_front(x, seq_dim, shape)
+        num_heads = None if num_heads is None else whole(num_heads, "num_heads")
     missing = -x.shape[seq_dim] % place[1]
     if missing:
         x = pad(x, [0, 0] * (x.dim() - 1 - seq_dim) + [0, missing])
@@ -127,8 +130,8 @@ def gather_seq_scatter_heads_qkv(
     restore_shape: returns as many dimensions as `qkv_tensor` has; else the last two are 3 and a rank's elements of one of
         the three.
     """
-    last = qkv_tensor.shape[-1]
     with _telling(group, qkv_tensor, timeout):
+        last = qkv_tensor.shape[-1]
         if head_size < 1 or last % (3 * head_size) != 0:
             raise UsageError(f"qkv_tensor's last dimension is {last}, and must be a multiple of 3 times head_size {head_size}")
         seq_dim = _from_front(qkv_tensor, seq_dim, None)
@@ -152,7 +155,10 @@ def reduce_sequence_parallel_loss(
     with _telling(group, loss, timeout):
         if loss.numel() != 1:
             raise UsageError(f"loss has the shape {list(loss.shape)}: pass one number")
-    count = torch.as_tensor(num_valid_tokens, device=loss.device).detach().to(torch.double).reshape(())
+        count = torch.as_tensor(num_valid_tokens, device=loss.device).detach().to(torch.double)
+        if count.numel() != 1:
+            raise UsageError(f"num_valid_tokens has the shape {list(count.shape)}: pass one number")
+        count = count.reshape(())
     own = torch.where(count > 0, loss.reshape(()).to(torch.double), 0.0) * count
     name, _ = _place_in(group)
     if has_values(loss):
@@ -191,7 +197,7 @@ def async_ulysses_qkv_projection(
     hidden_states: [batch, tokens of this rank, dim]. seq_dimension and head_dimension: of the results
         [batch, tokens of the row, heads of this rank, head_dim], so 1 and 2.
     norm_type: "rmsnorm" or "layernorm" of queries and keys, after the exchange. The gradients of the norm's weights are this
-        rank's part.
+        rank's part. Arguments of a norm that norm_type does not have are refused.
     normalized_shape: of the norm; None: head_dim. eps: of the norm.
     unpadded_dim_size: as in gather_seq_scatter_heads().
     head_dim: elements of a head.
@@ -202,20 +208,36 @@ def async_ulysses_qkv_projection(
     with _telling(group, hidden_states, timeout):
         if norm_type not in (None, "rmsnorm", "layernorm"):
             raise UsageError(f"norm_type is {norm_type!r}, and must be None, 'rmsnorm' or 'layernorm'")
-        for name, weight in (("q_weight", q_weight), ("k_weight", k_weight), ("v_weight", v_weight)):
+        norm_biases = dict(norm_q_bias=norm_q_bias, norm_k_bias=norm_k_bias)
+        norm_weights = dict(norm_q_weight=norm_q_weight, norm_k_weight=norm_k_weight)
+        unused: dict[str, Any] = dict(norm_biases) if norm_type != "layernorm" else {}
+        if norm_type is None:
+            unused |= dict(norm_weights, normalized_shape=normalized_shape)
+        for name, value in unused.items():
+            if value is not None:
+                raise UsageError(f"{name} is given, and norm_type {norm_type!r} does not use it: leave it out, or pass another "
+                                 "norm_type")
+        for name, weight, bias in (("q", q_weight, q_bias), ("k", k_weight, k_bias), ("v", v_weight, v_bias)):
+            _check_weight(f"{name}_weight", weight, f"{name}_bias", bias, hidden_states.shape[-1])
             if head_dim < 1 or weight.shape[0] % head_dim != 0:
-                raise UsageError(f"{name} makes {weight.shape[0]} elements: head_dim is {head_dim}, and must be positive and divide "
-                                 "them")
+                raise UsageError(f"{name}_weight makes {weight.shape[0]} elements: head_dim is {head_dim}, and must be positive and "
+                                 "divide them")
+        shape = head_dim if normalized_shape is None else normalized_shape
+        sizes = [shape] if isinstance(shape, int) else list(shape)
+        if norm_type is not None and sizes[-1:] != [head_dim]:
+            raise UsageError(f"normalized_shape is {sizes}, and must end with head_dim, {head_dim}")
+        for name, value in (norm_weights | norm_biases).items():
+            if value is not None and list(value.shape) != sizes:
+                raise UsageError(f"{name} has the shape {list(value.shape)}, and must have the shape {sizes} of the norm")
     num_queries = q_weight.shape[0] // head_dim
     works = []
     for weight, bias in ((q_weight, q_bias), (k_weight, k_bias), (v_weight, v_bias)):
-        x = linear(hidden_states, weight, bias).unflatten(-1, (-1, head_dim))
+        with _telling(group, hidden_states, timeout):
+            x = linear(hidden_states, weight, bias).unflatten(-1, (-1, head_dim))
         works.append(_start_to_heads(x, seq_dimension, head_dimension, unpadded_dim_size, True, group, 1, num_queries, timeout))
     q, k, v = (work.wait() for work in works)
     if norm_type is None:
         return q, k, v
-    shape = head_dim if normalized_shape is None else normalized_shape
-    sizes = [shape] if isinstance(shape, int) else list(shape)
     if norm_type == "rmsnorm":
         return rms_norm(q, sizes, norm_q_weight, eps), rms_norm(k, sizes, norm_k_weight, eps), v
     return layer_norm(q, sizes, norm_q_weight, norm_q_bias, eps), layer_norm(k, sizes, norm_k_weight, norm_k_bias, eps), v
@@ -247,6 +269,7 @@ def async_ulysses_output_projection(
         tokens, head_size = hidden_states.shape[seq_dim], 1 if is_flat else hidden_states.shape[-1]
         if unpadded_dim_size and tokens != unpadded_dim_size:
             raise UsageError(f"hidden_states has {tokens} tokens, and unpadded_dim_size is {unpadded_dim_size}: they must be equal")
+        _check_weight("proj_weight", proj_weight, "proj_bias", proj_bias, None)
         if proj_weight.shape[1] % head_size != 0:
             raise UsageError(f"proj_weight takes {proj_weight.shape[1]} elements, which heads of {head_size} do not divide")
     x = pad(hidden_states, [0, 0] * (hidden_states.dim() - 1 - seq_dim) + [0, -tokens % place[1]])
@@ -255,14 +278,14 @@ def async_ulysses_output_projection(
         y = _native.call("heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, 0, timeout)
         return linear(y if is_flat else y.flatten(-2), proj_weight, proj_bias)
     exchange = _native.call("start_heads_to_seq", x, name, place, head_dimension, seq_dim, num_heads, timeout)
-    # Autograd runs nodes in the reverse order of their creation: _Parameters after the exchange has been started, before it
+    # Autograd runs nodes in the reverse order of their creation: Parameters after the exchange has been started, before it
     # is waited for.
     later: list[Optional[torch.Tensor]] = [None, None]
     weight, bias = _native.autocast(proj_weight), None if proj_bias is None else _native.autocast(proj_bias)
-    weight, bias = _Parameters.apply(weight, bias, later)
+    weight, bias = Parameters.apply(weight, bias, later)
     y = _native.call("wait", exchange)
     x = _native.autocast(y if is_flat else y.flatten(-2))
-    return _Projection.apply(x, weight, bias, later)
+    return Projection.apply(x, weight, bias, later)
 
 
 class DistributedAttention(torch.nn.Module):
@@ -314,49 +337,16 @@ class DistributedAttention(torch.nn.Module):
                              "out")
 
 
-class _Parameters(torch.autograd.Function):
-    """Passes a projection's parameters on. The backward returns the gradients that _Projection has left."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, bias: Optional[torch.Tensor], later: list) -> Any:
-        ctx.later = later
-        return weight.view_as(weight), None if bias is None else bias.view_as(bias)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        x, dy = ctx.later
-        ctx.later[:] = [None, None]
-        needs_weight, needs_bias, _ = ctx.needs_input_grad
-        x, dy = x.flatten(0, -2), dy.flatten(0, -2)
-        return dy.t() @ x if needs_weight else None, dy.sum(0) if needs_bias else None, None
-
-
-class _Projection(torch.autograd.Function):
-    """A linear layer, whose backward leaves the gradients of its parameters to _Parameters."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor], later: list) -> torch.Tensor:
-        ctx.save_for_backward(x, weight, bias)
-        ctx.later = later
-        return linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (dy,) = gradients
-        x, weight, bias = ctx.saved_tensors
-        ctx.later[:] = [x, dy]
-        nothing = dy.new_zeros(())  # takes no memory when expanded
-        return (dy @ weight, nothing.expand_as(weight) if ctx.needs_input_grad[1] else None,
-                nothing.expand_as(bias) if ctx.needs_input_grad[2] else None, None)
-
-
 def _start_to_heads(x: torch.Tensor, seq_dim: int, head_dim: int, unpadded: Optional[int], in_flight: bool,
                     group: Optional[dist.ProcessGroup], head_size: int, num_queries: int, timeout: int) -> Work:
     name, place = _place_in(group)
     unpadded = 0 if unpadded is None else unpadded
     with _telling(group, x, timeout):
+        if not isinstance(in_flight, bool):
+            raise UsageError(f"async_op is {in_flight!r}, and must be True or False: pass a group as group=")
         x, head_dim, shape = _with_heads(x, head_dim, head_size)
         seq_dim = _from_front(x, seq_dim, shape)
+        num_queries, unpadded = whole(num_queries, "num_query_heads"), whole(unpadded, "unpadded_dim_size")
         num_tokens = x.shape[seq_dim] * place[1]
         if unpadded < 0 or unpadded > num_tokens:
             raise UsageError(f"unpadded_dim_size is {unpadded}: it must be from 0 to the {num_tokens} tokens of the ranks")
@@ -373,6 +363,16 @@ def _place_in(group: Optional[dist.ProcessGroup]) -> tuple[str, list[int]]:
 
 def _telling(group: Optional[dist.ProcessGroup], x: torch.Tensor, timeout: int) -> Any:
     return telling(_default_group if group is None else group, x, timeout)
+
+
+def _check_weight(name: str, weight: torch.Tensor, bias_name: str, bias: Optional[torch.Tensor], dim: Optional[int]) -> None:
+    """`dim`: elements that the weight takes; None: any number."""
+    if weight.dim() != 2 or dim not in (None, weight.shape[-1]):
+        takes = "elements" if dim is None else str(dim)
+        raise UsageError(f"{name} has the shape {list(weight.shape)}, and must be [elements, {takes}]")
+    if bias is not None and list(bias.shape) != [weight.shape[0]]:
+        raise UsageError(f"{bias_name} has the shape {list(bias.shape)}, and {name} {list(weight.shape)}: the bias must be "
+                         f"[{weight.shape[0]}]")
 
 
 def _with_heads(x: torch.Tensor, head_dim: int, head_size: int) -> tuple[torch.Tensor, int, Optional[tuple[int, int]]]:

@@ -1,6 +1,7 @@
 """Functions of one process: losses from hidden states, tiles of tokens, activations outside of the device, fake tensors."""
 
 import contextlib
+import math
 
 import pytest
 import torch
@@ -158,6 +159,18 @@ def test_offloaded_activations(tmp_path):
         longspan.offload_activations(min_bytes=-1)
 
 
+def test_offloaded_activations_that_are_changed_in_place(tmp_path):
+    in_memory, on_disk = longspan.offload_activations(min_bytes=1), longspan.offload_activations(tmp_path, min_bytes=1)
+    for place in (in_memory, on_disk, longspan.offload_activations(tmp_path, min_bytes=1 << 20)):
+        x = torch.randn(64, requires_grad=True)
+        with place:
+            y = x.exp()
+            y.add_(1)
+        with pytest.raises(longspan.UsageError, match="changed in place 1 times"):
+            y.sum().backward()
+    assert on_disk.file_bytes > 0
+
+
 def attention_inputs():
     torch.manual_seed(0)
     return [torch.randn(12, heads, 8, **LEAVES) for heads in (4, 2, 2)] + [torch.randn(4, **LEAVES)]
@@ -213,6 +226,8 @@ def test_compiled_attention_serves_all_rows():
             both = [torch.autograd.grad(x.square().sum(), [q, k, v, sinks]) for x in (y, expected)]
             for found, exact in zip([y, *both[0]], [expected, *both[1]]):
                 assert torch.equal(found, exact)
+        with pytest.raises(ValueError, match="cu_seqlens begins with 0"):
+            function(q, k, v, sinks, torch.tensor([2, 5, 14]))
 
 
 def test_gradients_of_attention():
@@ -236,6 +251,35 @@ def test_documents():
                               (lambda: longspan.attention(*attention_inputs()[:3], documents=[12, -1]), "a length is -1")]:
         with pytest.raises(longspan.UsageError, match=sentence):
             mistake()
+
+
+def mistakes_of_attention():
+    q, k, v, _ = attention_inputs()
+    kind = longspan.Heads(4, 2, 8, 8)
+    nothing = "at least one token, head and element"
+    tensors = [(q[:0], k[:0], v[:0]), (q[:, :0], k[:, :0], v[:, :0]), (q, k[:, :0], v[:, :0]), (q[..., :0], k[..., :0], v)]
+    cases = [(lambda x=x: longspan.attention(*x), nothing) for x in tensors]
+    cases += [(lambda keys=keys: longspan.attention(q, k, v, **keys), sentence) for keys, sentence in [
+        *((dict(scale=scale), f"scale is {scale}, and must be positive") for scale in (0, -0.5, math.inf, math.nan)),
+        (dict(scale=torch.ones((), requires_grad=True)), "multiply q by it"),
+        (dict(window=2.5), "window is 2.5"),
+        (dict(documents=[2.5, 9.5]), "a length is 2.5"),
+        (dict(cu_seqlens=[0, 2.5, 12]), "a number is 2.5"),
+        (dict(cu_seqlens=torch.tensor([0, 2.5, 12])), "cu_seqlens is torch.float32"),
+    ]]
+    return cases + [
+        (lambda: longspan.Document(3.5), "length is 3.5"),
+        (lambda: longspan.share(longspan.Heads(0, 0, 0, 0)), "each must be at least 1"),
+        (lambda: longspan.share(longspan.Heads(3, 2, 8, 8)), "must be a multiple of num_kv_heads, 2"),
+        (lambda: longspan.token_order(longspan.share(kind), [12], kind, multiple=0), "multiple is 0"),
+    ]
+
+
+@pytest.mark.parametrize("mistake, sentence", mistakes_of_attention())
+def test_misuse_of_attention(mistake, sentence):
+    with pytest.raises(longspan.UsageError) as caught:
+        mistake()
+    assert sentence in str(caught.value)
 
 
 def test_unknown_groups():

@@ -20,6 +20,9 @@ MISTAKES = [
     ("attention", dict(window=0), "window is 0"),
     ("attention", dict(softcap=0.0), "softcap is 0"),
     ("attention", dict(ulysses_degree=0), "ulysses_degree is 0"),
+    ("attention", dict(softcap="x"), "could not convert"),
+    ("attention", dict(window=2.5), "window is 2.5"),
+    ("attention", dict(documents=["24"]), "a length is '24'"),
     ("to_heads", dict(x=(1, 3, 6, 8)), "of [1, 3, 6, 8]"),
     ("to_heads", dict(dtype=torch.double), "of [1, 4, 6, 8] Double"),
     ("to_heads", dict(seq_dim=2), "are both 2"),
@@ -32,13 +35,19 @@ MISTAKES = [
     ("to_seq", dict(num_heads=None), "of [1, 6, 0, 8]"),
     ("qkv", dict(head_size=5), "must be a multiple of 3"),
     ("loss", dict(x=(2,)), "pass one number"),
+    ("loss", dict(count=torch.ones(2)), "num_valid_tokens has the shape [2]"),
     ("loss", None, "reduces a loss"),
+    ("inputs", dict(k_weight=(4, 5)), "k_weight has the shape [4, 5], and must be [elements, 6]"),
+    ("inputs", dict(v_bias=torch.ones(3)), "v_bias has the shape [3]"),
+    ("inputs", dict(norm_type="rmsnorm", norm_k_weight=torch.ones(3)), "norm_k_weight has the shape [3]"),
+    ("inputs", dict(dtype=torch.double), "dtype"),
     ("projection", dict(x=(1, 6, 2, 9)), "heads of 9 do not divide"),
     ("module", dict(batch_dim_idx=1), "the three must differ"),
     ("module", dict(num_kv_heads=5), "num_kv_heads is 5"),
 ]
 CALLS = dict(attention=ATTENTION, to_heads=dict(x=(1, 4, 6, 8), seq_dim=1, head_dim=2),
              to_seq=dict(x=(1, 6, 2, 8), num_heads=6), qkv=dict(x=(1, 4, 36), head_size=2), loss=dict(x=()),
+             inputs=dict(x=(1, 4, 6)),
              projection=dict(x=(1, 6, 2, 8)), module=dict(x=(1, 4, 6, 8), batch_dim_idx=0))
 
 
@@ -58,7 +67,11 @@ def call(function, group, dtype=torch.float, **given):
     if function == "qkv":
         return longspan.gather_seq_scatter_heads_qkv(x, 1, **given)
     if function == "loss":
-        return longspan.reduce_sequence_parallel_loss(x, 1, **given)
+        return longspan.reduce_sequence_parallel_loss(x, given.pop("count", 1), **given)
+    if function == "inputs":
+        weight, k_weight = torch.ones(4, 6), torch.ones(given.pop("k_weight", (4, 6)))
+        return longspan.async_ulysses_qkv_projection(x, 1, 2, weight, None, k_weight, None, weight, given.pop("v_bias", None),
+                                                     head_dim=2, **given)
     if function == "projection":
         return longspan.async_ulysses_output_projection(x, 1, 2, torch.ones(5, 48), None, **given)
     made = dict(timeout=given.pop("timeout"), num_kv_heads=given.pop("num_kv_heads", None))

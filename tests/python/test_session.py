@@ -235,6 +235,21 @@ def test_mistakes(models):
     refused("wanted are strings, numbers", longspan.Session, config_of({1, 2}))
     Sample = longspan.Sample
     with open_session(config_of(models["qwen2"])) as session:
+        foreign = session.row([Sample([1, 2])])
+    with open_session(config_of(models["qwen2"])) as session:
+        for function in (session.count, session.forward_backward, lambda rows: session.forward_backward(rows, mean_of),
+                         lambda rows: session.label_logprobs(*rows)):
+            refused("a row is of another session", function, [foreign])
+        own = session.row([Sample([1, 2, 3])])
+        for weight in (0, -1, 2.5, math.nan, math.inf):
+            refused(f"weight is {weight}", session.forward_backward, [own], weight=weight)
+        for norm, most in ((math.nan, 1), (math.inf, 1), (-1, 1), (1, -1), (1, 0), (1, math.nan)):
+            refused("norm is", session.clip, norm, most)
+        for rate in (-1, math.nan, math.inf):
+            refused(f"learning_rate is {rate}", session.update, rate)
+        refused("step is -3", setattr, session, "step", -3)
+        for function in (session.save, session.save_checkpoint, session.load_checkpoint):
+            refused("a folder is None", function, None)
         refused("there are no samples", session.row, [])
         refused("has no tokens", session.row, [Sample([])])
         refused("3 labels for 2 tokens", session.row, [Sample([1, 2], [1, 2, 3])])
