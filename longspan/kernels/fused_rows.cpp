@@ -17,11 +17,18 @@ using cuda_rows::Gate;
 
 namespace {
 
+int64_t rows_of_part(const at::Tensor& x) {
+  return composed_rows(x.numel() / std::max<int64_t>(1, x.size(0)));
+}
+
+/// Whether for_composed_rows() has one part: a result of its own then needs no copy.
+bool is_one_part(const at::Tensor& x) { return x.size(0) <= rows_of_part(x); }
+
 /// Calls work(part) for some rows of x at a time; part(tensor) returns those rows. ATen's operators
 /// need several fp32 tensors of that size, so they get few rows.
 template <typename Work>
 void for_composed_rows(const at::Tensor& x, const Work& work) {
-  const int64_t T = x.size(0), rows = composed_rows(x.numel() / std::max<int64_t>(1, T));
+  const int64_t T = x.size(0), rows = rows_of_part(x);
   for (int64_t begin = 0; begin < T; begin += rows) {
     const int64_t size = std::min(rows, T - begin);
     work([&](const at::Tensor& tensor) {
@@ -44,6 +51,7 @@ at::Tensor reciprocal_rms(const at::Tensor& h_TD, double eps) {
   if (h_TD.is_cpu()) return cpu_rows::reciprocal_rms(h_TD, eps);
   at::Tensor rstd_T, no_y;
   if (cuda_rows::norm_forward(rstd_T, no_y, h_TD.contiguous(), {}, {}, eps)) return rstd_T;
+  if (is_one_part(h_TD)) return composed::reciprocal_rms(h_TD, eps);
   rstd_T = at::empty({h_TD.size(0)}, h_TD.options().dtype(arithmetic_dtype(h_TD.scalar_type())));
   for_composed_rows(h_TD, [&](const auto& part) {
     part(rstd_T).copy_(composed::reciprocal_rms(part(h_TD), eps));
@@ -59,6 +67,7 @@ at::Tensor scale_rows(const at::Tensor& h_TD, const at::Tensor& rstd_T, const at
   if (cuda_rows::norm_forward(given_T, y_TD, h_TD.contiguous(), weight_D.contiguous(), {}, 0)) {
     return y_TD;
   }
+  if (is_one_part(h_TD)) return composed::scale_rows(h_TD, rstd_T, weight_D, dtype);
   for_composed_rows(h_TD, [&](const auto& part) {
     part(y_TD).copy_(composed::scale_rows(part(h_TD), part(rstd_T), weight_D, dtype));
   });
@@ -137,9 +146,9 @@ at::Tensor rotate(const at::Tensor& x_TNH, const RotaryTable& table, bool invers
     return y_TNH;
   }
   auto y_TNH = at::empty(x_TNH.sizes(), x_TNH.options());
-  if (!cuda_rows::rotate_out(y_TNH, x_TNH, table, inverse)) {
-    rotate_composed(y_TNH, x_TNH, table, inverse);
-  }
+  if (cuda_rows::rotate_out(y_TNH, x_TNH, table, inverse)) return y_TNH;
+  if (is_one_part(x_TNH)) return composed::rotate(x_TNH, table, inverse);
+  rotate_composed(y_TNH, x_TNH, table, inverse);
   return y_TNH;
 }
 
