@@ -4,7 +4,7 @@
 # make bench-attention  every sequence-parallel method beside the peers'
 # make bench-preference  preference training beside the peers, prompts shared and not
 # make test-kernels  the numerically sensitive tests under every kernel that the processor has; GPU kernels for every GPU
-# make test-torch TORCH=2.11.0  every test, built against that version of torch
+# make test-torch TORCH=2.11.0  the tests of `make test`, built against that version of torch
 # make wheel TORCH=2.11.0  the wheel for that version of torch (without TORCH: for the newest), into dist/
 # make test-cases  every case of the sets of which `make test` runs a part (tests/thinned.py)
 # make test-device  the tests that train, on simulated GPUs

@@ -51,7 +51,7 @@ PYTHON_TESTS = [
     "tests/parity/test_lora.py::test_dpo",
     "tests/parity/test_preferences.py",
 ]
-# MKL's gemms are in the second.
+# MKL's gemms are in the second, with narrow loops; MKL beside wide loops is in `make test-kernels`.
 SHORT_KERNELS = ["own loops and gemms AVX2", "all narrow"]
 SHORT_PYTHON_TESTS = ["tests/end_to_end/test_stages.py::test_ranks[3-zigzag-ring-rm]",
                       "tests/parity/test_trainer.py::test_losses_norms_and_weights[llama-2-optimizer1]",

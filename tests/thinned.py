@@ -1,16 +1,17 @@
-"""Parametrized sets of which `make test` runs a part. Of a set that is marked `thinned(n)` it runs the cases whose numbers
-along all axes sum to a multiple of n: each value of an axis is among them if another axis has n values. A case that is marked
-`rest` it leaves out. `make test-cases` runs all of them, and so does pytest for a case that is named."""
+"""Parametrized sets of which `make test` runs a part. If a set is marked `thinned(n)`, the cases run whose numbers along all
+axes sum to a multiple of n: each value of an axis is among them if another axis has n values. Cases that are marked `rest` do
+not run. `make test-cases` runs all cases, and so does pytest if a node id or -k names one (with "[")."""
 
 import os
 
 
 def thin(config, items):
-    if os.environ.get("LONGSPAN_ALL_CASES") or any("[" in argument for argument in config.args):
+    named = [*config.args, config.option.keyword]
+    if os.environ.get("LONGSPAN_ALL_CASES") or any("[" in argument for argument in named):
         return
-    others = [item for item in items if is_of_the_rest(item)]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in set(others)]
+    others = {item for item in items if is_of_the_rest(item)}
+    config.hook.pytest_deselected(items=list(others))
+    items[:] = [item for item in items if item not in others]
 
 
 def is_of_the_rest(item):

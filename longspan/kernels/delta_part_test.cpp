@@ -287,7 +287,7 @@ class RowBounds {
   std::vector<Bounded> results_;
 };
 
-/// Of each result, the largest size (norm) of its bounds in that of its numbers.
+/// The largest size (norm) of each result's bounds in that of its numbers.
 using MostOfNumbers = std::array<double, 8>;
 
 /// Compares parts of all sizes with one token at a time, and the bounds' own numbers, too.
@@ -310,13 +310,14 @@ void check_parts(at::ScalarType of_values, at::ScalarType of_queries, const Most
       CAPTURE(i);
       CAPTURE(part_tokens);
       testing::check_within(actual[i], exact[i], bounds[i].error);
+      CHECK(testing::relative_error(actual[i], exact[i]) < 0.25);  // where the bounds are wider
     }
   }
 }
 
 // Limits of the bounds' sizes are 1.5 times those that the row has: a wider bound would hide faults
 // that it finds now. The bounds of bf16 are wide, but its kernels differ from those in fp32, whose
-// bounds are not, by the storage of numbers alone. Those of dg are widest, since the gradients of a
+// bounds are not, by the storage of numbers alone. The bounds of dg are widest, since the gradients of a
 // chunk's decays cancel in sums over later tokens.
 TEST_CASE("delta rule by kernels: fp32, in parts of any size") {
   at::manual_seed(45);

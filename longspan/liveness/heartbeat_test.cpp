@@ -26,8 +26,8 @@ struct Lost {
   int rank = 0;
   bool is_here = true;
   const char* said = "";
-  int num_readers =
-      0;  // ranks that were to read the beats in the place of rank 0, and are lost too
+  // Ranks that were to read the beats in the place of rank 0, and are lost too.
+  int num_readers = 0;
 };
 
 /// Heartbeats of all ranks but one. The ranks behind rank 0 reach the store by the relay.

@@ -150,7 +150,7 @@ std::string Heartbeat::Impl::diagnose(bool reached, Beats& later) {
 int64_t Heartbeat::Impl::num_readers_before() {
   int64_t turn = 1;
   on_store([&] { turn = store->add(kDiagnosing, 1); });
-  return turn - 1;
+  return std::min(turn - 1, kMostReadersBefore);
 }
 
 std::string Heartbeat::Impl::diagnosis_of_another(bool by_rank_0, int64_t num_others) {

@@ -28,6 +28,8 @@ namespace longspan {
 inline constexpr double kBeatsBetweenChecks = 2.5;
 /// Time in which rank 0 sees a question and answers it, in beats.
 inline constexpr double kBeatsOfAnswer = kBeatsBetweenChecks + 2.5;
+/// The readers of beats that a rank waits for at most: later ones read together.
+inline constexpr int64_t kMostReadersBefore = 3;
 
 /// Shared with the thread, which is left behind where it hangs in a silent store.
 struct Heartbeat::Impl {

@@ -214,8 +214,8 @@ inline bool add_kernel(const std::string& name, std::function<void(const void*)>
   return known_kernels().emplace(name, KnownKernel{std::move(run), most_threads}).second;
 }
 
-/// Runs the kernel of this name for each thread of each block. Of neighbouring blocks, the one with
-/// an odd sum of indices comes later, which shows a block that writes the other's numbers.
+/// Runs the kernel of this name for each thread of each block. The one of two neighbouring blocks
+/// with an odd sum of indices comes later, which shows a block that writes the other's numbers.
 inline void run_on_threads(const std::string& name, const Indices& blocks, const Indices& threads,
                            size_t shared_bytes, const void* argument) {
   const auto kernel = known_kernels().find(name);

@@ -116,7 +116,7 @@ def run_tests(options, report, chosen, name):
     device = os.environ.get("LONGSPAN_TEST_DEVICE", "cuda")
     with contextlib.chdir(ROOT):
         status, text, seconds = run(command, options.work / f"{name}.log", options.limit, LONGSPAN_TEST_DEVICE=device,
-                                    LONGSPAN_BUILD=str(options.build), HF_HUB_OFFLINE="1")
+                                    LONGSPAN_BUILD=str(options.build), HF_HUB_OFFLINE="1", LONGSPAN_ALL_CASES="1")
     summary = (re.findall(r"\d+ (?:passed|failed).*", text) or ["no summary"])[-1]
     progress = "".join(re.findall(r"^([.sxFE]+)(?: +\[ *\d+%\])?$", text, re.MULTILINE))
     if status == 124 and not {"F", "E"} & set(progress):

@@ -1,5 +1,5 @@
 """Rows of files through LLaMA-Factory's own converters, templates and processors, token for token: every named template with
-every kind of row and every key that chooses labels or cuts, and LLaMA-Factory's example data sets."""
+every kind of row (`make test-cases`) and every key that chooses labels or cuts, and LLaMA-Factory's example data sets."""
 
 import dataclasses
 import datetime
@@ -118,7 +118,7 @@ VARIANTS = [{}, {"mask_history": True}, {"train_on_prompt": True}, CUT, {"cutoff
 
 
 # One for each way to write tools. Answers are compared in every template, and what else is made of the same messages in these.
-FOR_EXAMPLES = ["qwen3_nothink", "qwen3_5", "llama3", "glm4_moe", "mistral", "gpt_oss", "alpaca"]
+FOR_EXAMPLES = ["qwen3_nothink", "qwen3_5", "llama3", "glm4_moe", "mistral", "gpt_oss", "alpaca", "gemma2"]
 FIRST_OF_NAMES = [name if name in FOR_EXAMPLES else pytest.param(name, marks=pytest.mark.rest) for name in NAMES]
 
 

@@ -8,7 +8,7 @@ from test_hf_pictures import batches as picture_batches
 from test_hf_pictures import small_model as picture_model
 from test_parallelize import close
 
-# Frequencies depend on the largest position of a batch: 26, 16, 8, and 26 again. Those of the ranks are on both sides of 14.
+# Frequencies depend on the largest position of a batch: 26, 16, 8, and 26 again. The positions of the ranks are on both sides of 14.
 ROTATIONS = [
     ("llama", dict(rope_parameters=dict(rope_type="dynamic", factor=4.0, rope_theta=100.0), max_position_embeddings=14)),
     ("phi3", dict(rope_parameters=dict(rope_type="longrope", rope_theta=100.0, short_factor=[1.0] * 4, long_factor=[9.0] * 4,
