@@ -317,8 +317,8 @@ void check_parts(at::ScalarType of_values, at::ScalarType of_queries, const Most
 
 // Limits of the bounds' sizes are 1.5 times those that the row has: a wider bound would hide faults
 // that it finds now. The bounds of bf16 are wide, but its kernels differ from those in fp32, whose
-// bounds are not, by the storage of numbers alone. The bounds of dg are widest, since the gradients of a
-// chunk's decays cancel in sums over later tokens.
+// bounds are not, by the storage of numbers alone. The bounds of dg are widest, since the gradients
+// of a chunk's decays cancel in sums over later tokens.
 TEST_CASE("delta rule by kernels: fp32, in parts of any size") {
   at::manual_seed(45);
   check_parts(at::kFloat, at::kFloat,

@@ -67,9 +67,9 @@ class Heartbeat {
 
   /// Call after a failed collective. Returns sentences on the ranks that are gone, silent or
   /// behind, with rank, host, process and step; "" where nothing is known, or where there is one
-  /// rank. Takes the time of a few beats, and as long again for each lost rank, up to three, that was
-  /// to read the beats before this one. Tells the other ranks that this rank ends because of the
-  /// failure. Thread-safe. `own_failure`: a cause that only this rank knows; "": none. Where no
+  /// rank. Takes the time of a few beats, and as long again for each lost rank, up to three, that
+  /// was to read the beats before this one. Tells the other ranks that this rank ends because of
+  /// the failure. Thread-safe. `own_failure`: a cause that only this rank knows; "": none. Where no
   /// other rank is to blame, the other ranks are told the cause, and the result is "".
   std::string diagnosis(const std::string& own_failure = "");
 
