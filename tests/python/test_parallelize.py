@@ -319,8 +319,9 @@ def hidden_losses(rank, batch):
     with torch.no_grad():
         model.model(**own)
     hook = model.lm_head.weight.register_post_accumulate_grad_hook(lambda parameter: None)
-    with pytest.raises(longspan.UsageError, match="register_post_accumulate_grad_hook"):
-        model(**own)
+    for one, mean in ((model, "Longspan"), (torch.nn.parallel.DistributedDataParallel(model), "DDP")):
+        with pytest.raises(longspan.UsageError, match=rf"register_post_accumulate_grad_hook.*: {mean} computes"):
+            one(**own)
     hook.remove()
     with pytest.raises(longspan.UsageError, match="parameters is a Parameter"):
         longspan.average_gradients(model.lm_head.weight)
