@@ -175,6 +175,9 @@ def loss_function(
         if is_fused():
             if ignore_index != IGNORED:
                 raise UsageError(f"the loss has ignore_index={ignore_index}: with fused_loss=True it must be {IGNORED}")
+            if logits.shape[-1] != 1:
+                raise UsageError(f"the loss has {logits.shape[-1]} numbers for each token, and with fused_loss=True takes one: "
+                                 "an adapter encloses the head. Leave the head out of the adapter, or leave fused_loss out")
             total = logits.sum()
         else:
             total = original(logits, labels, vocab_size, num_items_in_batch=1, ignore_index=ignore_index,

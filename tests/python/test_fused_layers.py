@@ -88,12 +88,18 @@ def test_models(family, monkeypatch):
 
 
 def test_refused():
+    from peft import LoraConfig, get_peft_model
+
     for family, options, message in [("gemma2", {}, "fused_layers=True is not possible for gemma2, only for llama"),
                                      ("llama", dict(hidden_act="gelu"), "with hidden_act=gelu, only with silu")]:
         with pytest.raises(longspan.UsageError, match=message):
             longspan.parallelize(small_model(family, **options), sequence_parallel_size=1, fused_layers=True)
     with pytest.raises(longspan.UsageError, match="save_products=True needs save_attention=True"):
         longspan.parallelize(small_model("llama"), sequence_parallel_size=1, save_products=True, save_attention=False)
+    model, loader = longspan.parallelize(small_model("llama"), uneven_batches(1), sequence_parallel_size=1, fused_loss=True)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["lm_head"]))
+    with pytest.raises(longspan.UsageError, match="has 96 numbers for each token"):
+        adapted(**next(iter(loader)))
 
 
 def test_modules_that_others_changed():
