@@ -100,9 +100,9 @@ def _every(group: Optional[dist.ProcessGroup]) -> Any:
     return dist.distributed_c10d._get_default_group() if group is None else group
 
 
-def check_total(total: Any, count: Any, group: Optional[dist.ProcessGroup], timeout: int) -> None:
+def check_total(total: Any, count: Any, num_items: Any, group: Optional[dist.ProcessGroup], timeout: int) -> None:
     """Raises UsageError on all ranks if one of them has a sum of losses or a number of losses that is no number, or if a part of
-    them has sums without a gradient. Collective over all ranks; without gradients, over the group."""
+    them has sums without a gradient, or no num_items. Collective over all ranks; without gradients, over the group."""
     failure: Optional[UsageError] = None
     for name, number in (("total", total), ("count", count)):
         if not isinstance(number, torch.Tensor) or number.dim() > 0:
@@ -111,8 +111,9 @@ def check_total(total: Any, count: Any, group: Optional[dist.ProcessGroup], time
     trains = torch.is_grad_enabled()
     if world_size() > 1 and (trains or group is not None):
         has_gradient = isinstance(total, torch.Tensor) and total.requires_grad
-        require_equal(int(has_gradient), failure, lambda: "mean_loss() got a total without a gradient on a part of the ranks: compute "
-                      "it from the model's output on every rank, also on one without labels: (losses * mask).sum()",
+        require_equal(2 * (num_items is not None) + has_gradient, failure, lambda: "mean_loss() got a total without a "
+                      "gradient, or num_items_in_batch, on a part of the ranks: compute the total from the model's output on "
+                      "every rank, also on one without labels, (losses * mask).sum(), and pass num_items_in_batch on all or none",
                       None if trains else group, timeout)
     elif failure is not None:
         raise failure
@@ -175,6 +176,9 @@ def loss_function(
         if is_fused():
             if ignore_index != IGNORED:
                 raise UsageError(f"the loss has ignore_index={ignore_index}: with fused_loss=True it must be {IGNORED}")
+            if logits.shape[-1] != 1:
+                raise UsageError(f"the loss has {logits.shape[-1]} numbers for each token, and with fused_loss=True takes one: "
+                                 "an adapter encloses the head. Leave the head out of the adapter, or leave fused_loss out")
             total = logits.sum()
         else:
             total = original(logits, labels, vocab_size, num_items_in_batch=1, ignore_index=ignore_index,

@@ -91,10 +91,12 @@ class State:
                              "returned as model(**batch), or run the model within longspan.whole_rows(model)")
         if rows.failure:
             raise UsageError(rows.failure)
-        if torch.is_grad_enabled() and world_size() > 1 and _uses_gradients_early(module) and not _is_averaged(module):
+        is_in_ddp = torch.nn.parallel.DistributedDataParallel._active_ddp_module is not None
+        if (torch.is_grad_enabled() and world_size() > 1 and _uses_gradients_early(module)
+                and (is_in_ddp or not _is_averaged(module))):
             raise UsageError("a parameter has a hook of register_post_accumulate_grad_hook(), which would see this rank's part of the "
-                             "gradient: Longspan computes the mean at the end of the backward. Call the optimizer after backward(), "
-                             "or wrap the model in DDP or FSDP2")
+                             f"gradient: {'DDP' if is_in_ddp else 'Longspan'} computes the mean later. Call the optimizer after "
+                             "backward(), or wrap the model in FSDP2")
         whole_config: Any = module.config
         config = whole_config.get_text_config()  # of a copy of the model, not self.config
         if config._attn_implementation not in self.attentions:

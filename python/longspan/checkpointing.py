@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from typing import Any, Optional
 
 import torch
@@ -133,8 +134,13 @@ def open_results() -> Optional[Any]:
 
 
 def save_in_layers(model: torch.nn.Module, products: bool) -> None:
-    """Adds save_attention(products=products) to the gradient checkpointing of transformers' layers. Leaves reentrant checkpointing, which takes
-    no context, and a context_fn of the caller's own as they are."""
+    """Adds save_attention(products=products) to the gradient checkpointing of transformers' layers. Leaves reentrant
+    checkpointing, which takes no context, and a context_fn of the caller's own as they are. Raises UsageError if products would
+    pass by _Calls."""
+    if products and not isinstance(torch.nn.functional.linear, types.BuiltinFunctionType):
+        raise UsageError("save_products=True needs torch's own torch.nn.functional.linear, and "
+                         f"{torch.nn.functional.linear.__module__} has replaced it: leave save_products out, or set "
+                         "memory_efficient_linear to false in zero_optimization of DeepSpeed's config")
     for module in model.modules():
         function = getattr(module, "_gradient_checkpointing_func", None)
         if not isinstance(function, functools.partial) or function.func is not checkpoint:

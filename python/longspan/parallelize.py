@@ -168,10 +168,12 @@ def evaluate(model: torch.nn.Module, loader: Iterable[Any]) -> tuple[float, int]
 
     model: after parallelize(), also within wrappers; in evaluation mode during the call. loader: of parallelize_loader(). Without
     labels the mean is 0. Batches go to the device of the parameters, and stay where they are if the parameters are on the CPU,
-    for wrappers that keep parameters there. num_items_in_batch of batches is left out. Collective over all ranks. Raises
-    UsageError, CommunicationError.
+    for wrappers that keep parameters there. num_items_in_batch and token_keys of batches are left out. Collective over all ranks.
+    Raises UsageError, CommunicationError.
     """
-    timeout, device = state_of_model(model).sharing.timeout, next(model.parameters()).device
+    state = state_of_model(model)
+    timeout, device = state.sharing.timeout, next(model.parameters()).device
+    left_out = {"num_items_in_batch", *(name for name, _ in state.cutter.token_keys)}
     modes = [(module, module.training) for module in model.modules()]
     sums: list[torch.Tensor] = []
     failure: Optional[UsageError] = None
@@ -180,7 +182,7 @@ def evaluate(model: torch.nn.Module, loader: Iterable[Any]) -> tuple[float, int]
         with torch.no_grad():
             for batch in loader:
                 batch = {name: value.to(device) if hasattr(value, "to") and device.type != "cpu" else value
-                         for name, value in batch.items() if name != "num_items_in_batch"}
+                         for name, value in batch.items() if name not in left_out}
                 try:
                     sums.append(_sum_of_losses(model, batch))
                 except UsageError as error:  # the other groups go on
@@ -224,7 +226,8 @@ def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor,
               num_items_in_batch: Optional[Union[torch.Tensor, int]] = None) -> torch.Tensor:
     """A loss of the caller's own. total: sum of the losses of this rank's tokens, or on each rank of a group that of whole rows
     (gather_tokens()). count: number of these losses. num_items_in_batch: the labels of all batches of a step and of all ranks,
-    as Trainer passes them to compute_loss().
+    as Trainer passes them to compute_loss(), each counted once: a total of whole rows is then divided by the number of ranks
+    that share rows before the call, since each of them passes it.
 
     Returns the mean over the tokens of all ranks, with a gradient that is right for every wrapper (see _loss.py); without
     gradients, the mean over the ranks that share the rows. With num_items_in_batch the total is divided by this number, and the
@@ -232,7 +235,7 @@ def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor,
     those that share the rows. Raises UsageError on each of them, CommunicationError.
     """
     sharing = state_of_model(model).sharing
-    _loss.check_total(total, count, sharing.group, sharing.timeout)
+    _loss.check_total(total, count, num_items_in_batch, sharing.group, sharing.timeout)
     loss = _loss.mean_loss(total, count, sharing.group, num_items_in_batch, sharing.timeout)
     return loss if num_items_in_batch is None else loss * world_size()
 

@@ -1,6 +1,7 @@
 """Small models of transformers' families, and training without Longspan to compare with."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 TEXT = dict(vocab_size=96, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=6,
             num_key_value_heads=2, head_dim=8, max_position_embeddings=256, tie_word_embeddings=False,
@@ -33,6 +34,16 @@ def small_model(family, **options):
     torch.manual_seed(1)
     config = AutoConfig.for_model(family, **TEXT | OPTIONS[family] | options)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+class Products(TorchDispatchMode):
+    """Counts products of matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return func(*args, **kwargs or {})
 
 
 def uneven_batches(count, rows=2, tokens=41):

@@ -5,8 +5,7 @@ import functools
 import pytest
 import torch
 from forks import run_forks
-from hf_models import small_model, uneven_batches
-from torch.utils._python_dispatch import TorchDispatchMode
+from hf_models import Products, small_model, uneven_batches
 from torch.utils.checkpoint import checkpoint
 
 import longspan
@@ -116,14 +115,6 @@ def test_layers_of_transformers(checkpointing, options, expected):
 
 
 SAVED_PRODUCTS = dict(context_fn=functools.partial(longspan.save_attention, products=True))
-
-
-class Products(TorchDispatchMode):
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-        return func(*args, **kwargs or {})
 
 
 @pytest.mark.parametrize("dtype, passes", [(None, 1), (None, 2), (torch.bfloat16, 1)])

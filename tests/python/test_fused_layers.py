@@ -5,7 +5,7 @@ import copy
 import pytest
 import ranks  # noqa: F401  puts the built package on sys.path
 import torch
-from hf_models import small_model, uneven_batches
+from hf_models import Products, small_model, uneven_batches
 
 import longspan
 from longspan import _fused_layers, _native
@@ -69,18 +69,21 @@ def test_mistakes():
 def test_models(family, monkeypatch):
     model, batch = small_model(family), uneven_batches(1)[0]
     model.gradient_checkpointing_enable(dict(use_reentrant=False))
-    results = []
+    results, counts = [], []
     for options in ({}, dict(fused_layers=True, save_products=True)):
         called, call = [], _native.call
         monkeypatch.setattr(_native, "call", lambda name, *given: called.append(name) or call(name, *given))
         changed, loader = longspan.parallelize(copy.deepcopy(model), [batch], sequence_parallel_size=1, **options)
-        loss = changed(**next(iter(loader))).loss
-        loss.backward()
+        with Products() as products:
+            loss = changed(**next(iter(loader))).loss
+            loss.backward()
+        counts.append(products.count)
         monkeypatch.setattr(_native, "call", call)
         results.append((loss, {name: one.grad for name, one in changed.named_parameters()}))
         num_norms = sum(type(one).__name__.endswith("RMSNorm") for one in changed.modules())
         # All run again in the backward, but for the last norm, which is outside of layers.
         assert (called.count("rms_norm"), called.count("swiglu")) == ((2 * num_norms - 1, 4) if options else (0, 0))
+    assert counts[0] - counts[1] == 2 * 6  # two layers of seven products, the last one of which no recomputation needs
     (expected, theirs), (loss, ours) = results
     assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
     for name in theirs:
@@ -88,12 +91,18 @@ def test_models(family, monkeypatch):
 
 
 def test_refused():
+    from peft import LoraConfig, get_peft_model
+
     for family, options, message in [("gemma2", {}, "fused_layers=True is not possible for gemma2, only for llama"),
                                      ("llama", dict(hidden_act="gelu"), "with hidden_act=gelu, only with silu")]:
         with pytest.raises(longspan.UsageError, match=message):
             longspan.parallelize(small_model(family, **options), sequence_parallel_size=1, fused_layers=True)
     with pytest.raises(longspan.UsageError, match="save_products=True needs save_attention=True"):
         longspan.parallelize(small_model("llama"), sequence_parallel_size=1, save_products=True, save_attention=False)
+    model, loader = longspan.parallelize(small_model("llama"), uneven_batches(1), sequence_parallel_size=1, fused_loss=True)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["lm_head"]))
+    with pytest.raises(longspan.UsageError, match="has 96 numbers for each token"):
+        adapted(**next(iter(loader)))
 
 
 def test_modules_that_others_changed():

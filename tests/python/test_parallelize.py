@@ -204,9 +204,10 @@ def test_held_out_rows():
 def evaluated(rank, batches):
     import longspan
 
-    model, _ = longspan.parallelize(small_model("llama"), sequence_parallel_size=2)
+    model, _ = longspan.parallelize(small_model("llama"), sequence_parallel_size=2, token_keys=dict(weights=0.0))
     model.model.layers[0].eval()
-    loader = longspan.parallelize_loader(model, [batch | dict(num_items_in_batch=7) for batch in batches])
+    further = [batch | dict(num_items_in_batch=7, weights=batch["labels"]) for batch in batches]
+    loader = longspan.parallelize_loader(model, further)
     unlabeled = dict(input_ids=batches[0]["input_ids"])
     for others in ([unlabeled], [unlabeled, batches[1]]):  # on all ranks; in one group alone
         with pytest.raises(longspan.UsageError, match="has no labels"):
@@ -282,11 +283,14 @@ def gathered(rank, batches):
             longspan.gather_tokens(model, *((values, given) if rank % 2 else (batch["labels"], batch)))
         assert message in str(caught.value)
     good = torch.ones((), requires_grad=True)
-    for total, message in ((good.detach(), "total without a gradient on a part of the ranks"), (good[None], "rank 3: mean_loss() got a total"),
-                           (1, "total that is int")):  # on one rank of all
+    for total, items, message in ((good.detach(), None, "total without a gradient, or"), (good, 7, "num_items_in_batch, on a"),
+                                  (good[None], 7, "rank 3: mean_loss() got a total"), (1, None, "total that is int")):
         with pytest.raises(longspan.UsageError) as caught:
-            longspan.mean_loss(model, total if rank == 3 else good, good.detach())
+            longspan.mean_loss(model, *((total, good.detach(), items) if rank == 3 else (good, good.detach())))
         assert message in str(caught.value)
+    whole = good * longspan.gather_tokens(model, batch["shift_labels"] != -100, batch).sum()
+    parts = [longspan.mean_loss(model, total / 2, whole.detach(), 10).detach() for total in (whole, whole.detach())]
+    assert parts == [whole.detach() / 2 / 10 * 4] * 2  # the mean of the four is the sum of both groups' totals, divided by 10
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
     return of_pairs(wrapped, batch, batch["shift_labels"], lambda own: longspan.gather_tokens(wrapped, own, batch))
 
@@ -311,17 +315,16 @@ def hidden_losses(rank, batch):
 
     model, loader = longspan.parallelize(small_model("llama"), [batch], sequence_parallel_size=2, mode="zigzag-ring")
     own = next(iter(loader))
-    shifted = own.pop("shift_labels")
-    del own["labels"]
+    shifted, _ = own.pop("shift_labels"), own.pop("labels")
     norm = of_hidden(model, own, shifted, lambda *sums: longspan.mean_loss(model, *sums), longspan.average_gradients)
     with pytest.raises(longspan.UsageError, match="outside of the forward of the model"):
         model.model(**own)
     with torch.no_grad():
         model.model(**own)
-    hook = model.lm_head.weight.register_post_accumulate_grad_hook(lambda parameter: None)
-    with pytest.raises(longspan.UsageError, match="register_post_accumulate_grad_hook"):
-        model(**own)
-    hook.remove()
+    model.lm_head.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    for one, mean in ((model, "Longspan"), (torch.nn.parallel.DistributedDataParallel(model), "DDP")):
+        with pytest.raises(longspan.UsageError, match=rf"register_post_accumulate_grad_hook.*: {mean} computes"):
+            one(**own)
     with pytest.raises(longspan.UsageError, match="parameters is a Parameter"):
         longspan.average_gradients(model.lm_head.weight)
     return norm

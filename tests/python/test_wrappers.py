@@ -102,6 +102,7 @@ def sharded_by_deepspeed(rank, stages, batches):
     """Losses and norms of gradients under DeepSpeed's ZeRO. A stage below 0: DeepSpeed comes before parallelize()."""
     import deepspeed
 
+    early, cut = longspan.parallelize(small_model("llama"), batches, sequence_parallel_size=2, save_products=True)
     found = []
     for stage in stages:
         optimizer = torch.optim.AdamW((model := small_model("llama")).parameters(), lr=1e-3, eps=1e-2)
@@ -119,6 +120,9 @@ def sharded_by_deepspeed(rank, stages, batches):
             engine.step()
             steps.append((loss.item(), float(engine.get_global_grad_norm())))
         found.append(steps)
+    if 3 in stages:  # DeepSpeed has replaced torch.nn.functional.linear
+        with pytest.raises(longspan.UsageError, match="deepspeed.* has replaced it: .*memory_efficient_linear"):
+            early(**next(iter(cut)))
     return found
 
 
