@@ -133,8 +133,8 @@ def open_results() -> Optional[Any]:
 
 
 def save_in_layers(model: torch.nn.Module, products: bool) -> None:
-    """Adds save_attention(products=products) to the gradient checkpointing of transformers' layers. Leaves reentrant checkpointing, which takes
-    no context, and a context_fn of the caller's own as they are."""
+    """Adds save_attention(products=products) to the gradient checkpointing of transformers' layers. Leaves reentrant
+    checkpointing, which takes no context, and a context_fn of the caller's own as they are."""
     for module in model.modules():
         function = getattr(module, "_gradient_checkpointing_func", None)
         if not isinstance(function, functools.partial) or function.func is not checkpoint:
