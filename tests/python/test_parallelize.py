@@ -282,8 +282,8 @@ def gathered(rank, batches):
             longspan.gather_tokens(model, *((values, given) if rank % 2 else (batch["labels"], batch)))
         assert message in str(caught.value)
     good = torch.ones((), requires_grad=True)
-    for total, message in ((good.detach(), "total without a gradient on a part of the ranks"), (good[None], "rank 3: mean_loss() got a total"),
-                           (1, "total that is int")):  # on one rank of all
+    for total, message in ((good.detach(), "total without a gradient on a part of the ranks"),
+                           (good[None], "rank 3: mean_loss() got a total"), (1, "total that is int")):  # on one rank of all
         with pytest.raises(longspan.UsageError) as caught:
             longspan.mean_loss(model, total if rank == 3 else good, good.detach())
         assert message in str(caught.value)
@@ -324,6 +324,8 @@ def hidden_losses(rank, batch):
     hook.remove()
     with pytest.raises(longspan.UsageError, match="parameters is a Parameter"):
         longspan.average_gradients(model.lm_head.weight)
+    with pytest.raises(longspan.UsageError, match="timeout is 0, and must be"):
+        longspan.average_gradients(model.lm_head.parameters(), timeout=0)
     return norm
 
 
