@@ -62,6 +62,8 @@ def parse_arguments() -> argparse.Namespace:
             parser.error(f"--{name} {','.join(unknown)}: choose from {', '.join(known)}")
     if not (options.package / "longspan").is_dir():
         parser.error(f"{options.package}: no package `longspan` is there: run `make`, or give --package")
+    if options.own == [OURS[-1]] and not options.checkpointing:
+        parser.error(f"--own {OURS[-1]} is for --checkpointing")
     if options.link_rate and options.ranks != [2]:
         parser.error("--link-rate is for --ranks 2")
     options.package, options.out = options.package.absolute(), options.out.absolute()

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from longspan import _native
 from longspan._rows import IGNORED
-from longspan.attention import DEFAULT_TIMEOUT, name_of
+from longspan.attention import DEFAULT_TIMEOUT, check_numbers, name_of
 from longspan.errors import CommunicationError, UsageError
 
 _BUCKET_BYTES = 64 << 20
@@ -188,19 +188,23 @@ def loss_function(
     return loss
 
 
-def average_gradients(parameters: Iterable[torch.nn.Parameter], timeout: int = DEFAULT_TIMEOUT) -> None:
+def average_gradients(parameters: Iterable[torch.nn.Parameter], timeout: Optional[int] = None) -> None:
     """Replaces gradients by their mean over all ranks: in a plain loop, after backward(), those of parameters that are not the
     parallelized model's, such as a head on its hidden_states. A parameter that no rank has used keeps no gradient.
 
-    parameters: the same ones on all ranks, in the same order. timeout: seconds that a collective may take. Collective over all
-    ranks. Raises UsageError, CommunicationError.
+    parameters: the same ones on all ranks, in the same order. timeout: seconds that a collective may take; None: the timeout
+    of the process's first call, such as parallelize(). Collective over all ranks. Raises UsageError on the rank that is wrong,
+    CommunicationError.
     """
     if isinstance(parameters, (torch.Tensor, torch.nn.Module)):
         raise UsageError(f"parameters is a {type(parameters).__name__}, and must be an iterable of parameters, as parameters() of a "
                          "module returns")
+    if timeout is not None:
+        check_numbers(timeout=timeout)
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained or world_size() == 1:
         return
+    timeout = first_timeout(DEFAULT_TIMEOUT) if timeout is None else timeout
     own = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.float, device=trained[0].device)
     used = all_sum(own, None, timeout)
     buckets: dict[Any, list[torch.Tensor]] = {}

@@ -48,6 +48,7 @@ class Rows:
     length: int = 0
     failure: str = ""
     largest_position: int = 0  # of position_ids [B, S] of the whole batch, padding included
+    label_range: tuple[int, int] = (0, 0)  # the least and the largest label of the whole batch
 
     def to(self, *given: Any, **named: Any) -> Rows:
         """Returns the rows on another device, by the arguments of torch.Tensor.to(): loops move the values of a batch."""
@@ -148,6 +149,7 @@ class RowCutter:
             if shifted is None:
                 shifted = shift(_like(labels, ids, "labels"), positions, cut)
             own["shift_labels"] = cut.take(_like(shifted, ids, "shift_labels"), IGNORED)
+            rows = dataclasses.replace(rows, label_range=_range_of(shifted, cut))
             own["labels"] = own["shift_labels"] if labels is None else cut.take(_like(labels, ids, "labels"), IGNORED)
         for name, padding in self.token_keys:
             if name in batch:
@@ -310,6 +312,13 @@ def shift(labels: torch.Tensor, positions: torch.Tensor, cut: Cut) -> torch.Tens
     continues = torch.nn.functional.pad(positions.diff(dim=1) == 1, (0, 1), value=False)
     continues &= place + 1 < cut.last
     return shifted.masked_fill(~continues, IGNORED).to(device)
+
+
+def _range_of(labels: torch.Tensor, cut: Cut) -> tuple[int, int]:
+    """The least and the largest label of the tokens that are no padding."""
+    labels, place = labels.cpu(), torch.arange(labels.shape[1])
+    real = labels[(place >= cut.first) & (place < cut.last) & (labels != IGNORED)]
+    return (int(real.min()), int(real.max())) if len(real) else (0, 0)
 
 
 def _like(values: Any, ids: torch.Tensor, name: str) -> torch.Tensor:

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from longspan import _native, _trl
 from longspan._loss import (all_sum, average_gradients, device_of, first_timeout, of_ranks, require_equal, texts_of_ranks,
                             world_size)
-from longspan._rows import DOCUMENT_KEYS, ROWS, Digest, RowCutter, Rows
-from longspan.attention import Heads, Sharing, share
+from longspan._rows import DOCUMENT_KEYS, IGNORED, ROWS, Digest, RowCutter, Rows
+from longspan.attention import DEFAULT_TIMEOUT, Heads, Sharing, is_count, share
 from longspan.errors import UsageError
 
 
@@ -105,6 +105,10 @@ class State:
                 own = f"{{'text_config': {own}}}"
             raise UsageError(f"{type(module).__name__} has the attention {config._attn_implementation!r} now, which knows nothing "
                              f"of rows that ranks share: call model.set_attn_implementation({own})")
+        least, largest = rows.label_range
+        if named.get("labels") is not None and (least < 0 or largest >= config.vocab_size):
+            raise UsageError(f"labels of the batch are from {least} to {largest}, and must be from 0 to {config.vocab_size - 1}, the "
+                             f"tokens of the model, or {IGNORED} without a loss")
         _refuse_arguments(type(module).__name__, config, given, named, self.cutter.has_pictures)
         return named, rows
 
@@ -288,6 +292,12 @@ def agree(text: str, failure: Optional[UsageError], timeout: int) -> None:
     if other is not None:
         raise UsageError(f"parallelize() has timeout={timeouts[0]} on rank 0 and timeout={timeouts[other]} on rank {other}: all "
                          "ranks must call it alike")
+
+
+def refuse(failure: Exception, timeout: Any) -> None:
+    """Raises UsageError on all ranks for a failure of this one, while the others are in agree(). `timeout` may be what is wrong.
+    Returns on one process. Collective."""
+    agree("", UsageError(str(failure) or repr(failure)), timeout if is_count(timeout) else DEFAULT_TIMEOUT)
 
 
 def share_alike(heads: Any, group: Optional[dist.ProcessGroup], mode: str, device: torch.device, timeout: int,

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from longspan import _trl
 from longspan._options import ParallelizeOptions
 from longspan._rows import RowCutter
-from longspan._state import State, agree
+from longspan._state import State, refuse
 from longspan.attention import DEFAULT_TIMEOUT
 from longspan.errors import UsageError
 from longspan.parallelize import parallelize, state_of_model
@@ -52,8 +52,8 @@ def _share_rows(trainer: Any, sequence_parallel_size: int, options: ParallelizeO
                 raise UsageError("fused_loss=True is for transformers' Trainer: TRL's trainers have a fused loss of their own, "
                                  "so leave it out")
             _trl.refuse_settings(trainer, sequence_parallel_size)
-    except UsageError as failure:
-        agree("", failure, options.get("timeout", DEFAULT_TIMEOUT))  # the others are in parallelize()
+    except (AttributeError, TypeError, ValueError) as failure:
+        refuse(failure, options.get("timeout", DEFAULT_TIMEOUT))  # the others are in parallelize()
         raise
     parallelize(trainer.model, sequence_parallel_size=sequence_parallel_size, **options)
     if getattr(trainer, "ref_model", None) is not None:  # TRL has wrapped it for FSDP and DeepSpeed

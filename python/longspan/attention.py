@@ -22,6 +22,8 @@ from longspan.errors import CommunicationError, UsageError
 
 DEFAULT_TIMEOUT = 1800  # seconds
 
+_timeouts: dict[str, int] = {}  # by group: of the last call. With it a rank whose timeout is wrong reaches the others.
+
 
 @dataclasses.dataclass(frozen=True)
 class Sharing:
@@ -113,13 +115,18 @@ def share(
     mode: "auto" takes the method that is estimated to be the fastest for rows of `num_tokens` tokens. For ranks on several
         machines without GPUs the estimate uses measured rates of the network, of this group alone; groups of parallelize()
         use the slowest.
-    Collective. Raises UsageError if the method cannot divide the heads, and CommunicationError if a rank does not take part.
+    Collective, with the same arguments on all ranks. Raises UsageError on all ranks (on CUDA devices on the rank that is wrong) if
+    an argument is wrong or differs, or if the method cannot divide the heads; CommunicationError if a rank does not take part.
     """
-    check_numbers(ulysses_degree=ulysses_degree, num_tokens=num_tokens, timeout=timeout)
-    kinds = [heads] if isinstance(heads, Heads) else list(heads)
-    numbers = [number for kind in kinds for number in kind._numbers()]
-    chosen = _native.call("choose", name_of(group), mode, [ulysses_degree or 0, 0, 0], numbers, num_tokens, dtype.itemsize,
-                          torch.device(device).type == "cuda", timeout)
+    name, is_cuda = name_of(group), torch.device(device).type == "cuda"
+    with _telling(name, is_cuda, timeout):
+        check_numbers(ulysses_degree=ulysses_degree, num_tokens=num_tokens)
+        kinds = [heads] if isinstance(heads, Heads) else list(heads)
+        numbers = [whole(number, "a number of Heads") for kind in kinds for number in kind._numbers()]
+        element_bytes = dtype.itemsize
+    _native.call("compare_calls", f"shares rows by {mode}, ulysses_degree={ulysses_degree}, of heads {numbers}, num_tokens={num_tokens}, "
+                 f"{dtype}", "", name, is_cuda, timeout)
+    chosen = _native.call("choose", name, mode, [ulysses_degree or 0, 0, 0], numbers, num_tokens, element_bytes, is_cuda, timeout)
     return Sharing(group, chosen[0], tuple(chosen[1]), chosen[2], timeout)
 
 
@@ -211,10 +218,14 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Optional[t
 @contextlib.contextmanager
 def _telling(name: str, is_cuda: bool, timeout: int) -> Iterator[None]:
     try:
+        check_numbers(timeout=timeout)
+        _timeouts[name] = timeout
         yield
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as failure:
         if isinstance(failure, (CommunicationError, torch.OutOfMemoryError)):
             raise
+        if not is_count(timeout):
+            timeout = _timeouts.get(name, DEFAULT_TIMEOUT)
         _native.call("compare_calls", "", str(failure) or repr(failure), name, is_cuda, timeout)  # raises UsageError
         raise
 
@@ -223,9 +234,10 @@ def telling(group: Optional[dist.ProcessGroup], x: torch.Tensor, timeout: int) -
     """A context of checks that are not collective. A mistake, also one that Python or torch finds, raises UsageError on all ranks
     of the group: the others are in the call that follows the checks, which compares calls. On CUDA devices the UsageError is
     raised on this rank alone."""
-    if not has_values(x):
+    is_tensor = isinstance(x, torch.Tensor)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if is_tensor and not has_values(x):
         return contextlib.nullcontext()
-    return _telling(name_of(group), x.is_cuda, timeout)
+    return _telling(name_of(group), is_tensor and x.is_cuda, timeout)
 
 
 def has_values(x: torch.Tensor) -> bool:
@@ -243,10 +255,14 @@ def calls_compared() -> Iterator[None]:
         _native.call("set_calls_compared", before)
 
 
+def is_count(number: Any) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 1
+
+
 def check_numbers(**numbers: Any) -> None:
-    """Raises UsageError for what is no integer from 1 on. None: not given."""
+    """Raises UsageError for what is no integer from 1 on. None: not given, except as a timeout."""
     for name, number in numbers.items():
-        if number is not None and (not isinstance(number, Integral) or isinstance(number, bool) or number < 1):
+        if not is_count(number) and (number is not None or name == "timeout"):
             raise UsageError(f"{name} is {number!r}, and must be an integer from 1 on")
 
 

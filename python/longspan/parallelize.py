@@ -6,6 +6,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Real
 from typing import Any, Optional, TypeVar, Union, overload
 
 import torch
@@ -16,7 +17,7 @@ from longspan._loader import ParallelLoader
 from longspan._loss import loss_function, world_size
 from longspan._options import ParallelizeOptions
 from longspan._rows import IGNORED, TAKEN_KEYS, RowCutter
-from longspan._state import State, agree, outside_graphs, sequence_group, share_alike
+from longspan._state import State, agree, outside_graphs, refuse, sequence_group, share_alike
 from longspan.attention import DEFAULT_TIMEOUT, Heads, check_numbers
 from longspan.errors import UsageError
 
@@ -82,8 +83,8 @@ def parallelize(
     save_attention: gradient checkpointing that is not reentrant saves the output of attention, as large as the queries,
         and computes attention once (save_attention()).
     save_products: gradient checkpointing that is not reentrant also saves the results of the layers' torch.nn.Linear, except
-        for a layer's last one, and computes them once. For MLPs of a llama it takes 2 x intermediate_size numbers of each
-        token, which save_attention does not, and for attention about 3 x hidden_size.
+        for a layer's last one, and computes them once. For each token a layer of a llama keeps 2 x intermediate_size +
+        hidden_size numbers and its queries, keys and values.
     allow_unchecked: accepts a config.model_type that was not compared with training on one process.
     timeout: seconds that a collective may take. This call waits with the timeout of the process's first call. The first
         meeting takes at most 300 s of it, and 10 s more (GPUs: 90 s).
@@ -96,8 +97,7 @@ def parallelize(
     try:
         check_numbers(sequence_parallel_size=sequence_parallel_size, ulysses_degree=ulysses_degree, num_tokens=num_tokens,
                       timeout=timeout)
-        if taken := sorted(TAKEN_KEYS & set(token_keys or {})):
-            raise UsageError(f"token_keys has {', '.join(taken)}, which longspan cuts itself: name only further keys of batches")
+        _check_token_keys(token_keys)
         base = _base_of(model)
         config = _text_config_of(base, allow_unchecked)
         heads = heads_of(config)
@@ -108,8 +108,8 @@ def parallelize(
             raise UsageError("save_products=True needs save_attention=True: leave one of them out")
         if fused_layers:
             _fused_layers.check(config)
-    except UsageError as failure:
-        agree("", failure, timeout if isinstance(timeout, int) and timeout >= 1 else DEFAULT_TIMEOUT)
+    except (AttributeError, TypeError, ValueError) as failure:
+        refuse(failure, timeout)
         raise
     dtype, device = next(base.parameters()).dtype, next(base.parameters()).device
     agree(f"{config.model_type}, {dtype}, {device.type}, sequence_parallel_size={sequence_parallel_size}, mode={mode}, "
@@ -295,11 +295,24 @@ def heads_of(config: Any) -> list[Heads]:
     return kinds
 
 
+def _check_token_keys(token_keys: Any) -> None:
+    if token_keys is None:
+        return
+    if not isinstance(token_keys, Mapping) or not all(isinstance(name, str) for name in token_keys) or not all(
+            isinstance(number, Real) for number in token_keys.values()):
+        raise UsageError(f"token_keys is {token_keys!r}, and must map names of keys to numbers of padding tokens, such as "
+                         "{'weights': 0.0}")
+    if taken := sorted(TAKEN_KEYS & set(token_keys)):
+        raise UsageError(f"token_keys has {', '.join(taken)}, which longspan cuts itself: name only further keys of batches")
+
+
 def _base_of(model: torch.nn.Module) -> torch.nn.Module:
     """Returns transformers' model inside PEFT's. Raises UsageError for everything else that encloses a model, and for parameters
     that are sharded in another way than by DeepSpeed or by fully_shard() for the whole model, over all ranks."""
     from transformers import PreTrainedModel
 
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"the model is a {type(model).__name__}, and must be a model of transformers or PEFT")
     fsdp = sys.modules.get("torch.distributed.fsdp")  # nothing is sharded where nobody has imported the module
     is_shard = fsdp is not None and isinstance(model, fsdp.FSDPModule)
     for parameter in model.parameters():

@@ -23,6 +23,14 @@ MISTAKES = [
     ("attention", dict(softcap="x"), "could not convert"),
     ("attention", dict(window=2.5), "window is 2.5"),
     ("attention", dict(documents=["24"]), "a length is '24'"),
+    ("attention", dict(q=None), "'NoneType' object has no attribute 'dim'"),
+    ("attention", dict(timeout=0), "timeout is 0, and must be"),
+    ("to_seq", dict(timeout="x"), "timeout is 'x', and must be"),
+    ("loss", dict(x=None), "'NoneType' object has no attribute"),
+    ("share", dict(heads=None), "not iterable"),
+    ("share", dict(heads=(2, 2.5, 8, 8)), "a number of Heads is 2.5"),
+    ("share", dict(heads=(2, 1, 8, 8)), "the ranks of the group make different calls: rank 0 shares rows by allgather"),
+    ("share", dict(num_tokens=0), "num_tokens is 0"),
     ("to_heads", dict(x=(1, 3, 6, 8)), "of [1, 3, 6, 8]"),
     ("to_heads", dict(dtype=torch.double), "of [1, 4, 6, 8] Double"),
     ("to_heads", dict(seq_dim=2), "are both 2"),
@@ -45,7 +53,7 @@ MISTAKES = [
     ("module", dict(batch_dim_idx=1), "the three must differ"),
     ("module", dict(num_kv_heads=5), "num_kv_heads is 5"),
 ]
-CALLS = dict(attention=ATTENTION, to_heads=dict(x=(1, 4, 6, 8), seq_dim=1, head_dim=2),
+CALLS = dict(attention=ATTENTION, share=dict(heads=(2, 2, 8, 8)), to_heads=dict(x=(1, 4, 6, 8), seq_dim=1, head_dim=2),
              to_seq=dict(x=(1, 6, 2, 8), num_heads=6), qkv=dict(x=(1, 4, 36), head_size=2), loss=dict(x=()),
              inputs=dict(x=(1, 4, 6)),
              projection=dict(x=(1, 6, 2, 8)), module=dict(x=(1, 4, 6, 8), batch_dim_idx=0))
@@ -54,8 +62,11 @@ CALLS = dict(attention=ATTENTION, to_heads=dict(x=(1, 4, 6, 8), seq_dim=1, head_
 def call(function, group, dtype=torch.float, **given):
     import longspan
 
-    given = {name: torch.ones(size, dtype=dtype) if name in "qkvx" else size for name, size in given.items()}
-    given |= dict(group=group, timeout=20)
+    given = {name: torch.ones(size, dtype=dtype) if name in "qkvx" and size is not None else size for name, size in given.items()}
+    given = dict(group=group, timeout=20) | given
+    if function == "share":
+        heads = given.pop("heads")
+        return longspan.share(heads and longspan.Heads(*heads), mode="allgather", **given)
     if function == "attention":
         return longspan.attention(**given)
     if function == "to_heads":

@@ -34,6 +34,12 @@ def wrong(rank, folder):
     found.append(error_of(lambda: model(**cut, logits_to_keep=rank)))
     found.append(error_of(lambda: longspan.parallelize(small_model("llama"), timeout=60 + rank, sequence_parallel_size=2)))
     found.append(error_of(lambda: longspan.parallelize(small_model("llama", attention_dropout=0.1 * rank), sequence_parallel_size=2)))
+    for change in (dict(timeout="x"), dict(token_keys=5), dict(timeout=None)):
+        given = dict(timeout=60, sequence_parallel_size=2) | (change if rank else {})
+        found.append(error_of(lambda given=given: longspan.parallelize(small_model("llama"), **given)))
+    model = small_model("llama")
+    model.config = None if rank else model.config
+    found.append(error_of(lambda: longspan.parallelize(model, timeout=60, sequence_parallel_size=2)))
     trainer = trainer_of(folder / str(rank), small_model("llama"), label_smoothing_factor=0.5 * rank)
     found.append(error_of(lambda: longspan.parallelize_trainer(trainer, sequence_parallel_size=2)))
     trainer = trainer_of(folder / str(rank), small_model("llama"), max_steps=1, eval_strategy="no",
@@ -48,7 +54,8 @@ def test_a_wrong_rank(tmp_path):
     kind, text = first.pop(3)  # both ranks have met with timeout=60 before
     assert kind == "UsageError" and "timeout=60 on rank 0 and timeout=61 on rank 1" in text, text
     for (kind, text), sentence in zip(first, ["attention_mask has other values than 0 and 1", "got whole rows",
-                                              "got logits_to_keep", "attention_dropout is 0.1", "label_smoothing_factor=0.5",
+                                              "got logits_to_keep", "attention_dropout is 0.1", "timeout is 'x'",
+                                              "token_keys is 5", "timeout is None", "no attribute 'model_type'", "label_smoothing_factor=0.5",
                                               "the batch has words"], strict=True):
         assert kind == "UsageError" and text.startswith("rank 1: ") and sentence in text, text
 

@@ -63,6 +63,16 @@ print(statistics.median(float(number) for number, _ in found), {word for _, word
     assert words.strip() == "{'False'}" and float(number) < 0.3, ran
 
 
+def test_options_are_those_of_parallelize():
+    """The signature and the type for functions that pass options on have the same names."""
+    import inspect
+
+    import longspan
+
+    named = set(inspect.signature(longspan.parallelize).parameters) - {"model", "loader", "sequence_parallel_size"}
+    assert set(longspan.ParallelizeOptions.__annotations__) == named
+
+
 def test_missing_operators(copy):
     (copy / "longspan/_core.so").unlink()
     assert "this installation has no operators for Python" in python(copy, "import longspan").stderr

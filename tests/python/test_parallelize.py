@@ -327,6 +327,8 @@ def hidden_losses(rank, batch):
             one(**own)
     with pytest.raises(longspan.UsageError, match="parameters is a Parameter"):
         longspan.average_gradients(model.lm_head.weight)
+    with pytest.raises(longspan.UsageError, match="timeout is 0, and must be"):
+        longspan.average_gradients(model.lm_head.parameters(), timeout=0)
     return norm
 
 

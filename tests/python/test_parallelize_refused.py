@@ -39,10 +39,15 @@ def test_models():
     for name, value in (("sequence_parallel_size", 1.0), ("sequence_parallel_size", 0), ("ulysses_degree", 0), ("num_tokens", -5),
                         ("timeout", 0)):
         refused(f"{name} is {value}, and must be an integer from 1 on", parallel, small_model("llama"), **{name: value})
+    for keys in (["weights"], 5, dict(weights="0"), {1: 0.0}):
+        refused(f"token_keys is {keys!r}, and must map", parallel, small_model("llama"), token_keys=keys)
+    refused("timeout is None, and must be", parallel, small_model("llama"), timeout=None)
+    refused("the model is a NoneType, and must be", parallel, None)
     refused("token_keys has labels, seq_idx, which", parallel, small_model("llama"), token_keys=dict(seq_idx=0, labels=-100, w=0))
     model, _ = parallel(small_model("llama"))
     refused("was called for this model before", parallel, model)
-    refused("fused_loss=True is not possible for gemma2 with final_logit_softcapping=30.0", parallel, small_model("gemma2"), fused_loss=True)
+    refused("fused_loss=True is not possible for gemma2 with final_logit_softcapping=30.0", parallel, small_model("gemma2"),
+            fused_loss=True)
     refused("final_logit_softcapping=3.0", parallel, small_model("gemma3_text", final_logit_softcapping=3.0), fused_loss=True)
     biased = small_model("llama")
     biased.lm_head = torch.nn.Linear(48, 96)
@@ -210,6 +215,10 @@ def test_forwards():
     refused("got whole rows", model, **batch)
     refused("got use_cache", model, **cut, use_cache=True)
     refused("got logits_to_keep", model, **cut, logits_to_keep=1)
+    for label in (-1, 96):
+        changed = batch | dict(labels=batch["labels"].masked_fill(torch.arange(41) == 5, label))
+        refused(f"labels of the batch are from {min(label, 0)} to" if label < 0 else "to 96, and must be from 0 to 95", model,
+                **next(iter(longspan.parallelize_loader(model, [changed]))))
     refused("got output_attentions", model, **cut, output_attentions=True)
     refused("got attention_mask", model, **cut, attention_mask=batch["attention_mask"])
     refused("no shift_labels", model, **{key: cut[key] for key in cut if key != "shift_labels"})
@@ -290,7 +299,7 @@ def mistakes(rank):
     failure(lambda: longspan.parallelize(small_model("llama", num_attention_heads=3, num_key_value_heads=1), mode="ulysses",
                                          sequence_parallel_size=2))
     other = uneven_batches(1)[0]
-    for key, change in (("input_ids", rank), ("labels", 3 * rank), ("weights", 0.5 * rank)):
+    for key, change in (("input_ids", rank), ("labels", -3 * rank), ("weights", 0.5 * rank), ("labels", 96)):
         batch = other | dict(weights=torch.ones(2, 41))
         batch[key] = torch.where(other["labels"] < 0, batch[key], batch[key] + change)
         model, loader = longspan.parallelize(small_model("llama"), [batch], sequence_parallel_size=2, token_keys=dict(weights=0))
@@ -332,7 +341,8 @@ def mistakes(rank):
 
 def test_every_rank():
     expected = ["sequence_parallel_size=3, and there are 2 ranks: choose a divisor of 2", "all ranks must call it alike",
-                "3", *[f"have different batches, in {key}:" for key in ("input_ids", "labels", "weights")], "averages gradients over 1 ranks, and must do so over all 2",
+                "3", *[f"have different batches, in {key}:" for key in ("input_ids", "labels", "weights")],
+                "and must be from 0 to 95", "averages gradients over 1 ranks, and must do so over all 2",
                 "the model is a DistributedDataParallel", "parameters are sharded", "the model is a FullyShardedDataParallel",
                 "attention_dropout is 0.1", "not causal",
                 "fully_shard has no part of model.embed_tokens.weight", "got attention_mask",

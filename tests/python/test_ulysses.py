@@ -276,8 +276,8 @@ def misuse(rank, size):
 MISUSE = ["are both 1", "a dimension is 4", "unpadded_dim_size is", "head_size is 4", "6 heads for 9 query heads", "0 heads for",
           "pass the heads that seq_to_heads returned", "and of 9 heads", "must be a multiple of 3", "pass one number",
           "pass a process group", "head_dim is 5", "norm_type is 'batchnorm'", "norm_k_weight is given, and norm_type None",
-          "normalized_shape is given", "norm_q_bias is given, and norm_type 'rmsnorm'", "async_op is", "unpadded_dim_size is 5", "heads of 8 do not divide",
-          "the three must differ", "rotary_pos_emb is not supported"]
+          "normalized_shape is given", "norm_q_bias is given, and norm_type 'rmsnorm'", "async_op is", "unpadded_dim_size is 5",
+          "heads of 8 do not divide", "the three must differ", "rotary_pos_emb is not supported"]
 
 
 def compiled(rank, size, heads):
@@ -354,7 +354,8 @@ def test_on_ranks(size):
 
 def test_the_exchange_of_a_backward_runs_under_the_gradient_of_the_weight():
     for names in run_forks(2, order_of_backward, 2):
-        places = [next(i for i, name in enumerate(names) if part in name) for part in ("FinishToTokens", "Parameters", "StartToTokens")]
+        places = [next(i for i, name in enumerate(names) if part in name)
+                  for part in ("FinishToTokens", "Parameters", "StartToTokens")]
         assert places == sorted(places), names
 
 
