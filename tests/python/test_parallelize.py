@@ -1,5 +1,7 @@
 """longspan.parallelize: plain loops on several ranks beside transformers alone on one."""
 
+import re
+
 import pytest
 import torch
 from hf_models import packed_batches, small_model, train, unpacked, uneven_batches
@@ -279,15 +281,13 @@ def gathered(rank, batches):
              (batch["labels"].double(), batch, f"values of [2] of torch.{'float64' if rank % 2 else 'int64'}, without"),
              (batch["labels"], dict(batch, longspan_rows=0), "batch without longspan_rows of this model")]
     for values, given, message in wrong:  # on one rank of each group
-        with pytest.raises(longspan.UsageError) as caught:
+        with pytest.raises(longspan.UsageError, match=re.escape(message)):
             longspan.gather_tokens(model, *((values, given) if rank % 2 else (batch["labels"], batch)))
-        assert message in str(caught.value)
     good = torch.ones((), requires_grad=True)
     for total, items, message in ((good.detach(), None, "total without a gradient, or"), (good, 7, "num_items_in_batch, on a"),
                                   (good[None], 7, "rank 3: mean_loss() got a total"), (1, None, "total that is int")):
-        with pytest.raises(longspan.UsageError) as caught:
+        with pytest.raises(longspan.UsageError, match=re.escape(message)):
             longspan.mean_loss(model, *((total, good.detach(), items) if rank == 3 else (good, good.detach())))
-        assert message in str(caught.value)
     whole = good * longspan.gather_tokens(model, batch["shift_labels"] != -100, batch).sum()
     parts = [longspan.mean_loss(model, total / 2, whole.detach(), 10).detach() for total in (whole, whole.detach())]
     assert parts == [whole.detach() / 2 / 10 * 4] * 2  # the mean of the four is the sum of both groups' totals, divided by 10
@@ -327,8 +327,6 @@ def hidden_losses(rank, batch):
             one(**own)
     with pytest.raises(longspan.UsageError, match="parameters is a Parameter"):
         longspan.average_gradients(model.lm_head.weight)
-    with pytest.raises(longspan.UsageError, match="timeout is 0, and must be"):
-        longspan.average_gradients(model.lm_head.parameters(), timeout=0)
     return norm
 
 

@@ -350,3 +350,10 @@ def test_every_rank():
                 "all ranks must call it alike", "has gloo for these devices, not nccl", "cpu:gloo,cuda:nccl"]
     for texts in run_forks(2, mistakes):
         assert [text for text, part in zip(texts, expected, strict=True) if part not in text] == []
+
+
+def test_timeout_of_average_gradients():
+    import longspan
+
+    with pytest.raises(longspan.UsageError, match="timeout is 0, and must be"):
+        longspan.average_gradients([], timeout=0)
