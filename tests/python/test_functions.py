@@ -226,7 +226,7 @@ def test_compiled_attention_serves_all_rows():
             both = [torch.autograd.grad(x.square().sum(), [q, k, v, sinks]) for x in (y, expected)]
             for found, exact in zip([y, *both[0]], [expected, *both[1]]):
                 assert torch.equal(found, exact)
-        with pytest.raises(ValueError, match="cu_seqlens begins with 0"):
+        with pytest.raises(ValueError, match="begins with 0|must begin with 0"):  # compiled, or after as many compilations as dynamo allows
             function(q, k, v, sinks, torch.tensor([2, 5, 14]))
 
 

@@ -12,11 +12,13 @@ import longspan
 # Names without a gradient of their own: types, errors, settings, and functions that start or change something. parallelize(),
 # whole_rows() and save_attention() run models, which other tests compare with one process.
 OTHERS = frozenset([
-    "Answer", "BatchCounts", "Callback", "CommunicationError", "Document", "Evaluation", "Example", "Heads", "LongspanError",
-    "LossInput", "MemoryLine", "Plan", "Progress", "ProgressBar", "Row", "RowLosses", "Sample", "Session", "Sharing",
-    "StopTraining", "TokenOrder", "TrainResult", "UsageError", "Work", "get_ulysses_sequence_parallel_group", "parallelize",
-    "parallelize_loader", "parallelize_trainer", "plan", "save_attention", "set_ulysses_sequence_parallel_group", "share",
-    "evaluate", "token_order", "train", "whole_rows",
+    "Answer", "BatchCounts", "Callback", "CommunicationError", "Config", "Document", "Documents", "Evaluation",
+    "Example", "Heads", "LongspanError", "LossFunction", "LossInput", "MemoryLine", "OffloadActivations", "Overrides",
+    "ParallelLoader", "ParallelizeOptions", "Plan", "Progress", "ProgressBar", "Row", "RowLosses", "Sample", "Session",
+    "Sharing", "StopTraining", "TokenOrder", "TrainResult", "UsageError", "Work", "average_gradients", "evaluate",
+    "get_ulysses_sequence_parallel_group", "parallelize", "parallelize_loader", "parallelize_trainer", "plan",
+    "save_attention", "set_ulysses_sequence_parallel_group", "share", "token_order", "train", "whole_rows",
+    "gather_tokens",  # test_parallelize.py: on four ranks, beside one process
 ])
 
 
