@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from longspan import _native
 from longspan.errors import UsageError
 
-# What torch.nn.functional.linear calls below autograd.
+# The operators below autograd that torch.nn.functional.linear calls.
 _PRODUCTS = frozenset([torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
                        torch.ops.aten.linear.default])
 
