@@ -118,8 +118,11 @@ def share(
     Collective, with the same arguments on all ranks. Raises UsageError on all ranks (on CUDA devices on the rank that is wrong) if
     an argument is wrong or differs, or if the method cannot divide the heads; CommunicationError if a rank does not take part.
     """
-    name, is_cuda = name_of(group), torch.device(device).type == "cuda"
+    name = name_of(group)
+    with _telling(name, torch.cuda.is_available(), timeout):
+        is_cuda = torch.device(device).type == "cuda"
     with _telling(name, is_cuda, timeout):
+        check_types(mode=(mode, str), dtype=(dtype, torch.dtype))
         check_numbers(ulysses_degree=ulysses_degree, num_tokens=num_tokens)
         kinds = [heads] if isinstance(heads, Heads) else list(heads)
         numbers = [whole(number, "a number of Heads") for kind in kinds for number in kind._numbers()]
@@ -209,6 +212,7 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Optional[t
         scale = (q.shape[2] or 1) ** -0.5 if scale is None else float(scale)
         window = None if window is None else whole(window, "window")
         softcap = None if softcap is None else float(softcap)
+        check_types(mode=(mode, str), sinks=(sinks, (torch.Tensor, type(None))))
     q, k, v = (_native.autocast(x) for x in (q, k, v))
     arguments = q, k, v, sinks, documents, name_of(group), mode, degrees, scale, window, softcap, timeout
     results = checkpointing.open_results()
@@ -264,6 +268,13 @@ def check_numbers(**numbers: Any) -> None:
     for name, number in numbers.items():
         if not is_count(number) and (number is not None or name == "timeout"):
             raise UsageError(f"{name} is {number!r}, and must be an integer from 1 on")
+
+
+def check_types(**given: tuple[Any, Any]) -> None:
+    """Raises UsageError for a value that is not of its types."""
+    for name, (value, types) in given.items():
+        if not isinstance(value, types):
+            raise UsageError(f"{name} is {value!r}, and must be a {getattr(types, '__name__', 'torch.Tensor')}")
 
 
 def _lacks_groups() -> bool:

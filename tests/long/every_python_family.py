@@ -149,6 +149,25 @@ def test_sharded(tmp_path, by, ranks, size):
         hf_trainer.close(found, expected)
 
 
+def saved(rank, folder, of_engine):
+    engine = hf_trainer.SHARDED["zero3"]["deepspeed"]
+    engine = engine | dict(zero_optimization=engine["zero_optimization"] | dict(memory_efficient_linear=not of_engine))
+    trainer = hf_trainer.trainer_of(folder, hf_models.small_model("llama"), gradient_checkpointing=True, deepspeed=engine)
+    longspan.parallelize_trainer(trainer, sequence_parallel_size=2, save_products=True)
+    if of_engine:
+        return hf_trainer.logs_of(trainer)
+    with pytest.raises(longspan.UsageError, match="set memory_efficient_linear to false"):
+        trainer.train()
+
+
+def test_saved_products_of_zero3(tmp_path):
+    """By torch's own linear alone: DeepSpeed's replaces the function in the process for good."""
+    expected = run_forks(1, sharded, tmp_path, 0, {})[0]
+    assert run_forks(2, saved, tmp_path, False) == [None, None]
+    for found in run_forks(2, saved, tmp_path, True):
+        hf_trainer.close(found, expected)
+
+
 def sharded_trl(rank, kind, folder, size, options):
     hf_trainer.let_cpus_shard()
     return test_trl.train(rank, kind, folder, size, options, "auto")

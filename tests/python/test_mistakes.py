@@ -23,6 +23,8 @@ MISTAKES = [
     ("attention", dict(softcap="x"), "could not convert"),
     ("attention", dict(window=2.5), "window is 2.5"),
     ("attention", dict(documents=["24"]), "a length is '24'"),
+    ("attention", dict(mode=5), "mode is 5, and must be a str"),
+    ("attention", dict(sinks=[0.0] * 4), "sinks is [0.0, 0.0, 0.0, 0.0], and must be a torch.Tensor"),
     ("attention", dict(q=None), "'NoneType' object has no attribute 'dim'"),
     ("attention", dict(timeout=0), "timeout is 0, and must be"),
     ("to_seq", dict(timeout="x"), "timeout is 'x', and must be"),
@@ -30,6 +32,8 @@ MISTAKES = [
     ("share", dict(heads=None), "not iterable"),
     ("share", dict(heads=(2, 2.5, 8, 8)), "a number of Heads is 2.5"),
     ("share", dict(heads=(2, 1, 8, 8)), "the ranks of the group make different calls: rank 0 shares rows by allgather"),
+    ("share", dict(device="gpu7"), "gpu7"),
+    ("share", dict(dtype="bf16"), "dtype is 'bf16'"),
     ("share", dict(num_tokens=0), "num_tokens is 0"),
     ("to_heads", dict(x=(1, 3, 6, 8)), "of [1, 3, 6, 8]"),
     ("to_heads", dict(dtype=torch.double), "of [1, 4, 6, 8] Double"),
@@ -66,7 +70,7 @@ def call(function, group, dtype=torch.float, **given):
     given = dict(group=group, timeout=20) | given
     if function == "share":
         heads = given.pop("heads")
-        return longspan.share(heads and longspan.Heads(*heads), mode="allgather", **given)
+        return longspan.share(heads and longspan.Heads(*heads), mode="allgather", dtype=dtype, **given)
     if function == "attention":
         return longspan.attention(**given)
     if function == "to_heads":
