@@ -9,6 +9,7 @@ from longspan._given_config import Config, Overrides
 from longspan._loader import ParallelLoader
 from longspan._loss import average_gradients
 from longspan._options import ParallelizeOptions
+from longspan._run import TrainResult
 from longspan._trainer import parallelize_trainer
 from longspan.account import MemoryLine, Plan, plan
 from longspan.attention import Heads, Sharing, TokenOrder, attend, attention, share, token_order
@@ -31,7 +32,7 @@ from longspan.session import (
     Sample,
     Session,
 )
-from longspan.training import TrainResult, train
+from longspan.training import train
 from longspan.ulysses import (
     DistributedAttention,
     Work,

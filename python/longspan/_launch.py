@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 from longspan import _native
+from longspan._run import STOP_SIGNALS, TrainResult, handled, outcome
 from longspan.callbacks import Listener
 from longspan.errors import CommunicationError, LongspanError, UsageError
-from longspan.training import STOP_SIGNALS, TrainResult, handled, outcome
 
 SECONDS_AFTER_A_FAILURE = 60  # in which the other ranks find the lost rank and say so
 

@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any, Optional
 
-from longspan.training import train_here
+from longspan._run import train_here
 
 
 def main(folder: pathlib.Path, descriptor: Optional[int]) -> int:
