@@ -9,6 +9,7 @@ from typing_extensions import Unpack
 
 from longspan import _trl
 from longspan._options import ParallelizeOptions
+from longspan._predictions import gather_predictions, refuse_metrics
 from longspan._rows import RowCutter
 from longspan._state import State, refuse
 from longspan.attention import DEFAULT_TIMEOUT
@@ -52,6 +53,8 @@ def _share_rows(trainer: Any, sequence_parallel_size: int, options: ParallelizeO
                 raise UsageError("fused_loss=True is for transformers' Trainer: TRL's trainers have a fused loss of their own, "
                                  "so leave it out")
             _trl.refuse_settings(trainer, sequence_parallel_size)
+        else:
+            refuse_metrics(trainer, bool(options.get("fused_loss")))
     except (AttributeError, TypeError, ValueError) as failure:
         refuse(failure, options.get("timeout", DEFAULT_TIMEOUT))  # the others are in parallelize()
         raise
@@ -62,7 +65,7 @@ def _share_rows(trainer: Any, sequence_parallel_size: int, options: ParallelizeO
     if computes_whole_rows:
         _trl.prepare(trainer, state)
     else:
-        refuse_predictions(trainer)
+        gather_predictions(trainer, state)
     share_loaders(trainer.accelerator, state, None if computes_whole_rows else state.cutter)
     settle_buckets(trainer)
     trainer.gather_function = trainer.accelerator.gather_for_metrics
@@ -90,7 +93,8 @@ def refuse_settings(trainer: Any, allow_unchecked: bool) -> None:
          "leave it out: the noise would depend on the number of ranks"),
         (accelerator.split_batches, "accelerator_config split_batches=True", "set it to False"),
         (accelerator.dispatch_batches, "accelerator_config dispatch_batches=True", "leave it out"),
-        (trainer.compute_metrics and not args.prediction_loss_only, "compute_metrics", "set prediction_loss_only=True"),
+        (_trl.is_trl(trainer) and trainer.compute_metrics and not args.prediction_loss_only, "compute_metrics of TRL's trainers",
+         "set prediction_loss_only=True"),
         (args.n_gpu > 1, f"{args.n_gpu} GPUs in one process", "start one process for each GPU with torchrun"),
         (args.parallelism_config, "parallelism_config", "leave it out: longspan makes the groups"),
         (getattr(args, "train_sampling_strategy", "") == "batch_rebalance", "train_sampling_strategy=batch_rebalance",
@@ -111,19 +115,6 @@ def settle_buckets(trainer: Any) -> None:
     is_default = settings.bucket_cap_mb == type(settings)().bucket_cap_mb
     if is_default and trainer.args.ddp_bucket_cap_mb is None and trainer.accelerator.device.type == "cpu":
         settings.bucket_cap_mb = _BUCKET_CAP_MB
-
-
-def refuse_predictions(trainer: Any) -> None:
-    """Lets evaluations and predictions that return logits raise UsageError: a rank has those of its tokens alone."""
-    step = trainer.prediction_step
-
-    def prediction_step(model: Any, inputs: Any, prediction_loss_only: bool, *given: Any, **named: Any) -> Any:
-        if not prediction_loss_only:
-            raise UsageError("Trainer: logits of parts of rows are no predictions: set prediction_loss_only=True, or predict "
-                             "within longspan.whole_rows(model) by a loop of your own")
-        return step(model, inputs, prediction_loss_only, *given, **named)
-
-    trainer.prediction_step = prediction_step
 
 
 def share_loaders(accelerator: Any, state: State, cutter: Optional[RowCutter]) -> None:

@@ -3,6 +3,7 @@
 import functools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import test_hf_pictures
 import torch
@@ -62,6 +63,57 @@ def test_trainer(tmp_path_factory, family, ranks, size, arguments, options):
     expected = alone(folder, family, **arguments)
     for found in run_forks(ranks, train, folder, family, size, arguments, options):
         close(found, expected)
+
+
+def metrics(given):
+    """Of the predicted tokens of whole rows, in their order."""
+    numbers, labels = given.predictions[:, :-1], given.label_ids[:, 1:]
+    places = np.broadcast_to(1 + np.arange(numbers.shape[1]), numbers.shape)
+    return dict(mean=float((numbers * places)[labels != -100].mean()), count=float((labels != -100).sum()))
+
+
+def evaluate(rank, folder, size, preprocess):
+    trainer = trainer_of(folder, small_model("llama"), prediction_loss_only=False)
+    trainer.compute_metrics, trainer.preprocess_logits_for_metrics = metrics, preprocess
+    if size:
+        longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode="zigzag-ring", timeout=20)
+    try:
+        return {name: trainer.evaluate()[f"eval_{name}"] for name in ("mean", "count", "loss")}
+    except longspan.UsageError as error:
+        return str(error)
+
+
+def confidence(logits, labels):
+    return logits.log_softmax(-1).amax(-1)
+
+
+def confidence_so_far(logits, labels):
+    return confidence(logits, labels).cumsum(1)
+
+
+def no_confidence(logits, labels):
+    raise KeyError("confidence")
+
+
+def confidence_of_first_rank(logits, labels):
+    return confidence(logits, labels) if torch.distributed.get_rank() == 0 else confidence(logits, labels)[:, :-1]
+
+
+WRONG = [(confidence_so_far, "depends on other tokens"), (no_confidence, "for_metrics: 'confidence'"),
+         (confidence_of_first_rank, "one number for each token of logits")]
+
+
+def refusals(rank, folder):
+    return [evaluate(rank, folder, 2, wrong) for wrong, _ in WRONG]
+
+
+def test_metrics(tmp_path):
+    """compute_metrics gets whole rows of numbers that preprocess_logits_for_metrics makes of each token's logits."""
+    expected = run_forks(2, evaluate, tmp_path, 0, confidence)[0]
+    for found in run_forks(4, evaluate, tmp_path, 2, confidence):
+        assert found == pytest.approx(expected, abs=1e-5)
+    for found in run_forks(2, refusals, tmp_path):
+        assert all(message in text for text, (_, message) in zip(found, WRONG, strict=True)), found
 
 
 def test_groups(tmp_path):
@@ -141,6 +193,8 @@ def test_code_of_the_users_own(tmp_path):
     with pytest.raises(longspan.UsageError, match=r"compute_loss_func, .* longspan.mean_loss\(model, total, count, num_items"):
         longspan.parallelize_trainer(Trainer(small_model("llama"), compute_loss_func=lambda *_, **__: 0, **given),
                                      sequence_parallel_size=1, allow_unchecked=True)
+    with pytest.raises(longspan.UsageError, match="compute_metrics of logits .* pass preprocess_logits_for_metrics"):
+        longspan.parallelize_trainer(Trainer(small_model("llama"), compute_metrics=metrics, **given), sequence_parallel_size=1)
     with pytest.raises(longspan.UsageError, match="compute_loss of OwnLoss"):
         longspan.parallelize_trainer(OwnLoss(small_model("llama"), **given), sequence_parallel_size=1)
     for trainer in (OwnLoss(small_model("llama"), **given), plain):
