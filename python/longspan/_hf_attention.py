@@ -13,6 +13,7 @@ from typing import Any, Optional
 import torch
 
 from longspan._loss import world_size
+from longspan._registry import shares_rows, state_of
 from longspan._rows import ROWS, Rows
 from longspan._state import outside_graphs
 from longspan.attention import attend, calls_compared
@@ -56,8 +57,6 @@ def attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """Causal attention. query: [B, N, T, H], key: [B, M, T, H], value: [B, M, T, V]. Returns [B, T, N, V] and None. Raises
     UsageError for each argument that is not supported, by name."""
-    from longspan.parallelize import state_of
-
     name = type(module).__name__
     if longspan_rows is None:
         raise UsageError(f"{name}: attention has no {ROWS}, so the documents of its rows are unknown: pass batches of the "
@@ -154,15 +153,11 @@ def take_over(name: str) -> None:
     own = outside_graphs(attention_forward)
 
     def attention_of_both(module: Any, *given: Any, **named: Any) -> Any:
-        from longspan.parallelize import shares_rows, state_of
-
         rows = named.get(ROWS)  # a vision tower, which has a config of another kind, gets them as well
         shares = shares_rows(module.config) if rows is None else type(module.config) is type(state_of(rows.key).config)
         return (own if shares else attention)(module, *given, **named)
 
     def mask_of_both(*, config: Any = None, **named: Any) -> Any:
-        from longspan.parallelize import shares_rows
-
         return no_mask(**named) if shares_rows(config) else mask(config=config, **named)
 
     attention_of_both.is_longspan = True  # pyright: ignore[reportFunctionMemberAccess]

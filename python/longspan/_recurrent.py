@@ -14,6 +14,7 @@ from typing import Any, Optional
 import torch
 
 from longspan import _native
+from longspan._registry import state_of, state_of_model
 from longspan._rows import ROWS, Rows
 from longspan._state import State, outside_graphs
 from longspan.errors import UsageError
@@ -55,8 +56,6 @@ def _forward(
     **others: Any,
 ) -> torch.Tensor:
     """hidden_states: [B, t, hidden_size], as the result."""
-    from longspan.parallelize import state_of, state_of_model
-
     rows = others.get(ROWS)
     if not isinstance(rows, Rows):
         if state_of_model(layer).unshared:

@@ -10,11 +10,12 @@ from typing_extensions import Unpack
 from longspan import _trl
 from longspan._options import ParallelizeOptions
 from longspan._predictions import gather_predictions, refuse_metrics
+from longspan._registry import state_of_model
 from longspan._rows import RowCutter
 from longspan._state import State, refuse
 from longspan.attention import DEFAULT_TIMEOUT
 from longspan.errors import UsageError
-from longspan.parallelize import parallelize, state_of_model
+from longspan.parallelize import parallelize
 
 _BUCKET_CAP_MB = 4
 AnyTrainer = TypeVar("AnyTrainer")

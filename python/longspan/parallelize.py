@@ -16,6 +16,7 @@ from longspan import _fused_layers, _gather, _head, _hf_attention, _loss, _pictu
 from longspan._loader import ParallelLoader
 from longspan._loss import loss_function, world_size
 from longspan._options import ParallelizeOptions
+from longspan._registry import add, next_key, parallelized, state_of_model
 from longspan._rows import IGNORED, TAKEN_KEYS, RowCutter
 from longspan._state import State, agree, outside_graphs, refuse, sequence_group, share_alike
 from longspan.attention import DEFAULT_TIMEOUT, Heads, check_numbers
@@ -32,7 +33,6 @@ _CLASSES = re.compile(r"(ForCausalLM|ForConditionalGeneration|(?<!PreTrained)Mod
 # Names of models with heads over the tokens of a whole row, also of their bases.
 _OTHER_HEADS = re.compile(r"For(Sequence|Token|Question|Multiple|NextSentence|Image|Audio|Masked)|DoubleHeads")
 
-_states: list[State] = []
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
@@ -122,8 +122,8 @@ def parallelize(
     sharing = share_alike(heads, group, mode, device, timeout, ulysses_degree=ulysses_degree, num_tokens=num_tokens,
                           dtype=dtype)
     has_pictures = config is not base.config
-    cutter = RowCutter.of(len(_states), sharing, heads[0], token_keys or {}, has_pictures)
-    state = State(len(_states), sharing, heads[0], cutter, data_rank, data_size, config,
+    cutter = RowCutter.of(next_key(), sharing, heads[0], token_keys or {}, has_pictures)
+    state = State(cutter.key, sharing, heads[0], cutter, data_rank, data_size, config,
                   config._attn_implementation, (takeover or _hf_attention.NAME, _hf_attention.NAME))
 
     # All checks of this model are behind, and the changes begin: a model that was refused is as it was.
@@ -131,7 +131,7 @@ def parallelize(
     if takeover is not None:
         _hf_attention.take_over(takeover)
     _recurrent.install(base, state, num_tokens)
-    _states.append(state)
+    add(state)
     config._attn_implementation = takeover or _hf_attention.NAME
     if fused_loss:
         _head.install(base, state)
@@ -216,7 +216,7 @@ def _loader_of(state: State, loader: Iterable[Any]) -> ParallelLoader:
 def whole_rows(model: torch.nn.Module, implementation: Optional[str] = None) -> Iterator[None]:
     """Within the context a parallelized model runs on whole rows by itself, for example to generate. `implementation`: of
     transformers' attention; None: the one before parallelize(). Raises UsageError for "sdpa" where the model lacks it."""
-    if implementation == "sdpa" and not _parallelized(model)._supports_sdpa:
+    if implementation == "sdpa" and not parallelized(model)._supports_sdpa:
         raise UsageError("implementation='sdpa' ignores sinks or softcaps of this model: pass 'eager', or leave it out")
     with state_of_model(model).whole_rows(implementation):
         yield
@@ -252,28 +252,6 @@ def gather_tokens(model: torch.nn.Module, values: torch.Tensor, batch: Mapping[s
     of the groups' losses. Collective over the ranks that share rows. Raises UsageError on each of them, CommunicationError.
     """
     return _gather.gather_checked(state_of_model(model), values, batch)
-
-
-def state_of(key: int) -> State:
-    return _states[key]
-
-
-def state_of_model(model: torch.nn.Module) -> State:
-    """Returns the state of a parallelized model, which wrappers may enclose."""
-    return _states[_parallelized(model)._longspan_key]
-
-
-def _parallelized(model: torch.nn.Module) -> Any:
-    """Returns transformers' model within wrappers."""
-    for module in model.modules():
-        if getattr(module, "_longspan_key", None) is not None:
-            return module
-    raise UsageError(f"{type(model).__name__} was not parallelized: call longspan.parallelize(model, ...) first")
-
-
-def shares_rows(config: Any) -> bool:
-    """Whether a config belongs to a parallelized model that does not run on whole rows now."""
-    return any(state.config is config and not state.unshared for state in _states)
 
 
 def heads_of(config: Any) -> list[Heads]:

@@ -174,7 +174,7 @@ def packed(model, batch):
 
 
 def shared_packed(rank, size, runs):
-    from longspan.parallelize import state_of_model
+    from longspan._registry import state_of_model
 
     found = []
     for family, mode, by_states in runs:

@@ -24,7 +24,7 @@ def model_of(family, kind):
 
 
 def shared(rank, family, kind, size, options):
-    from longspan.parallelize import state_of_model
+    from longspan._registry import state_of_model
 
     model = model_of(family, kind)
     if options.pop("checkpointing", False):

@@ -17,7 +17,7 @@ RUNS = [("qwen3_next", "zigzag-ring", packed_batches(2, (17, 1, 2, 21)), {}),
 
 
 def both_ways(rank, size):
-    from longspan.parallelize import state_of_model
+    from longspan._registry import state_of_model
 
     found = []
     for number, (family, mode, batches, options) in enumerate(RUNS):
@@ -62,7 +62,7 @@ def test_bias_of_the_convolution():
 
 def plan_of(rank, size):
     """By numbers of value heads: whether the ranks pass states."""
-    from longspan.parallelize import state_of_model
+    from longspan._registry import state_of_model
 
     found = {}
     for heads in (1, size):
@@ -77,7 +77,7 @@ def test_plan():
     """The core's plan decides (parallel_plan_test.cpp): states pass on where heads would leave ranks idle."""
     assert run_forks(2, plan_of, 2) == [{1: True, 2: False}] * 2
     model, _ = longspan.parallelize(small_model("qwen3_5_text"), sequence_parallel_size=1)
-    from longspan.parallelize import state_of_model
+    from longspan._registry import state_of_model
 
     assert not state_of_model(model).passes_states
 

@@ -66,7 +66,7 @@ def compiled(model):
 
 
 def train_wrapped(rank, family, wrap, batches, options):
-    from longspan.parallelize import state_of_model
+    from longspan._registry import state_of_model
 
     model = small_model(family, **options)
     if wrap is fsdp2_before:
