@@ -75,7 +75,10 @@ class _NumbersOfTokens:
 
     def __call__(self, logits: Any, labels: Any) -> torch.Tensor:
         if not isinstance(logits, torch.Tensor):
-            raise UsageError("the model returns other tensors than logits: set keys_to_ignore_at_inference of its config")
+            raise UsageError("the model returns no logits, or further tensors: leave fused_loss out, and name the further ones in "
+                             "keys_to_ignore_at_inference of its config")
+        if labels is not None and not isinstance(labels, torch.Tensor):
+            raise UsageError('label_names of TrainingArguments names several keys: take ["labels"]')
         numbers = self._function(logits, labels)
         if not isinstance(numbers, torch.Tensor) or numbers.shape != logits.shape[:2]:
             shape = list(numbers.shape) if isinstance(numbers, torch.Tensor) else type(numbers).__name__
