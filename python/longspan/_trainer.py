@@ -125,8 +125,8 @@ def settle_numbers(trainer: Any, state: State, computes_whole_rows: bool) -> Non
 
     def track_num_input_tokens(inputs: dict[str, Any]) -> None:  # whose numbers of all ranks are added
         if computes_whole_rows:
-            counted = {name: value if state.sharing.rank == 0 else value[:0] for name, value in inputs.items()
-                       if name in ("input_ids", "attention_mask")}
+            counted = {name: inputs[name] if state.sharing.rank == 0 else inputs[name][:0]
+                       for name in ("input_ids", "attention_mask") if name in inputs}
         else:
             index = inputs[ROWS].index
             index = torch.full((1, 1), -1) if index is None else index
@@ -134,7 +134,9 @@ def settle_numbers(trainer: Any, state: State, computes_whole_rows: bool) -> Non
             counted = dict(input_ids=torch.empty(num_tokens, device="meta"), attention_mask=index >= 0)
         track(counted)
 
-    trainer._finalize_training, trainer._track_num_input_tokens = finalize_training, track_num_input_tokens
+    trainer._finalize_training = finalize_training
+    if trainer.args.include_num_input_tokens_seen != "no":
+        trainer._track_num_input_tokens = track_num_input_tokens
 
 
 def refuse_predictions(trainer: Any) -> None:

@@ -99,9 +99,21 @@ def same_answers(model: Any, state: Any) -> None:
     model.generate = generated
 
 
+def same_rewards(trainer: Any, size: int) -> None:
+    """Lets all ranks of a group continue with the rewards of its first rank: a reward may be random, or a judge's."""
+    calculate = trainer._calculate_rewards
+
+    def calculated(*given: Any, **named: Any) -> torch.Tensor:  # of all ranks, the same tensor on each
+        of_ranks = calculate(*given, **named).unflatten(0, (trainer.accelerator.num_processes, -1))
+        return of_ranks[::size].repeat_interleave(size, 0).flatten(0, 1)
+
+    trainer._calculate_rewards = calculated
+
+
 def prepare(trainer: Any, state: Any) -> None:
     """Prepares a trainer after its model was parallelized."""
     if hasattr(trainer.args, "generation_batch_size"):
         trainer.args.generation_batch_size //= state.sharing.size
         model = trainer.model.get_base_model() if hasattr(trainer.model, "peft_config") else trainer.model
         same_answers(model, state)
+        same_rewards(trainer, state.sharing.size)

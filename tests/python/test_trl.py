@@ -1,5 +1,7 @@
 """TRL's trainers on ranks that share rows, beside TRL alone on one rank."""
 
+import os
+
 import pytest
 import torch
 from forks import run_forks
@@ -50,7 +52,8 @@ def trainer_of(kind, folder, options):
     extra = {}
     model = str(folder / "model") if options.pop("by_name", False) else AutoModelForCausalLM.from_pretrained(folder / "model")
     if kind == "GRPO":
-        extra["reward_funcs"] = lambda completions, **_: [float(len(set(one))) for one in completions]
+        rank = int(os.environ.get("RANK", 0))  # a judge may give ranks different rewards
+        extra["reward_funcs"] = lambda completions, **_: [float(len(set(one))) + rank * len(one) ** 2 for one in completions]
     if kind == "SFT":
         extra["eval_dataset"] = Dataset.from_list(rows[:5])
     return getattr(trl, f"{kind}Trainer")(
