@@ -152,8 +152,8 @@ def loss_function(
     original: Callable[..., torch.Tensor], group: Optional[dist.ProcessGroup], is_whole: Callable[[], bool],
     is_fused: Callable[[], bool], timeout: int,
 ) -> Callable[..., torch.Tensor]:
-    """Returns transformers' function for the loss of a causal model, over rows that a group shares. `is_whole`: whether the
-    model runs on whole rows now. `is_fused`: whether it gets losses in place of logits."""
+    """Returns transformers' function for the loss of a causal model, over rows that a group shares. `is_whole`: called once by
+    each loss, whether the model runs on whole rows now. `is_fused`: whether it gets losses in place of logits."""
 
     def loss(
         logits: torch.Tensor,

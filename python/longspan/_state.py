@@ -39,6 +39,7 @@ class State:
     fused_head: bool = False  # the head computes losses (_head.py)
     head_labels: Optional[torch.Tensor] = None  # of the forward that runs, if the head computes losses
     in_forward: bool = False  # the model's own forward runs
+    awaits_loss: bool = False  # the forward that runs has labels, and has called no loss of longspan's yet
     largest_position: Any = 0  # of the whole batch of the forward that runs: an int or a tensor []
     _random: Any = None  # the common random numbers, which wait for the end of the forward that runs
     _seeded: Any = ()  # the generators of this rank's random numbers, and their states at the beginning
@@ -73,6 +74,7 @@ class State:
         if self.fused_head and named.get("labels") is not None:
             self.head_labels = named.get("shift_labels")
         self.in_forward, self.largest_position = True, rows.largest_position
+        self.awaits_loss = named.get("labels") is not None and self._call is None
         self._begin_dropout(module)
         return given, named | {"use_cache": False}
 
@@ -127,6 +129,11 @@ class State:
         return (f"the {self.sharing.size} ranks that share rows have different batches, in {', '.join(names)}: each must read the "
                 "same batch. Give their loaders the same seed, and a DistributedSampler only through parallelize()")
 
+    def begin_loss(self) -> bool:
+        """Whether the loss that begins is of whole rows."""
+        self.awaits_loss = False
+        return self.unshared
+
     def end_forward(self, *_: Any) -> None:
         """Ends what before_forward() began, also if the forward has raised."""
         self.in_forward = False
@@ -136,6 +143,10 @@ class State:
         """Gathers what TRL's forward returns. Lets the backward from this output end with a mean of gradients, if nobody else
         computes it."""
         del given
+        if self.awaits_loss and not self.unshared and _has_loss(output):
+            raise UsageError(f"{type(module).__name__} has computed its loss without its loss_function, by a forward that takes labels "
+                             "for those of whole rows: leave Liger's patch or another forward out, or take labels out of the "
+                             "batch and return longspan.mean_loss(model, total, count)")
         if self.head_labels is not None:
             self.head_labels, output = None, _without_logits(output)
         if self._call is not None:
@@ -220,6 +231,11 @@ def _without_logits(output: Any) -> Any:
     if isinstance(output, tuple):  # return_dict=False: loss, logits, ...
         return output[:1] + output[2:]
     return type(output)(**{name: value for name, value in output.items() if name != "logits"})
+
+
+def _has_loss(output: Any) -> bool:
+    loss = output[0] if isinstance(output, tuple) and output else getattr(output, "loss", None)
+    return isinstance(loss, torch.Tensor) and loss.dim() == 0
 
 
 def _is_averaged(module: torch.nn.Module) -> bool:

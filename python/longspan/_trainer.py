@@ -11,7 +11,7 @@ from longspan import _trl
 from longspan._options import ParallelizeOptions
 from longspan._predictions import gather_predictions, refuse_metrics
 from longspan._registry import state_of_model
-from longspan._rows import RowCutter
+from longspan._rows import ROWS, RowCutter
 from longspan._state import State, refuse
 from longspan.attention import DEFAULT_TIMEOUT
 from longspan.errors import UsageError
@@ -69,6 +69,7 @@ def _share_rows(trainer: Any, sequence_parallel_size: int, options: ParallelizeO
         gather_predictions(trainer, state)
     share_loaders(trainer.accelerator, state, None if computes_whole_rows else state.cutter)
     settle_buckets(trainer)
+    settle_numbers(trainer, state, computes_whole_rows)
     trainer.gather_function = trainer.accelerator.gather_for_metrics
     total = trainer.get_total_train_batch_size
     trainer.get_total_train_batch_size = lambda args: total(args) // state.sharing.size
@@ -116,6 +117,31 @@ def settle_buckets(trainer: Any) -> None:
     is_default = settings.bucket_cap_mb == type(settings)().bucket_cap_mb
     if is_default and trainer.args.ddp_bucket_cap_mb is None and trainer.accelerator.device.type == "cpu":
         settings.bucket_cap_mb = _BUCKET_CAP_MB
+
+
+def settle_numbers(trainer: Any, state: State, computes_whole_rows: bool) -> None:
+    """Lets the run's train_loss be a mean over all ranks also for the steps after the last log, and lets
+    include_num_input_tokens_seen count the tokens of whole rows once."""
+    finalize, track = trainer._finalize_training, trainer._track_num_input_tokens
+
+    def finalize_training(*given: Any, **named: Any) -> Any:
+        trainer._tr_loss = trainer.accelerator.gather(trainer._tr_loss).mean()
+        return finalize(*given, **named)
+
+    def track_num_input_tokens(inputs: dict[str, Any]) -> None:  # whose numbers of all ranks are added
+        if computes_whole_rows:
+            counted = {name: inputs[name] if state.sharing.rank == 0 else inputs[name][:0]
+                       for name in ("input_ids", "attention_mask") if name in inputs}
+        else:
+            index = inputs[ROWS].index
+            index = torch.full((1, 1), -1) if index is None else index
+            num_tokens = len(index) * inputs[ROWS].length if state.sharing.rank == 0 else 0
+            counted = dict(input_ids=torch.empty(num_tokens, device="meta"), attention_mask=index >= 0)
+        track(counted)
+
+    trainer._finalize_training = finalize_training
+    if trainer.args.include_num_input_tokens_seen != "no":
+        trainer._track_num_input_tokens = track_num_input_tokens
 
 
 def share_loaders(accelerator: Any, state: State, cutter: Optional[RowCutter]) -> None:

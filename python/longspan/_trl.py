@@ -6,6 +6,8 @@ cut, and the numbers of each token are gathered (_gather.py).
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
@@ -99,9 +101,43 @@ def same_answers(model: Any, state: Any) -> None:
     model.generate = generated
 
 
+def same_rewards(trainer: Any, size: int) -> None:
+    """Lets all ranks of a group continue with the rewards of its first rank: a reward may be random, or a judge's."""
+    calculate = trainer._calculate_rewards
+
+    def calculated(*given: Any, **named: Any) -> torch.Tensor:  # of all ranks, the same tensor on each
+        of_ranks = calculate(*given, **named).unflatten(0, (trainer.accelerator.num_processes, -1))
+        return of_ranks[::size].repeat_interleave(size, 0).flatten(0, 1)
+
+    trainer._calculate_rewards = calculated
+
+
+class LoggedAnswers(collections.deque[Any]):
+    """The last answers that a trainer logs, each once: the trainer extends this by those of all ranks."""
+
+    def __init__(self, num_ranks: int, size: int, count: int) -> None:
+        super().__init__(maxlen=count)
+        self.num_ranks, self.size = num_ranks, size
+
+    def extend(self, iterable: Iterable[Any]) -> None:
+        values = list(iterable)
+        own = max(len(values) // self.num_ranks, 1)
+        super().extend(value for place, value in enumerate(values) if place // own % self.size == 0)
+
+
+def log_answers_once(trainer: Any, size: int) -> None:
+    def kept(*_: Any) -> LoggedAnswers:
+        return LoggedAnswers(trainer.accelerator.num_processes, size, trainer.args.generation_batch_size)
+
+    trainer._logs = {name: collections.defaultdict(kept) if isinstance(logged, dict) else kept()
+                     for name, logged in trainer._logs.items()}
+
+
 def prepare(trainer: Any, state: Any) -> None:
     """Prepares a trainer after its model was parallelized."""
     if hasattr(trainer.args, "generation_batch_size"):
         trainer.args.generation_batch_size //= state.sharing.size
         model = trainer.model.get_base_model() if hasattr(trainer.model, "peft_config") else trainer.model
         same_answers(model, state)
+        same_rewards(trainer, state.sharing.size)
+        log_answers_once(trainer, state.sharing.size)

@@ -138,7 +138,7 @@ def parallelize(
     if fused_layers:
         _fused_layers.install(base, config)
     if hasattr(base, "loss_function"):
-        base.loss_function = loss_function(base.loss_function, group, lambda: state.unshared,  # pyright: ignore
+        base.loss_function = loss_function(base.loss_function, group, state.begin_loss,  # pyright: ignore
                                            lambda: state.head_labels is not None, timeout)
     _rope.install(base, state)
     if has_pictures:
@@ -234,7 +234,9 @@ def mean_loss(model: torch.nn.Module, total: torch.Tensor, count: torch.Tensor,
     mean of the ranks' results is the batch's part of the mean over the step. Collective over all ranks; without gradients, over
     those that share the rows. Raises UsageError on each of them, CommunicationError.
     """
-    sharing = state_of_model(model).sharing
+    state = state_of_model(model)
+    state.begin_loss()
+    sharing = state.sharing
     _loss.check_total(total, count, num_items_in_batch, sharing.group, sharing.timeout)
     loss = _loss.mean_loss(total, count, sharing.group, num_items_in_batch, sharing.timeout)
     return loss if num_items_in_batch is None else loss * world_size()

@@ -130,6 +130,24 @@ def test_resume(tmp_path):
     assert found == expected
 
 
+def numbers(rank, folder, size):
+    """Of a run whose last log is before its last step, and whose rows have an odd number of tokens."""
+    found = []
+    for counted in ("all", "non_padding"):
+        trainer = trainer_of(f"{folder}/{size}", small_model("llama"), max_steps=3, logging_steps=2, eval_strategy="no",
+                             include_num_input_tokens_seen=counted)
+        if size:
+            longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode="ulysses")
+        found += [trainer.train().training_loss, trainer.state.num_input_tokens_seen]
+    return found
+
+
+def test_numbers_of_a_run(tmp_path):
+    (expected,) = run_forks(1, numbers, tmp_path, 0)
+    for found in run_forks(2, numbers, tmp_path, 2):
+        assert found == [pytest.approx(expected[0], abs=1e-5), expected[1], pytest.approx(expected[2], abs=1e-5), expected[3]]
+
+
 def squares(logits, labels):
     """The sum of squared log-probabilities of labels, and their number."""
     own = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]

@@ -225,6 +225,17 @@ def test_forwards():
     refused("arguments window_of_glass, which", model, **cut, window_of_glass=3)
     for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"):
         refused(f"got {name}, which", model, **cut, **{name: torch.tensor([0, 41])})
+    inner = model.forward
+
+    def own_forward(labels=None, shift_labels=None, **named):  # as Liger's: the loss is no call of loss_function
+        output = inner(**named)
+        output.loss = None if labels is None else torch.nn.functional.cross_entropy(output.logits[0], shift_labels[0])
+        return output
+
+    model.forward = own_forward
+    refused("LlamaForCausalLM has computed its loss without its loss_function", model, **cut)
+    assert model(**{key: cut[key] for key in cut if "labels" not in key}).loss is None
+    model.forward = inner
     model.model.layers[0].self_attn.attention_dropout = 0.5
     refused("dropout of attention is 0.5", model.train(), **cut)
     weight = model.lm_head._parameters.pop("weight")
