@@ -96,7 +96,9 @@ def layer(x, weights, heads, kv_heads, norm, eps, project, output):
     q, k, v = project(x)
     k, v = (y.repeat_interleave(q.shape[2] // max(y.shape[2], 1), 2) for y in (k, v))
     q, k, v = (y.transpose(1, 2) for y in (q, k, v))
-    return output(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2))
+    # Without heads torch 2.11's function ends the process by SIGFPE.
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True) if q.shape[1] > 0 else q + k + v
+    return output(out.transpose(1, 2))
 
 
 def projections(rank, size, heads, kv_heads, norm):
