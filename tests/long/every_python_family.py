@@ -191,7 +191,7 @@ def test_one_rank():
 
 def test_every_family_is_here():
     from longspan import _pictures
-    from longspan.parallelize import CHECKED_TYPES
+    from longspan._models import CHECKED_TYPES
 
     assert set(HEADS) == CHECKED_TYPES | _pictures.CHECKED_TYPES
 
