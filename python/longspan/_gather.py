@@ -55,13 +55,11 @@ def _spread(own: torch.Tensor, index: torch.Tensor, length: int) -> torch.Tensor
     return spread[:, :length].contiguous()
 
 
-def gather_checked(state: Any, values: Any, batch: Any, failure: Optional[UsageError] = None) -> torch.Tensor:
-    """As gather(), of a batch that was cut for the State of a model. failure: why this rank has no values. Raises UsageError on
-    all ranks that share rows."""
+def gather_checked(state: Any, values: Any, batch: Any) -> torch.Tensor:
+    """As gather(), of a batch that was cut for the State of a model. Raises UsageError on all ranks that share rows."""
+    failure: Optional[UsageError] = None
     text, index, length = "", torch.empty(0), 0
     try:
-        if failure is not None:
-            raise failure
         rows = _checked(state.key, values, batch)
         index, length = rows.index, rows.length
         text = f"{list(values.shape[:1])} of {values.dtype}, {'with' if values.requires_grad else 'without'} a gradient"

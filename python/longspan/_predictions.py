@@ -11,8 +11,8 @@ import torch
 
 from longspan._gather import gather_checked
 from longspan._rows import IGNORED, ROWS
-from longspan._state import State
-from longspan.errors import UsageError
+from longspan._state import State, agree
+from longspan.errors import CommunicationError, UsageError
 
 _HOW = ("pass preprocess_logits_for_metrics=..., a function that makes one number for each token, such as "
         "logits.argmax(-1), or set prediction_loss_only=True")
@@ -25,7 +25,7 @@ def refuse_metrics(trainer: Any, fused_loss: bool) -> None:
     args = trainer.args
     if not trainer.compute_metrics or args.prediction_loss_only:
         return
-    own_step = getattr(trainer.prediction_step, "__func__", None) is not Trainer.prediction_step
+    own_step = type(trainer).prediction_step is not Trainer.prediction_step
     for wrong, name, remedy in [
         (trainer.preprocess_logits_for_metrics is None, "compute_metrics of logits", _HOW),
         (fused_loss, "compute_metrics with fused_loss=True, which makes no logits,", "leave one of the two out"),
@@ -50,13 +50,22 @@ def gather_predictions(trainer: Any, state: State) -> None:
             raise UsageError(f"Trainer: logits of parts of rows are no predictions: {_HOW}, or predict within "
                              "longspan.whole_rows(model) by a loop of your own")
         loss, logits, labels = step(model, inputs, prediction_loss_only, *given, **named)
-        numbers: Any = None
+        numbers = torch.empty(0)
         failure: Optional[UsageError] = None
+        cause: Optional[Exception] = None
         try:
-            numbers = numbers_of(logits, labels)
-        except Exception as error:  # of the user's function too: the other ranks are in gather_checked()
-            failure = UsageError(f"preprocess_logits_for_metrics: {error or repr(error)}")
-        numbers = gather_checked(state, numbers, {ROWS: inputs.get(ROWS)}, failure)
+            numbers = numbers_of(logits, labels, inputs.get("shift_labels"))
+        except (CommunicationError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # of the user's function too: all ranks are in agree()
+            cause, failure = error, UsageError(f"preprocess_logits_for_metrics: {error or repr(error)}")
+        try:
+            agree("", failure, state.sharing.timeout)
+        except UsageError as told:
+            raise told from cause
+        if failure is not None:
+            raise failure from cause
+        numbers = gather_checked(state, numbers, {ROWS: inputs.get(ROWS)})
         if labels is not None:
             labels = gather_checked(state, labels - IGNORED, {ROWS: inputs.get(ROWS)}) + IGNORED
         return loss, numbers, labels
@@ -68,17 +77,19 @@ def gather_predictions(trainer: Any, state: State) -> None:
 
 class _NumbersOfTokens:
     """A function of logits [B, T, vocabulary] and labels [B, T] that must make each token's number of the token's own logits
-    and label: the first call also passes two parts of the tokens."""
+    and label: the first call also passes two parts of the tokens. Integers become int64."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self._function, self._was_checked = function, False
 
-    def __call__(self, logits: Any, labels: Any) -> torch.Tensor:
+    def __call__(self, logits: Any, labels: Any, shifted: Any) -> torch.Tensor:
         if not isinstance(logits, torch.Tensor):
             raise UsageError("the model returns no logits, or further tensors: leave fused_loss out, and name the further ones in "
                              "keys_to_ignore_at_inference of its config")
         if labels is not None and not isinstance(labels, torch.Tensor):
             raise UsageError('label_names of TrainingArguments names several keys: take ["labels"]')
+        if labels is not None and torch.equal(labels, shifted.to(labels.device)) and (labels != IGNORED).any():
+            raise UsageError("the batch has shift_labels without labels, which predictions need")
         numbers = self._function(logits, labels)
         if not isinstance(numbers, torch.Tensor) or numbers.shape != logits.shape[:2]:
             shape = list(numbers.shape) if isinstance(numbers, torch.Tensor) else type(numbers).__name__
@@ -88,8 +99,10 @@ class _NumbersOfTokens:
             half = numbers.shape[1] // 2
             parts = [self._function(logits[:, part], None if labels is None else labels[:, part])
                      for part in (slice(half), slice(half, None))]
-            if not torch.allclose(torch.cat(parts, 1).double(), numbers.double(), rtol=1e-3, atol=1e-5, equal_nan=True):
-                raise UsageError("a token's number depends on other tokens, of which a rank lacks some: compute it from the token's "
-                                 "own logits and label, and shift in compute_metrics, which gets whole rows")
+            # Sums over parts may round in another order.
+            tolerance = 16 * torch.finfo(numbers.dtype).eps if numbers.is_floating_point() else 0.0
+            if not torch.allclose(torch.cat(parts, 1).double(), numbers.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
+                raise UsageError("a token's number depends on other tokens, of which a rank lacks some: compute it from the "
+                                 "token's own logits and label, and shift in compute_metrics, which gets whole rows")
             self._was_checked = True
-        return numbers
+        return numbers if numbers.is_floating_point() or numbers.dtype == torch.bool else numbers.long()

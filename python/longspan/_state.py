@@ -144,8 +144,8 @@ class State:
         computes it."""
         del given
         if self.awaits_loss and not self.unshared and _has_loss(output):
-            raise UsageError(f"{type(module).__name__} has computed its loss without its loss_function, by a forward that takes labels "
-                             "for those of whole rows: leave Liger's patch or another forward out, or take labels out of the "
+            raise UsageError(f"{type(module).__name__} has computed its loss without its loss_function, by a forward that shifts the "
+                             "labels of a part of a row: leave Liger's patch or another forward out, or take labels out of the "
                              "batch and return longspan.mean_loss(model, total, count)")
         if self.head_labels is not None:
             self.head_labels, output = None, _without_logits(output)
@@ -235,7 +235,7 @@ def _without_logits(output: Any) -> Any:
 
 def _has_loss(output: Any) -> bool:
     loss = output[0] if isinstance(output, tuple) and output else getattr(output, "loss", None)
-    return isinstance(loss, torch.Tensor) and loss.dim() == 0
+    return isinstance(loss, torch.Tensor) and loss.numel() == 1
 
 
 def _is_averaged(module: torch.nn.Module) -> bool:

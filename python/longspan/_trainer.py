@@ -49,6 +49,7 @@ def _share_rows(trainer: Any, sequence_parallel_size: int, options: ParallelizeO
     try:
         refuse_settings(trainer, bool(options.get("allow_unchecked")))
         computes_whole_rows = _trl.is_trl(trainer)
+        require_methods(trainer)
         if computes_whole_rows:
             if options.get("fused_loss"):
                 raise UsageError("fused_loss=True is for transformers' Trainer: TRL's trainers have a fused loss of their own, "
@@ -73,6 +74,15 @@ def _share_rows(trainer: Any, sequence_parallel_size: int, options: ParallelizeO
     trainer.gather_function = trainer.accelerator.gather_for_metrics
     total = trainer.get_total_train_batch_size
     trainer.get_total_train_batch_size = lambda args: total(args) // state.sharing.size
+
+
+def require_methods(trainer: Any) -> None:
+    """Raises UsageError for a trainer of a version that lacks a method which longspan changes."""
+    names = ["_finalize_training", "_track_num_input_tokens", "get_total_train_batch_size", "prediction_step"]
+    names += ["_calculate_rewards", "_logs"] * hasattr(trainer.args, "generation_batch_size")
+    if missing := [name for name in names if not hasattr(trainer, name)]:
+        raise UsageError(f"{type(trainer).__name__} has no {', '.join(missing)}: install transformers and TRL in versions that "
+                         "docs/python-hugging-face.md names")
 
 
 def refuse_settings(trainer: Any, allow_unchecked: bool) -> None:
@@ -134,7 +144,7 @@ def settle_numbers(trainer: Any, state: State, computes_whole_rows: bool) -> Non
                        for name in ("input_ids", "attention_mask") if name in inputs}
         else:
             index = inputs[ROWS].index
-            index = torch.full((1, 1), -1) if index is None else index
+            assert index is not None  # the forward refuses rows without it
             num_tokens = len(index) * inputs[ROWS].length if state.sharing.rank == 0 else 0
             counted = dict(input_ids=torch.empty(num_tokens, device="meta"), attention_mask=index >= 0)
         track(counted)

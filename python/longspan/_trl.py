@@ -75,8 +75,15 @@ def refuse_settings(trainer: Any, size: int) -> None:
     if own % generations != 0:
         raise UsageError(f"{name}: per_device_train_batch_size * steps_per_generation is {own}, and must be a multiple of "
                          f"num_generations={generations}, because the ranks of a group have the same answers")
+    of_evaluation = getattr(args, "num_generations_eval", None) or generations
+    if trainer.eval_dataset is not None and args.per_device_eval_batch_size % of_evaluation != 0:
+        raise UsageError(f"{name}: per_device_eval_batch_size is {args.per_device_eval_batch_size}, and must be a multiple of the "
+                         f"{of_evaluation} answers to a prompt in an evaluation, because the ranks of a group have the same answers")
     if args.scale_rewards == "batch" and size > 1:
         raise UsageError(f"{name}: scale_rewards='batch' counts the answers of each rank: set it to 'group' or 'none'")
+    if getattr(args, "multi_objective_aggregation", "") == "normalize_then_sum" and size > 1:
+        raise UsageError(f"{name}: multi_objective_aggregation='normalize_then_sum' counts the answers of each rank: set it to "
+                         "'sum_then_normalize'")
     if args.generation_batch_size % size != 0:
         raise UsageError(f"{name}: generation_batch_size={args.generation_batch_size} must be a multiple of the {size} ranks "
                          "that share rows")
@@ -129,8 +136,11 @@ def log_answers_once(trainer: Any, size: int) -> None:
     def kept(*_: Any) -> LoggedAnswers:
         return LoggedAnswers(trainer.accelerator.num_processes, size, trainer.args.generation_batch_size)
 
-    trainer._logs = {name: collections.defaultdict(kept) if isinstance(logged, dict) else kept()
-                     for name, logged in trainer._logs.items()}
+    for name, logged in trainer._logs.items():
+        if isinstance(logged, collections.defaultdict):
+            trainer._logs[name] = collections.defaultdict(kept)
+        elif isinstance(logged, collections.deque):
+            trainer._logs[name] = kept()
 
 
 def prepare(trainer: Any, state: Any) -> None:

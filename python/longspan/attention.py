@@ -119,7 +119,7 @@ def share(
     an argument is wrong or differs, or if the method cannot divide the heads; CommunicationError if a rank does not take part.
     """
     name = name_of(group)
-    with _telling(name, torch.cuda.is_available(), timeout):
+    with _telling(name, bool(name) and "cpu:" not in dist.get_backend_config(group), timeout):
         is_cuda = torch.device(device).type == "cuda"
     with _telling(name, is_cuda, timeout):
         check_types(mode=(mode, str), dtype=(dtype, torch.dtype))

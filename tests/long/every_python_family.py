@@ -149,12 +149,12 @@ def test_sharded(tmp_path, by, ranks, size):
         hf_trainer.close(found, expected)
 
 
-def saved(rank, folder, of_engine):
+def saved(rank, folder, of_torch):
     engine = hf_trainer.SHARDED["zero3"]["deepspeed"]
-    engine = engine | dict(zero_optimization=engine["zero_optimization"] | dict(memory_efficient_linear=not of_engine))
+    engine = engine | dict(zero_optimization=engine["zero_optimization"] | dict(memory_efficient_linear=not of_torch))
     trainer = hf_trainer.trainer_of(folder, hf_models.small_model("llama"), gradient_checkpointing=True, deepspeed=engine)
     longspan.parallelize_trainer(trainer, sequence_parallel_size=2, save_products=True)
-    if of_engine:
+    if of_torch:
         return hf_trainer.logs_of(trainer)
     with pytest.raises(longspan.UsageError, match="set memory_efficient_linear to false"):
         trainer.train()

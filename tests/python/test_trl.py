@@ -1,11 +1,14 @@
 """TRL's trainers on ranks that share rows, beside TRL alone on one rank."""
 
+import zlib
+
 import pytest
 import torch
 from forks import run_forks
 from hf_models import small_model
 
 import longspan
+from longspan import _trl
 
 WORDS = [f"w{number}" for number in range(93)]
 
@@ -67,7 +70,10 @@ def train(rank, kind, folder, size, options, mode):
     trainer.train()
     keys = ("loss", "grad_norm", "eval_loss", "mean_token_accuracy", "rewards/margins", "completions/mean_length", "reward", "kl")
     logs = [{key: log[key] for key in keys if key in log} for log in trainer.state.log_history]
-    return logs + [{"answers": len(logged)} for logged in trainer._logs["rewards"].values()] if kind == "GRPO" else logs
+    if kind == "GRPO":
+        kept = dict(trainer._logs["rewards"]) | {name: trainer._logs[name] for name in ("prompt", "completion", "advantages")}
+        logs += [{name: [zlib.crc32(one.encode()) if isinstance(one, str) else one for one in values]} for name, values in kept.items()]
+    return logs
 
 
 def close(found, expected):
@@ -99,6 +105,15 @@ def test_refused(tmp_path):
     trainer = trainer_of("GRPO", tmp_path, dict(num_generations=8, per_device_train_batch_size=4))
     longspan.parallelize_trainer(trainer, sequence_parallel_size=1)
     trainer = trainer_of("GRPO", tmp_path, dict(num_generations=8, per_device_train_batch_size=8, scale_rewards="batch"))
+    for changes, message in (
+        (dict(scale_rewards="batch"), "scale_rewards='batch' counts"),
+        (dict(scale_rewards="group", multi_objective_aggregation="normalize_then_sum"), "='normalize_then_sum' counts"),
+        (dict(num_generations_eval=3), "per_device_eval_batch_size is 8, and must be a multiple of the 3 answers"),
+    ):
+        vars(trainer.args).update(changes)
+        trainer.eval_dataset = trainer.train_dataset
+        with pytest.raises(longspan.UsageError, match=message):
+            _trl.refuse_settings(trainer, 2)
     trainer.args.num_generations = 3
     with pytest.raises(longspan.UsageError, match="must be a multiple of num_generations=3"):
         longspan.parallelize_trainer(trainer, sequence_parallel_size=1)
