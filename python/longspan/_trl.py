@@ -108,15 +108,23 @@ def same_answers(model: Any, state: Any) -> None:
     model.generate = generated
 
 
-def same_rewards(trainer: Any, size: int) -> None:
-    """Lets all ranks of a group continue with the rewards of its first rank: a reward may be random, or a judge's."""
+def same_rewards(trainer: Any, rank: int, size: int) -> None:
+    """Lets the first rank of each group call reward functions, which may be random or a judge's, and all of its ranks continue
+    with its rewards. All ranks call reward models, which may be sharded."""
     calculate = trainer._calculate_rewards
+    if rank > 0:
+        trainer.reward_funcs = [function if isinstance(function, torch.nn.Module) else _no_rewards
+                                for function in trainer.reward_funcs]
 
     def calculated(*given: Any, **named: Any) -> torch.Tensor:  # of all ranks, the same tensor on each
         of_ranks = calculate(*given, **named).unflatten(0, (trainer.accelerator.num_processes, -1))
         return of_ranks[::size].repeat_interleave(size, 0).flatten(0, 1)
 
     trainer._calculate_rewards = calculated
+
+
+def _no_rewards(completions: Any, **_: Any) -> list[float]:
+    return [0.0] * len(completions)
 
 
 class LoggedAnswers(collections.deque[Any]):
@@ -149,5 +157,5 @@ def prepare(trainer: Any, state: Any) -> None:
         trainer.args.generation_batch_size //= state.sharing.size
         model = trainer.model.get_base_model() if hasattr(trainer.model, "peft_config") else trainer.model
         same_answers(model, state)
-        same_rewards(trainer, state.sharing.size)
+        same_rewards(trainer, state.sharing.rank, state.sharing.size)
         log_answers_once(trainer, state.sharing.size)

@@ -28,7 +28,7 @@ def text(count, seed):
     return " ".join(WORDS[number] for number in torch.randint(0, len(WORDS), (count,), generator=generator))
 
 
-def trainer_of(kind, folder, options, sign=1):
+def trainer_of(kind, folder, options, rewards=True):
     import trl
     from datasets import Dataset
     from peft import LoraConfig
@@ -53,7 +53,7 @@ def trainer_of(kind, folder, options, sign=1):
     extra = {}
     model = str(folder / "model") if options.pop("by_name", False) else AutoModelForCausalLM.from_pretrained(folder / "model")
     if kind == "GRPO":
-        extra["reward_funcs"] = lambda completions, **_: [float(len(set(one))) * sign for one in completions]
+        extra["reward_funcs"] = lambda completions, **_: [float(len(set(one))) for one in completions] if rewards else []
     if kind == "SFT":
         extra["eval_dataset"] = Dataset.from_list(rows[:5])
     return getattr(trl, f"{kind}Trainer")(
@@ -62,8 +62,7 @@ def trainer_of(kind, folder, options, sign=1):
 
 
 def train(rank, kind, folder, size, options, mode):
-    is_first = rank % max(size, 1) == 0  # the rewards of the other ranks of a group are not used
-    trainer = trainer_of(kind, folder, options, 1 if is_first else -1)
+    trainer = trainer_of(kind, folder, options, rewards=rank % max(size, 1) == 0)  # first ranks of groups alone call the function
     if size:
         longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode=mode)
     torch.manual_seed(5 + rank // max(size, 1))  # of answers
