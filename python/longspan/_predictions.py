@@ -25,7 +25,8 @@ def refuse_metrics(trainer: Any, fused_loss: bool) -> None:
     args = trainer.args
     if not trainer.compute_metrics or args.prediction_loss_only:
         return
-    own_step = type(trainer).prediction_step is not Trainer.prediction_step
+    patched = vars(trainer).get("prediction_step")  # of an earlier call it is longspan's
+    own_step = type(trainer).prediction_step is not Trainer.prediction_step or not getattr(patched, "is_longspan", patched is None)
     for wrong, name, remedy in [
         (trainer.preprocess_logits_for_metrics is None, "compute_metrics of logits", _HOW),
         (fused_loss, "compute_metrics with fused_loss=True, which makes no logits,", "leave one of the two out"),
@@ -54,7 +55,9 @@ def gather_predictions(trainer: Any, state: State) -> None:
         failure: Optional[UsageError] = None
         cause: Optional[Exception] = None
         try:
-            numbers = numbers_of(logits, labels, inputs.get("shift_labels"))
+            if labels is not None and not inputs[ROWS].has_labels:
+                raise UsageError("the batch has shift_labels without labels, which predictions need")
+            numbers = numbers_of(logits, labels)
         except (CommunicationError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # of the user's function too: all ranks are in agree()
@@ -70,6 +73,7 @@ def gather_predictions(trainer: Any, state: State) -> None:
             labels = gather_checked(state, labels - IGNORED, {ROWS: inputs.get(ROWS)}) + IGNORED
         return loss, numbers, labels
 
+    prediction_step.is_longspan = True  # pyright: ignore[reportFunctionMemberAccess]
     trainer.prediction_step = prediction_step
     if preprocess is not None:
         trainer.preprocess_logits_for_metrics = lambda numbers, labels: numbers
@@ -82,14 +86,12 @@ class _NumbersOfTokens:
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self._function, self._was_checked = function, False
 
-    def __call__(self, logits: Any, labels: Any, shifted: Any) -> torch.Tensor:
+    def __call__(self, logits: Any, labels: Any) -> torch.Tensor:
         if not isinstance(logits, torch.Tensor):
             raise UsageError("the model returns no logits, or further tensors: leave fused_loss out, and name the further ones in "
                              "keys_to_ignore_at_inference of its config")
         if labels is not None and not isinstance(labels, torch.Tensor):
             raise UsageError('label_names of TrainingArguments names several keys: take ["labels"]')
-        if labels is not None and torch.equal(labels, shifted.to(labels.device)) and (labels != IGNORED).any():
-            raise UsageError("the batch has shift_labels without labels, which predictions need")
         numbers = self._function(logits, labels)
         if not isinstance(numbers, torch.Tensor) or numbers.shape != logits.shape[:2]:
             shape = list(numbers.shape) if isinstance(numbers, torch.Tensor) else type(numbers).__name__
@@ -99,7 +101,7 @@ class _NumbersOfTokens:
             half = numbers.shape[1] // 2
             parts = [self._function(logits[:, part], None if labels is None else labels[:, part])
                      for part in (slice(half), slice(half, None))]
-            # Sums over parts may round in another order.
+            # Sums over parts may round in another order. The tolerance is a choice: the function is not known.
             tolerance = 16 * torch.finfo(numbers.dtype).eps if numbers.is_floating_point() else 0.0
             if not torch.allclose(torch.cat(parts, 1).double(), numbers.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
                 raise UsageError("a token's number depends on other tokens, of which a rank lacks some: compute it from the "

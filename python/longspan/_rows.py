@@ -49,6 +49,7 @@ class Rows:
     failure: str = ""
     largest_position: int = 0  # of position_ids [B, S] of the whole batch, padding included
     label_range: tuple[int, int] = (0, 0)  # the least and the largest label of the whole batch
+    has_labels: bool = False  # the batch had labels, and not shift_labels alone
 
     def to(self, *given: Any, **named: Any) -> Rows:
         """Returns the rows on another device, by the arguments of torch.Tensor.to(): loops move the values of a batch."""
@@ -149,7 +150,7 @@ class RowCutter:
             if shifted is None:
                 shifted = shift(_like(labels, ids, "labels"), positions, cut)
             own["shift_labels"] = cut.take(_like(shifted, ids, "shift_labels"), IGNORED)
-            rows = dataclasses.replace(rows, label_range=_range_of(shifted, cut))
+            rows = dataclasses.replace(rows, label_range=_range_of(shifted, cut), has_labels=labels is not None)
             own["labels"] = own["shift_labels"] if labels is None else cut.take(_like(labels, ids, "labels"), IGNORED)
         for name, padding in self.token_keys:
             if name in batch:

@@ -66,14 +66,19 @@ def test_trainer(tmp_path_factory, family, ranks, size, arguments, options):
 
 
 def metrics(given):
-    """Of the predicted tokens of whole rows, in their order."""
+    """The mean and the number of predictions, which the tokens' places in whole rows weight."""
     numbers, labels = given.predictions[:, :-1], given.label_ids[:, 1:]
     places = np.broadcast_to(1 + np.arange(numbers.shape[1]), numbers.shape)
     return dict(mean=float((numbers * places)[labels != -100].mean()), count=float((labels != -100).sum()))
 
 
-def evaluate(rank, folder, size, preprocess):
-    trainer = trainer_of(folder, small_model("llama"), prediction_loss_only=False)
+def shifted(batch):
+    cut = padded(batch)
+    return cut | dict(shift_labels=torch.nn.functional.pad(cut.pop("labels")[:, 1:], (0, 1), value=-100))
+
+
+def evaluate(rank, folder, size, preprocess, collator=padded):
+    trainer = trainer_of(folder, small_model("llama"), collator, prediction_loss_only=False)
     trainer.compute_metrics, trainer.preprocess_logits_for_metrics = metrics, preprocess
     if size:
         longspan.parallelize_trainer(trainer, sequence_parallel_size=size, mode="zigzag-ring", timeout=20)
@@ -105,7 +110,7 @@ WRONG = [(confidence_so_far, "depends on other tokens"), (no_confidence, "for_me
 
 
 def refusals(rank, folder):
-    return [evaluate(rank, folder, 2, wrong) for wrong, _ in WRONG]
+    return [evaluate(rank, folder, 2, wrong) for wrong, _ in WRONG] + [evaluate(rank, folder, 2, confidence, shifted)]
 
 
 def test_metrics(tmp_path):
@@ -114,7 +119,7 @@ def test_metrics(tmp_path):
     for found in run_forks(4, evaluate, tmp_path, 2, confidence):
         assert found == pytest.approx(expected, abs=1e-5)
     for found in run_forks(4, refusals, tmp_path):
-        assert all(message in text for text, (_, message) in zip(found, WRONG, strict=True)), found
+        assert all(message in text for text, (_, message) in zip(found, [*WRONG, (None, "without labels")], strict=True)), found
 
 
 def test_groups(tmp_path):
@@ -132,7 +137,7 @@ def test_resume(tmp_path):
 
 
 def numbers(rank, folder, size):
-    """Of a run whose last log is before its last step, and whose rows have an odd number of tokens."""
+    """Losses and token counts of a run whose last log is before its last step, with rows of odd lengths."""
     found = []
     for counted in ("all", "non_padding"):
         trainer = trainer_of(f"{folder}/{size}", small_model("llama"), max_steps=3, logging_steps=2, eval_strategy="no",
