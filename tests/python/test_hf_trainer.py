@@ -73,8 +73,9 @@ def metrics(given):
 
 
 def shifted(batch):
-    cut = padded(batch)
-    return cut | dict(shift_labels=torch.nn.functional.pad(cut.pop("labels")[:, 1:], (0, 1), value=-100))
+    made = padded(batch)
+    labels = made.pop("labels")
+    return made | dict(shift_labels=torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100))
 
 
 def evaluate(rank, folder, size, preprocess, collator=padded):
